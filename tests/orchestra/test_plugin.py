@@ -481,6 +481,11 @@ async def hang() -> str:
     return "never"
 
 @plugin.tool
+async def hold() -> str:
+    time.sleep(0.5)
+    return "held"
+
+@plugin.tool
 async def other(name: str) -> str:
     from concertino.orchestra.plugin_pb2 import PluginRequest, ToolRequest
     assert plugin.hub
@@ -546,6 +551,16 @@ def places(transport: str, folder: Path) -> tuple[str, str]:
     return "127.0.0.1:0", "127.0.0.1:0"
 
 
+@on_a_loop
+async def test_a_plugin_logs_a_call_that_holds_its_event_loop(folder: Path) -> None:
+    async with started(folder, "--listen-addr", f"unix:{folder}/plugin") as plugin:
+        link = await open_link((await plugin.until("READY ")).removeprefix("READY "))
+        assert result(await link.request(call("hold"))) == {"text": "held"}
+        line = await plugin.until("has blocked the event loop")
+        assert "hold() has blocked the event loop for 250 ms, and stands at greeter.py:21" in line
+        await link.close()
+
+
 @pytest.mark.parametrize("transport", ["unix", "quic"])
 @on_a_loop
 async def test_a_plugin_s_life_under_a_hub(
@@ -578,7 +593,7 @@ async def test_a_plugin_s_life_under_a_hub(
         ready = (await plugin.until("READY ")).removeprefix("READY ")
         manifest, peer = await registered
         assert manifest.id == "tools.greeter"
-        assert list(manifest.provides_tools) == ["greet", "hang", "other"]
+        assert list(manifest.provides_tools) == ["greet", "hang", "hold", "other"]
         assert peer.may_register_as("tools.greeter")
         assert (
             (peer.name == "tools.greeter-client")
@@ -596,7 +611,7 @@ async def test_a_plugin_s_life_under_a_hub(
         ).register.accepted
         assert (await link.request(PluginRequest(boot=BootRequest()))).boot.ready
         tools = (await link.request(PluginRequest(list_tools=ListToolsRequest()))).list_tools.tools
-        assert [tool.name for tool in tools] == ["greet", "hang", "other"]
+        assert [tool.name for tool in tools] == ["greet", "hang", "hold", "other"]
         assert result(await link.request(call("greet", {"name": "Ada"}))) == {"text": "Hello, Ada!"}
         assert result(await link.request(call("other", {"name": "x"}))) == {"text": "nobody has x"}
         assert (await link.request(PluginRequest(shutdown=ShutdownRequest()))).shutdown.clean
@@ -812,7 +827,7 @@ def test_the_manifest_is_one_line_of_json_without_null(tmp_path: Path) -> None:
     said = json.loads(done.stdout)
     assert done.stdout.count("\n") == 1
     assert said["id"] == "tools.greeter"
-    assert said["provides_tools"] == ["greet", "hang", "other"]
+    assert said["provides_tools"] == ["greet", "hang", "hold", "other"]
     lists = {f"provides_{name}" for name in ("tools", "storage", "transport", "ai", "prompts")}
     lists |= {f"needs_{name}" for name in ("storage", "ai", "tools")}
     assert lists <= said.keys()

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from selectors import SelectorKey
 from typing import Any
 
+from concertino.runtime import tasks
+from concertino.runtime.tasks import LoopWatch
 from simulation.dice import Dice
 
 __all__ = ["OVERSHOOT_S", "Poller", "Stuck", "VirtualLoop"]
@@ -108,6 +110,14 @@ class Poller:
         return []
 
 
+class _Unwatched(LoopWatch):
+    def begin(self, has_calls: Callable[[], bool]) -> None:
+        pass
+
+    async def end(self, has_calls: Callable[[], bool]) -> None:
+        pass
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     """The loop; made for one run, in one thread, without any descriptor of the system."""
 
@@ -116,6 +126,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._dice = dice
         super().__init__(poller)  # pyright: ignore[reportArgumentType]  # the part of a selector that the loop uses
         self._clock_resolution = 1e-9
+        # The watcher of calls that hold a loop would be a thread, which goes by the real clock.
+        tasks._watches[self] = _Unwatched()
 
     def time(self) -> float:
         return self._poller.now

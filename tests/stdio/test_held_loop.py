@@ -70,7 +70,7 @@ async def slow(name: str) -> str:
 server.run()
 """
 WARNING = re.compile(
-    r"\[WARN\] \[holding\] (.*) has blocked the event loop for 250 ms, and stands at (\S+); "
+    r"\[WARN\] \[host\] (.*) has blocked the event loop for 250 ms, and stands at (\S+); "
 )
 
 

@@ -40,6 +40,7 @@ from concertino.orchestra.plugin_messages import PluginManifest, PluginRequest, 
 from concertino.orchestra.reconnecting_link import ReconnectingLink
 from concertino.orchestra.rpc_interface import RemotePeer, RpcConnection
 from concertino.runtime.process import exit_process
+from concertino.runtime.tasks import loop_watch_of
 from concertino.transports.listeners import errno_message
 from concertino.transports.stdio import bounded_stderr
 
@@ -143,6 +144,27 @@ class _End:
         self.begin()
 
 
+class _WatchedCalls:
+    """The requests to a plugin, watched so that one that holds the event loop is logged."""
+
+    def __init__(self, plugin: RunnablePlugin, loop: asyncio.AbstractEventLoop) -> None:
+        self._plugin = plugin
+        self._under_way = 0
+        self._watch = loop_watch_of(loop)
+        self._watch.begin(lambda: self._under_way > 0)
+
+    async def answer(self, request: PluginRequest, peer: RemotePeer) -> PluginResponse | bytes:
+        """Answer one request of the hub. A RequestHandler."""
+        # Health checks come every few seconds, and must not wake the thread of an idle process.
+        if self._watch.is_asleep and not request.HasField("health"):
+            self._watch.wake()
+        self._under_way += 1
+        try:
+            return await self._plugin.answer(request, peer)
+        finally:
+            self._under_way -= 1
+
+
 class _ParentWatch:
     """Ends the process when its parent is gone and the hub cannot be reached, whoever the hub is.
 
@@ -194,11 +216,12 @@ async def _serve(
     plugin.on_end = end.begin
 
     certificates = Certificates(args.certs_dir or default_folder())
+    calls = _WatchedCalls(plugin, loop)
     # Before READY, since the hub calls at once.
     await plugin.start(_NoNotifier())
     listener = await listen_for_links(
         args.listen_addr,
-        plugin.answer,
+        calls.answer,
         certificates=_prepare_certificate(certificates, plugin.name, args.listen_addr),
         name=plugin.name,
         admits=lambda name: name in ("orchestrator", f"orchestrator-to-{plugin.name}"),

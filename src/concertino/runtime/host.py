@@ -12,7 +12,7 @@ from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.unread_results import ProcessBudget
 from concertino.runtime.connection_end import CLEANUP_S
 from concertino.runtime.server_connection import ServerConnection
-from concertino.runtime.tasks import hide_from_all_tasks
+from concertino.runtime.tasks import hide_from_all_tasks, loop_watch_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,6 +95,7 @@ class Host:
         self._opening_until = self._loop.time() + self.limits.opening_s
         self.started = hide_from_all_tasks(self._loop.create_task(self._start()))
         self.started.add_done_callback(self._on_started)
+        loop_watch_of(self._loop).begin(self._has_calls)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -109,6 +110,7 @@ class Host:
         # A backend whose start() never ran must not be closed.
         if self._has_begun:
             await self._close_backend()
+        await loop_watch_of(self._loop).end(self._has_calls)
 
     async def _close_backend(self) -> None:
         closing = hide_from_all_tasks(self._loop.create_task(self.backend.close()))
@@ -143,6 +145,9 @@ class Host:
     def calls_under_way(self) -> int:
         """Return how many calls run or wait; subscriptions are none."""
         return sum(connection.calls_under_way for connection in self.connections)
+
+    def _has_calls(self) -> bool:
+        return self.calls_under_way > 0
 
     def drain(self) -> None:
         """Stop reading on all connections, let calls finish within the drain time, close."""

@@ -5,8 +5,9 @@ same task still runs when the sign is HELD_S late, the thread logs whose call it
 stands. With no call under way the thread waits for a lock, without a timeout, so that an idle
 process is not woken. The first call after a pause releases the lock: a few microseconds, once.
 
-The thread starts with the first call, not with the process. It is a thread and not a timer, since
-nothing else of the process runs on while the loop is held.
+The thread starts with the first call, not with the process, and ends with the last host on the
+loop. It is a thread and not a timer, since nothing else of the process runs on while the loop is
+held.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from concertino.runtime.running_calls import call_of, place_of_thread
 
 __all__ = ["LoopWatcher"]
 
+log = logging.getLogger("concertino.host")
+
 # How long a call may hold the event loop before it is logged.
 HELD_S = 0.25
 # How often the loop is asked, and how often its task is looked at while the loop does not answer.
@@ -31,42 +34,47 @@ MAX_REPORTED = 1000
 
 
 class LoopWatcher:
-    """The thread that watches one event loop, on behalf of a LoopWatch.
+    """The thread that watches the running event loop, on behalf of a LoopWatch.
 
-    loop: the loop. thread: identifier of its thread.
     fall_asleep: called on the loop; returns whether no call is under way, in which case the next
     call must call wake().
     """
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        thread: int,
-        fall_asleep: Callable[[], bool],
-        log: logging.Logger,
-    ) -> None:
-        self._loop = loop
-        self._thread = thread
+    def __init__(self, fall_asleep: Callable[[], bool]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._fall_asleep = fall_asleep
-        self._log = log
         self._is_asleep = False
+        # Done when the thread is about to end; None until close().
+        self._ended: asyncio.Future[None] | None = None
         # When the thread should look next, and the processor time before that.
         self._due_s = self._used_s = 0.0
         self._wake = threading.Lock()
         self._wake.acquire()
         self._reported: set[str] = set()
-        threading.Thread(target=self._run, name="loop-watcher", daemon=True).start()
+        self._watching = threading.Thread(target=self._run, name="loop-watcher", daemon=True)
+        self._watching.start()
 
     def wake(self) -> None:
         """Watch the loop from now on. Called once at first, and once after each fall_asleep()."""
         self._due_s, self._used_s = time.monotonic(), self._processor_s()
         self._wake.release()
 
+    async def close(self) -> None:
+        """End the thread, and wait until it has ended."""
+        ended = self._ended = self._loop.create_future()
+        # Whether it waits for a call or for the time to look again.
+        if self._wake.locked():
+            self._wake.release()
+        await ended
+        self._watching.join()
+
     def _run(self) -> None:
         try:
-            while True:
+            while self._ended is None:
                 self._wake.acquire()
                 self._watch()
+            self._loop.call_soon_threadsafe(_set_done, self._ended)
         except RuntimeError:
             # The loop is closed.
             pass
@@ -75,11 +83,12 @@ class LoopWatcher:
         """Watch until no call is under way. Raises RuntimeError when the loop is closed."""
         self._is_asleep = False
         may_sleep = False
-        while not self._is_asleep:
+        while not self._is_asleep and self._ended is None:
             self._ask(may_sleep)
-            if not self._is_asleep:
+            if not self._is_asleep and self._ended is None:
                 self._due_s, self._used_s = time.monotonic() + PERIOD_S, self._processor_s()
-                time.sleep(PERIOD_S)
+                # Only close() releases it while the thread is awake.
+                self._wake.acquire(timeout=PERIOD_S)
             # Not at the first answer: under load, nearly every call would have to wake the thread.
             may_sleep = True
 
@@ -140,10 +149,16 @@ class LoopWatcher:
         if name is None or name in self._reported or len(self._reported) >= MAX_REPORTED:
             return
         self._reported.add(name)
-        self._log.warning(
+        log.warning(
             "%s has blocked the event loop for %d ms, and stands at %s; other calls and pings "
             "wait. Make it a `def` without inline=True, or await what takes long",
             name,
             HELD_S * 1000,
             place or "its end, after native code that kept the interpreter to itself",
         )
+
+
+def _set_done(future: asyncio.Future[None]) -> None:
+    # Whoever awaited it may have been cancelled.
+    if not future.done():
+        future.set_result(None)

@@ -33,7 +33,7 @@ from concertino.logs.redact import refresh
 from concertino.logs.writer import BoundedWriter
 from concertino.runtime.entry import LoopFactory
 from concertino.runtime.host import Host, Wrap
-from concertino.runtime.tasks import hide_from_all_tasks, loop_watch_of
+from concertino.runtime.tasks import hide_from_all_tasks
 from concertino.transports.stdio import StdioConnection, StdioDescriptors, take_over
 
 if TYPE_CHECKING:
@@ -275,9 +275,6 @@ async def _serve(
             frontend.stop()
 
         _install_signal_handlers(loop, stop, frontend, watchdog)
-        loop_watch_of(loop).begin(
-            lambda: host.calls_under_way > 0, partial(_start_loop_watcher, log)
-        )
         closed = frontend.open(host, wrap, watchdog)
 
         await asyncio.wait((host.started, closed), return_when=asyncio.FIRST_COMPLETED)
@@ -335,13 +332,6 @@ class _LifecycleLog:
         if calls:
             text += f", waiting for {calls} call{'s' * (calls > 1)}"
         self._log.info("%s", text)
-
-
-def _start_loop_watcher(log: logging.Logger, fall_asleep: Callable[[], bool]) -> Callable[[], None]:
-    """Start the thread that watches the running loop. Returns what wakes it."""
-    from concertino.runtime.loop_watcher import LoopWatcher
-
-    return LoopWatcher(asyncio.get_running_loop(), threading.get_ident(), fall_asleep, log).wake
 
 
 def _tracing_wrap(

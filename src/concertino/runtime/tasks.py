@@ -18,8 +18,10 @@ from asyncio.tasks import (
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, copy_context
 from types import CoroutineType, GeneratorType
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 from weakref import WeakKeyDictionary
+
+from concertino.loading import load
 
 __all__ = [
     "DONE",
@@ -38,7 +40,7 @@ Subject = TypeVar("Subject")
 Result = TypeVar("Result")
 Start = Callable[[Work, Subject], "asyncio.Task[None] | None"]
 OnDone = Callable[[Subject, Any, BaseException | None], None]
-StartWatcher = Callable[[Callable[[], bool]], Callable[[], None]]
+HasCalls = Callable[[], bool]
 
 
 def eager_task_runner(loop: asyncio.AbstractEventLoop, on_done: OnDone[Subject]) -> Start[Subject]:
@@ -154,29 +156,38 @@ class LoopWatch:
     that nobody watches.
     """
 
-    __slots__ = ("_has_calls", "_start_watcher", "_wake_watcher", "is_asleep")
+    __slots__ = ("_sources", "_watcher", "is_asleep")
 
     def __init__(self) -> None:
         self.is_asleep = False
-        self._wake_watcher: Callable[[], None] | None = None
+        self._sources: list[HasCalls] = []
+        self._watcher: LoopWatcher | None = None
 
-    def begin(self, has_calls: Callable[[], bool], start_watcher: StartWatcher) -> None:
-        """Watch the running loop.
+    def begin(self, has_calls: HasCalls) -> None:
+        """Watch the running loop until end(). has_calls: returns whether a call is under way."""
+        self._sources.append(has_calls)
+        if len(self._sources) == 1:
+            self.is_asleep = True
 
-        has_calls: returns whether any call is under way. start_watcher: called with the first call
-        and with a function that says whether the watcher may sleep; returns what wakes it.
-        """
-        self._has_calls = has_calls
-        self._start_watcher = start_watcher
-        self.is_asleep = True
+    async def end(self, has_calls: HasCalls) -> None:
+        """Watch no longer on behalf of the one that began it; the last one ends the thread."""
+        self._sources.remove(has_calls)
+        if not self._sources:
+            self.is_asleep = False
+            watcher, self._watcher = self._watcher, None
+            if watcher is not None:
+                await watcher.close()
 
     def wake(self) -> None:
         """Wake the thread that watches. On the loop, and only if is_asleep is true."""
         self.is_asleep = False
-        if self._wake_watcher is None:
-            # With the first call: a server that starts has more urgent things to do.
+        if self._watcher is None:
+            # With the first call: a server that starts has more urgent things to do. By name, since
+            # the watcher's module needs this one.
             try:
-                self._wake_watcher = self._start_watcher(self._fall_asleep)
+                start: Callable[[HasCalls], LoopWatcher]
+                start = load("concertino.runtime.loop_watcher").LoopWatcher
+                self._watcher = start(self._fall_asleep)
             except (RuntimeError, MemoryError):
                 # The system allows no more threads: calls are not watched.
                 return
@@ -184,11 +195,18 @@ class LoopWatch:
                 # No descriptor is left to load the watcher: the next call tries again.
                 self.is_asleep = True
                 return
-        self._wake_watcher()
+        self._watcher.wake()
 
     def _fall_asleep(self) -> bool:
-        self.is_asleep = not self._has_calls()
+        self.is_asleep = not any(has_calls() for has_calls in self._sources)
         return self.is_asleep
+
+
+class LoopWatcher(Protocol):
+    """The thread that watches a loop: runtime/loop_watcher.py."""
+
+    def wake(self) -> None: ...
+    async def close(self) -> None: ...
 
 
 _watches: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopWatch] = WeakKeyDictionary()
