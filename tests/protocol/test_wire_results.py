@@ -510,6 +510,7 @@ def test_an_input_schema_without_booleans_keeps_all_its_keywords():
                 "type": "object",
                 "properties": {"result": {"type": "integer"}},
                 "required": ["result"],
+                "x-fastmcp-wrap-result": True,
             },
         ),
         (
@@ -524,6 +525,7 @@ def test_an_input_schema_without_booleans_keeps_all_its_keywords():
                     {
                         "properties": {"result": {"anyOf": [{"type": "object"}, {"type": "null"}]}},
                         "required": ["result"],
+                        "x-fastmcp-wrap-result": True,
                     },
                     {"anyOf": [{"type": "object"}, {"type": "null"}]},
                 ],
@@ -542,6 +544,7 @@ def test_an_input_schema_without_booleans_keeps_all_its_keywords():
                     "result": {"type": "array", "items": {"$ref": "#/properties/result"}}
                 },
                 "required": ["result"],
+                "x-fastmcp-wrap-result": True,
                 "$defs": {"D": {"$ref": "#/properties/result/items"}},
                 "$schema": "s",
             },

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Mapping
 from threading import get_ident
 from types import TracebackType
-from typing import Any, Self, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args, overload
 
 from msgspec import Raw
 from msgspec.json import encode
@@ -71,6 +71,10 @@ from concertino.types.results import (
     ResourceTemplate,
     Tool,
 )
+
+if TYPE_CHECKING:
+    from concertino.client.conversation import Conversation
+    from concertino.client.wrapped_results import WrappedResults
 
 __all__ = ["Client", "Timeouts"]
 
@@ -163,6 +167,8 @@ class Client(ConnectionFacts):
         self._log = logging.getLogger(f"concertino.client.{self.name}")
         self._handlers = RequestHandlers(elicit, elicit_urls, sample, sampling, roots)
         self._output_validator = OutputValidator(validate)
+        # None until a result looks wrapped.
+        self._wrapped_results: WrappedResults | None = None
 
         settings = ConnectionSettings(
             name=self.name,
@@ -287,6 +293,9 @@ class Client(ConnectionFacts):
                     name, encode(arguments) if arguments else b"{}", idle_timeout_s, total_s
                 )
                 if type(raw) is CallToolResult:
+                    content = raw.structured_content
+                    if type(content) is dict and "result" in content:
+                        raw = await self._unwrap(name, raw, conversation, idle_timeout_s)
                     return raw if into is None else convert_output(name, raw, into)
             else:
                 body = encode({"name": name, "arguments": arguments or {}})
@@ -304,7 +313,24 @@ class Client(ConnectionFacts):
         result = decode_result(f"tools/call {name}", raw, CallToolResult)
         if validate is not None and validate(result, len(bytes(raw))):
             await self._revalidate(name, result, raw)
+        content = result.structured_content
+        if type(content) is dict and "result" in content:
+            result = await self._unwrap(name, result, connection.current, idle_timeout_s)
         return result if into is None else convert_output(name, result, into)
+
+    async def _unwrap(
+        self,
+        name: str,
+        result: CallToolResult,
+        conversation: Conversation,
+        timeout_s: float,
+    ) -> CallToolResult:
+        """Return a result with the value that the tool means; see wrapped_results.py."""
+        if self._wrapped_results is None:
+            from concertino.client.wrapped_results import WrappedResults
+
+            self._wrapped_results = WrappedResults(self._fetch_tools, self._log)
+        return await self._wrapped_results.unwrap(name, result, conversation, timeout_s)
 
     async def _revalidate(
         self,
@@ -327,9 +353,14 @@ class Client(ConnectionFacts):
 
     async def list_tools(self) -> list[Tool]:
         """Return every tool, from all pages."""
-        tools = await self._list_all("tools/list", ListToolsResult, lambda page: page.tools)
+        tools = await self._fetch_tools()
         self._output_validator.learn(tools)
         return tools
+
+    async def _fetch_tools(self, timeout_s: float | None = None) -> list[Tool]:
+        return await self._list_all(
+            "tools/list", ListToolsResult, lambda page: page.tools, timeout_s
+        )
 
     # Resources
 
@@ -462,13 +493,14 @@ class Client(ConnectionFacts):
         method: str,
         page_type: type[PageT],
         items: Callable[[PageT], list[T]],
+        timeout_s: float | None = None,
     ) -> list[T]:
         """Return a list from all its pages."""
         self._connection.require(method.partition("/")[0])
 
         async def fetch(cursor: str | None) -> PageT:
             body = b"{}" if cursor is None else encode({"cursor": cursor})
-            raw = await self._connection.call(method, body)
+            raw = await self._connection.call(method, body, timeout_s=timeout_s)
             return decode_result(method, raw, page_type)
 
         return await read_all_pages(method, fetch, items)

@@ -68,6 +68,7 @@ def changed_list(method: str) -> str:
 class NotificationDispatcher:
     """Calls the handlers of one conversation.
 
+    tool_changes: how often the list of tools has changed.
     start_task: runs a coroutine until the conversation ends.
     """
 
@@ -77,6 +78,7 @@ class NotificationDispatcher:
         start_task: Callable[[Coroutine[Any, Any, None], str], object],
         log: logging.Logger,
     ) -> None:
+        self.tool_changes = 0
         self._handlers = handlers
         self._start_task = start_task
         self._log = log
@@ -92,6 +94,7 @@ class NotificationDispatcher:
             if handlers.on_resource_updated is not None:
                 handlers.on_resource_updated(_decode_text(params.get("uri", Raw(b'""'))))
         elif name := changed_list(method):
+            self.tool_changes += name == "tools"
             self.report_change(name)
         elif handlers.on_other is not None:
             handlers.on_other(method, decode(encode(params)))

@@ -141,7 +141,7 @@ def convert_output(name: str, result: CallToolResult, into: type[T]) -> T:
         try:
             return _convert(output, into)
         except ValidationError:
-            # Before 2026-07-28 structured content is an object, and other values are wrapped.
+            # A server may wrap values without a mark; see wrapped_results.py.
             if isinstance(output, dict) and list(cast("dict[str, Any]", output)) == ["result"]:
                 return _convert(output["result"], into)
             raise

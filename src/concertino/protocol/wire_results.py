@@ -388,6 +388,9 @@ def _downgrade_tool(tool: Tool, revision: Revision) -> Tool:
 
 # Output schemas: before 2026-07-28, structured content is always an object
 
+# The keyword of FastMCP, whose clients take out the value as ours does.
+WRAPS_RESULT = "x-fastmcp-wrap-result"
+
 
 def _replace_boolean_schemas(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema with objects for properties that are just `true` or `false`.
@@ -409,7 +412,8 @@ def _to_object_schema(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema for structured content that is sent as an object.
 
     Values that are not objects are sent as `{"result": value}`. A schema that allows both objects
-    and other values (`Point | None`) describes both forms, because the value decides.
+    and other values (`Point | None`) describes both forms, because the value decides. The schema of
+    the wrapped form has the mark WRAPS_RESULT.
     """
     kind = _resolve_root(schema).get("type")
     if kind == "object":
@@ -429,7 +433,11 @@ def _to_object_schema(schema: dict[str, Any]) -> dict[str, Any]:
     ):
         # A copy would define the same name at two places.
         inner = {"$ref": "#/anyOf/1"}
-    wrapped: dict[str, Any] = {"properties": {"result": inner}, "required": ["result"]}
+    wrapped: dict[str, Any] = {
+        "properties": {"result": inner},
+        "required": ["result"],
+        WRAPS_RESULT: True,
+    }
     if either:
         wrapped = {"anyOf": [wrapped, schema]}
     return {"type": "object", **wrapped, **root_members}
