@@ -8,8 +8,14 @@ from pathlib import Path
 
 import pytest
 
+import concertino
 from concertino import installation
-from concertino.installation import install_extra, install_package, runs_in_uv_cache
+from concertino.installation import (
+    dependency,
+    install_extra,
+    install_package,
+    runs_in_uv_cache,
+)
 
 PYTHON = "/opt/my env/bin/python"
 
@@ -69,6 +75,24 @@ def test_before_a_release_an_extra_comes_from_where_concertino_came_from(
 ) -> None:
     installed(tmp_path, origin)
     assert install_extra("watch") == f"'{PYTHON}' -m pip install {requirement}"
+
+
+def test_a_project_depends_on_where_concertino_came_from(tmp_path: Path) -> None:
+    url = "file:///tmp/a%20b/concertino-0.0-py3-none-any.whl"
+    installed(tmp_path, {"url": url, "archive_info": {}})
+    assert dependency() == f"concertino @ {url}"
+
+
+def test_a_project_depends_on_the_checkout_that_runs(tmp_path: Path) -> None:
+    installed(tmp_path, None)
+    checkout = Path(installation.__file__).parents[2]
+    expected = f"concertino @ {checkout.as_uri()}" if (checkout / "src").is_dir() else None
+    assert dependency() == expected
+
+
+def test_after_a_release_a_project_depends_on_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installation, "RELEASED", True)
+    assert dependency() == f"concertino>={concertino.__version__}"
 
 
 def test_without_pip_uv_installs(monkeypatch: pytest.MonkeyPatch) -> None:

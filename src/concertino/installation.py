@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["RELEASED", "install_extra", "install_package", "runs_in_uv_cache"]
+__all__ = ["RELEASED", "dependency", "install_extra", "install_package", "runs_in_uv_cache"]
 
 # Whether the package index has concertino.
 RELEASED = False
@@ -52,6 +52,26 @@ def install_package(requirement: str) -> str:
     if find_spec("pip") is None:
         return f"uv pip install --python {python} {requirement}"
     return f"{python} -m pip install {requirement}"
+
+
+def dependency() -> str | None:
+    """Return the dependency of a project on this concertino, as pyproject.toml wants it.
+
+    Before a release it is the checkout or wheel that this concertino was installed from; None if
+    that is not known. Source: PEP 508.
+    """
+    if RELEASED:
+        from concertino import __version__
+
+        return f"{PROJECT}>={__version__}"
+    from pathlib import Path
+
+    source = _installed_from()
+    if source is not None:
+        return f"{PROJECT} @ {source[0].as_uri()}"
+    checkout = Path(__file__).parents[2]
+    is_checkout = (checkout / "src" / PROJECT / "installation.py").is_file()
+    return f"{PROJECT} @ {checkout.as_uri()}" if is_checkout else None
 
 
 def runs_in_uv_cache() -> bool:

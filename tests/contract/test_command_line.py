@@ -49,6 +49,7 @@ PLUGIN = {
 }
 OPTIONS: dict[str, dict[str, str]] = {
     "": {"--version": FLAG},
+    "new": {"--claude-plugin": FLAG},
     "serve": {
         "--log-format": FORMATS,
         "--trace": FLAG,
@@ -120,6 +121,7 @@ OPTIONS: dict[str, dict[str, str]] = {
 }
 COMMANDS = {
     "": [
+        "new",
         "serve",
         "check",
         "tools",

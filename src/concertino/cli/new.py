@@ -1,0 +1,125 @@
+"""`concertino new NAME`: write a small project with a server, its tests and its configuration."""
+
+from __future__ import annotations
+
+import keyword
+import os
+import re
+import shutil
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
+
+from concertino.cli import UsageError
+from concertino.cli.project_files import Project, project_files
+from concertino.cli.serving import reject_extra_args
+from concertino.installation import dependency
+
+DESCRIPTION = (
+    "Write a small project into the folder NAME: a server, tests that pass, and .mcp.json for its "
+    "hosts. Existing files are never overwritten. Exit codes: 0 success, 1 it could not be "
+    "written, 2 usage."
+)
+
+FAILED = 1
+# Modules that the project imports, or that pytest would take for its own.
+TAKEN = {"concertino", "msgspec", "pytest", "conftest", "make_commands", "test_plugin"}
+# As pyproject.toml wants it, too.
+NAME = re.compile(r"[A-Za-z]([A-Za-z0-9_]*[A-Za-z0-9])?")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of `concertino new` to its parser."""
+    parser.add_argument(
+        "name", metavar="NAME", help="name of the server, its module and its folder"
+    )
+    parser.add_argument(
+        "--claude-plugin",
+        action="store_true",
+        help="make it a plugin for Claude Code, with the server's prompts as slash commands",
+    )
+
+
+def run(args: Namespace, server: Sequence[str]) -> int:
+    """Write the project, print what to do next, and return the exit code."""
+    reject_extra_args(args, server)
+    name: str = args.name
+    folder, base = os.path.split(name.rstrip("/"))
+    if folder:
+        raise UsageError(f"expected a name, not a path: cd {folder}, then concertino new {base}")
+    if problem := find_problem(name):
+        raise UsageError(f"{problem}; try {suggest_name(name)}")
+    requirement = dependency()
+    if requirement is None:
+        raise UsageError(
+            "it is not known where this concertino was installed from, so the project cannot "
+            "depend on it: install a checkout or a wheel with pip or uv"
+        )
+    has_uv = shutil.which("uv") is not None
+    project = Project(name, requirement, has_uv, args.claude_plugin)
+    files = project_files(project)
+    try:
+        _write(name, files)
+    except OSError as exc:
+        sys.stderr.write(f"concertino new: {exc.filename}: {exc.strerror}\n")
+        return FAILED
+    sys.stdout.write("\n".join(_next_steps(project, len(files))) + "\n")
+    return 0
+
+
+def find_problem(name: str) -> str:
+    """Return why a project cannot have this name; "" if it can."""
+    if NAME.fullmatch(name) is None:
+        return f"{name!r} cannot be the name of a module: write letters, digits and _"
+    if keyword.iskeyword(name):
+        return f"{name!r} is a keyword of Python"
+    # Some file systems do not distinguish Queue.py from queue.py.
+    if name.lower() in sys.stdlib_module_names:
+        return f"{name}.py would hide the module {name.lower()!r} of Python's standard library"
+    if name.lower() in TAKEN:
+        return f"{name}.py would hide the module {name.lower()!r}, which the project needs"
+    return ""
+
+
+def suggest_name(name: str) -> str:
+    """Return a name like this one that find_problem() accepts."""
+    base = "_".join(re.findall(r"[A-Za-z0-9]+", name)).lower()
+    if not base:
+        return "my_server"
+    if base[0].isdigit():
+        base = f"server_{base}"
+    return f"{base}_server" if find_problem(base) else base
+
+
+def _write(folder: str, files: Mapping[str, str]) -> None:
+    """Write files into a folder. Raises UsageError if one exists, and OSError."""
+    if os.path.lexists(folder) and not os.path.isdir(folder):
+        raise UsageError(f"{folder} is in the way and no folder; move it, or choose another name")
+    if existing := [path for path in files if os.path.lexists(os.path.join(folder, path))]:
+        raise UsageError(
+            f"{folder}/ has {', '.join(existing)} already, so nothing was written; move what is in "
+            "the way, or choose another name"
+        )
+    paths = {os.path.join(folder, path): text for path, text in files.items()}
+    for path, text in paths.items():
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        # "x" refuses a file that has come meanwhile.
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(text)
+
+
+def _next_steps(project: Project, count: int) -> list[str]:
+    """Return the lines that say what was made and what to do with it."""
+    name = project.name
+    lines = [f"Made {name}/ with {count} files. Your tools go into {name}/{name}.py. Next:", ""]
+    lines.append(f"  cd {name}")
+    if project.has_uv:
+        lines.append("  uv run pytest                  # installs it and tests it")
+    else:
+        lines.append("  python3 -m venv .venv && .venv/bin/pip install -e . pytest")
+        lines.append("  .venv/bin/pytest               # tests it")
+    if project.is_plugin:
+        lines.append("  claude --plugin-dir .          # Claude Code with the plugin")
+    else:
+        lines.append("  claude                         # Claude Code finds .mcp.json and asks")
+    return lines
