@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import concertino
 from concertino import installation
 from concertino.installation import (
     dependency,
@@ -80,19 +79,19 @@ def test_before_a_release_an_extra_comes_from_where_concertino_came_from(
 def test_a_project_depends_on_where_concertino_came_from(tmp_path: Path) -> None:
     url = "file:///tmp/a%20b/concertino-0.0-py3-none-any.whl"
     installed(tmp_path, {"url": url, "archive_info": {}})
-    assert dependency() == f"concertino @ {url}"
+    assert dependency("1.2.3") == f"concertino @ {url}"
 
 
 def test_a_project_depends_on_the_checkout_that_runs(tmp_path: Path) -> None:
     installed(tmp_path, None)
     checkout = Path(installation.__file__).parents[2]
     expected = f"concertino @ {checkout.as_uri()}" if (checkout / "src").is_dir() else None
-    assert dependency() == expected
+    assert dependency("1.2.3") == expected
 
 
 def test_after_a_release_a_project_depends_on_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installation, "RELEASED", True)
-    assert dependency() == f"concertino>={concertino.__version__}"
+    assert dependency("1.2.3") == "concertino>=1.2.3"
 
 
 def test_without_pip_uv_installs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,16 +54,14 @@ def install_package(requirement: str) -> str:
     return f"{python} -m pip install {requirement}"
 
 
-def dependency() -> str | None:
+def dependency(version: str) -> str | None:
     """Return the dependency of a project on this concertino, as pyproject.toml wants it.
 
-    Before a release it is the checkout or wheel that this concertino was installed from; None if
-    that is not known. Source: PEP 508.
+    version: of this concertino. Before a release the dependency is the checkout or wheel that this
+    concertino was installed from; None if that is not known. Source: PEP 508.
     """
     if RELEASED:
-        from concertino import __version__
-
-        return f"{PROJECT}>={__version__}"
+        return f"{PROJECT}>={version}"
     from pathlib import Path
 
     source = _installed_from()

@@ -10,6 +10,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 
+from concertino import __version__
 from concertino.cli import UsageError
 from concertino.cli.project_files import Project, project_files
 from concertino.cli.serving import reject_extra_args
@@ -49,7 +50,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
         raise UsageError(f"expected a name, not a path: cd {folder}, then concertino new {base}")
     if problem := find_problem(name):
         raise UsageError(f"{problem}; try {suggest_name(name)}")
-    requirement = dependency()
+    requirement = dependency(__version__)
     if requirement is None:
         raise UsageError(
             "it is not known where this concertino was installed from, so the project cannot "
