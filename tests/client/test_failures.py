@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from client.scripted import SILENCE, Script, on_a_loop, opened
 
-from concertino import Limits, Server
+from concertino import Context, Limits, Server
 from concertino.client import skipped_lines
 from concertino.client.client import Client, Timeouts
 from concertino.client.outcome import Failure, Success, attempt
@@ -870,3 +870,28 @@ async def test_an_error_that_is_none_breaks_the_protocol_and_is_quoted(error: An
             await client.call_tool("x")
     async with opened({"server/discover": wrong}, "legacy") as (client, _):
         assert client.protocol_version == "2025-11-25"
+
+
+@on_a_loop
+async def test_numbers_that_json_does_not_have_are_refused_instead_of_sent_as_null() -> None:
+    server = Server("s")
+
+    @server.tool
+    async def half(of: float | None) -> float | None:
+        return of and of / 2
+
+    @server.tool
+    async def outer(context: Context) -> str:
+        try:
+            await context.call_tool("half", {"of": float("inf")})
+        except ValueError as exc:
+            return str(exc)
+        return "sent"
+
+    async with Client(server) as client:
+        assert not (await client.call_tool("half", {"of": None})).is_error
+        with pytest.raises(ValueError, match=r"^half\.of: expected a finite number"):
+            await client.call_tool("half", {"of": float("nan")})
+        assert await client.call_tool("outer", into=str) == (
+            "half.of: expected a finite number, got NaN or infinity"
+        )

@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 from guards.asking import asked, text_of
 
-from concertino import RpcError, Server, compose
+from concertino import Library, Plugin, RpcError, Server, compose
 from concertino.backend import Backend
 from concertino.guards import Guard, Metrics, RateLimit, Redact
+from concertino.orchestra.hub_backend import HubBackend
+from concertino.orchestra.plugin_messages import PluginRequest, PluginResponse
+from concertino.orchestra.rpc_interface import RemotePeer
 
 
 def make_server(argument_errors: Any = "result", **guards: Any) -> Server:
@@ -69,6 +72,79 @@ def test_calls_with_invalid_arguments_use_up_no_rate(
     expected = ["INVALID_ARGUMENTS"] * 6 + ["ok"] + ["INVALID_ARGUMENTS"] * 3
     expected += ["ok", "RATE_LIMIT_EXCEEDED"]
     assert codes(backend, *BAD, *BAD, GOOD, *BAD, GOOD, GOOD, tool=tool) == expected
+
+
+def library_prompts(path: Path) -> Backend:
+    path.mkdir()
+    text = "---\narguments:\n  - name: word\n    required: true\n---\nSay {{word}}.\n"
+    (path / "say.md").write_text(text)
+    return Library(prompts=path)
+
+
+def server_prompts(path: Path) -> Backend:
+    server = Server("s")
+
+    @server.prompt
+    async def say(word: str) -> str:
+        return f"Say {word}."
+
+    return server
+
+
+@pytest.mark.parametrize("make", [library_prompts, server_prompts])
+def test_prompts_with_invalid_arguments_use_up_no_rate(
+    make: Callable[[Path], Backend], tmp_path: Path
+) -> None:
+    backend = Guard(
+        make(tmp_path / "prompts"), rate_limit="prompt:*=2/60", max_in_flight=1, timeout_s=5
+    )
+    good = {"name": "say", "arguments": {"word": "hello"}}
+    bad = [{"name": "say"}, {"name": "say", "arguments": {"word": 1}}]
+    *results, last = asked(
+        backend, *[("prompts/get", params) for params in (*bad, good, *bad, good, good)]
+    )
+    outcomes = [getattr(result, "code", "ok") for result in results]
+    assert outcomes == [-32602, -32602, "ok", -32602, -32602, "ok"]
+    assert last.message.startswith("Too many calls")
+
+
+class HubOfOnePlugin:
+    """Answers a tool as a hub does: 'valid' arguments with a text, others with an error code."""
+
+    def __init__(self, code: str) -> None:
+        self._code = code
+        self.plugin = Plugin("tools.adder")
+
+        @self.plugin.tool
+        def add(a: int) -> int:
+            if self._code == "handler_error":
+                raise ValueError("no")
+            return a + 1
+
+    async def ask(self, request: PluginRequest, timeout_s: float) -> PluginResponse:
+        response = await self.plugin.answer(request, RemotePeer("unix:/hub", None, 1, 0))
+        return PluginResponse.FromString(response) if isinstance(response, bytes) else response
+
+
+def test_arguments_that_a_plugin_refuses_use_up_no_rate() -> None:
+    backend = RateLimit(HubBackend(HubOfOnePlugin("").ask), 1)
+    results = asked(
+        backend,
+        *[("tools/call", {"name": "add", "arguments": item}) for item in (*BAD, GOOD, GOOD)],
+    )
+    texts = [text_of(result) for result in results]
+    assert [result.get("isError", False) for result in results] == [True] * 3 + [False, True]
+    assert "Missing required field: a" in texts[0]
+    assert "RATE_LIMIT" not in texts[2]
+    assert texts[3] == "2"
+    assert "RATE_LIMIT_EXCEEDED" in texts[4]
+
+
+def test_a_tool_of_a_plugin_that_fails_uses_up_its_rate() -> None:
+    backend = RateLimit(HubBackend(HubOfOnePlugin("handler_error").ask), 1)
+    failed, refused = asked(backend, *[("tools/call", {"name": "add", "arguments": GOOD})] * 2)
+    assert text_of(failed) == "ValueError: no"
+    assert "RATE_LIMIT_EXCEEDED" in text_of(refused)
 
 
 def test_errors_of_the_protocol_use_up_no_rate() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import datetime
 import enum
 
+import msgspec
 import pytest
 
-from concertino.schema.json_values import json_value, nan_path
+from concertino.schema.json_values import encode_finite, json_value, nan_path
 
 
 class Color(enum.Enum):
@@ -39,3 +40,22 @@ def test_the_path_of_a_nan_starts_with_the_given_one():
     assert nan_path([nan], "x") == "x[0]"
     assert nan_path({"a": nan}, "x") == "x.a"
     assert nan_path(nan, "x") == "x"
+
+
+class Point(msgspec.Struct):
+    x: float
+    label: str | None = None
+
+
+def test_a_nan_in_any_value_is_refused_where_it_would_become_null() -> None:
+    assert encode_finite({"a": [1.5, None], "b": Point(2.0)}) == (
+        b'{"a":[1.5,null],"b":{"x":2.0,"label":null}}'
+    )
+    assert encode_finite(msgspec.Raw(b'{"a":null}')) == b'{"a":null}'
+    assert encode_finite("null") == b'"null"'
+    with pytest.raises(ValueError, match=r"^expected a finite number, got NaN or infinity$"):
+        encode_finite(float("inf"))
+    with pytest.raises(ValueError, match=r"^point\.x: expected a finite number"):
+        encode_finite(Point(float("nan")), "point")
+    with pytest.raises(ValueError, match=r"^a\[1\]: "):
+        encode_finite({"r": msgspec.Raw(b"null"), "a": [1, float("-inf")]})

@@ -8,7 +8,7 @@ import os
 import sqlite3
 import stat
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,22 @@ async def test_a_value_may_be_as_large_as_its_limit_and_no_larger(path: Path | N
     handle = await store.set(None, "k", "x" * 8)  # and two quotes
     assert await refused(store.set(handle, "k", "x" * 9)) == "VALUE_TOO_LARGE"
     assert await store.get(handle, "k") == "x" * 8
+    await store.close()
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("-inf"), float("nan")])
+@pytest.mark.parametrize("nest", [lambda n: n, lambda n: [0.5, None, {"a": [n]}]], ids=["", "in"])
+@on_a_loop
+async def test_numbers_that_json_does_not_have_are_refused_instead_of_stored_as_null(
+    path: Path | None, number: float, nest: Callable[[float], object]
+) -> None:
+    store = Contexts(path)
+    handle = await store.set(None, "k", [0.5, None])
+    with pytest.raises(ToolError, match="NaN") as error:
+        await store.set(handle, "k", nest(number))
+    assert error.value.code == "INVALID_VALUE"
+    assert await refused(store.set(None, "k", nest(number))) == "INVALID_VALUE"
+    assert await store.all(handle) == {"k": [0.5, None]}
     await store.close()
 
 

@@ -34,6 +34,7 @@ __all__ = [
     "Handle",
     "HooksSlot",
     "SupportsArgumentChecks",
+    "SupportsArgumentRefusals",
     "SupportsCallStarter",
     "SupportsOperationHandlers",
     "Work",
@@ -41,6 +42,7 @@ __all__ = [
     "call_starter_of",
     "has_method_of",
     "operation_handler_of",
+    "refusing_handler_of",
 ]
 
 Work = Coroutine[Any, Any, Struct | Raw]
@@ -119,6 +121,18 @@ class SupportsArgumentChecks(Protocol):
         ...
 
 
+@runtime_checkable
+class SupportsArgumentRefusals(Protocol):
+    """A Backend for which others check arguments, so that it knows only after the call."""
+
+    async def handle_or_refuse(self, call: Call, context: Context) -> Struct | Raw:
+        """Handle a call as `handle` does, but raise ArgumentsRefused if its arguments do not fit.
+
+        The exception has what `handle` would have returned.
+        """
+        ...
+
+
 def call_starter_of(backend: Backend) -> CallStarter | None:
     """Return a backend's CallStarter; None if it has none."""
     # Check the class: an object that forwards all attributes to another backend would seem to
@@ -140,6 +154,13 @@ def argument_check_of(backend: Backend, method: str, name: str) -> CheckArgument
     if not issubclass(type(backend), SupportsArgumentChecks):
         return None
     return cast("SupportsArgumentChecks", backend).argument_check(method, name)
+
+
+def refusing_handler_of(backend: Backend) -> Handle | None:
+    """Return a backend's handle_or_refuse(); None if it has none."""
+    if not issubclass(type(backend), SupportsArgumentRefusals):
+        return None
+    return cast("SupportsArgumentRefusals", backend).handle_or_refuse
 
 
 def has_method_of(backend: object, function: Callable[..., object], method: object) -> bool:

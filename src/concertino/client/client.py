@@ -47,6 +47,7 @@ from concertino.errors import (
 )
 from concertino.jsonrpc.limits import Limits
 from concertino.protocol.pagination import Page, read_all_pages
+from concertino.schema.json_values import encode_finite
 from concertino.types.completion import (
     CompleteParams,
     CompletionArgument,
@@ -290,7 +291,10 @@ class Client(ConnectionFacts):
         try:
             if progress is None and not meta and validate is None:
                 raw = await conversation.call_tool(
-                    name, encode(arguments) if arguments else b"{}", idle_timeout_s, total_s
+                    name,
+                    encode_finite(arguments, name) if arguments else b"{}",
+                    idle_timeout_s,
+                    total_s,
                 )
                 if type(raw) is CallToolResult:
                     content = raw.structured_content
@@ -298,7 +302,7 @@ class Client(ConnectionFacts):
                         raw = await self._unwrap(name, raw, conversation, idle_timeout_s)
                     return raw if into is None else convert_output(name, raw, into)
             else:
-                body = encode({"name": name, "arguments": arguments or {}})
+                body = encode_finite({"name": name, "arguments": arguments or {}})
                 raw = await conversation.call(
                     "tools/call", body, name, idle_timeout_s, total_s, progress, meta
                 )
@@ -306,7 +310,7 @@ class Client(ConnectionFacts):
             timeout_s = exc.time_left(min(idle_timeout_s, total_s))
         if type(raw) is not Raw:
             # Nobody has read it, so it is sent again after the restart.
-            body = encode({"name": name, "arguments": arguments or {}})
+            body = encode_finite({"name": name, "arguments": arguments or {}})
             raw = await connection.call("tools/call", body, name, timeout_s, progress, meta)
 
         # Undecoded results come from the slow path, and from the fast one if they are unusual.

@@ -22,9 +22,10 @@ from concertino.backend.call_hooks import (
     Work,
     argument_check_of,
     operation_handler_of,
+    refusing_handler_of,
 )
 from concertino.backend.interface import Backend, Call, Context
-from concertino.errors import RpcError
+from concertino.errors import INVALID_PARAMS, RpcError
 from concertino.excerpts import shorten
 from concertino.guards.operation_names import operation_name
 from concertino.guards.rates import Window
@@ -49,6 +50,8 @@ __all__ = ["MAX_LATE_WORK", "GuardLimits", "LateWork", "OperationPolicy"]
 
 # How many calls may continue after their time limit, before further calls are refused.
 MAX_LATE_WORK = 1024
+# Calls of these methods have arguments, and do not count for a rate if those are invalid.
+CHECKED = ("tools/call", "prompts/get")
 # How many characters of an operation's name a refusal repeats.
 SHOWN = 128
 
@@ -101,6 +104,7 @@ class OperationPolicy:
     """
 
     __slots__ = (
+        "_counts_at_end",
         "_handle",
         "_late_work",
         "_limits",
@@ -134,6 +138,10 @@ class OperationPolicy:
         handle = operation_handler_of(inner, method, name)
         if handle is None and windows and (check := argument_check_of(inner, method, name)):
             handle = _check_first(check, inner.handle)
+        # If nothing checks the arguments first, then the end of a call tells whether it counts.
+        self._counts_at_end = handle is None and bool(windows) and method in CHECKED
+        if self._counts_at_end:
+            handle = refusing_handler_of(inner)
         self._handle = handle or inner.handle
 
     # The beginning of a call
@@ -184,11 +192,34 @@ class OperationPolicy:
             raise self.fail(exc) from None
         for window in self.windows:
             window.times.append(now)
+        if self._counts_at_end:
+            work = self._handle_counted(work, now)
         if self._needs_end_hook:
             if permits is not None:
                 permits.free -= 1
             slot.hooks = self
         return work
+
+    async def _handle_counted(self, work: Work, began: float) -> Struct | Raw:
+        """Await the work of a call, which does not count if its arguments turn out not to fit.
+
+        began: the time under which it was counted.
+        """
+        try:
+            return await work
+        except ArgumentsRefused as exc:
+            self._uncount(began)
+            return exc.result
+        except RpcError as exc:
+            if exc.code == INVALID_PARAMS:
+                self._uncount(began)
+            raise
+
+    def _uncount(self, began: float) -> None:
+        for window in self.windows:
+            # Later calls may have taken its place.
+            if began in window.times:
+                window.times.remove(began)
 
     # These are coroutines, since the caller of begin_call() awaits what it returns.
 

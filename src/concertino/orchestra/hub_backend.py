@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from msgspec import Raw, Struct
 
+from concertino.backend.call_hooks import ArgumentsRefused
 from concertino.backend.interface import Call, Context, Notifier
 from concertino.errors import (
     INTERNAL_ERROR,
@@ -128,20 +129,21 @@ class HubBackend:
         """See Backend.handle."""
         # First, since nearly all calls are these.
         if call.method == "tools/call":
-            request = call_request(call.params, call.meta, self._caller)
             try:
-                pending = self._forward(request, CALL_S)
-                if pending is not None:
-                    return read_call_response(await pending)
-                response = await self._ask_hub(PluginRequest.FromString(request), CALL_S)
-            except ConcertinoError as exc:
-                raise _client_error(exc) from None
-            return call_result(read_response(response, "tool_call"))
+                return await self._call_tool(call)
+            except ArgumentsRefused as exc:
+                return exc.result
 
         handler = self._handlers.get(call.method)
         if handler is None:
             raise RpcError(METHOD_NOT_FOUND, f"method not found: {call.method}")
         return await handler(call)
+
+    async def handle_or_refuse(self, call: Call, context: Context) -> Struct | Raw:
+        """See SupportsArgumentRefusals."""
+        if call.method == "tools/call":
+            return await self._call_tool(call)
+        return await self.handle(call, context)
 
     async def watch(self, uris: frozenset[str]) -> None:
         """Do nothing: the plugin protocol does not report changes of resources."""
@@ -167,6 +169,18 @@ class HubBackend:
             self._outlet.report_change(name)
 
     # Handlers
+
+    async def _call_tool(self, call: Call) -> Struct:
+        """Return the result of a tool. Raises ArgumentsRefused if its plugin refuses them."""
+        request = call_request(call.params, call.meta, self._caller)
+        try:
+            pending = self._forward(request, CALL_S)
+            if pending is not None:
+                return read_call_response(await pending)
+            response = await self._ask_hub(PluginRequest.FromString(request), CALL_S)
+        except ConcertinoError as exc:
+            raise _client_error(exc) from None
+        return call_result(read_response(response, "tool_call"))
 
     async def _list(self, call: Call, name: ListName) -> Struct:
         _refuse_cursor(call)

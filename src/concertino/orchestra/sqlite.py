@@ -11,11 +11,10 @@ import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from math import isfinite
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from msgspec.json import Decoder, encode
+from msgspec.json import Decoder
 
 from concertino.orchestra.storage import (
     MAX_CONTENT_BYTES,
@@ -28,6 +27,7 @@ from concertino.orchestra.storage import (
     matcher,
     next_version,
 )
+from concertino.schema.json_values import encode_finite
 
 __all__ = ["SqliteStorage"]
 
@@ -86,11 +86,10 @@ class SqliteStorage:
         expected_version: int,
     ) -> int:
         path = "/".join(clean_path(path))
-        if not _is_finite(metadata):
-            raise StorageError(
-                "storage_error", f"{path}: metadata: NaN and infinities are no JSON numbers"
-            )
-        metadata_text = encode(dict(metadata)).decode()
+        try:
+            metadata_text = encode_finite(dict(metadata), "metadata").decode()
+        except ValueError as exc:
+            raise StorageError("storage_error", f"{path}: {exc}") from None
         if (size := len(content) + len(metadata_text)) > MAX_CONTENT_BYTES:
             raise StorageError(
                 "too_large", f"{path}: {size} bytes; the limit is {MAX_CONTENT_BYTES}"
@@ -150,15 +149,6 @@ class SqliteStorage:
             yield
         except (sqlite3.Error, OSError) as exc:
             raise StorageError("storage_error", f"{self._file.name}: {exc}") from None
-
-
-def _is_finite(value: Any) -> bool:
-    """Return whether all numbers in a value are numbers of JSON; encode() makes null of others."""
-    if isinstance(value, float):
-        return isfinite(value)
-    if isinstance(value, Mapping):
-        return all(map(_is_finite, cast(Mapping[str, Any], value).values()))
-    return not isinstance(value, (list, tuple)) or all(map(_is_finite, cast(list[Any], value)))
 
 
 def _missing(path: str) -> StorageError:

@@ -24,6 +24,7 @@ from urllib.parse import quote, unquote_to_bytes
 from msgspec import UNSET, DecodeError, Raw, ValidationError
 from msgspec.json import Decoder, Encoder, encode
 
+from concertino.backend.call_hooks import ArgumentsRefused
 from concertino.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -104,7 +105,8 @@ MARKDOWN = "text/markdown"
 # In characters: room for a path of 4096 bytes, each of them percent-encoded.
 MAX_URI = 16384
 # Errors that the client can correct (-32602); all others are between the hub and its plugins.
-CLIENT_ERRORS = ("prompt_not_found", "validation_error")
+REFUSED_ARGUMENTS = "validation_error"
+CLIENT_ERRORS = ("prompt_not_found", REFUSED_ARGUMENTS)
 # The errors of a hub without storage: ours, and upstream's.
 NO_STORAGE = ("storage_not_found", "routing_error")
 # How the descriptions begin that upstream's programs give instead of an error.
@@ -180,7 +182,8 @@ def call_request(params: Params, meta: Params, caller: bytes) -> bytes:
 def read_call_response(payload: bytes) -> CallToolResult:
     """Return the result of a tools/call from a serialized PluginResponse.
 
-    Raises RpcError for an error response, ProtocolError for bytes that are not a response.
+    Raises RpcError for an error response, ProtocolError for bytes that are not a response, and
+    ArgumentsRefused as call_result() does.
     """
     # Nearly all results are a text.
     text = read_text_result(payload)
@@ -197,6 +200,8 @@ def read_call_response(payload: bytes) -> CallToolResult:
 def call_result(response: ToolResponse) -> CallToolResult:
     """Return the result of a tools/call. Raises RpcError for an invalid Struct.
 
+    Raises ArgumentsRefused, with the result, if the plugin found the arguments invalid.
+
     The SDK puts images and other content beside the text; they follow it here. An object that is
     more than a text is structured content too. Its keys are sorted, as text and as structured
     content, because Go sends the members of a Struct in another order each time.
@@ -207,7 +212,10 @@ def call_result(response: ToolResponse) -> CallToolResult:
         if kind == ToolResponse.ERROR:
             body = {"error": response.error_message, "code": response.error_code}
             text = encode(body).decode()
-        return CallToolResult([TextContent(text)], is_error=True)
+        failure = CallToolResult([TextContent(text)], is_error=True)
+        if response.error_code == REFUSED_ARGUMENTS:
+            raise ArgumentsRefused(failure)
+        return failure
     try:
         result = unpack(response.result, response.result_json)
     except InvalidStruct as exc:

@@ -22,7 +22,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from msgspec import Raw
-from msgspec.json import Decoder, decode, encode
+from msgspec.json import Decoder, decode
 
 from concertino.backend.interface import Context
 from concertino.errors import InvalidClientResponse, RpcError, Suspended, TimedOut
@@ -33,6 +33,7 @@ from concertino.protocol.seal import LIFETIME_S, Seal
 from concertino.protocol.session import Session
 from concertino.runtime.call_connection import CallConnection
 from concertino.schema.elicitation_form import form_of
+from concertino.schema.json_values import encode_finite
 from concertino.types.client_requests import (
     Accepted,
     ClientRequest,
@@ -189,7 +190,8 @@ async def once(
         dialogue.once_futures[key] = made = asyncio.get_running_loop().create_future()
         try:
             value = make()
-            dialogue.saved[key] = Raw(encode(await value if isawaitable(value) else value))
+            value = await value if isawaitable(value) else value
+            dialogue.saved[key] = Raw(encode_finite(value, f"once({key!r})"))
         finally:
             del dialogue.once_futures[key]
             made.set_result(None)

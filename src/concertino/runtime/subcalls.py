@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from concertino.backend.interface import Backend, Call, Context, ContextWrapper, InputRequired
 from concertino.errors import ProtocolError, ToolError
 from concertino.runtime.tasks import DONE
+from concertino.schema.json_values import encode_finite
 from concertino.types.results import CallToolResult
 
 __all__ = ["SubcallContext", "outermost"]
@@ -80,7 +81,7 @@ class SubcallContext(ContextWrapper):
         self._check_limits(chain)
         call = Call(
             "tools/call",
-            {"name": Raw(encode(name)), "arguments": Raw(encode(arguments or {}))},
+            {"name": Raw(encode(name)), "arguments": Raw(encode_finite(arguments or {}, name))},
             self._meta,
         )
         context = SubcallContext(self.inner, self._backend, self._meta, chain, self._count)

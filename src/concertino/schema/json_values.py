@@ -10,7 +10,21 @@ import math
 from collections import abc
 from typing import Any, cast
 
-from msgspec import json
+from msgspec import json, to_builtins
+
+
+def encode_finite(value: Any, path: str = "") -> bytes:
+    """Return a value as JSON text.
+
+    path: what the value is, for the error. Raises ValueError that says where a NaN or an infinity
+    is, and TypeError or ValueError for what msgspec cannot write.
+    """
+    text = json.encode(value)
+    # msgspec writes null for such numbers, so nearly always there is nothing to look for.
+    if b"null" in text and (place := _nan_place(value, path)) is not None:
+        where = f"{place}: " if place else ""
+        raise ValueError(f"{where}expected a finite number, got NaN or infinity")
+    return text
 
 
 def json_value(value: Any) -> Any:
@@ -18,9 +32,7 @@ def json_value(value: Any) -> Any:
 
     Raises ValueError or TypeError if it has none; NaN and infinity have none either.
     """
-    if (place := nan_path(value)) is not None:
-        raise ValueError(f"NaN or infinity{place}")
-    return json.decode(json.encode(value))
+    return json.decode(encode_finite(value))
 
 
 def nan_path(value: Any, path: str = "") -> str | None:
@@ -42,3 +54,9 @@ def nan_path(value: Any, path: str = "") -> str | None:
         if (found := nan_path(item, place)) is not None:
             return found
     return None
+
+
+def _nan_place(value: Any, path: str) -> str | None:
+    """Return the place of a NaN or an infinity in any value that has JSON text; or None."""
+    # The hook gets only what is JSON text already.
+    return nan_path(to_builtins(value, enc_hook=lambda _: None), path)

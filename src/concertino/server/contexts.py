@@ -21,10 +21,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from msgspec import Meta
-from msgspec.json import decode, encode
+from msgspec.json import decode
 
 from concertino.errors import ToolError
 from concertino.runtime.threads import Threads
+from concertino.schema.json_values import encode_finite
 from concertino.server.server import Server
 from concertino.server.settings import check_positive
 
@@ -64,7 +65,7 @@ class Contexts:
     clock: returns seconds; unless given, the wall clock for a file, which outlives the process.
 
     Every method raises ToolError with the code CONTEXT_NOT_FOUND, KEY_NOT_FOUND, CONTEXT_FULL,
-    VALUE_TOO_LARGE, INVALID_KEY or CONTEXT_UNAVAILABLE.
+    VALUE_TOO_LARGE, INVALID_VALUE, INVALID_KEY or CONTEXT_UNAVAILABLE.
     Raises ValueError for a limit that is not positive.
     """
 
@@ -110,7 +111,8 @@ class Contexts:
     ) -> str:
         """Store a value under a key; return the handle of the context.
 
-        context: its handle; None for a new one. value: anything with a JSON form.
+        context: its handle; None for a new one. value: anything with a JSON form; NaN and
+        infinities have none.
         """
         if not 0 < len(key) <= MAX_KEY:
             raise ToolError(
@@ -118,7 +120,12 @@ class Contexts:
                 f"key: expected 1 to {MAX_KEY} characters, got {len(key)}",
                 suggestion="Use a short name, such as 'theme'",
             )
-        written = encode(value)
+        try:
+            written = encode_finite(value, "value")
+        except ValueError as exc:
+            raise ToolError(
+                "INVALID_VALUE", str(exc), suggestion="Store null or a text instead"
+            ) from None
         if len(written) > self._max_value_bytes:
             raise ToolError(
                 "VALUE_TOO_LARGE",
