@@ -1,6 +1,6 @@
 """The benchmark: one command. See README.md beside this file for what the columns mean.
 
-python bench/run.py [--quick] [--only NAME,...] [--python PATH] [--json FILE]
+python bench/run.py [--quick] [--only NAME,...] [--python PATH] [--json FILE] [--charts]
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from charts import publish
 from measure import Bench, Cores, Figures, Plan, pick_cores, take_all
 from rows import ROWS, Row, selected
 from table import markdown
@@ -66,9 +67,11 @@ def main() -> int:
     judged = verdicts(results, is_311=" 3.11." in interpreter.version)
 
     print_report(facts, rows, places, results, judged)
+    content = {**facts, "left_out": left_out(places), "results": results, "targets": judged}
     if options.json:
-        content = {**facts, "left_out": left_out(places), "results": results, "targets": judged}
         Path(options.json).write_text(json.dumps(content, indent=1) + "\n")
+    if options.charts:
+        publish(content)
     return 0
 
 
@@ -93,6 +96,11 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--json", metavar="FILE", help="write everything that was measured, every round, to FILE"
+    )
+    parser.add_argument(
+        "--charts",
+        action="store_true",
+        help="publish the figures: results.json, the table in README.md, the chart in docs/images",
     )
     return parser.parse_args()
 

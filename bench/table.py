@@ -1,4 +1,4 @@
-"""The results as a Markdown table, as it stands in the README."""
+"""The results as a Markdown table, as it stands in README.md beside this file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from measure import Figures
 from rows import Row
 
-__all__ = ["markdown"]
+__all__ = ["COLUMNS", "fine", "markdown", "tenth"]
 
 ERAS = {"legacy": "2025-11-25", "modern": "2026-07-28"}
 
@@ -45,22 +45,30 @@ COLUMNS: tuple[tuple[str, str, str, Callable[[float], str]], ...] = (
 
 
 def markdown(rows: tuple[Row, ...], results: dict[str, dict[str, Figures]]) -> str:
-    """A row for each server with a result.
+    """A row for each server with a result, a column for each figure that any of them has.
 
     `-`: not measured for it; `failed`: tried, the reasons are printed apart.
     """
+    columns = [column for column in COLUMNS if is_measured(column[1], column[2], results)]
     lines = [
-        "| server | revision | " + " | ".join(title for title, *_ in COLUMNS) + " |",
-        "|---|---|" + "---:|" * len(COLUMNS),
+        "| server | revision | " + " | ".join(title for title, *_ in columns) + " |",
+        "|---|---|" + "---:|" * len(columns),
     ]
     for row in rows:
         if row.name in results:
             cells = [
                 cell(results[row.name].get(measure), figure, write)
-                for _, measure, figure, write in COLUMNS
+                for _, measure, figure, write in columns
             ]
             lines.append(f"| {row.label} | {ERAS[row.era]} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def is_measured(measure: str, figure: str, results: dict[str, dict[str, Figures]]) -> bool:
+    return any(
+        figure in row.get(measure, {}) or "failed" in row.get(measure, {})
+        for row in results.values()
+    )
 
 
 def cell(figures: Figures | None, name: str, write: Callable[[float], str]) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docs.pages import NAME, ROOT, asked, blocks, serve
+from docs.pages import NAME, ROOT, blocks, serve
 from msgspec.structs import fields
 
 from concertino import Limits
@@ -40,34 +40,6 @@ def test_the_ten_lines_serve_in_both_ways(source: str, command: list[str], tmp_p
     (tmp_path / "calculator.py").write_text(source)
     [result] = serve(command, [("add", {"a": 40, "b": 2})], tmp_path)
     assert result["structuredContent"] == {"result": 42}
-
-
-@pytest.mark.parametrize("served", ["alone", "composed"])
-def test_the_resource_and_the_prompt_of_the_readme(served: str, tmp_path: Path) -> None:
-    calculator, motto = blocks(README, "python")
-    (tmp_path / "calculator.py").write_text(calculator)
-    (tmp_path / "motto.py").write_text(motto)
-    [together] = re.findall(r"^concertino (serve math=.*?) +#", README, re.MULTILINE)
-    command, prefix = {
-        "alone": (["motto.py"], ""),
-        "composed": (["-m", "concertino", *together.split()], "motto_"),
-    }[served]
-    requests: list[tuple[str, dict[str, Any]]] = [
-        ("resources/read", {"uri": "motto://en"}),
-        ("resources/read", {"uri": "motto://xx"}),
-        ("prompts/get", {"name": f"{prefix}translate", "arguments": {"language": "en"}}),
-        ("tools/call", {"name": "math_add", "arguments": {"a": 40, "b": 2}}),
-    ]
-    (english, missing, prompt, added), _, _ = asked([sys.executable, *command], requests, tmp_path)
-    assert [item["text"] for item in english["contents"]] == ["Write it down."]
-    assert missing["message"] == "Resource not found"
-    assert [item["content"]["text"] for item in prompt["messages"]] == [
-        "Translate motto://en into fr."
-    ]
-    if served == "composed":
-        assert added["structuredContent"] == {"result": 42}
-    else:
-        assert added["message"] == "Unknown tool: math_add"
 
 
 def test_the_tour_has_a_tool_of_every_kind() -> None:
