@@ -18,8 +18,10 @@ from server.served import Served
 
 from concertino import RpcError, Server
 from concertino.errors import RegistrationError
-from concertino.server.registry import Registry
+from concertino.server.registry import Registry, TagSwitches
 
+# For catalogues that everybody sees as they are.
+ANYBODY: Any = None
 version = pytest.mark.parametrize("version", wire.REVISIONS)
 
 
@@ -31,7 +33,7 @@ def rest(catalogue: Registry[int], cursor: str | None) -> list[int]:
     """Every entry from this cursor on."""
     found: list[int] = []
     while True:
-        page = catalogue.page(asking(cursor))
+        page = catalogue.page(asking(cursor), ANYBODY)
         found += page.entries
         cursor = page.next_cursor
         if cursor is None:
@@ -39,7 +41,9 @@ def rest(catalogue: Registry[int], cursor: str | None) -> list[int]:
 
 
 def of(*numbers: int, size: int = 2) -> Registry[int]:
-    catalogue: Registry[int] = Registry("thing", size, lambda name: f"thing {name!r} is there")
+    catalogue: Registry[int] = Registry(
+        "thing", size, lambda name: f"thing {name!r} is there", TagSwitches()
+    )
     for number in numbers:
         catalogue.add(str(number), number)
     return catalogue
@@ -47,29 +51,29 @@ def of(*numbers: int, size: int = 2) -> Registry[int]:
 
 def test_pages_hold_as_many_as_they_should_in_the_order_of_registration():
     catalogue = of(3, 1, 2, 5, 4)
-    first = catalogue.page({})
-    second = catalogue.page(asking(first.next_cursor))
-    third = catalogue.page(asking(second.next_cursor))
+    first = catalogue.page({}, ANYBODY)
+    second = catalogue.page(asking(first.next_cursor), ANYBODY)
+    third = catalogue.page(asking(second.next_cursor), ANYBODY)
     assert [first.entries, second.entries, third.entries] == [[3, 1], [2, 5], [4]]
     assert third.next_cursor is None
 
 
 def test_a_full_last_page_ends_the_list():
-    assert of(1, 2).page({}).next_cursor is None
-    assert of().page({}).entries == []
-    assert of().page({}).next_cursor is None
+    assert of(1, 2).page({}, ANYBODY).next_cursor is None
+    assert of().page({}, ANYBODY).entries == []
+    assert of().page({}, ANYBODY).next_cursor is None
 
 
 def test_the_empty_cursor_is_the_beginning():
-    assert of(1, 2, 3).page(asking("")).entries == [1, 2]
+    assert of(1, 2, 3).page(asking(""), ANYBODY).entries == [1, 2]
 
 
 def test_a_page_is_the_same_object_until_something_changes():
     catalogue = of(1, 2, 3)
-    page = catalogue.page({})
-    assert catalogue.page({}) is catalogue.page(asking("")) is page
+    page = catalogue.page({}, ANYBODY)
+    assert catalogue.page({}, ANYBODY) is catalogue.page(asking(""), ANYBODY) is page
     catalogue.add("4", 4)
-    assert catalogue.page({}) is not page
+    assert catalogue.page({}, ANYBODY) is not page
 
 
 @given(
@@ -86,7 +90,7 @@ def test_no_entry_that_stays_is_missed_or_seen_twice_whatever_comes_and_goes(
     seen: list[int] = []
     cursor: str | None = None
     while True:
-        page = catalogue.page(asking(cursor))
+        page = catalogue.page(asking(cursor), ANYBODY)
         seen += page.entries
         cursor = page.next_cursor
         if cursor is None:
@@ -105,7 +109,7 @@ def test_no_entry_that_stays_is_missed_or_seen_twice_whatever_comes_and_goes(
 
 def test_a_cursor_holds_when_its_entry_is_gone_or_came_back():
     catalogue = of(1, 2, 3, 4)
-    cursor = catalogue.page({}).next_cursor
+    cursor = catalogue.page({}, ANYBODY).next_cursor
     catalogue.remove("2")
     assert rest(catalogue, cursor) == [3, 4]
     catalogue.add("2", 2)
@@ -116,7 +120,7 @@ def test_a_cursor_holds_when_its_entry_is_gone_or_came_back():
 
 
 def test_a_cursor_of_another_process_goes_by_the_name_where_the_order_differs():
-    cursor = of(1, 2, 3, 4).page({}).next_cursor  # behind 2
+    cursor = of(1, 2, 3, 4).page({}, ANYBODY).next_cursor  # behind 2
     assert rest(of(1, 2, 3, 4), cursor) == [3, 4]
     assert rest(of(2, 1, 3, 4), cursor) == [1, 3, 4]
     assert rest(of(1, 5, 3, 4), cursor) == [3, 4]
@@ -151,7 +155,7 @@ def written(value: Any) -> str:
 )
 def test_a_cursor_that_is_none_of_ours_is_refused(cursor: Any):
     with pytest.raises(RpcError) as refused:
-        of(1, 2, 3).page({"cursor": Raw(json.dumps(cursor).encode())})
+        of(1, 2, 3).page({"cursor": Raw(json.dumps(cursor).encode())}, ANYBODY)
     assert refused.value.code == -32602
     assert refused.value.data["details"].startswith("cursor: not one of this server's")
 
@@ -177,7 +181,9 @@ def test_threads_may_add_at_the_same_time():
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(catalogue.page({}).entries) == sorted([n for n in range(8) for _ in range(50)])
+    assert sorted(catalogue.page({}, ANYBODY).entries) == sorted(
+        [n for n in range(8) for _ in range(50)]
+    )
 
 
 # Every list of a server

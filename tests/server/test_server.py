@@ -710,12 +710,12 @@ async def test_a_tool_added_by_a_thread_while_the_list_is_made_is_in_the_next_li
     server.add_tool(lambda: "x", name="a")
 
     class Slow(dict[str, Any]):
-        def values(self) -> Any:
-            values = list(super().values())
+        def __iter__(self) -> Any:
+            names = list(super().__iter__())
             thread = threading.Thread(target=lambda: server.add_tool(lambda: "x", name="b"))
             thread.start()
             thread.join()
-            return values
+            return iter(names)
 
     server._tools.entries = Slow(server._tools.entries)
     async with Served(server) as served:

@@ -152,7 +152,8 @@ class PluginRequests:
     async def _tool_call(self, request: PluginRequest) -> PluginResponse | bytes:
         call = request.tool_call
         name = call.tool_name
-        if name not in self._tools.entries:
+        context = PluginContext(self._backend, self._name, request)
+        if self._tools.find(name, context) is None:
             return error_response("", "tool_not_found", f"{self._name} has no tool {name!r}")
 
         # Absent arguments stay absent: the tool's schema decides what that means.
@@ -160,9 +161,7 @@ class PluginRequests:
         try:
             if call.HasField("arguments"):
                 params["arguments"] = Raw(unpack_json(call.arguments, call.arguments_json))
-            result = await self._backend.handle(
-                Call("tools/call", params), PluginContext(self._backend, self._name, request)
-            )
+            result = await self._backend.handle(Call("tools/call", params), context)
             return _tool_response(cast("CallToolResult", result))
         except InvalidStruct as exc:
             return error_response("", "validation_error", f"arguments: {exc}")

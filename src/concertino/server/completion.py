@@ -95,11 +95,14 @@ class Completable(Protocol):
     def completers(self) -> Mapping[str, Completer]: ...
 
 
+# Kind and name of a target -> the target; None if there is none that the caller may use.
+FindTarget = Callable[[str, str], Completable | None]
+
+
 async def complete(
     call: Call,
     context: Context,
-    prompts: Mapping[str, Completable],
-    templates: Mapping[str, Completable],
+    find: FindTarget,
     in_thread: InThread,
 ) -> CompleteResult:
     """Handle `completion/complete`. Raises RpcError -32602 for an unknown target or argument."""
@@ -110,9 +113,10 @@ async def complete(
 
     ref, name = params.ref, params.argument.name
     if isinstance(ref, PromptReference):
-        kind, target, entry = "prompt", ref.name, prompts.get(ref.name)
+        kind, target = "prompt", ref.name
     else:
-        kind, target, entry = "resource template", ref.uri, templates.get(ref.uri)
+        kind, target = "resource template", ref.uri
+    entry = find(kind, target)
     if entry is None:
         raise unknown_name(kind, target, "ref")
     if name not in entry.arguments.schemas:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from concertino.backend.interface import Call, Context, ServerFeatures
+from concertino.backend.interface import Call, ChangeKind, Context, ServerFeatures
 from concertino.errors import (
     INTERNAL_ERROR,
     METHOD_NOT_FOUND,
@@ -23,6 +23,7 @@ from concertino.errors import (
 )
 from concertino.schema.return_values import InvalidResult
 from concertino.server.functions import Handler, InThread
+from concertino.server.registry import Registry
 from concertino.server.settings import CacheHints
 from concertino.server.tool_errors import describe_exception, find_passthrough
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from concertino.server.prompts import Prompts
     from concertino.server.resources import Resources
 
-EMPTY: Mapping[str, Completable] = {}
 MethodHandler = Callable[[Call, Context], Awaitable[Struct]]
 
 
@@ -39,12 +39,13 @@ class LazyFeatures:
     """The features of a server apart from its tools.
 
     features: the features announced to clients. A feature is never removed, because clients
-    remember it. handlers: MCP method -> its handler.
+    remember it. tools: the server's. handlers: MCP method -> its handler.
     """
 
     def __init__(
         self,
         features: ServerFeatures,
+        tools: Registry[Any],
         in_thread: InThread,
         page_size: int,
         hints: CacheHints,
@@ -58,6 +59,7 @@ class LazyFeatures:
         self._page_size = page_size
         self._hints = hints
         self._log = log
+        self._tools = tools
         self._lock = threading.RLock()
 
     @property
@@ -67,7 +69,9 @@ class LazyFeatures:
             if self._resources is None:
                 from concertino.server.resources import Resources
 
-                resources = Resources(self._in_thread, self._page_size, self._hints)
+                resources = Resources(
+                    self._in_thread, self._page_size, self._hints, self._tools.switches
+                )
                 self._resources = resources
                 self.handlers["resources/list"] = resources.list
                 self.handlers["resources/templates/list"] = resources.list_templates
@@ -81,21 +85,40 @@ class LazyFeatures:
             if self._prompts is None:
                 from concertino.server.prompts import Prompts
 
-                prompts = self._prompts = Prompts(self._in_thread, self._page_size, self._hints)
+                prompts = self._prompts = Prompts(
+                    self._in_thread, self._page_size, self._hints, self._tools.switches
+                )
                 self.handlers["prompts/list"] = prompts.list
                 self.handlers["prompts/get"] = prompts.get
             return self._prompts
 
+    def registries(self) -> dict[ChangeKind, list[Registry[Any]]]:
+        """Return the registries that exist, the tools too, by what is reported of a change."""
+        resources, prompts = self._resources, self._prompts
+        found: dict[ChangeKind, list[Registry[Any]]] = {"tools": [self._tools]}
+        if resources is not None:
+            found["resources"] = [resources.resources, resources.templates]
+        if prompts is not None:
+            found["prompts"] = [prompts.prompts]
+        return found
+
+    def is_disabled_resource(self, uri: str) -> bool:
+        """Return whether a URI belongs to disabled resources or templates only."""
+        return self._resources is not None and self._resources.is_disabled(uri)
+
     def update_features(self) -> None:
         """Announce the features of everything that is registered now."""
         with self._lock:
+            if self.features.cache_scope == "public" and self._is_limited():
+                # compose() takes this for the scope of the lists, too.
+                self.features = replace(self.features, cache_scope="private")
             resources, prompts = self._resources, self._prompts
             has_resources = resources is not None and bool(
-                resources.resources.entries or resources.templates.entries
+                resources.resources.records or resources.templates.records
             )
             if has_resources and not self.features.resources:
                 self.features = replace(self.features, resources=True, subscriptions=True)
-            has_prompts = prompts is not None and bool(prompts.prompts.entries)
+            has_prompts = prompts is not None and bool(prompts.prompts.records)
             if has_prompts and not self.features.prompts:
                 self.features = replace(self.features, prompts=True)
             can_complete = (resources is not None and resources.can_complete) or (
@@ -105,16 +128,21 @@ class LazyFeatures:
                 self.handlers["completion/complete"] = self._complete
                 self.features = replace(self.features, completions=True)
 
+    def _is_limited(self) -> bool:
+        """Return whether callers see different lists."""
+        groups = self.registries().values()
+        return any(registry.is_limited for group in groups for registry in group)
+
     async def _complete(self, call: Call, context: Context) -> Struct:
         from concertino.server.completion import complete
 
-        prompts: Mapping[str, Completable] = EMPTY
-        templates: Mapping[str, Completable] = EMPTY
-        if self._prompts is not None:
-            prompts = self._prompts.prompts.entries
-        if self._resources is not None:
-            templates = self._resources.templates.entries
-        return await complete(call, context, prompts, templates, self._in_thread)
+        def find(kind: str, name: str) -> Completable | None:
+            if kind == "prompt":
+                return None if self._prompts is None else self._prompts.prompts.find(name, context)
+            resources = self._resources
+            return None if resources is None else resources.templates.find(name, context)
+
+        return await complete(call, context, find, self._in_thread)
 
     def add_completer(
         self,
@@ -128,16 +156,16 @@ class LazyFeatures:
         owner = f"completion of {argument!r} of {target!r}"
         completer = function_completer(handler, owner)
         prompts, resources = self._prompts, self._resources
-        if prompts is not None and target in prompts.prompts.entries:
+        if prompts is not None and target in prompts.prompts.records:
             feature, registry = prompts, prompts.prompts
-        elif resources is not None and target in resources.templates.entries:
+        elif resources is not None and target in resources.templates.records:
             feature, registry = resources, resources.templates
         else:
             raise RegistrationError(
                 f"{owner}: no prompt and no resource template is registered under this name; "
                 f"register it first"
             )
-        _check_argument(owner, argument, registry.entries[target].arguments.schemas)
+        _check_argument(owner, argument, registry.records[target].entry.arguments.schemas)
         registry.change(
             target,
             lambda entry: replace(entry, completers={**entry.completers, argument: completer}),

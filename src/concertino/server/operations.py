@@ -42,7 +42,13 @@ from concertino.schema.return_values import (
 )
 from concertino.schema.signature import read_signature
 from concertino.server.functions import Handler, HandlerCall, call_handler, is_async, lacks_self
-from concertino.server.options import ToolGuards, ToolOptions, ToolSettings, show_options
+from concertino.server.options import (
+    AccessOptions,
+    ToolGuards,
+    ToolOptions,
+    ToolSettings,
+    show_options,
+)
 from concertino.server.server import Server
 from concertino.server.settings import check_positive
 from concertino.server.streaming import Run, collect_chunks
@@ -120,7 +126,7 @@ class Operations:
         answer_after_s: float = ...,
         **options: Unpack[ToolOptions],
     ) -> Callable[[H], H]: ...
-    @show_options(ToolSettings, ToolGuards)
+    @show_options(ToolSettings, ToolGuards, AccessOptions)
     def tool(
         self,
         handler: Any = None,
@@ -207,6 +213,8 @@ class Operations:
         start.__annotations__["return"] = CallToolResult
         cast("Any", start).__signature__ = signature
         self._server.add_tool(start, name=name, **options)
+        # Not before: the tool's schema is that of `start`. Server.disable(handler) finds it so.
+        cast("Any", start).__wrapped__ = handler
 
     def _runner(self, handler: Any, inline: bool) -> Run:
         if is_generator(handler):

@@ -10,18 +10,22 @@ Annotations are evaluated here, unlike in all other modules: a TypedDict compile
 string, which takes 0.2 ms. A server whose tools have no options never loads this module.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from inspect import Parameter, cleandoc, signature
 from typing import TYPE_CHECKING, Any, ForwardRef, TypedDict, TypeVar, Unpack, cast
 
+from concertino.backend.interface import Context
 from concertino.types.results import Annotations, CacheScope, Icon
 
 if TYPE_CHECKING:
     from concertino.guards.rates import Rate
 
 __all__ = [
+    "AccessOptions",
     "PromptOptions",
+    "PromptSettings",
     "ResourceOptions",
+    "ResourceSettings",
     "ToolGuards",
     "ToolOptions",
     "ToolSettings",
@@ -83,11 +87,23 @@ class ToolGuards(TypedDict, total=False):
     redact: bool
 
 
-class ToolOptions(ToolSettings, ToolGuards, total=False):
+class AccessOptions(TypedDict, total=False):
+    """
+    tags: texts such as {"admin"}, by which enable() and disable() select it; clients see them in
+        its `_meta`, as `concertino/tags`.
+    visible: a function that takes the Context of a call or list and returns whether this caller may
+        see and use it. It must be quick and cannot be an `async def`. None: everybody may.
+    """
+
+    tags: Collection[str] | None
+    visible: Callable[[Context], bool] | None
+
+
+class ToolOptions(ToolSettings, ToolGuards, AccessOptions, total=False):
     """Options of Server.tool and Server.add_tool."""
 
 
-class PromptOptions(TypedDict, total=False):
+class PromptSettings(TypedDict, total=False):
     """
     name: 1 to 128 printable characters; the function's name unless given.
     title: name for people.
@@ -105,7 +121,11 @@ class PromptOptions(TypedDict, total=False):
     inline: bool
 
 
-class ResourceOptions(TypedDict, total=False):
+class PromptOptions(PromptSettings, AccessOptions, total=False):
+    """Options of Server.prompt and Server.add_prompt."""
+
+
+class ResourceSettings(TypedDict, total=False):
     """
     name: name for programs; the function's or the file's name unless given.
     title: name for people.
@@ -133,14 +153,22 @@ class ResourceOptions(TypedDict, total=False):
     inline: bool
 
 
-# What each kind of feature takes.
-DECLARATIONS = {"tool": ToolOptions, "prompt": PromptOptions, "resource": ResourceOptions}
+class ResourceOptions(ResourceSettings, AccessOptions, total=False):
+    """Options of Server.resource and Server.add_resource."""
+
+
+# What each kind of feature takes: altogether, and in parts.
+DECLARATIONS: Mapping[str, tuple[type, tuple[type, ...]]] = {
+    "tool": (ToolOptions, (ToolSettings, ToolGuards, AccessOptions)),
+    "prompt": (PromptOptions, (PromptSettings, AccessOptions)),
+    "resource": (ResourceOptions, (ResourceSettings, AccessOptions)),
+}
 
 
 def show_options_of(kind: str, function: Callable[..., Any]) -> None:
     """Do as show_options() for a method of Server. kind: `tool`, `prompt` or `resource`."""
-    declaration = DECLARATIONS[kind]
-    show_options(*((ToolSettings, ToolGuards) if kind == "tool" else (declaration,)))(function)
+    declaration, parts = DECLARATIONS[kind]
+    show_options(*parts)(function)
     # The module of Server does not import the name that the annotation contains.
     if "Unpack" in str(function.__annotations__.get("options")):
         function.__annotations__["options"] = Unpack[declaration]

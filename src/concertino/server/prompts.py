@@ -27,9 +27,15 @@ from concertino.server.functions import (
     handler_doc,
     handler_location,
 )
-from concertino.server.options import PromptOptions
-from concertino.server.registry import Registry
-from concertino.server.settings import CacheHints, check_against_schema, check_options
+from concertino.server.options import PromptOptions, PromptSettings
+from concertino.server.registry import Registry, TagSwitches
+from concertino.server.settings import (
+    CacheHints,
+    add_tags,
+    check_against_schema,
+    check_options,
+    take_access,
+)
 from concertino.server.tool_errors import describe_violation
 from concertino.types.results import (
     ContentBlock,
@@ -69,25 +75,34 @@ class Prompts:
         in_thread: InThread,
         page_size: int,
         hints: CacheHints,
+        switches: TagSwitches,
     ) -> None:
-        self.prompts: Registry[RegisteredPrompt] = Registry("prompt", page_size, self._conflict)
+        self.prompts: Registry[RegisteredPrompt] = Registry(
+            "prompt", page_size, self._conflict, switches
+        )
         self.can_complete = False
         self._in_thread = in_thread
         self._hints = hints
 
     def _conflict(self, name: str) -> str:
-        location = handler_location(self.prompts.entries[name].function.handler)
+        location = handler_location(self.prompts.records[name].function)
         return (
             f"a prompt named {name!r} is already registered{location}; pass name=... or call "
             f"remove_prompt({name!r}) first"
         )
 
-    def add(self, handler: Handler, options: PromptOptions) -> None:
-        """Register a prompt; see Server.add_prompt."""
+    def add(
+        self,
+        handler: Handler,
+        options: PromptOptions,
+        function: Handler,
+    ) -> None:
+        """Register a prompt; see Server.add_prompt. function: the author's own handler."""
         name = options.get("name")
         name = name if name is not None else str(getattr(handler, "__name__", ""))
         owner = f"prompt {name!r}"
-        options = check_options(options, PromptOptions, owner)
+        access = take_access(options, owner)
+        options = check_options(options, PromptSettings, owner)
         if not 0 < len(name) <= MAX_NAME or not name.isprintable() or name == "<lambda>":
             got = repr(name) if name else "none"
             raise RegistrationError(
@@ -95,7 +110,7 @@ class Prompts:
                 f"name=..."
             )
 
-        function = handler_call(handler, owner, inline=options.get("inline", False))
+        call = handler_call(handler, owner, inline=options.get("inline", False))
         doc = handler_doc(handler)
         arguments = StringArguments(handler, doc.parameters)
         description = options.get("description")
@@ -105,22 +120,23 @@ class Prompts:
             description=doc.description if description is None else description,
             arguments=_prompt_arguments(arguments) or None,
             icons=options.get("icons"),
-            meta=options.get("meta"),
+            meta=add_tags(options.get("meta"), access),
         )
         prompt = check_against_schema(prompt, owner)
         completers = type_completers(arguments)
-        self.prompts.add(name, RegisteredPrompt(prompt, function, arguments, completers))
+        entry = RegisteredPrompt(prompt, call, arguments, completers)
+        self.prompts.add(name, entry, function, access)
         self.can_complete = self.can_complete or bool(completers)
 
     async def list(self, call: Call, context: Context) -> ListPromptsResult:
-        page = self.prompts.page(call.params)
+        page = self.prompts.page(call.params, context)
         if page.result is None:
             hints = self._hints
             page.result = ListPromptsResult(
                 [entry.prompt for entry in page.entries],
                 page.next_cursor,
                 ttl_ms=hints.ttl_ms,
-                cache_scope=hints.scope,
+                cache_scope=self.prompts.cache_scope(hints.scope),
             )
         return page.result
 
@@ -132,7 +148,7 @@ class Prompts:
             name = _decode_text(params["name"])
         except (DecodeError, UnicodeError):
             raise invalid_params("name: expected str") from None
-        entry = self.prompts.entries.get(name)
+        entry = self.prompts.find(name, context)
         if entry is None:
             raise unknown_name("prompt", name)
 

@@ -39,13 +39,15 @@ from concertino.server.functions import (
     handler_doc,
     handler_location,
 )
-from concertino.server.options import ResourceOptions
-from concertino.server.registry import Registry
+from concertino.server.options import ResourceOptions, ResourceSettings
+from concertino.server.registry import Access, Registry, TagSwitches
 from concertino.server.settings import (
     CacheHints,
+    add_tags,
     cache_hints,
     check_against_schema,
     check_options,
+    take_access,
 )
 from concertino.server.tool_errors import describe_violation
 from concertino.types.results import (
@@ -100,27 +102,28 @@ class Resources:
         in_thread: InThread,
         page_size: int,
         hints: CacheHints,
+        switches: TagSwitches,
     ) -> None:
         self.resources: Registry[RegisteredResource] = Registry(
-            "resource", page_size, self._describe_resource_conflict
+            "resource", page_size, self._describe_resource_conflict, switches
         )
         self.templates: Registry[RegisteredTemplate] = Registry(
-            "resource template", page_size, self._describe_template_conflict
+            "resource template", page_size, self._describe_template_conflict, switches
         )
         self.can_complete = False
         self._in_thread = in_thread
         self._hints = hints
 
     def _describe_resource_conflict(self, uri: str) -> str:
-        source = self.resources.entries[uri].source
-        location = handler_location(source[0].handler) if isinstance(source, tuple) else ""
+        function = self.resources.records[uri].function
+        location = "" if function is None else handler_location(function)
         return (
             f"a resource with the URI {uri!r} is already registered{location}; call "
             f"remove_resource({uri!r}) first"
         )
 
     def _describe_template_conflict(self, text: str) -> str:
-        location = handler_location(self.templates.entries[text].function.handler)
+        location = handler_location(self.templates.records[text].function)
         return (
             f"the resource template {text!r} is already registered{location}; call "
             f"remove_resource({text!r}) first"
@@ -136,21 +139,29 @@ class Resources:
         blob: bytes | None,
         path: str | PathLike[str] | None,
         options: ResourceOptions,
+        function: Handler | None,
     ) -> None:
-        """Register a resource or a template; see Server.add_resource."""
+        """Register a resource or a template; see Server.add_resource.
+
+        function: the author's own handler.
+        """
         if not isinstance(uri, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise RegistrationError(
                 f"resource: expected a URI such as 'notes://today', got {uri!r}"
             )
         owner = f"resource {uri!r}"
-        options = check_options(options, ResourceOptions, owner)
+        access = take_access(options, owner)
+        options = check_options(options, ResourceSettings, owner)
         _check_one_source(owner, handler, text, blob, path)
         if "{" in uri:
             if handler is None:
                 raise RegistrationError(
                     f"{owner}: a template needs a function that returns the content of each URI"
                 )
-            return self._add_template(uri, owner, handler, options)
+            entry = self._make_template(uri, owner, handler, options, access)
+            self.templates.add(uri, entry, function, access)
+            self.can_complete = self.can_complete or bool(entry.completers)
+            return
         if _URI.fullmatch(uri) is None:
             raise RegistrationError(
                 f"{owner}: expected an absolute URI such as 'notes://today', other characters "
@@ -185,20 +196,20 @@ class Resources:
             size=size,
             annotations=options.get("annotations"),
             icons=options.get("icons"),
-            meta=options.get("meta"),
+            meta=add_tags(options.get("meta"), access),
         )
         resource = check_against_schema(resource, owner)
-        hints = _content_hints(options, self._hints)
-        self.resources.add(uri, RegisteredResource(resource, source, hints))
-        return None
+        hints = _content_hints(options, self._hints, access)
+        self.resources.add(uri, RegisteredResource(resource, source, hints), function, access)
 
-    def _add_template(
+    def _make_template(
         self,
         text: str,
         owner: str,
         handler: Handler,
-        options: ResourceOptions,
-    ) -> None:
+        options: ResourceSettings,
+        access: Access,
+    ) -> RegisteredTemplate:
         try:
             template = UriTemplate(text)
             template.check()
@@ -226,24 +237,35 @@ class Resources:
             mime_type=options.get("mime_type"),
             annotations=options.get("annotations"),
             icons=options.get("icons"),
-            meta=options.get("meta"),
+            meta=add_tags(options.get("meta"), access),
         )
         listing = check_against_schema(listing, owner)
-        hints = _content_hints(options, self._hints)
+        hints = _content_hints(options, self._hints, access)
         completers = type_completers(arguments)
-        self.templates.add(
-            text, RegisteredTemplate(listing, template, function, arguments, completers, hints)
-        )
-        self.can_complete = self.can_complete or bool(completers)
+        return RegisteredTemplate(listing, template, function, arguments, completers, hints)
 
     def remove(self, uri: str) -> None:
         """Remove a resource, or a template by its text. Raises KeyError if there is none."""
-        (self.templates if uri in self.templates.entries else self.resources).remove(uri)
+        (self.templates if uri in self.templates.records else self.resources).remove(uri)
+
+    def is_disabled(self, uri: str) -> bool:
+        """Return whether a URI belongs to disabled resources or templates only."""
+        resources, templates = self.resources, self.templates
+        if uri in resources.entries:
+            return False
+        matching = [
+            text
+            for text, record in templates.records.items()
+            if record.entry.template.match(uri) is not None
+        ]
+        if any(text in templates.entries for text in matching):
+            return False
+        return uri in resources.records or bool(matching)
 
     # Calls
 
     async def list(self, call: Call, context: Context) -> ListResourcesResult:
-        page = self.resources.page(call.params)
+        page = self.resources.page(call.params, context)
         resources: list[Resource] = [entry.resource for entry in page.entries]
 
         # The size of a file may have changed since the last time.
@@ -264,19 +286,22 @@ class Resources:
         if page.result is None or page.result.resources != resources:
             hints = self._hints
             page.result = ListResourcesResult(
-                resources, page.next_cursor, ttl_ms=hints.ttl_ms, cache_scope=hints.scope
+                resources,
+                page.next_cursor,
+                ttl_ms=hints.ttl_ms,
+                cache_scope=self.resources.cache_scope(hints.scope),
             )
         return page.result
 
     async def list_templates(self, call: Call, context: Context) -> ListResourceTemplatesResult:
-        page = self.templates.page(call.params)
+        page = self.templates.page(call.params, context)
         if page.result is None:
             hints = self._hints
             page.result = ListResourceTemplatesResult(
                 [entry.listing for entry in page.entries],
                 page.next_cursor,
                 ttl_ms=hints.ttl_ms,
-                cache_scope=hints.scope,
+                cache_scope=self.templates.cache_scope(hints.scope),
             )
         return page.result
 
@@ -288,7 +313,7 @@ class Resources:
         except (DecodeError, UnicodeError):
             raise invalid_params("uri: expected str") from None
         try:
-            entry = self.resources.entries.get(uri)
+            entry = self.resources.find(uri, context)
             if entry is None:
                 return await self._read_template(uri, context)
             contents = await self._read_source(entry.source, uri, context)
@@ -315,7 +340,7 @@ class Resources:
         Raises RpcError if there is none; its details name the arguments that did not fit.
         """
         details: list[str] = []
-        for entry in self.templates.entries.values():
+        for entry in self.templates.visible(context):
             values = entry.template.match(uri)
             if values is None:
                 continue
@@ -348,9 +373,16 @@ def _check_one_source(
         )
 
 
-def _content_hints(options: ResourceOptions, default: CacheHints) -> CacheHints:
+def _content_hints(options: ResourceSettings, default: CacheHints, access: Access) -> CacheHints:
     """Return the hints for a resource's content. default: the server's."""
     scope = options.get("cache_scope") or default.scope
+    if access.visible is not None:
+        if options.get("cache_scope") == "public":
+            raise RegistrationError(
+                "resource: cache_scope='public' would show it to callers from whom visible= hides "
+                "it; remove one of the two options"
+            )
+        scope = "private"
     ttl_s = options.get("ttl_s")
     if ttl_s is None:
         return CacheHints(default.ttl_ms, scope)
@@ -361,7 +393,7 @@ def _content_hints(options: ResourceOptions, default: CacheHints) -> CacheHints:
 
 
 def _function_source(
-    owner: str, handler: Handler, options: ResourceOptions
+    owner: str, handler: Handler, options: ResourceSettings
 ) -> tuple[HandlerCall, StringArguments]:
     function = handler_call(handler, owner, inline=options.get("inline", False))
     arguments = StringArguments(handler, {})

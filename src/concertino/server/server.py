@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from types import CoroutineType, FunctionType
@@ -33,7 +33,8 @@ from concertino.schema.arguments import InvalidArguments
 from concertino.schema.return_values import InvalidResult
 from concertino.server.functions import Bound, Handler, maybe_await
 from concertino.server.lazy_features import LazyFeatures
-from concertino.server.settings import ServerSettings, cache_hints, check_setting
+from concertino.server.registry import TagSwitches
+from concertino.server.settings import ServerSettings, cache_hints, check_setting, take_access
 from concertino.server.tool_errors import (
     describe_exception,
     error_result,
@@ -140,8 +141,10 @@ class Server:
         self._coerce = coerce
         self.envelope = envelope
         self._log = logging.getLogger(f"concertino.{name}")
-        self._tools = Tools(page_size, hints, argument_errors)
-        self._features = LazyFeatures(features, self._in_thread, page_size, hints, self._log)
+        self._tools = Tools(page_size, hints, argument_errors, TagSwitches())
+        self._features = LazyFeatures(
+            features, self._tools, self._in_thread, page_size, hints, self._log
+        )
         self._features.handlers["tools/list"] = self._tools.list
         # URIs of the resources that clients subscribe to at present.
         self.watched: frozenset[str] = frozenset()
@@ -190,6 +193,7 @@ class Server:
         write instead.
         """
         values = cast("dict[str, Any]", options)
+        access = take_access(values, f"tool {_name_of(handler, options)!r}")
         if self.envelope:
             values.setdefault("envelope", True)
         guards: dict[str, Any] = {}
@@ -202,6 +206,7 @@ class Server:
         tool = make_tool(
             self._fill(handler),
             cast("ToolSettings", values),
+            access,
             coerce=self._coerce,
             version=self._features.features.info.version,
             in_thread=self._in_thread,
@@ -211,12 +216,20 @@ class Server:
             from concertino.server.tool_guards import guard
 
             tool = guard(self, self._tools, tool, cast("ToolGuards", guards), self._make_handle)
-        self._tools.add(tool.tool.name, tool)
+        if access.visible is not None:
+            from concertino.server.access import LimitedTool
+
+            tool.guard = LimitedTool(self, tool.guard, partial(self._call_tool, tool), access)
+        self._tools.add(tool.tool.name, tool, handler, access)
         self._report_change("tools")
 
     def remove_tool(self, name: str) -> None:
         """Remove a tool; calls that are running continue. Raises KeyError if there is none."""
         self._tools.remove(name)
+        self._report_change("tools")
+
+    def tools_changed(self) -> None:
+        """Notify clients that they may see other tools now, for `visible`. From any thread."""
         self._report_change("tools")
 
     # Resources
@@ -264,8 +277,8 @@ class Server:
         is text if it is UTF-8 and its type allows it, else bytes.
         Raises RegistrationError for an argument that cannot be offered.
         """
-        handler = handler and self._fill(handler)
-        self._features.resources.add(uri, handler, text, blob, path, options)
+        filled = handler and self._fill(handler)
+        self._features.resources.add(uri, filled, text, blob, path, options, handler)
         self._report_change("resources")
 
     def remove_resource(self, uri: str) -> None:
@@ -274,13 +287,18 @@ class Server:
         self._report_change("resources")
 
     def resource_updated(self, uri: str) -> None:
-        """Notify clients that subscribe to a resource of its new content. From any thread."""
+        """Notify clients that subscribe to a resource of its new content. From any thread.
+
+        Does nothing while the resource is disabled.
+        """
+        if self._features.is_disabled_resource(uri):
+            return
         self._notify(lambda notifier: notifier.report_update(uri))
 
     def resources_changed(self) -> None:
         """Notify clients that the list of resources has changed. From any thread.
 
-        add_resource() and remove_resource() do this themselves.
+        add_resource(), remove_resource(), enable() and disable() do this themselves.
         """
         self._report_change("resources")
 
@@ -316,12 +334,16 @@ class Server:
 
         May be called from any thread, also while the server runs; clients are notified.
         """
-        self._features.prompts.add(self._fill(handler), options)
+        self._features.prompts.add(self._fill(handler), options, handler)
         self._report_change("prompts")
 
     def remove_prompt(self, name: str) -> None:
         """Remove a prompt. Raises KeyError if there is none with this name."""
         self._features.prompts.prompts.remove(name)
+        self._report_change("prompts")
+
+    def prompts_changed(self) -> None:
+        """Notify clients that they may see other prompts now, for `visible`. From any thread."""
         self._report_change("prompts")
 
     # Completion
@@ -342,6 +364,33 @@ class Server:
             return handler
 
         return decorate
+
+    # Enabling and disabling
+
+    def disable(self, *features: str | Handler, tags: Collection[str] = ()) -> None:
+        """Hide tools, prompts and resources from all clients, until enable() selects them.
+
+        features: names, URIs and templates as they were registered, or the decorated functions.
+        tags: everything with one of these tags, also what is registered later.
+        They are then as unknown as if they had never been registered; calls that are running
+        continue. The last call that selects something decides. From any thread; clients are
+        notified once for each list that changes.
+        Raises LookupError, and changes nothing, if one of the features is not registered.
+        """
+        self._switch(features, tags, enabled=False)
+
+    def enable(self, *features: str | Handler, tags: Collection[str] = ()) -> None:
+        """Offer what disable() has hidden. The arguments are the same."""
+        self._switch(features, tags, enabled=True)
+
+    def _switch(
+        self, features: Sequence[str | Handler], tags: Collection[str], enabled: bool
+    ) -> None:
+        from concertino.server.access import switch
+
+        registries, switches = self._features.registries(), self._tools.switches
+        for kind in switch(registries, switches, features, tags, enabled):
+            self._report_change(kind)
 
     # Lifespan
 
@@ -417,9 +466,9 @@ class Server:
             threads, self._threads = self._threads, None
         if threads is not None:
             threads.close()
-        for tool in list(self._tools.entries.values()):
-            if tool.guard is not None:
-                await tool.guard.close()
+        for record in list(self._tools.records.values()):
+            if record.entry.guard is not None:
+                await record.entry.guard.close()
         if self._lifespans is not None:
             await self._lifespans.close()
 
@@ -474,7 +523,7 @@ class Server:
         call: Call,
         context: Context,
     ) -> None:
-        tool = self._tools.entries.get(name)
+        tool = self._tools.find(name, context)
         try:
             if tool is not None:
                 tool.bind(call.params.get("arguments", NO_ARGUMENTS), context)
@@ -542,3 +591,8 @@ class Server:
             if self._threads is None:
                 self._threads = Threads(THREADS)
             return self._threads
+
+
+def _name_of(handler: object, options: Mapping[str, Any]) -> str:
+    """Return the name of a tool that is to be registered, for messages."""
+    return str(options.get("name") or getattr(handler, "__name__", ""))

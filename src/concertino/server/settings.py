@@ -16,6 +16,7 @@ from msgspec.structs import asdict, fields
 from concertino.errors import RegistrationError
 from concertino.schema.json_values import nan_path
 from concertino.schema.violations import SchemaViolation, violations_of
+from concertino.server.registry import OPEN_ACCESS, Access
 from concertino.types.results import CacheScope
 
 S = TypeVar("S", bound=Struct)
@@ -71,6 +72,29 @@ def check_options(options: T, declaration: type, owner: str) -> T:
         text = _describe(values, types) or str(exc)
         raise RegistrationError(f"{owner}: {text}") from None
     return checked
+
+
+# The member of `_meta` in which clients see the tags.
+TAGS_MEMBER = "concertino/tags"
+
+
+def take_access(options: Mapping[str, Any], owner: str) -> Access:
+    """Remove the options `tags` and `visible` from a dict of options; return what they say.
+
+    owner: for messages. Raises RegistrationError for a value that does not fit.
+    """
+    # Few features have them; importing the module takes time at the start.
+    if "tags" not in options and "visible" not in options:
+        return OPEN_ACCESS
+    from concertino.server.access import read_access
+
+    values = cast("dict[str, Any]", options)
+    return read_access(values.pop("tags", None), values.pop("visible", None), owner)
+
+
+def add_tags(meta: dict[str, Any] | None, access: Access) -> dict[str, Any] | None:
+    """Return `_meta` with the tags in it."""
+    return {TAGS_MEMBER: sorted(access.tags), **(meta or {})} if access.tags else meta
 
 
 def check_setting(value: S) -> S:

@@ -6,7 +6,7 @@ server.py calls them, because nearly every message asks for that.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec import DecodeError, Raw, Struct
@@ -32,8 +32,8 @@ from concertino.server.functions import (
     is_async,
     lacks_self,
 )
-from concertino.server.registry import Registry
-from concertino.server.settings import CacheHints, check_options, check_setting
+from concertino.server.registry import Access, Registry, Switch, TagSwitches
+from concertino.server.settings import CacheHints, add_tags, check_options, check_setting
 from concertino.server.tool_errors import describe_violation, error_result
 from concertino.types.results import CallToolResult, ListToolsResult, Tool, ToolAnnotations
 
@@ -54,7 +54,8 @@ class RegisteredTool(Struct):
     bind: converts the arguments of a call to the arguments of the handler.
     shape: converts the handler's return value to a result.
     guard: handles the tool's calls before the handler; None if the tool has no guards.
-    removed: whether the tool was removed from the server. No other field ever changes.
+    removed: whether the tool was removed from the server, or is disabled. No other field ever
+        changes.
     """
 
     tool: Tool
@@ -79,14 +80,15 @@ class Tools(Registry[RegisteredTool]):
         page_size: int,
         hints: CacheHints,
         argument_errors: str,
+        switches: TagSwitches,
     ) -> None:
-        super().__init__("tool", page_size, self._conflict)
+        super().__init__("tool", page_size, self._conflict, switches)
         self.oversize: OversizeStore | None = None
         self._hints = hints
         self._argument_errors = argument_errors
 
     def _conflict(self, name: str) -> str:
-        location = handler_location(self.entries[name].handler)
+        location = handler_location(self.records[name].function)
         return (
             f"a tool named {name!r} is already registered{location}; pass name=... or call "
             f"remove_tool({name!r}) first"
@@ -97,15 +99,21 @@ class Tools(Registry[RegisteredTool]):
         entry.removed = True
         return entry
 
+    def switch(self, names: Iterable[str], switch: Switch) -> bool:
+        has_changed = super().switch(names, switch)
+        for name, record in self.records.items():
+            record.entry.removed = name not in self.entries
+        return has_changed
+
     async def list(self, call: Call, context: Context) -> ListToolsResult:
-        page = self.page(call.params)
+        page = self.page(call.params, context)
         if page.result is None:
             hints = self._hints
             page.result = ListToolsResult(
                 [entry.tool for entry in page.entries],
                 page.next_cursor,
                 ttl_ms=hints.ttl_ms,
-                cache_scope=hints.scope,
+                cache_scope=self.cache_scope(hints.scope),
             )
         return page.result
 
@@ -155,6 +163,7 @@ _decode_name = Decoder(str).decode
 def make_tool(
     handler: Handler,
     options: ToolSettings,
+    access: Access,
     *,
     coerce: bool,
     version: str,
@@ -162,7 +171,8 @@ def make_tool(
 ) -> RegisteredTool:
     """Return the tool for a handler.
 
-    coerce: see Server. version: the server's. in_thread: runs a `def` handler.
+    access: its tags are shown in `_meta`. coerce: see Server. version: the server's.
+    in_thread: runs a `def` handler.
     Raises RegistrationError for a handler or option that cannot be offered as it is.
     """
     if not callable(handler):
@@ -193,7 +203,7 @@ def make_tool(
         output_schema=shaper.schema,
         annotations=hints if hints != ToolAnnotations() else None,
         icons=options.get("icons"),
-        meta=options.get("meta"),
+        meta=add_tags(options.get("meta"), access),
     )
     # Includes what was read from the handler: a docstring may contain a lone surrogate.
     try:

@@ -1,0 +1,193 @@
+"""Who may use a tool, prompt or resource: the options `tags` and `visible`, enable() and disable().
+
+A server loads this module when one of them is first used.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from msgspec import Raw, Struct
+
+from concertino.backend.call_hooks import Handle
+from concertino.backend.interface import Backend, BackendWrapper, Call, ChangeKind, Context
+from concertino.errors import RegistrationError
+from concertino.server.functions import is_async
+from concertino.server.registry import Access, Registry, TagSwitches
+from concertino.server.tools import unknown_tool
+
+log = logging.getLogger("concertino.access")
+# Characters of a tag.
+MAX_TAG = 128
+
+
+def read_access(tags: Any, visible: Any, owner: str) -> Access:
+    """Return the checked options of one tool, prompt or resource.
+
+    tags, visible: as they were given. owner: for messages, such as `prompt 'greet'`.
+    Raises RegistrationError for a value that does not fit.
+    """
+    try:
+        checked = check_tags(() if tags is None else tags)
+    except ValueError as exc:
+        raise RegistrationError(f"{owner}: {exc}") from None
+    if visible is None:
+        return Access(checked)
+    if not callable(visible):
+        raise RegistrationError(
+            f"{owner}: visible: expected a function of a Context, as in "
+            f"visible=lambda context: ..., got {visible!r}"
+        )
+    if is_async(visible):
+        raise RegistrationError(
+            f"{owner}: visible: expected a `def` or a lambda, got an `async def`; it is called for "
+            f"each item of a list, so look slow facts up elsewhere"
+        )
+    return Access(checked, VisibleCheck(visible, owner))
+
+
+def check_tags(tags: Any) -> frozenset[str]:
+    """Return tags as a set. Raises ValueError for anything but several short texts."""
+    is_group = isinstance(tags, Iterable) and not isinstance(tags, (str, bytes, Mapping))
+    found: list[Any] = list(cast("Iterable[Any]", tags)) if is_group else [None]
+    if not all(isinstance(tag, str) and 0 < len(tag) <= MAX_TAG for tag in found):
+        hint = f"; write {{{tags!r}}}" if isinstance(tags, str) else ""
+        raise ValueError(
+            f"tags: expected texts of 1 to {MAX_TAG} characters, as in {{'admin'}}, got "
+            f"{tags!r}{hint}"
+        )
+    return frozenset(found)
+
+
+class VisibleCheck:
+    """An author's `visible`: returns whether a caller may use something.
+
+    If the function raises, or returns anything but a bool, nobody may, and the log says so once.
+    """
+
+    def __init__(self, function: Callable[[Context], object], owner: str) -> None:
+        self._function = function
+        self._owner = owner
+        self._is_logged = False
+
+    def __call__(self, context: Context) -> bool:
+        try:
+            visible = self._function(context)
+        except Exception:
+            self._log("%s is hidden: its `visible` failed", exc_info=True)
+            return False
+        if isinstance(visible, bool):
+            return visible
+        if isinstance(visible, Coroutine):
+            visible.close()
+        kind = type(cast("object", visible)).__name__
+        self._log(f"%s is hidden: its `visible` returned {kind} instead of bool")
+        return False
+
+    def _log(self, text: str, exc_info: bool = False) -> None:
+        if not self._is_logged:
+            self._is_logged = True
+            log.error(text, self._owner, exc_info=exc_info)
+
+
+class LimitedTool(BackendWrapper):
+    """Stands before a tool that not every caller may use, as a guard of its own.
+
+    server: the tool's. guard: the tool's other guard, if it has one. call_tool: calls the tool
+    without its guards.
+    """
+
+    def __init__(
+        self,
+        server: Backend,
+        guard: Backend | None,
+        call_tool: Handle,
+        access: Access,
+    ) -> None:
+        super().__init__(server)
+        self._guard = guard
+        self._call_tool = call_tool
+        self._visible = access.visible
+
+    async def handle(self, call: Call, context: Context) -> Struct | Raw:
+        """Handle a call of the tool. Raises RpcError as for an unknown tool."""
+        if self._visible is not None and not self._visible(context):
+            raise unknown_tool(call.params)
+        if self._guard is not None:
+            return await self._guard.handle(call, context)
+        return await self._call_tool(call, context)
+
+    async def close(self) -> None:
+        """Close the other guard. The server closes this one, not the other way round."""
+        if self._guard is not None:
+            await self._guard.close()
+
+
+def switch(
+    registries: Mapping[ChangeKind, Sequence[Registry[Any]]],
+    switches: TagSwitches,
+    features: Sequence[object],
+    tags: Any,
+    enabled: bool,
+) -> list[ChangeKind]:
+    """Enable or disable what is named, and everything with one of the tags.
+
+    registries: of the server, by what is reported when they change. features: names, URIs or
+    functions. Returns the kinds of which other entries are enabled now.
+    Raises LookupError for a feature that is not registered, ValueError for tags that are not texts,
+    or if nothing is selected.
+    """
+    action = "enable" if enabled else "disable"
+    try:
+        checked = check_tags(tags)
+    except ValueError as exc:
+        raise ValueError(f"{action}: {exc}") from None
+    if not features and not checked:
+        raise ValueError(f"{action}: expected names, functions, or tags={{...}}")
+    everything = [registry for group in registries.values() for registry in group]
+    # Before anything changes: a call that raises has no effect.
+    selected = [pair for item in features for pair in _find(everything, item, action)]
+    latest = switches.set(checked, enabled)
+    changed: list[ChangeKind] = []
+    for kind, group in registries.items():
+        # Every registry must switch, so no any() with a generator.
+        outcomes = [
+            registry.switch([name for owner, name in selected if owner is registry], latest)
+            for registry in group
+        ]
+        if any(outcomes):
+            changed.append(kind)
+    return changed
+
+
+def _find(
+    registries: Sequence[Registry[Any]], feature: object, action: str
+) -> list[tuple[Registry[Any], str]]:
+    """Return where a feature is registered, and its name there. Raises LookupError if nowhere."""
+    found = [
+        (registry, name)
+        for registry in registries
+        for name, record in registry.records.items()
+        if name == feature or (callable(feature) and feature in _layers(record.function))
+    ]
+    if found:
+        return found
+    if isinstance(feature, str):
+        from difflib import get_close_matches
+
+        names = [name for registry in registries for name in registry.records]
+        close = get_close_matches(feature, names, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise LookupError(
+            f"{action}: no tool, prompt or resource is registered as {feature!r}{hint}"
+        )
+    raise LookupError(f"{action}: expected a name or a registered function, got {feature!r}")
+
+
+def _layers(function: Any) -> Iterator[object]:
+    """Yield a registered function and the functions that it wraps, such as the author's own."""
+    while function is not None:
+        yield function
+        function = getattr(function, "__wrapped__", None)
