@@ -1,4 +1,4 @@
-"""A server with one tool of every kind. `scripts/demo` is a client for it. To start it yourself:
+"""A server with one tool of every kind. To start it:
 
 python examples/tour.py
 concertino serve examples/tour.py

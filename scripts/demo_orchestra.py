@@ -1,7 +1,8 @@
-"""The part of the demo that is about plugins: a hub, two plugins, a bridge, and a plugin that is
-killed and comes back.
+"""Show plugins at work: a hub, two plugins, a bridge, and a plugin that is killed and comes back.
 
-demo.py calls orchestra(); alone it can be run too. Needs the extra [orchestra].
+    python scripts/demo_orchestra.py
+
+Needs the extra `orchestra`.
 """
 
 import asyncio

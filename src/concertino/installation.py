@@ -14,7 +14,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["RELEASED", "dependency", "install_extra", "install_package", "runs_in_uv_cache"]
+__all__ = [
+    "RELEASED",
+    "dependency",
+    "install_extra",
+    "install_package",
+    "runs_in_uv_cache",
+    "start_command",
+]
 
 # Whether the package index has concertino.
 RELEASED = False
@@ -70,6 +77,25 @@ def dependency(version: str) -> str | None:
     checkout = Path(__file__).parents[2]
     is_checkout = (checkout / "src" / PROJECT / "installation.py").is_file()
     return f"{PROJECT} @ {checkout.as_uri()}" if is_checkout else None
+
+
+def start_command() -> list[str]:
+    """Return the words that start `concertino` from anywhere, for the configuration of a client.
+
+    The first is an absolute path where possible: many clients have a PATH of their own.
+    """
+    from pathlib import Path
+    from shutil import which
+
+    if runs_in_uv_cache():
+        # The environment may be gone tomorrow; uvx makes it again.
+        uvx = which("uvx") or "uvx"
+        if RELEASED:
+            return [uvx, PROJECT]
+        if (source := _installed_from()) is not None:
+            return [uvx, "--from", str(source[0]), PROJECT]
+    script = Path(sys.executable).with_name(PROJECT)
+    return [str(script)] if script.is_file() else [sys.executable, "-m", PROJECT]
 
 
 def runs_in_uv_cache() -> bool:

@@ -64,6 +64,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--max-connections": VALUE,
         **GUARDS,
     },
+    "demo": {"--wire": FLAG},
     "check": {
         "--list": FLAG,
         "--only": VALUE,
@@ -121,6 +122,7 @@ OPTIONS: dict[str, dict[str, str]] = {
 }
 COMMANDS = {
     "": [
+        "demo",
         "new",
         "serve",
         "check",

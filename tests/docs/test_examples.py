@@ -5,7 +5,6 @@ The tutorial, the how-to pages and the reference have tests of their own.
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -58,30 +57,6 @@ def test_the_tour_has_a_tool_of_every_kind() -> None:
         ("image", False),
         ("text", False),
     ]
-
-
-def test_the_demo_runs_to_its_end_without_colours_in_a_pipe() -> None:
-    done = subprocess.run(
-        [sys.executable, "scripts/demo.py"], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr + done.stdout[-2000:]
-    assert "The server has ended with exit code 0." in done.stdout
-    assert re.search(r"\d+ of 900 tokens up to here", done.stdout)  # the library's
-    assert "The hub has ended with exit code 0, and its plugins with it." in done.stdout
-    assert "\x1b" not in done.stdout
-    for seen in (
-        "initialize",
-        "server/discover",
-        "tools/list",
-        "notifications/progress",
-        "notifications/cancelled",
-    ):
-        assert f'"method": "{seen}"' in done.stdout
-    assert '"id": 8, "result"' not in done.stdout  # the call that was cancelled
-    [entry] = re.findall(r"^\{\n.*?^\}$", done.stdout, re.MULTILINE | re.DOTALL)
-    [settings] = json.loads(entry)["mcpServers"].values()
-    assert Path(settings["command"]).is_absolute()
-    assert Path(settings["args"][-1]) == ROOT / "examples" / "tour.py"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

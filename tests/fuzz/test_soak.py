@@ -36,7 +36,7 @@ def test_a_name_that_does_not_exist_is_answered_with_those_that_do():
 
 
 def test_what_is_no_name_and_no_interpreter_is_refused():
-    assert soak("../scripts/demo").returncode == 2
+    assert soak("../scripts/test").returncode == 2
     assert soak("--fast").returncode == 2
     absent = soak("--python", "/nonexistent/python", "fuzz")
     assert absent.returncode == 2

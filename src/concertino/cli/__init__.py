@@ -19,6 +19,7 @@ FAILED, USAGE = 1, 2
 # add_arguments(parser), and run(args, server), which ends the process or returns an exit code.
 # server: the words after `--`.
 COMMANDS = {
+    "demo": ("demo", "see a server started, called, broken and restarted"),
     "new": ("new", "write a small project: a server, its tests, its configuration"),
     "serve": ("serve", "serve a server over stdin and stdout, or on sockets"),
     "check": ("check", "run fault tests against any stdio server"),

@@ -6,7 +6,7 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
 
@@ -30,6 +30,7 @@ from concertino.check.server_process import kill_all
 from concertino.check.server_under_test import CheckSettings, ServerUnderTest
 from concertino.check.table import CASES
 from concertino.cli import UsageError
+from concertino.cli.colours import wants_colour
 from concertino.cli.options import add_repeatable
 
 FAILED = 1
@@ -141,7 +142,7 @@ def _check(
     args: argparse.Namespace,
 ) -> int:
     """Run the cases, print the results, and return the exit code."""
-    terminal = TerminalReport(colour=_wants_colour(os.environ))
+    terminal = TerminalReport(colour=wants_colour(os.environ))
 
     def print_line(text: str) -> None:
         if not args.json:
@@ -213,18 +214,6 @@ def _print(text: str) -> None:
         if isinstance(exc, BrokenPipeError):
             raise _CutOff("a closed stdout", SIGNAL_BASE + signal.SIGPIPE) from None
         raise _CutOff(f"stdout: {exc.strerror}", FAILED) from None
-
-
-def _wants_colour(environment: Mapping[str, str]) -> bool:
-    """Return whether to use colours: by NO_COLOR, then FORCE_COLOR, then whether it is a terminal.
-
-    Both variables count if they are not empty: no-color.org, force-color.org.
-    """
-    if environment.get("NO_COLOR"):
-        return False
-    if environment.get("FORCE_COLOR"):
-        return environment["FORCE_COLOR"] != "0"
-    return sys.stdout.isatty() and environment.get("TERM") != "dumb"
 
 
 def _cut_off(number: int, _: FrameType | None) -> NoReturn:

@@ -1,0 +1,20 @@
+"""Whether a command writes colours to stdout."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+__all__ = ["wants_colour"]
+
+
+def wants_colour(environment: Mapping[str, str]) -> bool:
+    """Return whether to use colours: by NO_COLOR, then FORCE_COLOR, then whether it is a terminal.
+
+    Both variables count if they are not empty: no-color.org, force-color.org.
+    """
+    if environment.get("NO_COLOR"):
+        return False
+    if environment.get("FORCE_COLOR"):
+        return environment["FORCE_COLOR"] != "0"
+    return sys.stdout.isatty() and environment.get("TERM") != "dumb"

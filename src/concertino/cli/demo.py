@@ -1,0 +1,306 @@
+"""`concertino demo`: a function becomes a tool, is called, printed from, killed and called again.
+
+Everything is done with a server in a process of its own, and checked: what differs from what the
+text says ends the demo with exit code 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import asyncio
+import logging
+import os
+import re
+import shlex
+import signal
+import sys
+import textwrap
+from collections.abc import Sequence
+from io import TextIOWrapper
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any, cast
+
+from msgspec.json import decode, encode, format
+
+from concertino.cli import UsageError
+from concertino.cli.colours import wants_colour
+from concertino.client.client import Client, Timeouts
+from concertino.client.supervision import Restart
+from concertino.client.targets import ServerParameters
+from concertino.errors import ConcertinoError
+from concertino.installation import start_command
+from concertino.types.results import TextContent, Tool
+
+DESCRIPTION = "Start a small server, call it, break it, and print how to give it to a client."
+
+FAILED, INTERRUPTED = 1, 130
+WIDTH = 80
+INDENT = "    "
+BOLD, DIM, RED, GREEN = "1", "2", "31", "32"
+SOURCE = Path(__file__).with_name("demo_server.py")
+TARGET = "concertino.cli.demo_server:server"
+NAME = "calculator"
+# The longest wait for anything. A loaded machine may take seconds to start Python.
+PATIENCE_S = 30.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `concertino demo` to its parser."""
+    parser.add_argument("--wire", action="store_true", help="also show every message")
+    parser.epilog = "Exit codes: 0 all went as the text says, 1 something differed, 2 usage."
+
+
+def run(args: argparse.Namespace, server: Sequence[str]) -> int:
+    """Run the demo and return its exit code: 1 if anything differs, 130 after Ctrl-C.
+
+    server: the words after `--`. Raises UsageError if there are any.
+    """
+    if server:
+        raise UsageError(f"this command takes no words after --, got {server[0]!r}")
+    # The demo itself shows what the client would log: that the server has ended.
+    logging.getLogger("concertino").addHandler(logging.NullHandler())
+    # sys.stdout is None if descriptor 1 is closed.
+    out = cast("TextIOWrapper | None", sys.stdout)
+    try:
+        if out is None:
+            raise Difference("stdout is closed, so there is nowhere to show anything")
+        out.reconfigure(errors="backslashreplace")
+        screen = Screen(colour=wants_colour(os.environ))
+        with TemporaryDirectory(prefix="concertino-demo-") as folder:
+            asyncio.run(Demo(Path(folder), screen, wire=args.wire).play())
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader went away, as `| head` does.
+        _discard_stdout()
+        return FAILED
+    except (Difference, ConcertinoError, OSError) as exc:
+        print(f"concertino demo: {exc}", file=sys.stderr)  # noqa: T201
+        if isinstance(exc, OSError):
+            _discard_stdout()
+        return FAILED
+    return 0
+
+
+def _discard_stdout() -> None:
+    """Redirect stdout to /dev/null, so that Python's own flush at exit does not fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class Difference(Exception):
+    """Something happened that differs from what the demo is about to say."""
+
+
+class Screen:
+    """Writes the lines of the demo, at most 80 columns wide. colour: with ANSI colours."""
+
+    def __init__(self, *, colour: bool) -> None:
+        self._colour = colour
+        self._is_empty = True
+
+    def heading(self, text: str) -> None:
+        """Print the heading of a step, after an empty line if anything stands above it."""
+        if not self._is_empty:
+            self._print("")
+        self._print(self._paint(text, BOLD))
+
+    def lines(self, text: str, colour: str = "") -> None:
+        """Print lines, indented, and wrapped where they are too long."""
+        for line in text.splitlines():
+            wrapped = textwrap.wrap(
+                line,
+                WIDTH,
+                initial_indent=INDENT,
+                subsequent_indent=f"{INDENT}  ",
+                break_on_hyphens=False,
+            )
+            for piece in wrapped or [""]:
+                self._print(self._paint(piece, colour))
+
+    def verbatim(self, text: str) -> None:
+        """Print text to copy as it is, however long its lines are."""
+        self._print(text)
+
+    def _paint(self, text: str, colour: str) -> str:
+        return f"\x1b[{colour}m{text}\x1b[0m" if self._colour and colour else text
+
+    def _print(self, text: str) -> None:
+        self._is_empty = False
+        print(text, flush=True)  # noqa: T201
+
+
+class ServerLog:
+    """The lines that the server has written to stderr."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._has_grown = asyncio.Event()
+
+    def add(self, line: str) -> None:
+        """Add one line."""
+        self._lines.append(line)
+        self._has_grown.set()
+
+    async def wait_for(self, pattern: str) -> re.Match[str]:
+        """Return the match in the first line that has one. Raises Difference if none comes."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while True:
+                    for line in self._lines:
+                        if match := re.search(pattern, line):
+                            return match
+                    self._has_grown.clear()
+                    await self._has_grown.wait()
+        except TimeoutError:
+            written = "\n".join(self._lines) or "nothing"
+            raise Difference(
+                f"the server's log has no line with {pattern!r}; it has:\n{written}"
+            ) from None
+
+
+class Demo:
+    """The steps of the demo. folder: an empty folder for the server's file."""
+
+    def __init__(self, folder: Path, screen: Screen, *, wire: bool) -> None:
+        self._screen = screen
+        self._file = folder / f"{NAME}.py"
+        self._file.write_text(SOURCE.read_text(encoding="utf-8"), encoding="utf-8")
+        self._log = ServerLog()
+        # A path that the caller has set is where this package may be.
+        env = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+        self._client = Client(
+            ServerParameters(
+                sys.executable, ["-m", "concertino", "serve", self._file.name], env, folder
+            ),
+            restart=Restart(first_s=0.01),
+            timeouts=Timeouts(connect_s=PATIENCE_S, request_s=PATIENCE_S),
+            stderr=self._log.add,
+            trace=self._show_message if wire else None,
+        )
+
+    async def play(self) -> None:
+        """Show all steps. Raises Difference, ConcertinoError, OSError."""
+        self._show_function()
+        self._screen.heading(f"A client starts it: concertino serve {self._file.name}")
+        begin = perf_counter()
+        async with self._client:
+            self._screen.lines(f"ready after {perf_counter() - begin:.2f} s")
+            await self._list()
+            await self._call()
+            await self._call_badly()
+            await self._show_print()
+            await self._kill()
+        self._show_configuration()
+
+    def _show_function(self) -> None:
+        self._screen.heading(f"Your function, in {self._file.name}")
+        source = self._file.read_text(encoding="utf-8")
+        for item in ast.parse(source).body:
+            if isinstance(item, ast.AsyncFunctionDef):
+                first = min(node.lineno for node in (item, *item.decorator_list))
+                self._screen.lines("\n".join(source.splitlines()[first - 1 : item.end_lineno]))
+
+    async def _list(self) -> None:
+        self._screen.heading("It has become a tool: name, description and types are the function's")
+        tools = await self._client.list_tools()
+        expect("the server's tools", [tool.name for tool in tools], ["add"])
+        types = {name: item.get("type") for name, item in parameters(tools[0]).items()}
+        expect("the types of add's arguments", types, {"a": "integer", "b": "integer"})
+        self._screen.lines(describe_tool(tools[0]))
+
+    async def _call(self) -> None:
+        self._screen.heading("A call")
+        await self._add(40, 2)
+
+    async def _call_badly(self) -> None:
+        self._screen.heading("A bad call: the model reads what to correct")
+        result = await self._client.call_tool("add", {"a": "forty"})
+        text = "".join(item.text for item in result.content if isinstance(item, TextContent))
+        expect('whether add("forty") is refused', result.is_error, True)
+        problem = str(decode(text)["error"])
+        named = [name for name in ("a", "b") if re.search(rf"\b{name}\b", problem)]
+        expect(f"the arguments named in {problem!r}", named, ["a", "b"])
+        self._screen.lines('add(a="forty")')
+        self._screen.lines(problem, RED)
+
+    async def _show_print(self) -> None:
+        self._screen.heading("The print above broke nothing: it is in the server's log")
+        reported = await self._log.wait_for(rf"a print at {self._file.name}:\d+ .*")
+        printed = await self._log.wait_for(r"^adding 40 2$")
+        self._screen.lines(f"{reported[0]}\n{printed[0]}")
+
+    async def _kill(self) -> None:
+        pid = self._client.pid
+        assert pid is not None, "the client has started a process"
+        self._screen.heading(f"kill -9 {pid}: the client starts the server again")
+        begin = perf_counter()
+        os.kill(pid, signal.SIGKILL)
+        await self._add(20, 3)
+        expect("the number of restarts", self._client.restarts, 1)
+        self._screen.lines(
+            f"from process {self._client.pid}, {perf_counter() - begin:.2f} s after the kill"
+        )
+
+    async def _add(self, a: int, b: int) -> None:
+        """Call the tool, and show call and result."""
+        result = await self._client.call_tool("add", {"a": a, "b": b}, into=int)
+        expect(f"the result of add({a}, {b})", result, a + b)
+        self._screen.lines(f"add(a={a}, b={b})  ->  {result}", GREEN)
+
+    def _show_configuration(self) -> None:
+        self._screen.heading("Paste this into the configuration of a client, such as .mcp.json")
+        command, *args = [*start_command(), "serve", TARGET]
+        self._screen.verbatim(format_configuration(command, args))
+        self._screen.heading("or, for Claude Code:")
+        self._screen.verbatim(format_command(["claude", "mcp", "add", NAME, "--", command, *args]))
+
+    def _show_message(self, direction: str, message: str) -> None:
+        # With spaces, lines are broken between members.
+        self._screen.lines(f"{direction} {format(message, indent=0)}", DIM)
+
+
+def expect(what: str, got: object, expected: object) -> None:
+    """Raise Difference if two values differ."""
+    if got != expected:
+        raise Difference(f"{what}: expected {expected!r}, got {got!r}")
+
+
+def parameters(tool: Tool) -> dict[str, dict[str, Any]]:
+    """Return the schemas of a tool's parameters, by name."""
+    return tool.input_schema.get("properties", {})
+
+
+def describe_tool(tool: Tool) -> str:
+    """Return a tool as one line, such as `add(a: integer) -> integer   Add.`"""
+    arguments = ", ".join(f"{name}: {item['type']}" for name, item in parameters(tool).items())
+    returned = (tool.output_schema or {}).get("type")
+    return f"{tool.name}({arguments}) -> {returned}   {tool.description}"
+
+
+def format_configuration(command: str, args: Sequence[str]) -> str:
+    """Return the JSON that clients take, in lines that fit the screen if the paths do."""
+    quoted = [encode(word).decode() for word in args]
+    words = f"[{', '.join(quoted)}]"
+    if len(words) + len('    "args": }}}') > WIDTH:
+        words = "[\n        " + ",\n        ".join(quoted) + "]"
+    return (
+        f'{{"mcpServers": {{"{NAME}": {{\n'
+        f'    "command": {encode(command).decode()},\n'
+        f'    "args": {words}}}}}}}'
+    )
+
+
+def format_command(words: Sequence[str]) -> str:
+    """Return a line for a shell, continued on further lines if it is too long."""
+    lines = [shlex.quote(words[0])]
+    for word in map(shlex.quote, words[1:]):
+        # Two columns for the backslash.
+        if len(lines[-1]) + 1 + len(word) > WIDTH - 2:
+            lines[-1] += " \\"
+            lines.append(f"    {word}")
+        else:
+            lines[-1] += f" {word}"
+    return "\n".join(lines)
