@@ -61,6 +61,7 @@ def test_it_shows_function_tool_call_refusal_print_and_restart(output: str) -> N
             "add(a=20, b=3)  ->  23",
             '{"mcpServers": ',
             "claude mcp add calculator -- ",
+            "concertino new my_server",
         )
     ]
     assert places == sorted(places)
@@ -87,7 +88,9 @@ def test_the_process_that_was_killed_is_not_the_one_that_answers(output: str) ->
 def test_the_lines_to_paste_start_the_server(output: str, tmp_path: Path) -> None:
     [text] = re.findall(r"^\{.*?\}\}\}$", output, re.MULTILINE | re.DOTALL)
     entry = json.loads(text)["mcpServers"]["calculator"]
-    [line] = re.findall(r"^claude mcp add calculator -- (.*)", output, re.MULTILINE | re.DOTALL)
+    [line] = re.findall(
+        r"^claude mcp add calculator -- (.*?)\n\n", output, re.MULTILINE | re.DOTALL
+    )
     assert line.replace("\\\n", "").split() == [entry["command"], *entry["args"]]
     assert Path(entry["command"]).is_absolute()
 

@@ -13,6 +13,7 @@ import logging
 import os
 import re
 import shlex
+import shutil
 import signal
 import sys
 import textwrap
@@ -251,11 +252,16 @@ class Demo:
         self._screen.lines(f"add(a={a}, b={b})  ->  {result}", GREEN)
 
     def _show_configuration(self) -> None:
+        start = start_command()
+        command, *args = [*start, "serve", TARGET]
         self._screen.heading("Paste this into the configuration of a client, such as .mcp.json")
-        command, *args = [*start_command(), "serve", TARGET]
         self._screen.verbatim(format_configuration(command, args))
         self._screen.heading("or, for Claude Code:")
         self._screen.verbatim(format_command(["claude", "mcp", "add", NAME, "--", command, *args]))
+        self._screen.heading("Then write your own server:")
+        short = "concertino"
+        words = [short] if start == [shutil.which(short)] else start
+        self._screen.verbatim(format_command([*words, "new", "my_server"]))
 
     def _show_message(self, direction: str, message: str) -> None:
         # With spaces, lines are broken between members.
