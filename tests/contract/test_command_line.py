@@ -223,7 +223,8 @@ def test_the_options_of(capsys: pytest.CaptureFixture[str], name: str) -> None:
     ended = call_main(capsys, *name.split(), "--help")
     found: dict[str, str] = {}
     for line in ended.out.splitlines():
-        if option := re.match(r"  (--[a-z-]+)(?: (\S+))?(?:  |$)", line):
+        # Some have a short form, too; only -h, --help is no option of the command itself.
+        if option := re.match(r"  (?:-[^h], )?(--[a-z-]+)(?: (\S+))?(?:  |$)", line):
             taken = option[2]
             found[option[1]] = FLAG if taken is None else taken if taken.startswith("{") else VALUE
     assert found == OPTIONS[name]

@@ -381,14 +381,14 @@ def test_calls_that_wait_for_a_start_that_fails_are_answered(tmp_path: Path) -> 
     ("arguments", "said"),
     [
         ([], b"usage: concertino"),
-        (["serve"], b"usage: concertino serve"),
+        (["serve"], b"concertino serve: expected a target"),
         (["serve", "no_such_file.py"], b"no such file"),
         (["serve", "nonsense"], b"expected file.py"),
         (["serve", "no_such_module:server"], b"no such module"),
         (["serve", "os:path"], b"expected a Server"),
         (["serve", "os:no_such"], b"no attribute"),
         (["serve", "x.py", "--log-format", "loud"], b"invalid choice"),
-        (["fly"], b"invalid choice"),
+        (["fly"], b"there is no command 'fly'"),
     ],
 )
 def test_wrong_usage_is_exit_code_2_and_a_reason(arguments: list[str], said: bytes) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from concertino.loading import load
 
@@ -37,18 +37,53 @@ COMMANDS = {
     "certs": ("certs", "create, show and renew the certificates of a hub"),
 }
 
-
 # Commands that an MCP client starts.
 STDIO_COMMANDS = frozenset(("serve", "bridge"))
+# Commands with commands of their own.
+NESTED_COMMANDS = frozenset(("plugin", "certs"))
+GENERAL_OPTIONS = frozenset(("-h", "--help", "--version"))
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and end the process.
 
     arguments: those of the process by default. Exit codes: 0 success, 1 failure, 2 usage; some
-    commands have more.
+    commands have more. A failure is reported on stderr: in words, or with --json as one line of
+    JSON.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    # argparse would take options of the server's command for our own.
+    server: list[str] = []
+    if "--" in words:
+        index = words.index("--")
+        words, server = words[:index], words[index + 1 :]
+    name = _pop_command(words)
+    as_json = "--json" in words
+    try:
+        sys.exit(_run(name, words, server))
+    except CommandFailure as exc:
+        command = name if name in COMMANDS else ""
+        load("concertino.cli.failures").report(exc, command, as_json=as_json)
+        is_told = exc.code == "usage" and name in STDIO_COMMANDS and _tell_client(exc, words)
+        sys.exit(FAILED if is_told else exc.exit_code)
+
+
+def _pop_command(words: list[str]) -> str:
+    """Remove the command from the words and return it; "" if there is none.
+
+    Options may stand before it.
+    """
+    if not words or words[0] in GENERAL_OPTIONS:
+        return ""
+    if words[0].startswith("-"):
+        return next((words.pop(index) for index, word in enumerate(words) if word in COMMANDS), "")
+    return words.pop(0)
+
+
+def _run(name: str, words: Sequence[str], server: Sequence[str]) -> int:
+    """Run one command and return the exit code. Raises CommandFailure and SystemExit."""
+    if name and name not in COMMANDS:
+        raise load("concertino.cli.suggestions").unknown_command(name, COMMANDS, server)
     parser = _Parser(
         prog="concertino",
         formatter_class=_Formatter,
@@ -63,66 +98,82 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         help="show the versions of package, Python and protocol, and the installed extras",
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    if name:
+        # The others are not needed, and neither are their modules.
+        module = load(f"concertino.cli.{COMMANDS[name][0]}")
+        subparser = commands.add_parser(name, formatter_class=_Formatter)
+        subparser.description = module.DESCRIPTION
+        subparser.set_defaults(parser=subparser, command=name)
+        module.add_arguments(subparser)
+        return module.run(_parse(subparser, name, words), server)
 
-    # The command must come first, so its module is known before anything is parsed.
-    name = words[0] if words and words[0] in COMMANDS else None
-    module = load(f"concertino.cli.{COMMANDS[name][0]}") if name else None
     for command, (_, text) in COMMANDS.items():
-        subparser = commands.add_parser(command, help=text, formatter_class=_Formatter)
-        if module is not None and command == name:
-            subparser.description = module.DESCRIPTION
-            subparser.set_defaults(parser=subparser)
-            module.add_arguments(subparser)
+        commands.add_parser(command, help=text)
+    if parser.parse_args(words).version:
+        from concertino.cli.version import describe_versions
 
-    # argparse would take options of the server's command for our own.
-    server: list[str] = []
-    if "--" in words:
-        index = words.index("--")
-        words, server = words[:index], words[index + 1 :]
-
-    try:
-        args = parser.parse_args(words)
-        if args.version:
-            from concertino.cli.version import describe_versions
-
-            print(describe_versions())  # noqa: T201
-            sys.exit(0)
-        if module is None:
-            parser.print_help(sys.stderr)
-            sys.exit(USAGE)
-        sys.exit(module.run(args, server))
-    except _InvalidArguments as exc:
-        sys.exit(FAILED if name in STDIO_COMMANDS and _tell_client(exc, words) else USAGE)
-    except UsageError as exc:
-        print(f"concertino {name}: {exc}", file=sys.stderr)  # noqa: T201
-        sys.exit(USAGE)
+        print(describe_versions())  # noqa: T201
+        return 0
+    parser.print_help(sys.stderr)
+    return USAGE
 
 
-class UsageError(Exception):
-    """The command line is not valid. main() prints the text and exits with 2."""
+def _parse(parser: argparse.ArgumentParser, name: str, words: Sequence[str]) -> argparse.Namespace:
+    """Parse the words of a command. Options may stand anywhere. Raises UsageError."""
+    # Intermixed parsing does not support commands of commands.
+    if name in NESTED_COMMANDS:
+        args, unknown = parser.parse_known_args(words)
+    else:
+        args, unknown = parser.parse_known_intermixed_args(words)
+    if unknown:
+        options: Any = parser._option_string_actions  # pyright: ignore[reportPrivateUsage]
+        suggest = load("concertino.cli.suggestions").suggest_for_unknown
+        # Words after an unknown option may be its value, or arguments.
+        unknown = [word for word in unknown if word.startswith("-")][:1] or unknown
+        text = f"unrecognized arguments: {' '.join(unknown)}"
+        raise UsageError(text, suggest(name, list(options), unknown, words))
+    return args
 
 
-class _InvalidArguments(SystemExit):
-    """argparse has refused the command line, and has written why to stderr."""
+class CommandFailure(Exception):
+    """A command has failed. main() reports it and ends the process with its exit code.
 
-    def __init__(self, text: str) -> None:
-        super().__init__(USAGE)
-        self.text = text
+    code: one word for programs. hint: what to do, in one or more lines; may be empty. rpc: the
+    error response of the server, if there is one.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        hint: str = "",
+        code: str = "failed",
+        exit_code: int = FAILED,
+        rpc: Any = None,
+    ) -> None:
+        super().__init__(text)
+        self.hint = hint
+        self.code = code
+        self.exit_code = exit_code
+        self.rpc = rpc
 
 
-def _tell_client(error: _InvalidArguments, words: Sequence[str]) -> bool:
+class UsageError(CommandFailure):
+    """The command line is not valid; exit code 2."""
+
+    def __init__(self, text: str, hint: str = "") -> None:
+        super().__init__(text, hint, "usage", USAGE)
+
+
+def _tell_client(error: CommandFailure, words: Sequence[str]) -> bool:
     """Answer the client that started this command. Returns whether there is one."""
     if any(word.startswith(("--unix", "--tcp")) for word in words):
         return False
-    return load("concertino.runtime.refusal").refuse_requests(0, 1, error.text)
+    return load("concertino.runtime.refusal").refuse_requests(0, 1, str(error))
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Write the usage and the message to stderr. Raises _InvalidArguments, a SystemExit."""
-        self.print_usage(sys.stderr)
-        print(f"{self.prog}: error: {message}", file=sys.stderr)  # noqa: T201
-        raise _InvalidArguments(message)
+        raise UsageError(message, f"`{self.prog} --help` shows all arguments and options")
 
 
 class _Formatter(argparse.HelpFormatter):

@@ -14,6 +14,8 @@ from concertino.transports.connection import Connection, SupportsOversizeReports
 MAX_SKIPPED_KEPT = 8
 # After the first few skipped lines, only these are logged: every power of ten.
 LOGGED_COUNTS = frozenset(10**power for power in range(1, 10))
+# The log text for a skipped line: its number, the reason and the line.
+SKIPPED = "line %d was skipped, it is %s: %s"
 # Ids of abandoned requests whose response may still come.
 MAX_ABANDONED = 4096
 # How long a line over the size limit may go on; then the connection is closed.
@@ -46,7 +48,7 @@ class SkippedLines:
         line = quote_frame(frame)
         self.recent.append(line)
         if self.count <= MAX_SKIPPED_KEPT or self.count in LOGGED_COUNTS:
-            self._log.warning("line %d was skipped, it is %s: %s", self.count, reason, line)
+            self._log.warning(SKIPPED, self.count, reason, line)
 
     def expect_late(self, id: Id) -> None:
         """Remember that a response to this abandoned request may still come."""

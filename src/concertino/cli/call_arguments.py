@@ -1,0 +1,354 @@
+"""The arguments of `concertino call` and `prompt`: words of the command line as JSON values.
+
+KEY=TEXT becomes what the schema of the argument asks for: a number, a boolean, null, one of the
+values of an enum, an array, an object, or the text itself. KEY:=JSON and whole JSON objects are
+sent as they are, so that a server can also be tried with arguments that do not fit its schema.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from msgspec import DecodeError, Raw, Struct
+from msgspec.json import decode, encode
+
+from concertino.cli import UsageError
+
+__all__ = [
+    "GivenArguments",
+    "Parameters",
+    "check_names",
+    "convert_texts",
+    "describe_schema",
+    "parse_arguments",
+]
+
+# Schemas are untrusted, and their references may form long chains.
+MAX_SCHEMAS = 1000
+INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
+# JSON type -> how a message names a value of it.
+NOUNS = {
+    "string": "a text",
+    "integer": "an integer",
+    "number": "a number",
+    "boolean": "true or false",
+    "null": "null",
+    "array": "a JSON array such as '[1, 2]'",
+    "object": "a JSON object such as '{\"key\": 1}'",
+}
+# JSON type -> the Python types of its values. A bool is no number, so types are compared exactly.
+PYTHON_TYPES: dict[str, tuple[type, ...]] = {
+    "integer": (int, Raw),
+    "number": (int, float, Raw),
+    "boolean": (bool,),
+    "null": (type(None),),
+    "array": (list,),
+    "object": (dict,),
+}
+Schema = Mapping[str, Any]
+
+
+# Words of the command line
+
+
+class GivenArguments(Struct):
+    """The arguments that were given.
+
+    texts: those that were given as KEY=TEXT. values: those that were given as JSON. has_json:
+    whether there was any JSON, an empty object included.
+    """
+
+    texts: dict[str, str] = {}
+    values: dict[str, Any] = {}
+    has_json: bool = False
+
+
+def parse_arguments(words: Sequence[str]) -> GivenArguments:
+    """Return the arguments in KEY=TEXT, KEY:=JSON, {JSON}, @FILE and -. Raises UsageError.
+
+    A later word overrides an earlier one.
+    """
+    given = GivenArguments()
+    for word in words:
+        if word == "-" or word.startswith(("@", "{")):
+            given.has_json = True
+            for key, value in _read_object(word).items():
+                given.texts.pop(key, None)
+                given.values[key] = value
+            continue
+        key, equals, value = word.partition("=")
+        name = key.removesuffix(":")
+        if not equals or not name:
+            raise UsageError(f"{word}: expected KEY=VALUE, KEY:=JSON, {{JSON}}, @FILE or -")
+        from_file = value.startswith("@")
+        text = _read_file(value[1:]) if from_file else value
+        given.texts.pop(name, None)
+        given.values.pop(name, None)
+        if key.endswith(":"):
+            given.has_json = True
+            given.values[name] = _parse_value(word, text, from_file=from_file)
+        else:
+            given.texts[name] = text
+    return given
+
+
+def _read_object(word: str) -> dict[str, Any]:
+    """Return the JSON object in a word, in a file or on stdin."""
+    if word == "-":
+        source, text = "stdin", _read_stdin()
+    elif word.startswith("@"):
+        source, text = word, _read_file(word[1:])
+    else:
+        source, text = word[:100], word
+    try:
+        members = decode(text)
+    except (DecodeError, UnicodeError, RecursionError) as exc:
+        raise UsageError(f"{source}: expected a JSON object: {exc}") from None
+    if not isinstance(members, dict):
+        raise UsageError(f"{source}: expected a JSON object, got {_json_type(members)}")
+    return cast("dict[str, Any]", members)
+
+
+def _parse_value(word: str, text: str, *, from_file: bool) -> Any:
+    """Return the value of KEY:=JSON. text: the JSON, which may come from a file."""
+    try:
+        return decode(text)
+    except (DecodeError, UnicodeError, RecursionError) as exc:
+        as_text = word.replace(":=", "=", 1)[:100]
+        if from_file:
+            raise UsageError(f"{word}: not JSON: {exc}", f"for text write {as_text}") from None
+        raise UsageError(f"{word[:100]}: not JSON; for text write {as_text}") from None
+
+
+def _read_stdin() -> bytes:
+    # sys.stdin is None if descriptor 0 is closed.
+    if cast("object", sys.stdin) is None:
+        raise UsageError("-: stdin is closed")
+    return sys.stdin.buffer.read()
+
+
+def _read_file(name: str) -> str:
+    try:
+        with open(name, encoding="utf-8") as file:
+            return file.read()
+    except OSError as exc:
+        raise UsageError(f"@{name}: {exc.strerror or exc}") from None
+    except UnicodeDecodeError as exc:
+        raise UsageError(f"@{name}: {exc}") from None
+
+
+# Arguments by the schema of a tool
+
+
+class Parameters(Struct, frozen=True):
+    """The arguments that a tool or a prompt takes.
+
+    descriptions: name -> type in words. is_closed: whether it accepts no others.
+    """
+
+    descriptions: Mapping[str, str]
+    required: Sequence[str] = ()
+    is_closed: bool = False
+
+    def __str__(self) -> str:
+        """Return all of them in one line: `a (integer), b (integer), optional: c (string)`."""
+        words = {name: f"{name} ({kind})" for name, kind in self.descriptions.items()}
+        required = [words[name] for name in words if name in self.required]
+        optional = [words[name] for name in words if name not in self.required]
+        if optional:
+            optional[0] = f"optional: {optional[0]}"
+        return ", ".join(required + optional) or "no arguments"
+
+    @classmethod
+    def of_schema(cls, schema: Schema) -> Parameters:
+        """Return the parameters in the input schema of a tool."""
+        properties = _properties(schema)
+        names = _list_of(schema.get("required"))
+        return cls(
+            {name: describe_schema(item, schema) for name, item in properties.items()},
+            [name for name in names if isinstance(name, str) and name in properties],
+            schema.get("additionalProperties") is False
+            and not {"patternProperties", "allOf", "anyOf", "oneOf", "$ref"} & schema.keys(),
+        )
+
+
+def check_names(
+    subject: str,
+    given: GivenArguments,
+    takes: Parameters,
+    command: Sequence[str],
+    server: Sequence[str],
+) -> list[str]:
+    """Check which arguments were given, and return the names of those that nobody knows.
+
+    Raises UsageError for an unknown argument if others are not accepted or some are missing, and
+    for missing ones. Nothing is missed if some arguments were given as JSON.
+    subject: the tool or prompt. command, server: the words before and after `--`, for an example.
+    """
+    unknown = [name for name in given.texts if name not in takes.descriptions]
+    missing = [name for name in takes.required if name not in given.texts]
+    if given.has_json:
+        missing = []
+    if unknown and (takes.is_closed or missing):
+        from concertino.cli.suggestions import did_you_mean
+
+        others = [name for name in takes.descriptions if name not in given.texts]
+        hint = did_you_mean(unknown[0], others)
+        raise UsageError(
+            f"{subject} has no argument {unknown[0]!r}", f"{hint}\n{subject} takes {takes}".strip()
+        )
+    if missing:
+        words = ", ".join(f"{name} ({takes.descriptions[name]})" for name in missing)
+        rest = " ".join(f"{name}={_placeholder(takes.descriptions[name])}" for name in missing)
+        raise UsageError(
+            f"{subject} needs {words}",
+            f"write: concertino {shlex.join(command)} {rest} -- {shlex.join(server)}",
+        )
+    return unknown
+
+
+def _placeholder(description: str) -> str:
+    return description.upper() if description.isalpha() else "VALUE"
+
+
+def convert_texts(tool: str, texts: Mapping[str, str], schema: Schema) -> dict[str, Any]:
+    """Return each text as a value that its schema allows.
+
+    A text stays a text if its schema allows that, or says nothing. tool: for errors. Raises
+    UsageError.
+    """
+    properties = _properties(schema)
+    hint = f"{tool} takes {Parameters.of_schema(schema)}"
+    return {
+        name: _convert(name, text, _alternatives(properties.get(name), schema), hint)
+        for name, text in texts.items()
+    }
+
+
+def _properties(schema: Schema) -> dict[str, Any]:
+    properties = schema.get("properties")
+    return cast("dict[str, Any]", properties) if isinstance(properties, dict) else {}
+
+
+def describe_schema(schema: Any, root: Schema) -> str:
+    """Return the type of a value in a few words, such as `integer` or `one of "a", "b"`."""
+    words: list[str] = []
+    for alternative in _alternatives(schema, root):
+        values = _enum(alternative)
+        words += [_one_of(values)] if values else _types(alternative)
+    return " or ".join(dict.fromkeys(words)) or "anything"
+
+
+def _convert(name: str, text: str, alternatives: list[Schema], hint: str) -> Any:
+    values = [value for alternative in alternatives for value in _enum(alternative)]
+    types = {kind for item in alternatives if not _enum(item) for kind in _types(item)}
+    is_open = any(not _enum(item) and not _types(item) for item in alternatives)
+    if not alternatives or is_open or "string" in types or text in values:
+        return text
+
+    value = _read_json(text)
+    if any(type(value) is type(item) and value == item for item in values):
+        return value
+    if any(type(value) in PYTHON_TYPES.get(kind, ()) for kind in types):
+        return value
+    # JSON Schema counts 2.0 as an integer.
+    if "integer" in types and isinstance(value, float) and value.is_integer():
+        return int(value)
+    nouns = [_one_of(values)] if values else []
+    nouns += [NOUNS[kind] for kind in NOUNS if kind in types]
+    from concertino.cli.suggestions import did_you_mean
+
+    texts = [item for item in values if isinstance(item, str)]
+    meant = did_you_mean(text, texts)
+    raise UsageError(
+        f"{name}={text[:100]}: expected {' or '.join(nouns)}", f"{meant}\n{hint}".strip()
+    )
+
+
+def _read_json(text: str) -> Any:
+    """Return a text as a JSON value; the text itself if it is none.
+
+    True and False are booleans, too. Integers of more than 64 bits keep their digits.
+    """
+    if text in ("True", "False"):
+        return text == "True"
+    try:
+        value = decode(text)
+    except (DecodeError, UnicodeError, RecursionError):
+        return text
+    return Raw(text.encode()) if isinstance(value, float) and INTEGER.fullmatch(text) else value
+
+
+def _alternatives(schema: Any, root: Schema) -> list[Schema]:
+    """Return the schemas that a value may follow, with references resolved.
+
+    Those of anyOf, oneOf and allOf are treated alike. Schemas that allow everything are returned as
+    {}. The result is empty for an argument without a schema.
+    """
+    found: list[Schema] = []
+    waiting: list[Any] = [] if schema is None else [schema]
+    # Each schema is looked at once, since references may form cycles.
+    known: set[int] = set()
+    while waiting and len(known) < MAX_SCHEMAS:
+        item = waiting.pop(0)
+        if not isinstance(item, dict):
+            found.append({})
+            continue
+        if id(cast("object", item)) in known:
+            continue
+        known.add(id(cast("object", item)))
+        item = cast("dict[str, Any]", item)
+        parts = [part for key in ("anyOf", "oneOf", "allOf") for part in _list_of(item.get(key))]
+        if isinstance(item.get("$ref"), str):
+            parts.append(_follow(item["$ref"], root))
+        waiting[:0] = parts
+        if not parts or _types(item) or _enum(item):
+            found.append(item)
+    return found
+
+
+def _follow(reference: str, root: Schema) -> Any:
+    """Return what a reference such as `#/$defs/Color` leads to; True, which allows all, if none."""
+    if not reference.startswith("#/"):
+        return True
+    place: Any = root
+    for step in reference[2:].split("/"):
+        key = step.replace("~1", "/").replace("~0", "~")
+        if not isinstance(place, dict) or key not in place:
+            return True
+        place = cast("dict[str, Any]", place)[key]
+    return place
+
+
+def _types(schema: Schema) -> list[str]:
+    """Return the JSON types that a schema names or implies."""
+    named = schema.get("type")
+    if named is None:
+        implied = {"properties": "object", "items": "array"}
+        return [kind for key, kind in implied.items() if key in schema]
+    kinds = [named] if isinstance(named, str) else _list_of(named)
+    return [kind for kind in kinds if isinstance(kind, str) and kind in NOUNS]
+
+
+def _enum(schema: Schema) -> list[Any]:
+    """Return the values that a schema allows; empty if it does not list them."""
+    return [schema["const"]] if "const" in schema else _list_of(schema.get("enum"))
+
+
+def _list_of(value: Any) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def _one_of(values: list[Any]) -> str:
+    texts = [encode(value).decode() for value in values[:20]]
+    texts += ["..."] if len(values) > 20 else []
+    return texts[0] if len(texts) == 1 else f"one of {', '.join(texts)}"
+
+
+def _json_type(value: Any) -> str:
+    kinds: dict[Any, str] = {str: "a text", list: "an array", bool: "a boolean", type(None): "null"}
+    return kinds.get(type(value), "a number")

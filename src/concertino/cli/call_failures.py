@@ -1,0 +1,165 @@
+"""Explains to a person why a command that uses a server failed, and what to do."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from collections.abc import Sequence
+from typing import Any
+
+from concertino.cli import CommandFailure
+from concertino.cli.call_arguments import Parameters
+from concertino.cli.suggestions import did_you_mean, suggest_program
+from concertino.client.client import Client
+from concertino.errors import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    RESOURCE_NOT_FOUND,
+    ConcertinoError,
+    Disconnected,
+    NotSupported,
+    ProtocolError,
+    RpcError,
+    SpawnError,
+    TimedOut,
+)
+from concertino.excerpts import shorten
+
+__all__ = ["explain_failure", "explain_refusal"]
+
+FAILED, UNREACHABLE, LATE, GARBLED = 1, 3, 4, 5
+# Error -> code and exit code; the first match counts.
+CODES: tuple[tuple[type[ConcertinoError], str, int], ...] = (
+    (SpawnError, "unreachable", UNREACHABLE),
+    (Disconnected, "unreachable", UNREACHABLE),
+    (TimedOut, "timeout", LATE),
+    (ProtocolError, "protocol", GARBLED),
+    (RpcError, "refused", FAILED),
+    (NotSupported, "unsupported", FAILED),
+)
+# Characters of a command and of its stderr that are quoted.
+MAX_COMMAND, MAX_STDERR = 100, 2000
+# Kind of operation -> the command that lists it.
+LISTS = {"tool": "tools", "prompt": "prompts", "resource": "resources"}
+
+
+def explain_failure(
+    error: ConcertinoError,
+    server: Sequence[str],
+    path: str,
+    *,
+    is_open: bool,
+) -> CommandFailure:
+    """Return the failure of a command.
+
+    server: the words after `--`. path: the PATH that its program was searched in. is_open: whether
+    the session had been opened.
+    """
+    code, exit_code = next(
+        ((code, exit_code) for kind, code, exit_code in CODES if isinstance(error, kind)),
+        ("failed", FAILED),
+    )
+    text, hint = str(error), ""
+    if isinstance(error, SpawnError):
+        text, hint = _explain_start(error, server, path)
+    elif isinstance(error, Disconnected) and not is_open:
+        if _is_address(server):
+            hint = _suggest_listening(server[0])
+        elif error.exit_status is not None:
+            text = _describe_exit(error, server)
+    elif isinstance(error, TimedOut):
+        hint = (
+            "--timeout-s S waits longer"
+            if is_open
+            else "--connect-timeout-s S waits longer; -v shows what the server writes to stderr"
+        )
+    elif isinstance(error, ProtocolError):
+        hint = "--trace shows every message"
+    return CommandFailure(text, hint, code, exit_code, _rpc(error))
+
+
+def _is_address(server: Sequence[str]) -> bool:
+    return len(server) == 1 and server[0].startswith(("unix:", "tcp:"))
+
+
+def _suggest_listening(address: str) -> str:
+    kind, _, place = address.partition(":")
+    return f"to start a server there: concertino serve server.py --{kind} {shlex.quote(place)}"
+
+
+def _explain_start(error: SpawnError, server: Sequence[str], path: str) -> tuple[str, str]:
+    """Return why a program cannot be started, and what to write instead."""
+    program = server[0]
+    if os.sep not in program and shutil.which(program, path=path) is None:
+        return f"there is no command {program}", suggest_program(server, path)
+    if os.sep in program and not os.access(program, os.X_OK):
+        return str(error), suggest_program(server, path)
+    return str(error), ""
+
+
+def _describe_exit(error: Disconnected, server: Sequence[str]) -> str:
+    """Return how a server ended that was not opened, and what it wrote to stderr."""
+    status = error.exit_status or 0
+    how = f"exited with code {status}" if status >= 0 else f"was ended by signal {-status}"
+    text = f"`{shorten(shlex.join(server), MAX_COMMAND)}` {how} before its first answer"
+    if not error.stderr:
+        return f"{text}; it wrote nothing to stderr"
+    return f"{text}; its stderr ends with:\n{error.stderr[-MAX_STDERR:]}"
+
+
+def _rpc(error: ConcertinoError) -> Any:
+    """Return an error response for --json; None for any other error."""
+    if not isinstance(error, RpcError):
+        return None
+    rpc: dict[str, Any] = {"code": error.code, "message": error.message}
+    return rpc if error.data is None else {**rpc, "data": error.data}
+
+
+async def explain_refusal(
+    client: Client,
+    kind: str,
+    name: str,
+    error: RpcError,
+    server: Sequence[str],
+) -> CommandFailure:
+    """Return the failure of a command whose request the server refused.
+
+    kind: tool, prompt or resource. name: its name or URI. It asks the server for what there is.
+    """
+    if error.code == METHOD_NOT_FOUND:
+        text = f"{name}: the server offers no {LISTS[kind]}: {error}"
+        return CommandFailure(text, "", "unsupported", FAILED, _rpc(error))
+    known, takes = await _list_known(client, kind, name)
+    is_missing = error.code in (INVALID_PARAMS, RESOURCE_NOT_FOUND) and name not in known
+    if not is_missing or not known:
+        hint = f"{name} takes {takes}" if takes and error.code == INVALID_PARAMS else ""
+        code = "not-found" if error.code == RESOURCE_NOT_FOUND else "refused"
+        return CommandFailure(f"{name}: {error}", hint, code, FAILED, _rpc(error))
+    # A template may match the URI, and yet there is no such resource.
+    text = f"there is no {kind} {name!r}: {error}" if kind != "resource" else f"{name}: {error}"
+    hints = (
+        did_you_mean(name, known),
+        f"`concertino {LISTS[kind]} -- {shlex.join(server)}` lists what there is",
+    )
+    return CommandFailure(text, "\n".join(filter(None, hints)), "not-found", FAILED, _rpc(error))
+
+
+async def _list_known(
+    client: Client, kind: str, name: str
+) -> tuple[Sequence[str], Parameters | None]:
+    """Return the names of all tools, prompts or resources, and the arguments of one tool."""
+    try:
+        if kind == "tool":
+            tools = await client.list_tools()
+            schema = next((tool.input_schema for tool in tools if tool.name == name), None)
+            takes = None if schema is None else Parameters.of_schema(schema)
+            return [tool.name for tool in tools], takes
+        if kind == "prompt":
+            return [prompt.name for prompt in await client.list_prompts()], None
+        resources = [item.uri for item in await client.list_resources()]
+        templates = [item.uri_template for item in await client.list_resource_templates()]
+        return resources + templates, None
+    except ConcertinoError:
+        # The refusal itself is what counts.
+        return [], None

@@ -1,0 +1,146 @@
+"""What the commands that use a server print: results, listings, resources.
+
+The output of a server is untrusted. Control characters are escaped on a terminal, and always in our
+own lines, such as names. Into a pipe or a file, texts and bytes go as they came.
+"""
+
+from __future__ import annotations
+
+import sys
+from io import TextIOWrapper
+from typing import Any, cast
+
+from msgspec import UNSET, Raw
+from msgspec.json import encode, format
+
+from concertino.cli.call_arguments import describe_schema
+from concertino.cli.terminal_text import escape_json, escape_lines
+from concertino.logs.formats import escape_controls
+from concertino.types.results import (
+    AudioContent,
+    CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    GetPromptResult,
+    ImageContent,
+    Prompt,
+    Resource,
+    ResourceContents,
+    ResourceLink,
+    ResourceTemplate,
+    TextContent,
+    Tool,
+)
+
+__all__ = [
+    "format_prompt",
+    "format_resource",
+    "format_tool",
+    "print_contents",
+    "print_json",
+    "print_prompt",
+    "print_tool_result",
+]
+
+
+def _print_text(text: str) -> None:
+    print(escape_lines(text) if sys.stdout.isatty() else text)  # noqa: T201
+
+
+def print_json(raw: Raw) -> None:
+    """Print JSON in one line that any terminal and any encoding can take."""
+    out = cast("TextIOWrapper | None", sys.stdout)
+    is_unicode = out is not None and out.encoding.lower() in ("utf-8", "utf8")
+    print(escape_json(bytes(raw), is_unicode=is_unicode))  # noqa: T201
+
+
+def print_tool_result(result: CallToolResult) -> None:
+    for block in result.content:
+        _print_block(block)
+    # Otherwise the content says the same in words.
+    if not result.content and result.structured_content is not UNSET:
+        _print_text(format(encode(result.structured_content)).decode())
+
+
+def print_prompt(prompt: GetPromptResult) -> None:
+    for message in prompt.messages:
+        print(f"[{message.role}]")  # noqa: T201
+        _print_block(message.content)
+
+
+def _print_block(block: ContentBlock) -> None:
+    match block:
+        case TextContent():
+            _print_text(block.text)
+        case ImageContent() | AudioContent():
+            kind = "image" if isinstance(block, ImageContent) else "audio"
+            _print_text(f"[{kind} {block.mime_type}, {len(block.data)} bytes]")
+        case ResourceLink():
+            _print_text(f"[{block.title or block.name}] {block.uri}")
+        case EmbeddedResource():
+            print_contents(block.resource, is_embedded=True)
+
+
+def print_contents(contents: ResourceContents, *, is_embedded: bool = False) -> None:
+    """Print a resource. Bytes are written as they are, but not to a terminal or inside a text."""
+    if contents.blob is UNSET:
+        _print_text("" if contents.text is UNSET else contents.text)
+    elif is_embedded or sys.stdout.isatty():
+        kind = contents.mime_type or "bytes"
+        _print_text(f"[{contents.uri}: {kind}, {len(contents.blob)} bytes]")
+    else:
+        # The binary layer does not see what print() has buffered.
+        sys.stdout.flush()
+        sys.stdout.buffer.write(contents.blob)
+
+
+def format_tool(tool: Tool) -> list[str]:
+    """Return the lines for a tool: its name and arguments, its description, each argument."""
+    properties: dict[str, Any] = tool.input_schema.get("properties") or {}
+    required: list[str] = tool.input_schema.get("required") or []
+    words = [name if name in required else f"[{name}]" for name in properties]
+    title = tool.title or (tool.annotations.title if tool.annotations else None)
+    lines = [escape_controls(" ".join([tool.name, *words]))]
+    lines += _format_description(title, tool.description)
+    for name, schema in properties.items():
+        # A schema may also be `true` or `false`.
+        if isinstance(schema, dict):
+            lines.append(
+                "    " + _format_argument(name, cast("dict[str, Any]", schema), tool.input_schema)
+            )
+    return lines
+
+
+def _format_argument(
+    name: str,
+    schema: dict[str, Any],
+    root: dict[str, Any],
+) -> str:
+    text = f"{name}: {describe_schema(schema, root)} {schema.get('description', '')}"
+    return escape_controls(" ".join(text.split()))
+
+
+def format_prompt(prompt: Prompt) -> list[str]:
+    """Return the lines for a prompt: its name and arguments, its description, each argument."""
+    arguments = prompt.arguments or []
+    words = [item.name if item.required else f"[{item.name}]" for item in arguments]
+    lines = [escape_controls(" ".join([prompt.name, *words]))]
+    lines += _format_description(prompt.title, prompt.description)
+    for item in arguments:
+        if item.description:
+            lines.append(f"    {escape_controls(item.name)}: {escape_controls(item.description)}")
+    return lines
+
+
+def format_resource(resource: Resource | ResourceTemplate) -> list[str]:
+    """Return the lines for a resource or a resource template."""
+    uri = resource.uri if isinstance(resource, Resource) else resource.uri_template
+    kind = f"  {resource.mime_type}" if resource.mime_type else ""
+    title = resource.title or resource.name
+    return [escape_controls(uri + kind), *_format_description(title, resource.description)]
+
+
+def _format_description(title: str | None, description: str | None) -> list[str]:
+    lines = [title] if title else []
+    lines += (description or "").strip().split("\n") if description else []
+    return [f"  {escape_controls(line.strip())}".rstrip() for line in lines]

@@ -1,0 +1,64 @@
+"""Reports of failed commands on stderr: words for people, one JSON envelope with --json."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, cast
+
+from msgspec.json import encode
+
+from concertino.cli import CommandFailure
+from concertino.cli.terminal_text import escape_json, escape_lines
+
+__all__ = ["report"]
+
+MAX_DATA_LINES = 20
+
+
+def report(failure: CommandFailure, command: str, *, as_json: bool) -> None:
+    """Write a failure to stderr.
+
+    command: the one that failed; "" if none was given.
+    """
+    if as_json:
+        error: dict[str, Any] = {
+            "code": failure.code,
+            "message": str(failure),
+            "hint": failure.hint or None,
+        }
+        if failure.rpc is not None:
+            error["rpc"] = failure.rpc
+        text = escape_json(encode({"error": error}), is_unicode=False)
+    else:
+        lines = [f"{' '.join(filter(None, ('concertino', command)))}: {failure}"]
+        if failure.rpc is not None:
+            lines += _format_data(failure.rpc.get("data"))
+        lines += failure.hint.splitlines()
+        text = escape_lines("\n  ".join(lines))
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _format_data(data: Any) -> list[str]:
+    """Return the data of an error response as lines of words, one for each member."""
+    if data is None:
+        return []
+    if isinstance(data, dict):
+        members = cast("dict[str, Any]", data)
+        lines = [f"{name}: {_in_words(value)}" for name, value in members.items()]
+    elif isinstance(data, list):
+        lines = [_in_words(item) for item in cast("list[Any]", data)]
+    else:
+        lines = _in_words(data).splitlines()
+    if len(lines) > MAX_DATA_LINES:
+        lines[MAX_DATA_LINES:] = [f"... ({len(lines) - MAX_DATA_LINES} more)"]
+    return lines
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        items = cast("list[Any]", value)
+        if all(isinstance(item, (str, int, float)) for item in items):
+            return ", ".join(map(str, items))
+    return encode(value).decode()

@@ -1,0 +1,94 @@
+"""One line on the terminal that is drawn in place: a progress bar, or what is awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+
+from concertino.logs.formats import escape_controls
+
+__all__ = ["StatusLine", "show_waiting"]
+
+BAR_WIDTH = 30
+# How long a wait is before it is shown, and how often the line is drawn anew.
+PATIENCE_S = 2.0
+EVERY_S = 1.0
+
+
+class StatusLine:
+    """The last line on stderr, and the lines above it.
+
+    enabled: whether stderr is a terminal and the line may be drawn at all.
+    """
+
+    def __init__(self, enabled: bool) -> None:
+        self._enabled = enabled
+        self._text = ""
+
+    def draw(self, text: str) -> None:
+        """Draw the line, instead of what was there."""
+        if not self._enabled:
+            return
+        # A longer line would be continued on the next one, and stay there.
+        self._text = escape_controls(text)[: _columns() - 1]
+        # Return to the first column, and clear the rest of the line.
+        sys.stderr.write(f"\r\x1b[K{self._text}")
+        sys.stderr.flush()
+
+    def draw_progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """Draw a progress bar; without a total, the number only."""
+        text = message or ""
+        if total and total > 0:
+            share = max(0.0, min(1.0, progress / total))
+            filled = round(share * BAR_WIDTH)
+            self.draw(f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {share:4.0%} {text}")
+        else:
+            self.draw(f"{progress:g} {text}")
+
+    def clear(self) -> None:
+        """Remove the line."""
+        if self._text:
+            self._text = ""
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    def print_above(self, line: str) -> None:
+        """Print a line that stays; the status line is drawn below it again."""
+        text = self._text
+        self.clear()
+        print(line, file=sys.stderr, flush=True)  # noqa: T201
+        if text:
+            self.draw(text)
+
+
+async def show_waiting(
+    status: StatusLine,
+    awaited: str,
+    limit_s: float,
+    describe_news: Callable[[], str],
+) -> None:
+    """Show how long something has been awaited, until this is cancelled; nothing at first.
+
+    limit_s: when the wait ends. describe_news: returns a line to print above, or "".
+    """
+    loop = asyncio.get_running_loop()
+    began_at = loop.time()
+    limit = f" of {limit_s:g}" if limit_s < float("inf") else ""
+    await asyncio.sleep(PATIENCE_S)
+    news = ""
+    while True:
+        if (latest := describe_news()) != news:
+            news = latest
+            status.print_above(escape_controls(news))
+        waited_s = round(loop.time() - began_at)
+        status.draw(f"waiting for {awaited} ({waited_s} s{limit}) ... Ctrl-C to stop")
+        await asyncio.sleep(EVERY_S)
+
+
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80

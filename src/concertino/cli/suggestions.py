@@ -1,0 +1,165 @@
+"""Suggestions for what was mistyped on the command line: names, options, commands and programs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Collection, Iterable, Sequence
+from difflib import get_close_matches
+
+from concertino.cli import UsageError
+
+# Words that other tools have for a command of ours.
+SYNONYMS = {
+    "run": "serve",
+    "start": "serve",
+    "dev": "serve",
+    "list": "tools",
+    "list-tools": "tools",
+    "ls": "tools",
+    "invoke": "call",
+    "exec": "call",
+    "get": "read",
+    "test": "check",
+    "doctor": "check",
+    "validate": "check",
+}
+CLIENT_COMMANDS = frozenset(("tools", "call", "resources", "read", "prompts", "prompt", "check"))
+PORTS = frozenset(("--port", "--host", "--address", "--bind", "-p"))
+HTTP = frozenset(("--http", "--https", "--sse", "--url", "--transport", "--streamable-http"))
+# Beginnings of the names of interpreters, with their versions.
+INTERPRETERS = {".py": "python", ".js": "node", ".mjs": "node", ".ts": "npx tsx", ".sh": "sh"}
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is most like this one; None if none is."""
+    by_folded = {item.casefold(): item for item in known}
+    folded = name.casefold()
+    found = get_close_matches(folded, by_folded, n=1, cutoff=0.6)
+    if not found and len(folded) > 2:
+        # Somebody may have typed the beginning of a long name only.
+        found = [item for item in by_folded if item.startswith(folded)][:1]
+    return by_folded[found[0]] if found else None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return `did you mean X?`, or "" if no known name is like this one."""
+    found = closest(name, known)
+    return "" if found is None else f"did you mean {found}?"
+
+
+# Commands and options
+
+
+def unknown_command(word: str, commands: Collection[str], server: Sequence[str]) -> UsageError:
+    """Return the error for a word that is no command."""
+    if word.endswith((".py", ".yaml", ".yml")) or os.path.isdir(word):
+        hint = f"to serve it: concertino serve {shlex.quote(word)}"
+    elif os.path.isfile(f"{word}.py"):
+        hint = f"to serve it: concertino serve {shlex.quote(word)}.py"
+    else:
+        synonym = SYNONYMS.get(word.casefold())
+        hint = f"did you mean {synonym}?" if synonym else did_you_mean(word, commands)
+    if not hint and server:
+        hint = f"to list its tools: concertino tools -- {shlex.join(server)}"
+    return UsageError(
+        f"there is no command {word!r}", hint or f"the commands are {', '.join(commands)}"
+    )
+
+
+def suggest_for_unknown(
+    command: str, options: Sequence[str], unknown: Sequence[str], words: Sequence[str]
+) -> str:
+    """Return what to write instead of words that a command does not take.
+
+    options: those of the command. words: all words that were typed.
+    """
+    word = unknown[0]
+    option, _, value = word.partition("=")
+    is_client = command in CLIENT_COMMANDS
+    if not word.startswith("-"):
+        if is_client:
+            server = shlex.join(unknown)
+            return f"write the command of the server behind --: concertino {command} -- {server}"
+    elif option in PORTS or option in HTTP:
+        return _suggest_address(command, option, value or _word_after(word, words))
+    elif option == "--verbose" and "-v" in options:
+        return "did you mean -v?"
+    elif found := closest(option.lstrip("-"), [name[2:] for name in options if name[:2] == "--"]):
+        return f"did you mean --{found}?"
+    elif command in ("call", "prompt"):
+        argument = f"{option.lstrip('-')}={value or _word_after(word, words) or 'VALUE'}"
+        return f"arguments have no dashes: {shlex.quote(argument)}"
+    return f"`concertino {command} --help` shows all arguments and options"
+
+
+def _word_after(word: str, words: Sequence[str]) -> str:
+    """Return the word that follows another one; "" if there is none or it is an option."""
+    index = words.index(word) + 1
+    return "" if index >= len(words) or words[index].startswith("-") else words[index]
+
+
+def _suggest_address(command: str, option: str, value: str) -> str:
+    """Return what to write instead of an option for a port or for HTTP."""
+    port = value if option in ("--port", "-p") and value.isdecimal() else "8000"
+    address = f"127.0.0.1:{port}"
+    if command == "serve":
+        if option in PORTS:
+            return f"to listen on a port: --tcp {address}"
+        return (
+            "concertino does not speak HTTP: clients start this command and use its stdin and "
+            f"stdout;\nto listen on a socket: --tcp {address} or --unix PATH"
+        )
+    if command not in CLIENT_COMMANDS:
+        return f"`concertino {command} --help` shows all arguments and options"
+    if command == "check":
+        return "a server is checked over stdin and stdout: concertino check -- python server.py"
+    where = f"write -- tcp:{address} or -- unix:PATH at the end"
+    if option in PORTS:
+        return f"to use a server that listens on a port, {where}"
+    return f"concertino does not speak HTTP; for a server at a socket, {where}"
+
+
+# Commands of servers
+
+
+def suggest_program(command: Sequence[str], path: str) -> str:
+    """Return what to write instead of a command that cannot be started.
+
+    command: the words after `--`. path: the folders to search, as in PATH.
+    """
+    program, *arguments = command
+    if " " in program and not arguments:
+        return f"write the words of the command apart: -- {program}"
+    if re.match(r"https?://", program):
+        return "a server is a command, tcp:HOST:PORT or unix:PATH; concertino does not speak HTTP"
+    for name in (program, f"{program}.py", f"{program}.js"):
+        interpreter = INTERPRETERS.get(os.path.splitext(name)[1])
+        if interpreter is not None and os.path.isfile(name):
+            return f"write -- {interpreter} {shlex.join((name, *arguments))}"
+    if program.endswith(".py") and (found := closest(program, _files(".py"))):
+        return f"there is no file {program} here; did you mean -- python {shlex.quote(found)}?"
+    if os.sep in program:
+        return "check the path of the command behind --"
+    if os.path.isfile(program):
+        return f"to start the file in this folder, write -- ./{shlex.join(command)}"
+    if found := closest(program, _programs(path)):
+        return f"did you mean -- {shlex.join((found, *arguments))}?"
+    return f"install {program}, or write its whole path: -- /path/to/{program}"
+
+
+def _files(suffix: str) -> list[str]:
+    """Return the files in the current folder with such a name."""
+    return [name for name in os.listdir() if name.endswith(suffix)]
+
+
+def _programs(path: str) -> set[str]:
+    """Return the names of all programs in the folders of a PATH."""
+    found: set[str] = set()
+    for folder in path.split(os.pathsep):
+        try:
+            found.update(os.listdir(folder or "."))
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,417 @@
+"""The mistakes of beginners, and exactly what is said about each: what is wrong, where, what to do.
+
+Each row of a table is one command, run as a process in a folder with FILES. `python` is the one
+that runs the tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import concertino
+
+SRC = str(Path(concertino.__file__).parents[1])
+CALCULATOR = """
+from enum import IntEnum
+from concertino import RpcError, Server
+server = Server("calculator", version="1.0.0")
+class Rounding(IntEnum):
+    DOWN = 0
+    UP = 1
+@server.tool
+def add(a: int, b: int) -> int:
+    "Add two integers."
+    return a + b
+@server.tool
+def divide(a: float, b: float, rounding: Rounding | None = None) -> float:
+    return a / b
+@server.prompt
+def spend(coins: str) -> str:
+    raise RpcError(-32050, "no money left", {"spent": 30, "limit": 30, "currencies": ["EUR", "CHF"]})
+@server.resource("config://app")
+def config() -> str:
+    return "here"
+@server.prompt
+def greet(name: str, style: str = "short") -> str:
+    return f"Hello, {name}"
+if __name__ == "__main__":
+    server.run()
+"""
+FILES = {"calculator.py": CALCULATOR}
+SERVER = ["--", "python", "calculator.py"]
+LISTED = "`concertino {} -- python calculator.py` lists what there is"
+
+
+# Commands that have --json.
+WITH_JSON = ("tools", "call", "prompt", "read")
+
+
+class Mistake(NamedTuple):
+    """A command line, and what it must say. words: after `concertino`. err: without the newline."""
+
+    name: str
+    words: list[str]
+    code: int
+    err: str
+    out: str = ""
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Return a function that runs `concertino WORDS...` in a folder with FILES."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    for name, source in FILES.items():
+        (folder / name).write_text(source)
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    # A link would be an interpreter without the packages of this one.
+    (programs / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (programs / "python").chmod(0o755)
+    environment = {
+        "PATH": f"{programs}:/usr/bin:/bin",
+        "PYTHONPATH": SRC,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "HOME": str(tmp_path),
+    }
+
+    def run_words(*words: str, stdin: str = "", env: dict[str, str] | None = None) -> Ended:
+        done = subprocess.run(
+            [sys.executable, "-m", "concertino", *words],
+            input=stdin.encode(),
+            env=environment | (env or {}),
+            cwd=folder,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        return Ended(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    return run_words
+
+
+# Commands and options
+
+COMMAND_LINES = [
+    Mistake(
+        "a mistyped command",
+        ["toolz", *SERVER],
+        2,
+        "concertino: there is no command 'toolz'\n  did you mean tools?",
+    ),
+    Mistake(
+        "a command of another tool",
+        ["run", "calculator.py"],
+        2,
+        "concertino: there is no command 'run'\n  did you mean serve?",
+    ),
+    Mistake(
+        "a file without a command",
+        ["calculator.py"],
+        2,
+        "concertino: there is no command 'calculator.py'\n"
+        "  to serve it: concertino serve calculator.py",
+    ),
+    Mistake(
+        "a module without a command",
+        ["calculator"],
+        2,
+        "concertino: there is no command 'calculator'\n"
+        "  to serve it: concertino serve calculator.py",
+    ),
+    Mistake(
+        "a mistyped option",
+        ["tools", "--josn", *SERVER],
+        2,
+        "concertino tools: unrecognized arguments: --josn\n  did you mean --json?",
+    ),
+    Mistake(
+        "an option for a port at serve",
+        ["serve", "calculator.py", "--port", "8080"],
+        2,
+        "concertino serve: unrecognized arguments: --port\n"
+        "  to listen on a port: --tcp 127.0.0.1:8080",
+    ),
+    Mistake(
+        "an option for HTTP at serve",
+        ["serve", "--http", "calculator.py"],
+        2,
+        "concertino serve: unrecognized arguments: --http\n"
+        "  concertino does not speak HTTP: clients start this command and use its stdin and "
+        "stdout;\n"
+        "  to listen on a socket: --tcp 127.0.0.1:8000 or --unix PATH",
+    ),
+    Mistake(
+        "an option for a port at call",
+        ["call", "add", "a=1", "b=2", "--port=8080"],
+        2,
+        "concertino call: unrecognized arguments: --port=8080\n"
+        "  to use a server that listens on a port, write -- tcp:127.0.0.1:8080 or -- unix:PATH at "
+        "the end",
+    ),
+    Mistake(
+        "an option for HTTP at tools",
+        ["tools", "--url", "http://localhost:8000/mcp"],
+        2,
+        "concertino tools: unrecognized arguments: --url\n"
+        "  concertino does not speak HTTP; for a server at a socket, write -- tcp:127.0.0.1:8000 "
+        "or -- unix:PATH at the end",
+    ),
+    Mistake(
+        "no server",
+        ["tools"],
+        2,
+        "concertino tools: expected a command behind --\n"
+        "  for example: concertino tools ... -- python server.py",
+    ),
+    Mistake(
+        "a server without --",
+        ["tools", "python", "calculator.py"],
+        2,
+        "concertino tools: unrecognized arguments: python calculator.py\n"
+        "  write the command of the server behind --: concertino tools -- python calculator.py",
+    ),
+]
+
+# Commands of servers
+
+SERVERS = [
+    Mistake(
+        "a Python file that is not run with python",
+        ["tools", "--", "calculator.py"],
+        3,
+        "concertino tools: there is no command calculator.py\n  write -- python calculator.py",
+    ),
+    Mistake(
+        "a path of a Python file that is not run with python",
+        ["tools", "--", "./calculator.py"],
+        3,
+        "concertino tools: ./calculator.py: not executable\n  write -- python ./calculator.py",
+    ),
+    Mistake(
+        "a module that is not run with python",
+        ["tools", "--", "calculator"],
+        3,
+        "concertino tools: there is no command calculator\n  write -- python calculator.py",
+    ),
+    Mistake(
+        "a mistyped file",
+        ["tools", "--", "calculater.py"],
+        3,
+        "concertino tools: there is no command calculater.py\n"
+        "  there is no file calculater.py here; did you mean -- python calculator.py?",
+    ),
+    Mistake(
+        "a mistyped program",
+        ["tools", "--", "pyton", "calculator.py"],
+        3,
+        "concertino tools: there is no command pyton\n  did you mean -- python calculator.py?",
+    ),
+    Mistake(
+        "a command as one word",
+        ["tools", "--", "python calculator.py"],
+        3,
+        "concertino tools: there is no command python calculator.py\n"
+        "  write the words of the command apart: -- python calculator.py",
+    ),
+    Mistake(
+        "an address of a web server",
+        ["tools", "--", "http://localhost:8000/mcp"],
+        3,
+        "concertino tools: http://localhost:8000/mcp: no such file\n"
+        "  a server is a command, tcp:HOST:PORT or unix:PATH; concertino does not speak HTTP",
+    ),
+    Mistake(
+        "a file that does not exist",
+        ["tools", "--", "python", "nothing.py"],
+        3,
+        "concertino tools: `python nothing.py` exited with code 2 before its first answer; its "
+        "stderr ends with:\n"
+        "{python}: can't open file '{folder}/nothing.py': [Errno 2] No such file or directory",
+    ),
+    Mistake(
+        "nobody listens",
+        ["tools", "--", "unix:none"],
+        3,
+        "concertino tools: unix:none: No such file or directory\n"
+        "  to start a server there: concertino serve server.py --unix none",
+    ),
+]
+
+# Arguments of call, prompt and read
+
+ARGUMENTS = [
+    Mistake(
+        "no name",
+        ["call", *SERVER],
+        2,
+        f"concertino call: expected the name of a tool\n  {LISTED.format('tools')}",
+    ),
+    Mistake(
+        "a mistyped tool",
+        ["call", "ad", "a=1", "b=2", *SERVER],
+        1,
+        "concertino call: there is no tool 'ad': Unknown tool: ad (-32602)\n"
+        "  details: name: there is no tool 'ad'\n"
+        f"  did you mean add?\n  {LISTED.format('tools')}",
+    ),
+    Mistake(
+        "a mistyped prompt",
+        ["prompt", "great", "name=Ann", *SERVER],
+        1,
+        "concertino prompt: there is no prompt 'great': Unknown prompt: great (-32602)\n"
+        "  details: name: there is no prompt 'great'\n"
+        f"  did you mean greet?\n  {LISTED.format('prompts')}",
+    ),
+    Mistake(
+        "a mistyped resource",
+        ["read", "config://ap", *SERVER],
+        1,
+        "concertino read: config://ap: Resource not found (-32602)\n"
+        "  uri: config://ap\n"
+        f"  did you mean config://app?\n  {LISTED.format('resources')}",
+    ),
+    Mistake(
+        "a missing argument",
+        ["call", "add", "a=1", *SERVER],
+        2,
+        "concertino call: add needs b (integer)\n"
+        "  write: concertino call add a=1 b=INTEGER -- python calculator.py",
+    ),
+    Mistake(
+        "a missing argument of a prompt",
+        ["prompt", "greet", *SERVER],
+        2,
+        "concertino prompt: greet needs name (text)\n"
+        "  write: concertino prompt greet name=TEXT -- python calculator.py",
+    ),
+    Mistake(
+        "an unknown argument",
+        ["call", "divide", "a=1", "b=2", "roundign=1", *SERVER],
+        2,
+        "concertino call: divide has no argument 'roundign'\n"
+        "  did you mean rounding?\n"
+        "  divide takes a (number), b (number), optional: rounding (one of 0, 1 or null)",
+    ),
+    Mistake(
+        "an argument of the wrong type",
+        ["call", "add", "a=1", "b=two", *SERVER],
+        2,
+        "concertino call: b=two: expected an integer\n  add takes a (integer), b (integer)",
+    ),
+    Mistake(
+        "a value outside of an enum",
+        ["call", "divide", "a=1", "b=2", "rounding=7", *SERVER],
+        2,
+        "concertino call: rounding=7: expected one of 0, 1 or null\n"
+        "  divide takes a (number), b (number), optional: rounding (one of 0, 1 or null)",
+    ),
+    Mistake(
+        "an argument that is no JSON",
+        ["call", "add", "a=1", "b:=two", *SERVER],
+        2,
+        "concertino call: b:=two: not JSON; for text write b=two",
+    ),
+    Mistake(
+        "an argument with dashes",
+        ["call", "add", "--a", "1", "b=2", *SERVER],
+        2,
+        "concertino call: unrecognized arguments: --a\n  arguments have no dashes: a=1",
+    ),
+    Mistake(
+        "arguments as in Python",
+        ["call", "add", "a:", "1", *SERVER],
+        2,
+        "concertino call: a:: expected KEY=VALUE, KEY:=JSON, {JSON}, @FILE or -",
+    ),
+    Mistake(
+        "a request that the server refuses, with data",
+        ["prompt", "spend", "coins=30", *SERVER],
+        1,
+        "concertino prompt: spend: no money left (-32050)\n"
+        "  spent: 30\n  limit: 30\n  currencies: EUR, CHF",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [*COMMAND_LINES, *SERVERS, *ARGUMENTS],
+    ids=lambda mistake: mistake.name.replace(" ", "-"),
+)
+def test_what_is_said_about(mistake: Mistake, run: Run, tmp_path: Path) -> None:
+    folder = os.path.realpath(tmp_path / "project")
+    err = mistake.err.replace("{python}", sys.executable).replace("{folder}", folder)
+    assert run(*mistake.words) == Ended(mistake.code, mistake.out, f"{err}\n")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "code"),
+    [
+        *((mistake, "usage") for mistake in COMMAND_LINES if mistake.words[0] in WITH_JSON),
+        *((mistake, "unreachable") for mistake in SERVERS),
+        *((mistake, "usage") for mistake in ARGUMENTS if mistake.code == 2),
+        *(
+            (mistake, "refused" if "spend" in mistake.words else "not-found")
+            for mistake in ARGUMENTS
+            if mistake.code == 1
+        ),
+    ],
+    ids=lambda value: value.name.replace(" ", "-") if isinstance(value, Mistake) else value,
+)
+def test_what_is_said_with_json_about(mistake: Mistake, code: str, run: Run) -> None:
+    command, *rest = mistake.words
+    ended = run(command, "--json", *rest)
+    assert (ended.code, ended.out) == (mistake.code, "")
+    [line] = ended.err.splitlines()
+    error = json.loads(line)["error"]
+    assert error["code"] == code
+    first, *hints = mistake.err.split("\n")
+    if "{python}" not in mistake.err:
+        assert error["message"] == first.partition(": ")[2]
+        hint = (error["hint"] or "").splitlines()
+        assert [text.strip() for text in hints][-len(hint) or len(hints) :] == hint
+    assert list(error) == ["code", "message", "hint", *(["rpc"] if mistake.code == 1 else [])]
+
+
+def test_the_data_of_a_refusal_is_in_the_json(run: Run) -> None:
+    ended = run("prompt", "spend", "coins=30", "--json", *SERVER)
+    assert json.loads(ended.err)["error"]["rpc"] == {
+        "code": -32050,
+        "message": "no money left",
+        "data": {"spent": 30, "limit": 30, "currencies": ["EUR", "CHF"]},
+    }
+
+
+def test_options_may_stand_anywhere(run: Run) -> None:
+    expected = run("call", "add", "a=1", "b=2", "--json", *SERVER)
+    assert expected.code == 0
+    assert run("--json", "call", "add", "a=1", "b=2", *SERVER) == expected
+    assert run("call", "--json", "add", "a=1", "b=2", *SERVER) == expected
+    assert run("call", "add", "--json", "a=1", "--timeout-s", "9", "b=2", *SERVER) == expected
+    assert run("call", "add", "a=1", "--json", "b=2", *SERVER) == expected
+
+
+def test_json_is_sent_as_it_is(run: Run) -> None:
+    """The answer is that of the server: it can be tried with arguments that do not fit."""
+    for words in (['{"a": 1}'], ["a:=1"], ["a:=1", "c:=5"]):
+        ended = run("call", "add", *words, *SERVER)
+        assert (ended.code, ended.err) == (1, "")
+        assert "INVALID_ARGUMENTS" in ended.out
