@@ -101,6 +101,7 @@ def missing(name: str, of: object) -> list[str]:
                 member.startswith("_")
                 or (of is concertino.client.RawClient and member in RECEIVER)
                 or member in structs
+                or not hasattr(of, member)
             ):
                 continue
             wanted.append(member)
@@ -281,7 +282,10 @@ def test_a_guard_is_served_by_its_name_and_refuses(tmp_path: Path) -> None:
     [
         ("-> list[str | ImageContent]", ["text", "image"]),
         ("", ["text", "image"]),
-        ("-> list", ["text"]),
+        ("-> list", ["text", "image"]),
+        ("-> tuple | None", ["text", "image"]),
+        ("-> list[object]", ["text", "image"]),
+        ("-> list[dict]", ["text"]),
     ],
 )
 def test_a_list_is_content_if_its_type_says_so_or_says_nothing(

@@ -3,6 +3,7 @@ checked against the 2020-12 meta-schema, and every structured value against its 
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import dataclasses
 import datetime
@@ -36,6 +37,7 @@ from msgspec import UNSET, Raw
 from concertino.errors import ConcertinoError, RegistrationError
 from concertino.schema.return_values import (
     InvalidResult,
+    NotAwaited,
     ResultShaper,
     chunk_shaper,
     custom_result_shaper,
@@ -707,3 +709,71 @@ def test_a_part_of_a_result_as_text_for_people(part: Any, text: str) -> None:
 def test_a_part_that_cannot_be_sent_is_refused() -> None:
     with pytest.raises(InvalidResult):
         text_of(object())
+
+
+PNG = ImageContent(b"\x89PNG", "image/png")
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        list,
+        tuple,
+        list[Any],
+        list[object],
+        collections.abc.Sequence[Any],
+        tuple[Any, ...],
+        tuple[str, Any],
+        list[Any | None],
+        list | None,
+        int | list,
+        Annotated[list, "what was found"],
+    ],
+    ids=str,
+)
+def test_a_list_whose_items_are_open_is_content_if_it_holds_content(annotation: Any) -> None:
+    shaper = returning(annotation)
+    assert shaper.schema is None
+    for kind in (list, tuple):
+        assert shaper.shape(kind(["a cat", PNG])).content == [TextContent("a cat"), PNG]
+    assert shaper.shape(PNG).content == [PNG]
+    assert shaper.shape(CallToolResult([PNG])) == CallToolResult([PNG])
+    assert written(shaper, ["a cat", "a"]) == '["a cat","a"]'
+    # Other values have to fit the annotation, as ever.
+    with pytest.raises(InvalidResult, match="does not conform to its annotation"):
+        shaper.shape("text")
+
+
+@pytest.mark.parametrize("annotation", [list[dict], list[int], dict, tuple[int, str]], ids=str)
+def test_a_type_that_names_its_items_keeps_its_schema(annotation: Any) -> None:
+    assert returning(annotation).schema is not None
+
+
+async def fetch() -> int:
+    return 3
+
+
+@pytest.mark.parametrize(
+    "annotation", [str, int, Any, list, list[int], str | ImageContent, Item, Model], ids=str
+)
+def test_a_coroutine_that_was_not_awaited_is_named(annotation: Any) -> None:
+    with pytest.raises(NotAwaited) as failure:
+        returning(annotation).shape(fetch())
+    assert (
+        str(failure.value)
+        == "returned a coroutine that was not awaited: write `return await fetch(...)`"
+    )
+
+
+def test_a_coroutine_among_other_items_is_named() -> None:
+    for items in ([1, fetch()], ["a cat", PNG, fetch()]):
+        with pytest.raises(NotAwaited, match="a coroutine that was not awaited"):
+            anything().shape(items)
+
+
+def test_a_future_that_was_not_awaited_is_named() -> None:
+    loop = asyncio.new_event_loop()
+    with pytest.raises(NotAwaited) as failure:
+        anything().shape(loop.create_future())
+    loop.close()
+    assert str(failure.value) == "returned a Future that was not awaited: write `return await ...`"

@@ -22,7 +22,17 @@ from collections.abc import (
     Sequence,
     Set,
 )
-from typing import Annotated, Any, Never, NoReturn, TypeVar, Union, cast, get_args, get_origin
+from typing import (
+    Annotated,
+    Any,
+    Never,
+    NoReturn,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+)
 
 import msgspec
 from msgspec import UNSET, Raw, json
@@ -42,6 +52,10 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 class InvalidResult(ConcertinoError):
     """A handler returned a value that cannot be sent. The text says what to return instead."""
+
+
+class NotAwaited(InvalidResult):
+    """A handler returned something that it should have awaited. The text follows `add() `."""
 
 
 class ResultShaper:
@@ -75,7 +89,8 @@ def result_shaper(handler: Callable[..., object], *, inject: tuple[type, ...] = 
         return ResultShaper(None, _shape_content)
     if _is_unstructured(annotation):
         return ResultShaper(None, shape_any)
-    return _structured_shaper(annotation, signature.name)
+    shaper = _structured_shaper(annotation, signature.name)
+    return _open_shaper(shaper.shape) if _is_open_list(annotation) else shaper
 
 
 def is_generator(handler: Callable[..., object]) -> bool:
@@ -136,6 +151,22 @@ def _structured_shaper(annotation: Any, name: str) -> ResultShaper:
     return ResultShaper(schema, _structured_shape(type_schema))
 
 
+def _open_shaper(shape_value: Shape) -> ResultShaper:
+    """Return the ResultShaper for lists of anything: one that holds content becomes content.
+
+    It has no output schema, which would demand structured content of each result.
+    shape_value: shapes all other values.
+    """
+
+    def shape(value: Any) -> CallToolResult:
+        is_list = isinstance(value, (list, tuple))
+        is_content = is_list and _holds_content(cast("Sequence[Any]", value))
+        is_content = is_content or isinstance(value, (CallToolResult, *_CONTENT))
+        return shape_any(value) if is_content else shape_value(value)
+
+    return ResultShaper(None, shape)
+
+
 def custom_result_shaper(
     handler: Callable[..., object],
     schema: dict[str, Any],
@@ -171,6 +202,7 @@ def custom_result_shaper(
 _NO_GENERATOR = "a generator cannot be a result; return a list"
 _CONTENT: tuple[type, ...] = get_args(ContentBlock)
 _GENERATORS = (Iterator, Generator, AsyncIterator, AsyncIterable, AsyncGenerator)
+_UNIONS = (Union, types.UnionType)
 _BYTES: tuple[Any, ...] = (bytes, bytearray, memoryview)
 _UNSTRUCTURED: tuple[Any, ...] = (str, *_BYTES, None, type(None), Any, object, Raw, Never, NoReturn)
 
@@ -182,9 +214,25 @@ def _is_unstructured(annotation: Any) -> bool:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _is_unstructured(arguments[0])
-    return origin in (Union, types.UnionType) and all(
-        _is_unstructured(member) for member in arguments
+    return origin in _UNIONS and all(_is_unstructured(member) for member in arguments)
+
+
+def _is_open_list(annotation: Any) -> bool:
+    """Return whether an annotation allows a list or tuple of anything: `list`, `list[Any]`."""
+    origin, arguments = get_origin(annotation) or annotation, get_args(annotation)
+    if origin is Annotated:
+        return _is_open_list(arguments[0])
+    if origin in _UNIONS:
+        return any(map(_is_open_list, arguments))
+    return origin in (list, tuple, Sequence) and (
+        not arguments or any(map(_allows_anything, arguments))
     )
+
+
+def _allows_anything(annotation: Any) -> bool:
+    if get_origin(annotation) in _UNIONS:
+        return any(map(_allows_anything, get_args(annotation)))
+    return annotation is Any or annotation is object
 
 
 def _has_content(annotation: Any) -> bool:
@@ -218,6 +266,7 @@ def _shape_text(value: Any) -> CallToolResult:
         return CallToolResult([_text_block(value)])
     if isinstance(value, CallToolResult):
         return _check_result(value)
+    refuse_awaitable(value)
     raise InvalidResult(
         f"expected str, got {_kind(value)}: return a str, or correct the return annotation"
     )
@@ -256,17 +305,20 @@ def shape_any(value: Any) -> CallToolResult:
             f"the result is {_kind(value)}: return concertino.blob(...) or concertino.image(...) "
             f"with it"
         )
-    if isinstance(value, (list, tuple)):
-        items = cast("Sequence[Any]", value)
-        if any(isinstance(item, _CONTENT) for item in items):
-            return CallToolResult([_block(item) for item in items])
+    if isinstance(value, (list, tuple)) and _holds_content(cast("Sequence[Any]", value)):
+        return CallToolResult([_block(item) for item in cast("Sequence[Any]", value)])
     return _result(*_encode_json(cast("Any", value)))
+
+
+def _holds_content(items: Sequence[Any]) -> bool:
+    return any(isinstance(item, _CONTENT) for item in items)
 
 
 def _block(item: Any) -> Any:
     if isinstance(item, str):
         return _text_block(item)
     if not isinstance(item, _CONTENT):
+        refuse_awaitable(item)
         raise InvalidResult(
             f"expected only content blocks and str in the list, got {_kind(item)} among them"
         )
@@ -282,6 +334,19 @@ def _check_result(result: CallToolResult) -> CallToolResult:
     if result.structured_content is UNSET or type(result.structured_content) is Raw:
         return result
     return replace(result, structured_content=Raw(_encode_json(result.structured_content)[0]))
+
+
+def refuse_awaitable(value: Any) -> None:
+    """Raise NotAwaited for a coroutine, a task or the like, in place of a result."""
+    if not inspect.isawaitable(value):
+        return
+    kind = _kind(value)
+    call = "..."
+    if inspect.iscoroutine(value):
+        call = f"{value.__name__}(...)"
+        # Otherwise Python warns of it later, and names a place that has nothing to do with it.
+        value.close()
+    raise NotAwaited(f"returned a {kind} that was not awaited: write `return await {call}`")
 
 
 def check_struct(value: S) -> S:
@@ -351,6 +416,7 @@ def _structured_shape(type_schema: TypeSchema) -> Shape:
                 value = adapter.dump_python(value, mode="json", by_alias=True, warnings="error")
             except ValueError as exc:
                 # PydanticSerializationError is a ValueError.
+                refuse_awaitable(value)
                 raise InvalidResult(
                     f"the result does not conform to its annotation: {exc}"
                 ) from None
@@ -430,6 +496,7 @@ def _encode_hook(value: Any) -> Any:
         return dict(cast("Mapping[Any, Any]", value))
     if isinstance(value, (Sequence, Set)):
         return list(cast("Sequence[Any]", value))
+    refuse_awaitable(value)
     raise TypeError(
         f"{_kind(value)} has no JSON form; return a str, number, list, dict, dataclass or "
         f"pydantic model"

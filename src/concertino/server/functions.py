@@ -7,6 +7,7 @@ booleans and choices are converted; lists, dicts and classes are parsed as JSON.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from inspect import (
@@ -90,6 +91,32 @@ def handler_location(handler: Any) -> str:
 _PACKAGE = __file__.rpartition("/")[0]
 
 
+def check_handler(
+    handler: Handler,
+    documented: Mapping[str, str],
+    parameters: Mapping[str, Any],
+) -> bool:
+    """Log likely mistakes in a handler's signature and docstring.
+
+    documented: the parameters that the docstring describes. parameters: those that clients see.
+    Returns whether the handler has parameters and no annotation at all.
+    """
+    annotations: Mapping[str, Any] = getattr(function_of(handler), "__annotations__", {})
+    lacks_context = any(name in parameters and name not in annotations for name in CONTEXT_NAMES)
+    if lacks_context or not documented.keys() <= parameters.keys():
+        # Few handlers come here; importing the words takes time at the start.
+        from concertino.server.handler_warnings import describe_mistakes
+
+        for mistake in describe_mistakes(handler, documented):
+            _log.warning("%s", mistake)
+    return bool(parameters) and not annotations
+
+
+# What people call the parameter for the Context of a call.
+CONTEXT_NAMES = ("context", "ctx")
+_log = logging.getLogger("concertino.server")
+
+
 async def call_handler(function: HandlerCall, bound: Bound, in_thread: InThread) -> Any:
     """Call a handler with bound arguments; return its result.
 
@@ -143,6 +170,7 @@ class StringArguments:
         self.takes_context = bool(decoder.injected)
         self._definitions: dict[str, Any] = decoder.schema.get("$defs", {})
         self.schemas: dict[str, dict[str, Any]] = decoder.schema.get("properties", {})
+        check_handler(handler, descriptions, self.schemas)
         self.required = frozenset[str](decoder.schema.get("required", ()))
         # Parameter -> "text", "number" or "json": what a string has to become.
         self._kinds = {name: self._kind(schema) for name, schema in self.schemas.items()}

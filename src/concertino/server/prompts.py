@@ -14,7 +14,7 @@ from msgspec.json import Decoder
 from concertino.backend.interface import Call, Context
 from concertino.errors import RegistrationError, invalid_params, unknown_name
 from concertino.schema.arguments import InvalidArguments
-from concertino.schema.return_values import InvalidResult, check_struct
+from concertino.schema.return_values import InvalidResult, check_struct, refuse_awaitable
 from concertino.server.completion import Completer, type_completers
 from concertino.server.content import user
 from concertino.server.functions import (
@@ -187,6 +187,7 @@ def _message(value: Any) -> PromptMessage:
         return value
     if isinstance(value, str | ContentBlock | ResourceContents):
         return user(value)
+    refuse_awaitable(value)
     raise InvalidResult(
         f"expected str, content or messages as a prompt, got {type(value).__name__}"
     )

@@ -30,7 +30,7 @@ from concertino.jsonrpc.limits import Limits
 from concertino.loading import LazyDescription
 from concertino.runtime.entry import run
 from concertino.schema.arguments import InvalidArguments
-from concertino.schema.return_values import InvalidResult
+from concertino.schema.return_values import InvalidResult, NotAwaited
 from concertino.server.functions import Bound, Handler, maybe_await
 from concertino.server.lazy_features import LazyFeatures
 from concertino.server.registry import TagSwitches
@@ -210,6 +210,7 @@ class Server:
             coerce=self._coerce,
             version=self._features.features.info.version,
             in_thread=self._in_thread,
+            report_missing_types=self._tools.report_missing_types,
         )
         if guards:
             # Few tools have guards; importing them takes time at the start.
@@ -565,6 +566,8 @@ class Server:
             return tool.shape(value)
         except InvalidArguments as exc:
             return self._refuse_arguments(call, exc)
+        except NotAwaited as exc:
+            return error_result(f"{tool.tool.name}() {exc}")
         except (ToolError, InvalidResult) as exc:
             return tool_error_result(exc)
         except BaseException as exc:

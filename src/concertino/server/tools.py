@@ -27,6 +27,7 @@ from concertino.server.functions import (
     Bound,
     Handler,
     InThread,
+    check_handler,
     handler_doc,
     handler_location,
     is_async,
@@ -86,6 +87,7 @@ class Tools(Registry[RegisteredTool]):
         self.oversize: OversizeStore | None = None
         self._hints = hints
         self._argument_errors = argument_errors
+        self._reported_missing_types = False
 
     def _conflict(self, name: str) -> str:
         location = handler_location(self.records[name].function)
@@ -104,6 +106,14 @@ class Tools(Registry[RegisteredTool]):
         for name, record in self.records.items():
             record.entry.removed = name not in self.entries
         return has_changed
+
+    def report_missing_types(self, handler: Handler) -> None:
+        """Log, once, that the parameters of a tool have no annotations."""
+        if not self._reported_missing_types:
+            self._reported_missing_types = True
+            from concertino.server.handler_warnings import warn_of_missing_annotations
+
+            warn_of_missing_annotations(handler)
 
     async def list(self, call: Call, context: Context) -> ListToolsResult:
         page = self.page(call.params, context)
@@ -168,11 +178,13 @@ def make_tool(
     coerce: bool,
     version: str,
     in_thread: InThread,
+    report_missing_types: Callable[[Handler], None],
 ) -> RegisteredTool:
     """Return the tool for a handler.
 
     access: its tags are shown in `_meta`. coerce: see Server. version: the server's.
     in_thread: runs a `def` handler.
+    report_missing_types: called for a handler with parameters and no annotation at all.
     Raises RegistrationError for a handler or option that cannot be offered as it is.
     """
     if not callable(handler):
@@ -187,6 +199,10 @@ def make_tool(
 
     doc = handler_doc(handler)
     schema, bind = _arguments(handler, options, name, doc.parameters, coerce)
+    if options.get("input_schema") is None and check_handler(
+        handler, doc.parameters, schema.get("properties", {})
+    ):
+        report_missing_types(handler)
     shaper = _result_shaper(handler, options, name, version)
     hints = ToolAnnotations(
         read_only_hint=options.get("read_only"),
