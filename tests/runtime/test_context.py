@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from concertino.backend.interface import ContextWrapper
+from concertino.guards.guard_context import GuardContext
 from concertino.runtime import context
 from concertino.runtime.context import CallContext
 
@@ -169,3 +171,31 @@ def test_a_thread_does_not_wait_for_ever(
     rig.context.log("info", "again")
     rig.take()
     assert rig.told == ["0", '"again"']
+
+
+@pytest.mark.parametrize("wrap", [lambda inner: inner, ContextWrapper, GuardContext])
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("info", "write context.log('info', ...)"),
+        ("debug", "write context.log('debug', ...)"),
+        ("warning", "write context.log('warning', ...)"),
+        ("error", "write context.log('error', ...)"),
+        ("report_progress", "write context.progress(done, total, message)"),
+        ("read_resource", "call the function that returns the resource's content"),
+        ("list_roots", "write await context.roots()"),
+    ],
+)
+def test_a_name_of_another_library_says_what_to_write_instead(
+    wrap: Any, name: str, hint: str
+) -> None:
+    context = wrap(CallContext(None, None))  # type: ignore[arg-type]
+    with pytest.raises(AttributeError) as failure:
+        getattr(context, name)
+    assert str(failure.value) == f"Context has no '{name}': {hint}"
+    assert not hasattr(context, name)
+
+
+def test_other_unknown_names_raise_the_usual_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'unknown'"):
+        CallContext(None, None).unknown  # type: ignore[arg-type, attr-defined]  # noqa: B018

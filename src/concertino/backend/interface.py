@@ -9,7 +9,16 @@ interface are in backend/call_hooks.py.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    NoReturn,
+    Protocol,
+    TypeVar,
+    overload,
+    runtime_checkable,
+)
 
 from msgspec import Raw, Struct
 
@@ -42,6 +51,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+ContextT = TypeVar("ContextT")
 ChangeKind = Literal["tools", "prompts", "resources", "features"]
 
 
@@ -343,6 +353,47 @@ class BackendWrapper:
         await self.inner.close()
 
 
+class ForeignName:
+    """A name that a Context of other libraries has, and ours has not: says what to write instead.
+
+    An attribute that does not exist, for hasattr() as well. A descriptor and not `__getattr__`,
+    which would make every other attribute slower on Python 3.11.
+    """
+
+    def __init__(self, hint: str) -> None:
+        self._hint = hint
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type | None = None) -> NoReturn:
+        raise AttributeError(f"Context has no {self._name!r}: {self._hint}")
+
+
+# Decision 0017. What FastMCP and the official SDK call what a handler needs most.
+FOREIGN_NAMES = {
+    "info": "write context.log('info', ...)",
+    "debug": "write context.log('debug', ...)",
+    "warning": "write context.log('warning', ...)",
+    "error": "write context.log('error', ...)",
+    "report_progress": "write context.progress(done, total, message)",
+    "read_resource": "call the function that returns the resource's content",
+    "list_roots": "write await context.roots()",
+    "request_context": "a parameter of the class that a lifespan function yields gets its value",
+    "session": "write context.elicit(...), sample(...), roots() or ask(...) to ask the client",
+}
+
+
+def refuse_foreign_names(cls: type[ContextT]) -> type[ContextT]:
+    """Let attributes of a Context that other libraries have say what to write instead."""
+    for name, hint in FOREIGN_NAMES.items():
+        foreign = ForeignName(hint)
+        foreign.__set_name__(cls, name)
+        setattr(cls, name, foreign)
+    return cls
+
+
+@refuse_foreign_names
 class ContextWrapper:
     """A Context that forwards everything to another one.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import Raw, Struct
 from msgspec.json import decode, encode
 
-from concertino.backend.interface import Context
+from concertino.backend.interface import Context, refuse_foreign_names
 from concertino.protocol.call import ClientFacts
 from concertino.protocol.request_profile import SessionRequest
 from concertino.runtime.tasks import DONE
@@ -60,6 +60,7 @@ class _Backpressure:
         return self._connection.backpressure().__await__()
 
 
+@refuse_foreign_names
 class CallContext(Struct, eq=False):
     """The Context of one call. See backend.Context.
 
