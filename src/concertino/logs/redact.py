@@ -23,14 +23,24 @@ from __future__ import annotations
 import os
 import re
 import sys
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import decode
 from msgspec.structs import force_setattr
+
+from concertino.logs.secret_checks import (
+    LEAST_FIELD,
+    has_quoted_key,
+    is_secret_field,
+    may_have_fields,
+    may_have_quoted_fields,
+    may_have_tokens,
+)
+
+if TYPE_CHECKING:
+    from concertino.logs.escapes import Level
 
 __all__ = ["REDACTED", "Redactor", "learn", "make_clean_check", "redactor", "refresh"]
 
@@ -56,7 +66,7 @@ class Redactor:
         self.markers: Sequence[str] | None = None
         # No escaped form of a secret is shorter than the secret itself.
         self._shortest = min(map(len, self._secrets), default=sys.maxsize)
-        self.least = min(self._shortest, _LEAST_FIELD)
+        self.least = min(self._shortest, LEAST_FIELD)
         # Most secrets contain no character with a short escape: \u0061 can hide them, \n cannot.
         # This keeps frame() fast for texts that contain \n.
         self._escapable = any(
@@ -85,7 +95,7 @@ class Redactor:
         """
         if len(text) < self.least:
             return text
-        fields, tokens = _may_have_quoted_fields(text), _may_have_tokens(text)
+        fields, tokens = may_have_quoted_fields(text), may_have_tokens(text)
         if not (fields or tokens or self._may_hold(text)):
             return text
         return self._without_secrets(text, False, fields, tokens)
@@ -98,11 +108,11 @@ class Redactor:
         """
         if len(text) < self.least:
             return text
-        tokens = _may_have_tokens(text)
-        if text[:1] in _JSON_FIRST and _may_have_fields(text.encode("utf-8", "replace")):
+        tokens = may_have_tokens(text)
+        if text[:1] in _JSON_FIRST and may_have_fields(text.encode("utf-8", "replace")):
             text = self._without_secrets_in_strings(text, self._may_hold(text), True, tokens)
         # The body of text(): this saves a call for nearly every text.
-        fields = _may_have_quoted_fields(text)
+        fields = may_have_quoted_fields(text)
         if not (fields or tokens or self._may_hold(text)):
             return text
         return self._without_secrets(text, False, fields, tokens)
@@ -138,8 +148,8 @@ class Redactor:
         """
         text = str(frame, "utf-8", "surrogateescape")
         search = self._may_hold(text)
-        fields = _may_have_fields(frame)
-        tokens = _may_have_tokens(text)
+        fields = may_have_fields(frame)
+        tokens = may_have_tokens(text)
         if not (search or fields or tokens):
             return frame
         redacted = self._without_secrets_in_strings(text, search, fields, tokens)
@@ -180,7 +190,7 @@ class Redactor:
         changed = False
         for key, item in old.items():
             new_key, new_item = key, self._member(key, item)
-            if isinstance(key, str) and not _is_field(key):
+            if isinstance(key, str) and not is_secret_field(key):
                 new_key = self.text(key)
                 while new_key is not key and new_key in new:
                     new_key = f"{new_key}'"
@@ -218,7 +228,9 @@ class Redactor:
 
     def _member(self, name: object, item: object) -> object:
         if isinstance(item, str):
-            return REDACTED if isinstance(name, str) and _is_field(name) else self.string(item)
+            return (
+                REDACTED if isinstance(name, str) and is_secret_field(name) else self.string(item)
+            )
         return self._value(item)
 
     def _without_secrets_in_strings(
@@ -232,17 +244,20 @@ class Redactor:
 
         search, fields, tokens: whether the text may contain known secrets, fields and tokens.
         """
+        # Few texts have any secret, so few processes need this module.
+        from concertino.logs.escapes import unescape
+
         pieces: list[str] = []
         done = 0
         of_field = False
         for match in re.finditer(_JSON_STRING, text):
             old = new = match[1]
-            is_field = match[2] is not None and _is_field(_unescape(old)[0])
+            is_field = match[2] is not None and is_secret_field(unescape(old)[0])
             if of_field:
                 new = REDACTED
             elif not is_field:
                 spans = _fields_inside(old, _MOST_LEVELS) if fields else []
-                quoted = fields and _may_have_quoted_fields(old)
+                quoted = fields and may_have_quoted_fields(old)
                 if spans or quoted or tokens or (search and self._may_hold(old)):
                     new = self._without_secrets(old, True, quoted, tokens, spans)
 
@@ -275,28 +290,30 @@ class Redactor:
         escaped: the text is the inside of a JSON string. fields, tokens: whether to look for these,
         too. known: spans to replace as well.
         """
+        from concertino.logs.escapes import map_back, unescape
+
         # The inside of a JSON string that contains escapes is not searched before unescaping:
         # `\nabc` does not contain `nabc`, and replacing that would leave a lone backslash.
         spans = list(known)
         starts = {start for start, _ in spans}
-        levels: list[_Level] = []
+        levels: list[Level] = []
         view = text
         while True:
             if levels or not escaped or "\\" not in view:
                 found = list(self._find_known(view))
                 if tokens:
                     found += _find_tokens(view)
-                spans += [(_origin(levels, start), _origin(levels, end)) for start, end in found]
+                spans += [(map_back(levels, start), map_back(levels, end)) for start, end in found]
                 if fields:
                     # On a deeper level the string of the same field would seem to end elsewhere.
                     for start, end in _find_quoted_fields(view):
-                        span = _origin(levels, start), _origin(levels, end)
+                        span = map_back(levels, start), map_back(levels, end)
                         if span[0] not in starts:
                             starts.add(span[0])
                             spans.append(span)
             if len(levels) == _MOST_LEVELS or "\\" not in view:
                 break
-            view, level = _unescape(view)
+            view, level = unescape(view)
             levels.append(level)
         return _replace_spans(text, spans) if spans else text
 
@@ -340,8 +357,8 @@ def make_clean_check(most: int) -> Callable[[str], bool]:
         if (
             text[0] not in _JSON_FIRST
             and "\\" not in text
-            and not _has_quoted_key(text)
-            and not _may_have_tokens(text)
+            and not has_quoted_key(text)
+            and not may_have_tokens(text)
         ):
             markers = known.markers
             for marker in known.find_markers() if markers is None else markers:
@@ -351,7 +368,7 @@ def make_clean_check(most: int) -> Callable[[str], bool]:
                 return True
         return known.string(text) is text
 
-    return is_clean if most >= _LEAST_FIELD else lambda text: False
+    return is_clean if most >= LEAST_FIELD else lambda text: False
 
 
 def refresh(environment: Mapping[str, str] | None = None) -> Redactor:
@@ -394,25 +411,6 @@ _LEAST_SECRET = 8
 
 _PATH = r"(?:~|\.\.?)?/|[A-Za-z]:[\\/]"
 
-# Compared with whole names, so that progressToken, maxTokens, nextCursor and requestState of MCP
-# are not taken for secrets.
-_FIELDS = frozenset(
-    (
-        "apikey",
-        "accesstoken",
-        "refreshtoken",
-        "secret",
-        "clientsecret",
-        "password",
-        "authorization",
-        "privatekey",
-    )
-)
-
-# Characters of the shortest text, truncated or not, that contains such a field.
-_LEAST_FIELD = min(map(len, _FIELDS)) + len("='")
-_SEPARATORS = dict.fromkeys(map(ord, "-_ ."))
-
 
 def _is_secret(name: str, value: str) -> bool:
     words = f"_{name.upper()}_"
@@ -443,65 +441,6 @@ def _is_path(value: str) -> bool:
     )
 
 
-# The cache takes 0.06 us instead of 0.7.
-@lru_cache(maxsize=1024)
-def _is_field(name: str) -> bool:
-    return name.translate(_SEPARATORS).lower() in _FIELDS
-
-
-def _may_have_fields(frame: bytes) -> bool:
-    """Return False only if a JSON text certainly has no field with a secret name; fast."""
-    # A search in str takes a fifth of the time of one in bytes.
-    squeezed = str(frame.translate(None, b"-_ ."), "latin-1").lower()
-    # any() with a generator would take 2 us more.
-    for field in _FIELDS:
-        if field in squeezed:
-            return True
-    return "\\u" in squeezed
-
-
-def _has_quoted_key(text: str) -> bool:
-    """Return False only if a text certainly has no quoted field such as `'password': 'x'`."""
-    # Looking for one character is ten times as fast as looking for two.
-    return ("'" in text and ("':" in text or "='" in text or "' :" in text)) or (
-        '"' in text and ('":' in text or '="' in text or '" :' in text)
-    )
-
-
-def _may_have_quoted_fields(text: str) -> bool:
-    return (_has_quoted_key(text) or "\\u" in text) and _may_have_fields(
-        text.encode("utf-8", "replace")
-    )
-
-
-def _may_have_tokens(text: str) -> bool:
-    """Return False only if a text certainly has no token of a known shape; fast."""
-    if len(text) < _LEAST_TOKEN:
-        return False
-    # Looking for one character is fifty times as fast as looking for several.
-    # Short texts are not searched by patterns, so that the first lines of a log compile nothing.
-    is_short = len(text) < _SHORT_TEXT
-    if "_" in text and (
-        any(map(text.__contains__, _UNDERSCORE_MARKERS))
-        if is_short
-        else re.search(_TOKEN_UNDERSCORES, text)
-    ):
-        return True
-    if "-" in text and (
-        any(map(text.__contains__, _HYPHEN_MARKERS))
-        if is_short
-        else re.search(_TOKEN_HYPHENS, text)
-    ):
-        return True
-    return (
-        "earer" in text
-        or ("J" in text and "eyJ" in text)
-        or ("I" in text and ("AKIA" in text or "ASIA" in text or "AIza" in text))
-        or ("R" in text and "EARER" in text)
-        or ("z" in text and "uthorization" in text)
-    )
-
-
 # Few texts have any, so few processes need secret_patterns.py. A text that was redacted before
 # stays the same.
 
@@ -509,7 +448,7 @@ def _may_have_tokens(text: str) -> bool:
 def _find_quoted_fields(text: str) -> list[_Span]:
     from concertino.logs.secret_patterns import find_fields
 
-    spans = find_fields(text, _is_field)
+    spans = find_fields(text, is_secret_field)
     return [(start, end) for start, end in spans if text[start:end] != REDACTED]
 
 
@@ -520,33 +459,20 @@ def _find_tokens(text: str) -> list[_Span]:
     return [(start, end) for start, end in spans if text[start:end] != REDACTED]
 
 
-# Each token of secret_patterns.py with an underscore or a hyphen has one of these, and long texts
-# are searched by the patterns: for the character first, then for what stands before it.
-_UNDERSCORE_MARKERS = (
-    "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "npm_", "hf_", "k_live_", "k_test_",
-)  # fmt: skip
-_HYPHEN_MARKERS = ("sk-", "xox", "xapp-", "glpat-", "pypi-", "-----BEGIN ")
-_TOKEN_UNDERSCORES = (
-    r"_(?:(?<=gh[pousr]_)|(?<=b_pat_)|(?<=npm_)|(?<=hf_)|(?<=k_live_)|(?<=k_test_))"
-)
-_TOKEN_HYPHENS = r"-(?:(?<=sk-)|(?<=xox[abeoprs]-)|(?<=xapp-)|(?<=glpat-)|(?<=pypi-)|----BEGIN )"
-_SHORT_TEXT = 128
-# Characters of the shortest: `Bearer` and eight characters.
-_LEAST_TOKEN = 15
-
-
 def _fields_inside(string: str, depth: int) -> list[_Span]:
     """Return the spans of secret fields inside of a JSON string that is itself a JSON text.
 
     depth: how many levels of JSON in JSON are searched.
     """
-    if not re.match(_JSON_START, string) or not _may_have_fields(string.encode("utf-8", "replace")):
+    if not re.match(_JSON_START, string) or not may_have_fields(string.encode("utf-8", "replace")):
         return []
+    from concertino.logs.escapes import map_back, unescape
+
     spans: list[_Span] = []
     of_field = False
-    view, level = _unescape(string)
+    view, level = unescape(string)
     for match in re.finditer(_JSON_STRING, view):
-        is_field = match[2] is not None and _is_field(_unescape(match[1])[0])
+        is_field = match[2] is not None and is_secret_field(unescape(match[1])[0])
         found = (
             [(0, len(match[1]))]
             if of_field
@@ -556,7 +482,7 @@ def _fields_inside(string: str, depth: int) -> list[_Span]:
         )
         of_field = is_field
         for span in found:
-            start, end = (_origin([level], match.start(1) + offset) for offset in span)
+            start, end = (map_back([level], match.start(1) + offset) for offset in span)
             spans.append((start, end))
     return spans
 
@@ -570,7 +496,7 @@ def _is_json(frame: bytes) -> bool:
         return False
 
 
-# ---- Escapes
+# ---- Texts of JSON, and spans in texts
 
 # One JSON string. Group 2 matches if it is a key whose value is a string. A truncated string ends
 # with the text.
@@ -581,62 +507,14 @@ _JSON_STRING = r'(?s)"((?:[^"\\]++|\\.)*+)(?:("\s*+:\s*+(?="))|"|)'
 _JSON_FIRST = frozenset("{[ \t\r\n")
 _JSON_START = r"(?:\s|\\[nrt])*+(?:[{\[]|\\u00[57][bB])"
 
-_HEX = "[0-9a-fA-F]"
-
-# The escapes of JSON, a surrogate pair taken as one, and those of repr(). A backslash before any
-# other character stands for that character.
-_ESCAPE = (
-    rf"(?s)\\(?:u[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}}|u{_HEX}{{4}}"
-    rf"|x{_HEX}{{2}}|U00(?:0{_HEX}|10){_HEX}{{4}}|.)"
-)
+# The characters that have a short escape.
 _SHORT_ESCAPED = "\"'\\\b\f\n\r\t"
-_SHORT = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-_PAIR = len(r"\ud83d\ude00")
 
 # JSON in JSON in a repr.
 _MOST_LEVELS = 3
 
-# Where each escape ended: in the unescaped text, and in the text before. Both lists begin with 0.
-_Level = tuple[list[int], list[int]]
-
 # Start and end in a text.
 _Span = tuple[int, int]
-
-
-def _unescape(text: str) -> tuple[str, _Level]:
-    """Undo one level of escaping; return the text and where its escapes were."""
-    if "\\" not in text:
-        return text, ([0], [0])
-    pieces: list[str] = []
-    ends, origins = [0], [0]
-    end = 0
-    for match in re.finditer(_ESCAPE, text):
-        escape = match[0]
-        if len(escape) == 2:
-            character = _SHORT.get(escape[1], escape[1])
-        elif len(escape) == _PAIR:
-            character = chr(
-                0x10000 + ((int(escape[2:6], 16) & 0x3FF) << 10) + (int(escape[8:], 16) & 0x3FF)
-            )
-        else:
-            character = chr(int(escape[2:], 16))
-        pieces += text[origins[-1] : match.start()], character
-        end += match.start() - origins[-1] + 1
-        ends.append(end)
-        origins.append(match.end())
-    pieces.append(text[origins[-1] :])
-    return "".join(pieces), (ends, origins)
-
-
-def _origin(levels: list[_Level], place: int) -> int:
-    """Map a position in the last level back to the original text.
-
-    The start of an unescaped character maps to the start of its escape, its end to the end.
-    """
-    for ends, origins in reversed(levels):
-        last = bisect_right(ends, place) - 1
-        place = origins[last] + place - ends[last]
-    return place
 
 
 def _replace_spans(text: str, spans: list[_Span]) -> str:

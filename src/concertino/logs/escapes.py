@@ -1,0 +1,60 @@
+r"""Escapes in texts, undone level by level, and places in the result mapped back to the text.
+
+The escapes are those of JSON, a surrogate pair taken as one, and those of repr(): `\n`, `\"`,
+`\u0061`, `\x61`. A backslash before any other character stands for that character.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+
+__all__ = ["Level", "map_back", "unescape"]
+
+_HEX = "[0-9a-fA-F]"
+_ESCAPE = (
+    rf"(?s)\\(?:u[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}}|u{_HEX}{{4}}"
+    rf"|x{_HEX}{{2}}|U00(?:0{_HEX}|10){_HEX}{{4}}|.)"
+)
+_SHORT = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_PAIR = len(r"\ud83d\ude00")
+
+# Where each escape ended: in the unescaped text, and in the text before. Both lists begin with 0.
+Level = tuple[list[int], list[int]]
+
+
+def unescape(text: str) -> tuple[str, Level]:
+    """Undo one level of escaping; return the text and where its escapes were."""
+    if "\\" not in text:
+        return text, ([0], [0])
+    pieces: list[str] = []
+    ends, origins = [0], [0]
+    end = 0
+    for match in re.finditer(_ESCAPE, text):
+        escape = match[0]
+        if len(escape) == 2:
+            character = _SHORT.get(escape[1], escape[1])
+        elif len(escape) == _PAIR:
+            character = chr(
+                0x10000 + ((int(escape[2:6], 16) & 0x3FF) << 10) + (int(escape[8:], 16) & 0x3FF)
+            )
+        else:
+            character = chr(int(escape[2:], 16))
+        pieces += text[origins[-1] : match.start()], character
+        end += match.start() - origins[-1] + 1
+        ends.append(end)
+        origins.append(match.end())
+    pieces.append(text[origins[-1] :])
+    return "".join(pieces), (ends, origins)
+
+
+def map_back(levels: Sequence[Level], place: int) -> int:
+    """Return the position in the original text of a position in the text of the last level.
+
+    The start of an unescaped character maps to the start of its escape, its end to the end.
+    """
+    for ends, origins in reversed(levels):
+        last = bisect_right(ends, place) - 1
+        place = origins[last] + place - ends[last]
+    return place
