@@ -16,21 +16,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shutil
 import signal
-import socket
-import tempfile
-import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Literal
 
 from concertino.errors import ConcertinoError, Disconnected, TimedOut
-from concertino.orchestra.authority import ensure
 from concertino.orchestra.certificates import Certificates, default_folder
 from concertino.orchestra.failures import prompt_failure, storage_failure
-from concertino.orchestra.link import listen_for_links
+from concertino.orchestra.hub_listeners import HubListeners
 from concertino.orchestra.message_peek import is_tool_response, peek_tool_call, split_id
 from concertino.orchestra.pending_response import PendingResponse
 from concertino.orchestra.plugin_messages import (
@@ -42,15 +36,12 @@ from concertino.orchestra.plugin_messages import (
     RegistrationResult,
 )
 from concertino.orchestra.plugin_process import PluginProcess
-from concertino.orchestra.plugin_run import HubEnvironment, LaunchSettings
-from concertino.orchestra.plugins_file import HUB, LISTEN, PluginEntry, PluginsFile
+from concertino.orchestra.plugin_run import LaunchSettings
+from concertino.orchestra.plugins_file import LISTEN, PluginEntry, PluginsFile
 from concertino.orchestra.routes import Routes, build_routes
 from concertino.orchestra.rpc_interface import (
-    RelayHandler,
     RemotePeer,
-    RequestHandler,
     Respond,
-    RpcListener,
     error_response,
 )
 from concertino.orchestra.storage import DEFAULT_STORAGE
@@ -70,12 +61,6 @@ START_S = 15.0
 LIST_REQUESTS = ("list_tools", "list_prompts", "storage_list")
 # How long changes are collected before on_change is called.
 CHANGE_S = 0.05
-# The folder for sockets, and the socket in it at which plugins reach the hub.
-FOLDER_PREFIX = "orchestra-"
-HUB_SOCKET = "hub.sock"
-# Folders of other hubs that are younger are not removed: their hub may be starting.
-ABANDONED_S = 60.0
-
 ListName = Literal["tools", "prompts"]
 
 
@@ -101,7 +86,7 @@ class Hub:
     ) -> None:
         self.on_change: Callable[[ListName], None] | None = None
         self._stop_s = stop_s
-        self._listeners = _Listeners(
+        self._listeners = HubListeners(
             Certificates(certs_dir or file.certs_dir or default_folder()),
             None if is_private else listen_addr or file.listen_addr or LISTEN,
         )
@@ -438,77 +423,6 @@ class Hub:
         )
 
 
-class _Listeners:
-    """Where a hub listens: one Unix socket for its plugins, and an address for everybody else.
-
-    address: None to listen for the hub's own plugins only.
-    """
-
-    def __init__(self, certificates: Certificates, address: str | None) -> None:
-        self.addresses: list[str] = []
-        self.folder: Path | None = None
-        self._certificates = certificates
-        self._address = address
-        self._listeners: list[RpcListener] = []
-
-    async def open(
-        self,
-        handler: RequestHandler,
-        relay: RelayHandler,
-        needs_network: bool,
-    ) -> HubEnvironment:
-        """Start to listen. needs_network: a plugin of the hub uses QUIC.
-
-        Raises OSError, ValueError and CertificateError; call close() then.
-        """
-        _remove_abandoned_folders()
-        self.folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
-        inside = await listen_for_links(f"unix:{self.folder / HUB_SOCKET}", handler, relay=relay)
-        self._listeners.append(inside)
-
-        network_address = ""
-        if self._address is not None:
-            network_address = await self._listen(self._address, handler, relay)
-        # Plugins without a socket need QUIC even if the hub is private, or listens at a socket.
-        if needs_network and (not network_address or network_address.startswith("unix:")):
-            network_address = await self._listen("localhost:0", handler, relay)
-        self.addresses = [listener.address for listener in self._listeners[1:]]
-
-        # If all plugins started at once, they would slow each other down until READY is late.
-        starts = asyncio.Semaphore(max(4, 2 * (os.cpu_count() or 1)))
-        return HubEnvironment(
-            self.folder, inside.address, network_address, self._certificates, starts
-        )
-
-    async def _listen(
-        self,
-        address: str,
-        handler: RequestHandler,
-        relay: RelayHandler,
-    ) -> str:
-        if address.startswith("unix:"):
-            listener = await listen_for_links(address, handler, relay=relay)
-        else:
-            ensure(self._certificates, HUB)
-            listener = await listen_for_links(
-                address, handler, certificates=self._certificates, name=HUB, relay=relay
-            )
-        self._listeners.append(listener)
-        return listener.address
-
-    async def close(self) -> None:
-        """Stop listening."""
-        await asyncio.gather(*(listener.close() for listener in self._listeners))
-        self._listeners = []
-        self.remove_folder()
-
-    def remove_folder(self) -> None:
-        """Remove the folder for sockets."""
-        if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            self.folder = None
-
-
 def _sort_by_dependency(entries: dict[str, PluginEntry]) -> list[PluginEntry]:
     """Return entries so that dependencies come first, otherwise in the order of the file.
 
@@ -579,23 +493,6 @@ def _check_kind(
     return error_response(
         id, "invalid_response", f"{plugin.id} answered {kind} with {got or 'nothing'}"
     )
-
-
-def _remove_abandoned_folders() -> None:
-    """Remove the folders of hubs that were killed: of this user, with a socket without listener."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}????????"):
-        try:
-            status = folder.lstat()
-            if status.st_uid != os.geteuid() or time.time() - status.st_mtime < ABANDONED_S:
-                continue
-            with socket.socket(socket.AF_UNIX) as sock:
-                sock.setblocking(False)
-                sock.connect(str(folder / HUB_SOCKET))
-        except ConnectionRefusedError:
-            shutil.rmtree(folder, ignore_errors=True)
-        # The listener is busy, or the folder is not a hub's.
-        except OSError:
-            continue
 
 
 def _shutdown_timeouts(within_s: float) -> ShutdownTimeouts:
