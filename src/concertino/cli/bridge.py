@@ -11,8 +11,9 @@ from concertino.cli.options import add_log_format, add_trace
 from concertino.cli.serving import exit_on_signals, reject_extra_args
 from concertino.errors import ConcertinoError
 from concertino.logs import handler as logging_setup
-from concertino.runtime.process import StdioFrontend, exit_process
+from concertino.runtime.process import StdioFrontend
 from concertino.runtime.process import run as run_process
+from concertino.runtime.shutdown import exit_process
 from concertino.transports.stdio import take_over
 
 FAILED = 1

@@ -11,8 +11,8 @@ from concertino.cli.folders import LibraryOptions
 from concertino.cli.guards import GuardBackend
 from concertino.cli.target_loading import FAILED, USAGE, load_or_exit
 from concertino.logs import handler as logging_setup
-from concertino.runtime.process import exit_process
 from concertino.runtime.process import run as run_process
+from concertino.runtime.shutdown import exit_process
 from concertino.runtime.socket_frontend import SocketFrontend
 from concertino.transports.listeners import (
     Listener,

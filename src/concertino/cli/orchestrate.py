@@ -16,7 +16,7 @@ from concertino.cli.serving import exit_on_signals, reject_extra_args
 from concertino.errors import ConcertinoError
 from concertino.logs import handler as logging_setup
 from concertino.logs.redact import refresh
-from concertino.runtime.process import exit_process
+from concertino.runtime.shutdown import exit_process
 from concertino.transports.listeners import errno_message
 from concertino.transports.stdio import bounded_stderr
 

@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from concertino.logs.writer import BoundedWriter
-from concertino.runtime.process import exit_process, handle_signals
+from concertino.runtime.shutdown import exit_process, handle_signals
 
 
 def reject_extra_args(args: Namespace, server: Sequence[str]) -> None:

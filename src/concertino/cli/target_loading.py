@@ -10,7 +10,8 @@ from concertino.cli.targets import LoadedTarget, load_targets
 from concertino.errors import TargetError
 from concertino.logs import handler as logging_setup
 from concertino.logs.redact import refresh
-from concertino.runtime.process import Frontend, exit_process
+from concertino.runtime.process import Frontend
+from concertino.runtime.shutdown import exit_process
 
 FAILED = 1
 USAGE = 2

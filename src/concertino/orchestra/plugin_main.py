@@ -39,7 +39,7 @@ from concertino.orchestra.link import check_hub_address, listen_for_links, open_
 from concertino.orchestra.plugin_messages import PluginManifest, PluginRequest, PluginResponse
 from concertino.orchestra.reconnecting_link import ReconnectingLink
 from concertino.orchestra.rpc_interface import RemotePeer, RpcConnection
-from concertino.runtime.process import exit_process
+from concertino.runtime.shutdown import exit_process
 from concertino.runtime.tasks import loop_watch_of
 from concertino.transports.listeners import errno_message
 from concertino.transports.stdio import bounded_stderr

@@ -1,9 +1,7 @@
 """Runs a server as a process, from taking over stdin and stdout to the exit code.
 
 The clients of sockets: runtime/socket_frontend.py.
-The process ends by os._exit, after flushing its output and calling its atexit functions, so that no
-handler's thread can keep it alive. A watchdog thread ends it drain_s + LEAVE_S after the shutdown
-began, whatever blocks.
+The process ends as runtime/shutdown.py describes.
 Exit codes: 0 the client is gone, or SIGTERM or SIGINT came; 1 the server failed, at start or later;
 2 usage error (by the command line, or for an invalid CONCERTINO_ variable), unless a client was
 told: then it is 1.
@@ -12,51 +10,30 @@ told: then it is 1.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import gc
 import logging
 import os
-import select
-import signal
-import sys
-import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TextIO
+from typing import Any, NoReturn, Protocol
 
 from concertino.backend.interface import Backend
 from concertino.jsonrpc.limits import Limits
 from concertino.logs import handler as logging_setup
-from concertino.logs.formats import escape_controls, message_line
 from concertino.logs.redact import refresh
 from concertino.logs.writer import BoundedWriter
 from concertino.runtime.entry import LoopFactory
 from concertino.runtime.host import Host, Wrap
+from concertino.runtime.shutdown import ShutdownWatchdog, begin_shutdown_at_signals, exit_process
 from concertino.runtime.tasks import hide_from_all_tasks
 from concertino.transports.stdio import StdioConnection, StdioDescriptors, take_over
 
-if TYPE_CHECKING:
-    from concertino.transports.connection import Connection
+__all__ = ["Frontend", "StdioFrontend", "run"]
 
-__all__ = [
-    "Frontend",
-    "ShutdownWatchdog",
-    "StdioFrontend",
-    "exit_process",
-    "handle_signals",
-    "run",
-]
-
-# Time after the drain for close(), for atexit functions, and for a log that nobody reads.
-LEAVE_S = 2.0
-# The part of it in which the watchdog may write its own log message.
-LAST_WORDS_S = LEAVE_S / 4
 FAILED, USAGE = 1, 2
 # How long log lines are held before they are offered to stderr again.
 RETRY_S = 1.0
-# How many characters of a protocol message a log line repeats.
-SHOWN = 2048
 
 
 def run(
@@ -122,7 +99,9 @@ def run(
         loop.set_exception_handler(partial(_log_loop_error, log))
 
         reading = frontend.prepare(limits, log)
-        watchdog = ShutdownWatchdog(loop, reading, limits.drain_s, log, frontend)
+        watchdog = ShutdownWatchdog(
+            loop, reading, limits.drain_s, log, frontend.writer, frontend.release
+        )
         wrap = _tracing_wrap(log, frontend.writer, format, trace)
         serving = _serve(backend, info.name, frontend, wrap, limits, log, watchdog)
         code = _run_to_completion(loop, serving, watchdog, log)
@@ -274,7 +253,7 @@ async def _serve(
             messages.on_shutdown(host.calls_under_way)
             frontend.stop()
 
-        _install_signal_handlers(loop, stop, frontend, watchdog)
+        begin_shutdown_at_signals(loop, stop, frontend.release, watchdog)
         closed = frontend.open(host, wrap, watchdog)
 
         await asyncio.wait((host.started, closed), return_when=asyncio.FIRST_COMPLETED)
@@ -350,111 +329,9 @@ def _tracing_wrap(
     if not is_traced and not is_debug:
         return lambda connection, name: connection
 
-    from concertino.excerpts import shorten
-    from concertino.logs.formats import current_context
-    from concertino.runtime.log_context import log_context_of
-    from concertino.transports.trace import trace_connection
+    from concertino.runtime.message_log import make_message_log
 
-    def wrap(connection: Connection, name: str) -> Connection:
-        prefix = f"{name} " if name else ""
-
-        def show(direction: str, text: str) -> None:
-            token = current_context.set(log_context_of(text)) if format == "json" else None
-            if is_traced:
-                writer.write(message_line(format, prefix, direction, text).encode())
-            if is_debug:
-                event = "Received request" if direction == "<-" else "Sending response"
-                log.debug("%s%s: %s", prefix, event, escape_controls(shorten(text, SHOWN)))
-            if token is not None:
-                current_context.reset(token)
-
-        return trace_connection(connection, show)
-
-    return wrap
-
-
-class ShutdownWatchdog:
-    """Ends the process drain_s + LEAVE_S after its shutdown began.
-
-    The shutdown begins when this object is called, or when the input ends while a handler blocks
-    the event loop. A thread does the work, since the loop or any function may block. It is notified
-    through a pipe, since a signal handler may interrupt the holder of a lock.
-
-    code: the exit code that the watchdog uses.
-    serving: whether the backend has started.
-    wanted: whether a signal asked for the shutdown.
-    began: the time of the first call, by time.monotonic(); None before.
-    """
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        reading: int,
-        drain_s: float,
-        log: logging.Logger,
-        frontend: Frontend,
-    ) -> None:
-        self.code = 0
-        self.serving = False
-        self.wanted = False
-        self.began: float | None = None
-        self._frontend = frontend
-        self._loop = loop
-        self._reading = reading
-        self._timeout_s = drain_s + LEAVE_S - LAST_WORDS_S
-        self._log = log
-        self._pipe_out, self._pipe_in = os.pipe()
-        os.set_blocking(self._pipe_in, False)
-        self._process = os.getpid()
-        threading.Thread(target=self._watch, name="end", daemon=True).start()
-
-    def __call__(self) -> None:
-        """Begin the shutdown. May be called from any thread or signal handler, and repeatedly."""
-        # A forked child shares the pipe, and must not end its parent.
-        if os.getpid() == self._process:
-            if self.began is None:
-                self.began = time.monotonic()
-            try:
-                os.write(self._pipe_in, b"!")
-            except BlockingIOError:
-                pass
-
-    def _watch(self) -> None:
-        called, called_or_eof = select.poll(), select.poll()
-        called.register(self._pipe_out, select.POLLIN)
-        called_or_eof.register(self._pipe_out, select.POLLIN)
-        if self._reading >= 0:
-            # Report the end of the input alone, not that it has data.
-            called_or_eof.register(self._reading, getattr(select, "POLLRDHUP", 0))
-        called_or_eof.poll()
-
-        began = time.monotonic()
-        # The input has ended, but nobody has called. Either reading is paused and the loop runs:
-        # then keep waiting. Or the loop is blocked and cannot notice the end: then time runs.
-        while not called.poll(0):
-            began = time.monotonic()
-            loop_ran = threading.Event()
-            self._loop.call_soon_threadsafe(loop_ran.set)
-            if not loop_ran.wait(self._timeout_s):
-                break
-            # Milliseconds.
-            called.poll(100)
-        time.sleep(max(0.0, began + self._timeout_s - time.monotonic()))
-
-        try:
-            # In another thread, since any blocked thread may hold the locks of logging.
-            last_words = threading.Thread(target=self._log_last_words, daemon=True)
-            last_words.start()
-            last_words.join(LAST_WORDS_S)
-            self._frontend.release()
-        finally:
-            os._exit(self.code)
-
-    def _log_last_words(self) -> None:
-        self._log.warning(
-            "something blocked the shutdown for %g s; the process ends now", self._timeout_s
-        )
-        self._frontend.writer.flush(LAST_WORDS_S)
+    return make_message_log(log, writer, format, is_traced, is_debug)
 
 
 def _log_failure(log: logging.Logger, exc: BaseException, serving: bool = False) -> None:
@@ -475,54 +352,6 @@ def _log_loop_error(
     # SystemExit and KeyboardInterrupt leave the loop, and are logged there.
     if not isinstance(exc, (SystemExit, KeyboardInterrupt)):
         log.error("%s", context.get("message"), exc_info=exc)
-
-
-def _install_signal_handlers(
-    loop: asyncio.AbstractEventLoop,
-    stop: Callable[[], object],
-    frontend: Frontend,
-    watchdog: ShutdownWatchdog,
-) -> None:
-    """Make the first SIGTERM or SIGINT begin the shutdown, and the second one end the process.
-
-    stop: called on the loop after the first one.
-    Uses signal.signal and not the loop's handlers, which run in the loop: a handler may block it.
-    """
-    received: list[int] = []
-
-    def on_signal(number: int) -> None:
-        received.append(number)
-        if len(received) > 1:
-            frontend.release()
-            os._exit(0)
-        watchdog.wanted = True
-        watchdog()
-        loop.call_soon_threadsafe(stop)
-
-    try:
-        handle_signals(on_signal)
-    except ValueError:
-        # Not the main thread: the signals are the application's business.
-        pass
-
-
-def handle_signals(callback: Callable[[int], object]) -> None:
-    """Call `callback` with the number of each SIGTERM and SIGINT that this process receives.
-
-    Raises ValueError outside the main thread.
-    """
-    process = os.getpid()
-
-    def handle(number: int, frame: object) -> None:
-        # A forked child inherits this handler: its signal ends the child alone.
-        if os.getpid() != process:
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-            return
-        callback(number)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, handle)
 
 
 class _LogRetry:
@@ -550,55 +379,6 @@ class _LogRetry:
         self._is_due = False
         self._writer.flush()
         self()
-
-
-def exit_process(code: int, writer: BoundedWriter) -> NoReturn:
-    """End the process: call atexit functions, flush for a limited time, wait for no thread."""
-    timer = threading.Timer(LEAVE_S, os._exit, (code,))
-    timer.daemon = True
-    timer.start()
-
-    if util := sys.modules.get("multiprocessing.util"):
-        # The lowest priority: after the program's own atexit functions.
-        util.Finalize(None, _end_pools, exitpriority=0)
-    try:
-        # os._exit would skip them.
-        atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
-    except BaseException:
-        # atexit itself has reported each of them.
-        pass
-
-    _flush(sys.stdout, sys.stderr)
-    writer.flush(LEAVE_S / 4)
-    # A program may have written to the original streams as well. They come last, since this blocks
-    # while nobody reads stderr.
-    _flush(sys.__stdout__, sys.__stderr__)
-    os._exit(code)
-
-
-def _end_pools() -> None:
-    """End the workers of process pools that nobody has shut down.
-
-    The interpreter's normal shutdown would tell them to end, but os._exit skips it. Without this,
-    multiprocessing's atexit function waits for workers that wait for work, until the timer of
-    exit_process() fires. There is no public way to find the pools.
-    """
-    managers: list[Any] = list(
-        getattr(sys.modules.get("concurrent.futures.process"), "_threads_wakeups", ())
-    )
-    for manager in managers:
-        workers: dict[int, Any] = manager.processes or {}
-        for worker in list(workers.values()):
-            worker.terminate()
-
-
-def _flush(*streams: TextIO | None) -> None:
-    for stream in streams:
-        try:
-            # A stream that was closed before the start is None: that is an AttributeError.
-            stream.flush()  # pyright: ignore[reportOptionalMemberAccess]
-        except (OSError, ValueError, AttributeError):
-            pass
 
 
 def _describe(exc: BaseException) -> str:

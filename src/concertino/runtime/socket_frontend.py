@@ -15,7 +15,7 @@ from concertino.jsonrpc.limits import Limits
 from concertino.logs.writer import BoundedWriter
 from concertino.runtime.acceptor import Acceptor, serve_connections
 from concertino.runtime.host import Host, Wrap
-from concertino.runtime.process import ShutdownWatchdog
+from concertino.runtime.shutdown import ShutdownWatchdog
 from concertino.transports.listeners import Listener
 
 __all__ = ["SocketFrontend"]
