@@ -32,6 +32,7 @@ from concertino.orchestra.storage import (
     clean_folder,
     clean_path,
     matcher,
+    missing_document,
     next_version,
 )
 from concertino.yaml_core import (
@@ -78,7 +79,7 @@ class MarkdownStorage:
         parts = self._split(path)
         with self._lock(create=False) as exists, self._open(parts, create=False) as folder:
             if not exists or folder is None:
-                raise _missing(path)
+                raise missing_document(path)
             raw, version = self._recover(folder, parts[-1], path)
         content, metadata = _split_metadata(raw, path)
         return StoredDocument(content, metadata, version)
@@ -116,7 +117,7 @@ class MarkdownStorage:
         parts = self._split(path)
         with self._lock(create=False) as exists, self._open(parts, create=False) as folder:
             if not exists or folder is None:
-                raise _missing(path)
+                raise missing_document(path)
             self._recover(folder, parts[-1], path)
             with _convert_errors(path):
                 # The content first: a version file without content is ignored.
@@ -265,7 +266,7 @@ class MarkdownStorage:
             _remove(folder, name + NEXT)
 
         if raw is None:
-            raise _missing(path)
+            raise missing_document(path)
         version = _read_file(folder, name + VERSION, path, 64, missing=b"1").strip()
         if not version.isdigit() or int(version) < 1:
             raise StorageError(
@@ -289,10 +290,6 @@ class MarkdownStorage:
 def _may_contain(folder: str, prefix: str) -> bool:
     """Return whether a folder may have paths that begin with `prefix`."""
     return folder.startswith(prefix) or prefix.startswith(folder)
-
-
-def _missing(path: str) -> StorageError:
-    return StorageError("not_found", f"{path}: there is nothing under this path")
 
 
 def _error(path: str, exc: OSError) -> StorageError:

@@ -19,6 +19,7 @@ from concertino.errors import MissingCapability
 from concertino.orchestra.plugin_messages import PluginRequest
 from concertino.runtime.context import DONE
 from concertino.runtime.subcalls import SubcallContext
+from concertino.runtime.thread_waits import wait_in_thread
 from concertino.types.results import Level
 
 __all__ = ["PluginContext"]
@@ -153,18 +154,7 @@ class PluginContext:
 
         Cancelling the call does not cancel the awaitable: requests have time limits of their own.
         """
-        # The public asyncio.get_running_loop() raises when there is none.
-        if asyncio.events._get_running_loop() is self._loop:  # pyright: ignore[reportPrivateUsage]
-            if isinstance(awaitable, Coroutine):
-                awaitable.close()
-            raise RuntimeError(
-                "Context.wait is for `def` handlers, which run in a thread; write `await` instead"
-            )
-        return asyncio.run_coroutine_threadsafe(_await(awaitable), self._loop).result()
+        return wait_in_thread(awaitable, self._loop, set(), lambda: False)
 
     def _refuse(self, capability: str) -> NoReturn:
         raise MissingCapability("the plugin protocol cannot ask a client", {capability: {}})
-
-
-async def _await(awaitable: Awaitable[Any]) -> Any:
-    return await awaitable

@@ -25,6 +25,7 @@ from concertino.orchestra.storage import (
     clean_folder,
     clean_path,
     matcher,
+    missing_document,
     next_version,
 )
 from concertino.schema.json_values import encode_finite
@@ -75,7 +76,7 @@ class SqliteStorage:
                 "SELECT content, metadata, version FROM stored WHERE path = ?", (path,)
             ).fetchone()
         if row is None:
-            raise _missing(path)
+            raise missing_document(path)
         return StoredDocument(row[0], _parse_metadata(row[1]), row[2])
 
     def write(
@@ -111,7 +112,7 @@ class SqliteStorage:
         with self._lock, self._convert_errors():
             cursor = self._database.execute("DELETE FROM stored WHERE path = ?", (path,))
         if not cursor.rowcount:
-            raise _missing(path)
+            raise missing_document(path)
 
     def list(self, prefix: str, pattern: str) -> list[StorageEntry]:
         prefix = clean_folder(prefix)
@@ -149,7 +150,3 @@ class SqliteStorage:
             yield
         except (sqlite3.Error, OSError) as exc:
             raise StorageError("storage_error", f"{self._file.name}: {exc}") from None
-
-
-def _missing(path: str) -> StorageError:
-    return StorageError("not_found", f"{path}: there is nothing under this path")

@@ -33,6 +33,7 @@ __all__ = [
     "clean_folder",
     "clean_path",
     "matcher",
+    "missing_document",
     "next_version",
 ]
 
@@ -110,6 +111,11 @@ class Storage(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def missing_document(path: str) -> StorageError:
+    """Return the error for a path under which there is no document."""
+    return StorageError("not_found", f"{path}: there is nothing under this path")
 
 
 def check_path(path: str) -> tuple[str, ...]:

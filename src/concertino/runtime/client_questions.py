@@ -10,13 +10,12 @@ classes.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import CancelledError as ThreadCancelled
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache, partial
 from hashlib import sha256
 from inspect import isawaitable
-from threading import get_ident
 from time import time
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -25,13 +24,14 @@ from msgspec import Raw
 from msgspec.json import Decoder, decode
 
 from concertino.backend.interface import Context
-from concertino.errors import InvalidClientResponse, RpcError, Suspended, TimedOut
+from concertino.errors import INTERNAL_ERROR, InvalidClientResponse, RpcError, Suspended, TimedOut
 from concertino.jsonrpc.requests import OutgoingRequest
 from concertino.protocol.dialogue import Dialogue, downgrade_request, to_wire_request
 from concertino.protocol.request_profile import SessionRequest
 from concertino.protocol.seal import LIFETIME_S, Seal
 from concertino.protocol.session import Session
 from concertino.runtime.call_connection import CallConnection
+from concertino.runtime.thread_waits import wait_in_thread
 from concertino.schema.elicitation_form import form_of
 from concertino.schema.json_values import encode_finite
 from concertino.types.client_requests import (
@@ -63,6 +63,8 @@ __all__ = [
     "wait",
 ]
 
+log = logging.getLogger("concertino.host")
+
 KEY = "CONCERTINO_STATE_KEY"
 MIN_KEY_CHARACTERS = 32
 # How many characters of a client's answer an error repeats.
@@ -79,16 +81,20 @@ _decode_roots = Decoder(ListRootsResult).decode
 def process_seal() -> Seal:
     """Return the Seal of this process's states.
 
-    Its key is random, unless CONCERTINO_STATE_KEY is set. Raises ValueError for too short a key.
+    Its key is random, unless CONCERTINO_STATE_KEY is set. Raises RpcError if that is too short, so
+    that only the calls fail that ask their client.
     """
     text = os.environ.get(KEY)
     if text is None:
         return Seal(os.urandom(32), time, os.urandom)
     if len(text) < MIN_KEY_CHARACTERS:
-        raise ValueError(
-            f"CONCERTINO_STATE_KEY: expected at least {MIN_KEY_CHARACTERS} characters, "
-            f"got {len(text)}"
+        log.error(
+            "a client cannot be asked: %s: expected at least %d characters, got %d",
+            KEY,
+            MIN_KEY_CHARACTERS,
+            len(text),
         )
+        raise RpcError(INTERNAL_ERROR, "Internal error: the client could not be asked")
     return Seal(sha256(text.encode()).digest(), time, os.urandom)
 
 
@@ -205,29 +211,9 @@ def wait(
     awaitable: Awaitable[Any],
 ) -> Any:
     """Return what an awaitable gives, waiting in a thread. See Context.wait."""
-    if get_ident() == connection.thread:
-        if isinstance(awaitable, Coroutine):
-            awaitable.close()
-        raise RuntimeError(
-            "Context.wait is for `def` handlers, which run in a thread; write `await` instead"
-        )
-    future = asyncio.run_coroutine_threadsafe(_as_coroutine(awaitable), connection.loop)
-    waits = dialogue().thread_waits
-    waits.add(future)
-    # The call may have been cancelled before the future was added.
-    if not request.open:
-        future.cancel()
-    try:
-        return future.result()
-    except ThreadCancelled:
-        raise asyncio.CancelledError from None
-    finally:
-        waits.discard(future)
-
-
-# run_coroutine_threadsafe() takes coroutines only.
-async def _as_coroutine(awaitable: Awaitable[Any]) -> Any:
-    return await awaitable
+    return wait_in_thread(
+        awaitable, connection.loop, dialogue().thread_waits, lambda: not request.open
+    )
 
 
 # The methods of Context that ask one question each.

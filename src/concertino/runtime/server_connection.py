@@ -599,12 +599,8 @@ def _run_nothing(work: object, request: object) -> None:
 def _get_process_seal() -> Seal:
     """Return the seal of this process's states, made when a call first asks its client something.
 
-    Raises RpcError, for that call alone, when the key from the environment is unusable.
+    Raises RpcError when the key from the environment is unusable.
     """
     from concertino.runtime.client_questions import process_seal
 
-    try:
-        return process_seal()
-    except ValueError as exc:
-        log.error("a client cannot be asked: %s", exc)
-        raise RpcError(INTERNAL_ERROR, "Internal error: the client could not be asked") from None
+    return process_seal()

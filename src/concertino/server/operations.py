@@ -20,11 +20,9 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from concurrent.futures import CancelledError as ThreadCancelled
 from concurrent.futures import Future
 from functools import partial
 from inspect import Parameter, Signature
-from threading import get_ident
 from typing import Annotated, Any, Literal, TypeVar, Unpack, cast, overload
 
 from msgspec import Meta
@@ -32,6 +30,7 @@ from msgspec.json import encode
 
 from concertino.backend.interface import Context, ContextWrapper
 from concertino.errors import RegistrationError, ToolError
+from concertino.runtime.thread_waits import wait_in_thread
 from concertino.runtime.threads import Threads
 from concertino.schema.return_values import (
     InvalidResult,
@@ -370,39 +369,6 @@ class Operations:
         self._threads.close()
 
 
-class _LoopWaits:
-    """Lets the thread of a `def` handler wait for awaitables on the event loop."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._loop_thread = get_ident()
-        self._futures: set[Future[Any]] = set()
-
-    def cancel(self) -> None:
-        for future in tuple(self._futures):
-            future.cancel()
-
-    def wait(self, awaitable: Awaitable[T], is_cancelled: Callable[[], bool]) -> T:
-        """Run an awaitable on the loop and return its result; see Context.wait()."""
-        if self._loop_thread == get_ident():
-            if isinstance(awaitable, Coroutine):
-                awaitable.close()
-            raise RuntimeError(
-                "Context.wait is for `def` handlers, which run in a thread; write `await` instead"
-            )
-        future = asyncio.run_coroutine_threadsafe(_await(awaitable), self._loop)
-        self._futures.add(future)
-        # cancel() may have run just before the future was added.
-        if is_cancelled():
-            future.cancel()
-        try:
-            return future.result()
-        except ThreadCancelled:
-            raise asyncio.CancelledError from None
-        finally:
-            self._futures.discard(future)
-
-
 class _Operation:
     """One call of a tool that may take long.
 
@@ -425,7 +391,8 @@ class _Operation:
         self.message = message
         self.estimated_time = estimated_time
         self.done: tuple[float, float | None] | None = None
-        self.waits = _LoopWaits()
+        self.waits: set[Future[Any]] = set()
+        self.loop = asyncio.get_running_loop()
         self.context = _OperationContext(context, self)
         self.task: asyncio.Task[None]
         self.result: CallToolResult | None = None
@@ -443,7 +410,8 @@ class _Operation:
         if self.state == "in_progress":
             self.state = state
             self.task.cancel()
-            self.waits.cancel()
+            for wait in tuple(self.waits):
+                wait.cancel()
 
     def status(self) -> dict[str, Any]:
         """Return the result for a call of get_operation while the operation runs."""
@@ -508,7 +476,8 @@ class _OperationContext(ContextWrapper):
 
     def wait(self, awaitable: Awaitable[T]) -> T:
         """Wait as Context.wait() does, until the operation (not its call) is cancelled."""
-        return self._operation.waits.wait(awaitable, lambda: self.cancelled)
+        operation = self._operation
+        return wait_in_thread(awaitable, operation.loop, operation.waits, lambda: self.cancelled)
 
     async def _needs_the_call(self, *_: object, **__: object) -> Any:
         raise ToolError(
@@ -517,10 +486,6 @@ class _OperationContext(ContextWrapper):
         )
 
     ask = elicit = elicit_url = sample = roots = once = _needs_the_call
-
-
-async def _await(awaitable: Awaitable[T]) -> T:
-    return await awaitable
 
 
 async def _run_operation(
