@@ -137,3 +137,31 @@ def test_several_files_may_be_imported_at_once(folder: Path) -> None:
         process.initialize()
         assert tools(process, 1) == ["a_hello", "b_hello", "c_hello", "d_hello"]
         assert process.finish() == 0
+
+
+SERVED = {
+    "a folder": (["knowledge"], "Starting notes MCP server v1.2.3"),
+    "a folder with another": (["knowledge", "more"], "Starting notes MCP server v1.2.3"),
+    "a folder with a file": (["knowledge", "good.py"], "Starting notes MCP server v1.2.3"),
+}
+
+
+@pytest.mark.parametrize(("targets", "line"), SERVED.values(), ids=SERVED)
+def test_name_and_version_are_in_the_handshake_and_in_the_log(
+    folder: Path, targets: list[str], line: str
+) -> None:
+    for name in ("knowledge", "more"):
+        (folder / name / "prompts").mkdir(parents=True)
+    options = ["--name", "notes", "--version", "1.2.3"]
+    with serving(folder, *targets, *options) as process:
+        info = process.ask(INITIALIZE)["result"]["serverInfo"]
+        assert process.finish() == 0
+    assert (info["name"], info["version"]) == ("notes", "1.2.3")
+    assert line.encode() in process.stderr
+
+
+def test_a_python_file_names_itself(folder: Path) -> None:
+    with serving(folder, "good.py", "--version", "1.2.3") as process:
+        message = process.ask(INITIALIZE)["error"]["message"]
+        assert process.finish() == 1
+    assert "good.py: --name and --version are for folders" in message

@@ -58,6 +58,8 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--resources": VALUE,
         "--prompts": VALUE,
         "--scheme": VALUE,
+        "--name": VALUE,
+        "--version": VALUE,
         "--unix": VALUE,
         "--tcp": VALUE,
         "--allow-remote": FLAG,

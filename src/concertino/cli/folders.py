@@ -1,4 +1,4 @@
-"""Folders of Markdown as targets: `concertino serve DIR`, --resources, --prompts, --scheme.
+"""Folders of Markdown as targets: `concertino serve DIR`, and the options for it.
 
 The environment variables RESOURCES_PATH and PROMPTS_PATH name folders, too.
 """
@@ -14,6 +14,8 @@ from concertino.backend.interface import Backend
 from concertino.errors import RegistrationError, TargetError
 
 DEFAULT_SCHEME = "orchestr8"
+# As Server and Library have it by default.
+NO_VERSION = "0.0.0"
 
 
 class MissingFolders(TargetError):
@@ -24,11 +26,16 @@ class MissingFolders(TargetError):
 
 
 class LibraryOptions(Struct, frozen=True):
-    """The values of --resources, --prompts and --scheme. It is false if neither folder is set."""
+    """The values of the options for a library. It is false if neither folder is set.
+
+    name, version: what a library, or a composition of several targets, says of itself.
+    """
 
     resources: str | None = None
     prompts: str | None = None
     scheme: str | None = None
+    name: str | None = None
+    version: str | None = None
 
     def __bool__(self) -> bool:
         return self.resources is not None or self.prompts is not None
@@ -85,6 +92,12 @@ def make_library(target: str | None, options: LibraryOptions) -> Backend:
         paths = " and ".join(named)
         raise MissingFolders(f"a library: expected a folder, there is none at {paths}")
     try:
-        return Library(resources, prompts, scheme=options.scheme or DEFAULT_SCHEME)
+        return Library(
+            resources,
+            prompts,
+            scheme=options.scheme or DEFAULT_SCHEME,
+            name=options.name,
+            version=options.version or NO_VERSION,
+        )
     except RegistrationError as exc:
         raise TargetError(f"{target}: {exc}" if target else str(exc)) from None

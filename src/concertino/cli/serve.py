@@ -48,7 +48,21 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="store_true",
         help="with several targets: serve none if one cannot be imported or started",
     )
-    add_library_options(parser.add_argument_group("a folder of Markdown"))
+    folder = parser.add_argument_group("a folder of Markdown")
+    add_library_options(folder)
+    folder.add_argument(
+        "--name",
+        metavar="NAME",
+        help="name of the server, for clients and in the log; also for several targets (default: "
+        "the scheme, or the names of the targets)",
+    )
+    # args.version is that of the command without a subcommand.
+    folder.add_argument(
+        "--version",
+        dest="server_version",
+        metavar="VERSION",
+        help="version of the server; also for several targets (default 0.0.0)",
+    )
 
     sockets = parser.add_argument_group("sockets")
     add_repeatable(
@@ -88,7 +102,9 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
     """Serve the targets and end the process."""
     reject_usage: Callable[[str], NoReturn] = args.parser.error
     reject_extra_args(args, server)
-    options = LibraryOptions(args.resources, args.prompts, args.scheme)
+    options = LibraryOptions(
+        args.resources, args.prompts, args.scheme, args.name, args.server_version
+    )
     if not args.targets and not options and not folders_from_environment(os.environ):
         reject_usage("expected a target, --resources, --prompts, RESOURCES_PATH or PROMPTS_PATH")
     try:

@@ -22,15 +22,17 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from concertino.backend.interface import Backend, BackendWrapper, describe_non_backend
-from concertino.cli.folders import LibraryOptions, make_library
+from concertino.cli.folders import NO_VERSION, LibraryOptions, make_library
 from concertino.cli.main_block import run_main_block
 from concertino.errors import RegistrationError, TargetError
 from concertino.jsonrpc.limits import Limits
 from concertino.runtime import entry
 from concertino.runtime.entry import LoopFactory, RunCall
 from concertino.server.server import Server
+from concertino.types.results import Implementation
 
 if TYPE_CHECKING:
     from concertino.composition import ComposedBackend
@@ -62,7 +64,8 @@ def load_targets(
     A target without a name gets that of its file, module or folder. The arguments of a file's own
     run() apply to a single target only.
     options: apply to the one folder among the targets. If there is none, they make a library of
-    their own, called `library`. The URIs of several folders get the folders' names as schemes.
+    their own, called `library`. The URIs of several folders get the folders' names as schemes. Name
+    and version are those of the one folder, or of the composition.
     strict: load several targets one after the other now, and serve none if one fails. By default
     each is loaded in a thread when the composition starts, and one that fails is only reported.
     traceback: log the whole traceback of a target that fails then.
@@ -77,11 +80,17 @@ def load_targets(
     if not named:
         return LoadedTarget(make_library(None, options))
     if len(named) == 1 and not named[0][0] and (folders or not options):
+        if not folders and (options.name or options.version):
+            raise TargetError(
+                f"{targets[0]}: --name and --version are for folders and for several targets; here "
+                "they are arguments of Server(...)"
+            )
         return load_target(targets[0], options)
 
     from concertino.cli.loading_backend import LoadingBackend, Turn
     from concertino.composition import compose
 
+    whole, options = options, replace(options, name=None, version=None)
     turn: Turn | None = None
     parts: dict[str, Backend] = {}
     if options and not folders:
@@ -100,9 +109,10 @@ def load_targets(
             parts[name] = LoadingBackend(partial(turn.take, load), target, traceback=traceback)
     if "strict" in parts:
         raise TargetError("a target cannot have the name 'strict'; give it another: NAME=TARGET")
+    info = Implementation(whole.name or "+".join(parts), whole.version or NO_VERSION)
     try:
         # The check above has made sure that no part takes the place of the argument.
-        return LoadedTarget(compose(None, strict=strict, **cast("dict[str, Any]", parts)))
+        return LoadedTarget(compose(info, strict=strict, **cast("dict[str, Any]", parts)))
     except RegistrationError as exc:
         raise TargetError(f"{', '.join(targets)}: {exc}") from None
 
