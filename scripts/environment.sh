@@ -44,7 +44,7 @@ install() {
     fi
 
     # As users install it: not editable, bytecode compiled. So start-up times are true.
-    wanted=$(checksum pyproject.toml README.md LICENSE src)
+    wanted=$(checksum pyproject.toml README.md LICENSE src docs)
     if [ "$(cat "$venv/package.stamp" 2>/dev/null)" != "$wanted" ]; then
         "$venv/bin/python" -m pip install --quiet --no-deps --no-build-isolation --force-reinstall . || return
         echo "$wanted" >"$venv/package.stamp"

@@ -121,6 +121,7 @@ OPTIONS: dict[str, dict[str, str]] = {
     "certs issue": {"--host": VALUE, "--certs-dir": VALUE, "--days": VALUE},
     "certs show": {"--certs-dir": VALUE},
     "certs renew": {"--certs-dir": VALUE, "--days": VALUE},
+    "docs": {},
 }
 COMMANDS = {
     "": [
@@ -140,6 +141,7 @@ COMMANDS = {
         "bridge",
         "plugin",
         "certs",
+        "docs",
     ],
     "plugin": ["markdown", "sqlite"],
     "certs": ["init", "issue", "show", "renew"],

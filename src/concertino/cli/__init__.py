@@ -35,6 +35,7 @@ COMMANDS = {
     "bridge": ("bridge", "serve the plugins of a hub over stdin and stdout"),
     "plugin": ("plugin", "run a storage plugin: Markdown files or a database"),
     "certs": ("certs", "create, show and renew the certificates of a hub"),
+    "docs": ("docs", "show a page of the documentation"),
 }
 
 # Commands that an MCP client starts.

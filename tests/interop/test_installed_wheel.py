@@ -1,4 +1,4 @@
-"""Projects of `concertino new`, installed by pip and by uv from a wheel, as users do it."""
+"""The wheel as users install it: its documentation, and projects of `concertino new`."""
 
 from __future__ import annotations
 
@@ -75,3 +75,8 @@ def test_a_project_is_installed_and_tested_by_uv(
     folder = tmp_path if options else project
     call = ("call", "word_count", "text=to be", "--")
     assert run(folder, programs / "concertino", *call, *command, path=path) == "2\n"
+
+
+def test_the_documentation_is_in_the_wheel(tmp_path: Path, programs: Path) -> None:
+    page = (ROOT / "docs" / "tutorial" / "first-server.md").read_text()
+    assert run(tmp_path, programs / "concertino", "docs", "first-server") == page

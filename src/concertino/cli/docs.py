@@ -1,0 +1,126 @@
+"""`concertino docs [TOPIC]`: list the pages of the documentation, or show one.
+
+The pages are part of the wheel, so that they describe the version that is installed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import concertino
+from concertino.cli import UsageError
+from concertino.cli.page_layout import lay_out
+from concertino.cli.serving import reject_extra_args
+
+DESCRIPTION = (
+    "List the pages of the documentation, or show one: laid out and paged on a terminal, as "
+    "Markdown otherwise. Exit codes: 0 success, 2 usage."
+)
+
+# Folder -> the heading of its pages in the list.
+SECTIONS = {"tutorial": "Tutorials", "how-to": "How-to guides", "reference": "Reference"}
+WIDEST = 100
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of `concertino docs` to its parser."""
+    parser.add_argument(
+        "topic", metavar="TOPIC", nargs="?", help="page to show; without it, all are listed"
+    )
+
+
+def run(args: Namespace, server: Sequence[str]) -> int:
+    """Print the list or the page, and return the exit code."""
+    reject_extra_args(args, server)
+    pages = find_pages()
+    if args.topic is None:
+        _print(format_list(pages))
+        return 0
+    page = pages[find_topic(args.topic, pages)]
+    text = page.read_text(encoding="utf-8")
+    if not sys.stdout.isatty():
+        _print(text)
+        return 0
+
+    import pydoc
+
+    # As git has it: no pager for what fits the screen.
+    os.environ.setdefault("LESS", "FRX")
+    width = min(os.get_terminal_size(sys.stdout.fileno()).columns, WIDEST)
+    pydoc.pager(lay_out(text, width or WIDEST))
+    return 0
+
+
+def find_pages() -> dict[str, Path]:
+    """Return the pages by topic, in the order of the documentation's start page.
+
+    A topic is the name of a page's file; with its folder if two pages have the same name.
+    """
+    package = Path(concertino.__file__).parent
+    # In a checkout, the documentation is beside src.
+    folders = (package / "docs", package.parents[1] / "docs")
+    folder = next((path for path in folders if path.is_dir()), folders[0])
+    start = (folder / "README.md").read_text(encoding="utf-8")
+
+    def place(path: Path) -> int:
+        found = start.find(f"({path.parent.name}/{path.name}")
+        return len(start) if found < 0 else found
+
+    paths = [path for section in SECTIONS for path in (folder / section).glob("*.md")]
+    paths.sort(key=lambda path: (place(path), path))
+    names = [path.stem for path in paths]
+    return {
+        path.stem if names.count(path.stem) == 1 else f"{path.parent.name}/{path.stem}": path
+        for path in paths
+    }
+
+
+def find_topic(words: str, pages: Mapping[str, Path]) -> str:
+    """Return the topic that is meant. Raises UsageError, with topics that are like it."""
+    topic = words.lower().removesuffix(".md")
+    if topic in pages:
+        return topic
+    folder, _, name = topic.rpartition("/")
+    same = [
+        other
+        for other, path in pages.items()
+        if path.stem == name and folder in ("", path.parent.name)
+    ]
+    if len(same) == 1:
+        return same[0]
+    if same:
+        raise UsageError(f"there are several pages about {words}: {' and '.join(same)}")
+
+    from difflib import get_close_matches
+
+    near = [other for other in pages if name and name in other]
+    near += [other for other in get_close_matches(name, pages, 3, 0.7) if other not in near]
+    hint = f"did you mean {' or '.join(near[:3])}?" if near else "concertino docs lists all"
+    raise UsageError(f"there is no page {words!r}; {hint}")
+
+
+def format_list(pages: Mapping[str, Path]) -> str:
+    """Return a line for each page: its topic and its title."""
+    width = max(map(len, pages), default=0)
+    lines = ["concertino docs TOPIC shows a page."]
+    for section, heading in SECTIONS.items():
+        lines += ["", heading]
+        for topic, path in pages.items():
+            if path.parent.name == section:
+                with open(path, encoding="utf-8") as file:
+                    title = file.readline().lstrip("# ").strip()
+                lines.append(f"  {topic:{width}}  {title.replace('`', '')}")
+    return "\n".join(lines) + "\n"
+
+
+def _print(text: str) -> None:
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Nobody reads the rest. What is left in the buffer must not fail at the end either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

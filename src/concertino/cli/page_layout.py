@@ -1,0 +1,111 @@
+"""Lays out a page of Markdown for a terminal: paragraphs are wrapped, tables become lists."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from textwrap import wrap
+
+__all__ = ["lay_out"]
+
+FENCE = re.compile(r"\s*(```|~~~)")
+# The mark of a list item, and what its text is indented by.
+ITEM = re.compile(r"(\s*)([-*]|\d+\.)\s+")
+# A link or image; bare addresses stay as they are.
+LINK = re.compile(r"!?\[([^\]]+)\]\(([^)\s]+)\)")
+CELLS = re.compile(r"(?<!\\)\|")
+INDENT = "    "
+
+
+def lay_out(text: str, width: int) -> str:
+    """Return a page of Markdown for a terminal of this width.
+
+    Code is not changed. Of links within the documentation the text stays, of others the address
+    too.
+    """
+    lines: list[str] = []
+    for block in _blocks(text):
+        if FENCE.match(block[0]) or block[0].startswith("#"):
+            lines += block
+        elif block[0].lstrip().startswith("|"):
+            lines += _format_table(block, width)
+        else:
+            lines += _format_paragraph(block, width)
+    return "\n".join(lines) + "\n"
+
+
+def _blocks(text: str) -> Iterator[list[str]]:
+    """Yield runs of lines that belong together: a fence, a table, a list item, a paragraph."""
+    block: list[str] = []
+    fence = ""
+    for line in text.splitlines():
+        mark = FENCE.match(line)
+        if fence:
+            block.append(line)
+            fence = "" if mark and mark[1] == fence else fence
+            continue
+        if block and (mark or not _continues(line, block)):
+            yield block
+            block = []
+        block.append(line)
+        fence = mark[1] if mark else ""
+    if block:
+        yield block
+
+
+def _continues(line: str, block: list[str]) -> bool:
+    """Return whether a line belongs to the block before it."""
+    if _is_row(line):
+        return _is_row(block[0])
+    alone = not line.strip() or line.startswith("#") or ITEM.match(line) is not None
+    closed = not block[0].strip() or block[0].startswith("#") or FENCE.match(block[0]) is not None
+    return not (alone or closed or _is_row(block[0]))
+
+
+def _is_row(line: str) -> bool:
+    return line.lstrip().startswith("|")
+
+
+def _format_paragraph(block: list[str], width: int) -> list[str]:
+    """Return the lines of a paragraph or list item, wrapped."""
+    item = ITEM.match(block[0])
+    start = len(block[0]) - len(block[0].lstrip()) if item is None else item.end()
+    first = block[0][:start]
+    rest = " " * len(first)
+    words = " ".join(line.strip() for line in block)[len(first.lstrip()) :]
+    return _wrap(words, width, first, rest) or [""]
+
+
+def _format_table(rows: list[str], width: int) -> list[str]:
+    """Return each row of a table: its first cell, and the others indented below it."""
+    lines: list[str] = []
+    headings = _cells(rows[0])
+    # The second row separates the headings.
+    for row in rows[2:]:
+        name, *others = _cells(row)
+        lines += _wrap(name, width, "", INDENT)
+        for heading, cell in zip(headings[1:], others, strict=False):
+            label = f"{heading}: " if len(headings) > 2 and heading else ""
+            lines += _wrap(label + cell, width, INDENT, INDENT) if cell else []
+    return lines
+
+
+def _cells(row: str) -> list[str]:
+    return [cell.strip().replace("\\|", "|") for cell in CELLS.split(row.strip())[1:-1]]
+
+
+def _wrap(text: str, width: int, first: str, rest: str) -> list[str]:
+    plain = LINK.sub(_format_link, text)
+    return wrap(
+        plain,
+        width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _format_link(link: re.Match[str]) -> str:
+    text, address = link.groups()
+    return f"{text} ({address})" if address.startswith(("http:", "https:")) else text

@@ -1,0 +1,179 @@
+"""cli/docs.py, cli/page_layout.py: the pages of the documentation, in a pipe and on a terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+from concertino.cli import UsageError, main
+from concertino.cli.docs import find_pages, find_topic
+from concertino.cli.page_layout import lay_out
+
+DOCS = Path(__file__).parents[2] / "docs"
+FOLDERS = ("tutorial", "how-to", "reference")
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(["docs", *words])
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_the_list_has_every_page_and_fits_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = shown(capsys).splitlines()
+    assert max(map(len, lines)) <= 80
+    titles = [re.split(r"  +", line)[2] for line in lines if line.startswith("  ")]
+    pages = [
+        path.read_text().splitlines()[0] for name in FOLDERS for path in (DOCS / name).iterdir()
+    ]
+    assert sorted(titles) == sorted(page.removeprefix("# ").replace("`", "") for page in pages)
+    # In the order in which they are to be read.
+    assert titles.index("A first server") < titles.index("A first client")
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_topic_is_a_page_as_it_is(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = sorted((DOCS / folder).glob("*.md"))
+    assert paths
+    for path in paths:
+        assert shown(capsys, f"{folder}/{path.stem}") == path.read_text()
+
+
+def test_a_name_is_enough_if_there_is_one_page_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(capsys, "Sockets.md").startswith("# Serve over sockets\n")
+
+
+@pytest.mark.parametrize(
+    ("topic", "message"),
+    [
+        ("guards", "there are several pages about guards: how-to/guards and reference/guards"),
+        ("guard", "there is no page 'guard'; did you mean how-to/guards or reference/guards?"),
+        ("trobleshooting", "there is no page 'trobleshooting'; did you mean troubleshooting?"),
+        ("how-to/socket", "there is no page 'how-to/socket'; did you mean sockets?"),
+        ("xyzzy", "there is no page 'xyzzy'; concertino docs lists all"),
+        ("", "there is no page ''; concertino docs lists all"),
+    ],
+)
+def test_an_unknown_topic_names_those_that_are_like_it(topic: str, message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        find_topic(topic, find_pages())
+    assert str(error.value) == message
+
+
+def run_on_terminal(columns: int, **env: str) -> str:
+    """Return what `concertino docs sockets` writes to a terminal."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, columns))
+    words = [sys.executable, "-m", "concertino", "docs", "sockets"]
+    environment = {**os.environ, "TERM": "xterm", **env}
+    process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    chunks: list[bytes] = []
+    try:
+        while chunk := os.read(ours, 65536):
+            chunks.append(chunk)
+    # Linux reports the end of a terminal as an error.
+    except OSError:
+        pass
+    os.close(ours)
+    assert process.wait(20) == 0
+    return b"".join(chunks).decode().replace("\r\n", "\n")
+
+
+def test_a_terminal_gets_the_page_through_a_pager_in_its_width() -> None:
+    text = run_on_terminal(60, PAGER="sed 's/^/| /'")
+    lines = text.splitlines()
+    assert lines[0] == "| # Serve over sockets"
+    outside_code = "\n".join(lines).split("| ```")[::2]
+    assert max(len(line) for part in outside_code for line in part.splitlines()) <= 62
+
+
+def test_a_reader_that_stops_early_is_no_error() -> None:
+    words = [sys.executable, "-m", "concertino", "docs", "command-line"]
+    done = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert done.stdout
+    assert done.stderr
+    done.stdout.close()
+    assert done.stderr.read() == b""
+    assert done.wait(20) == 0
+    done.stderr.close()
+
+
+PAGE = """\
+# A title that is longer than the terminal is wide
+
+One paragraph
+in two lines, with [a link](other.md#place) and [another](https://example.com/a).
+
+- an item that goes on
+  in a second line
+- a second item
+1. numbered
+
+| name | effect |
+|---|---|
+| `--a` | one thing \\| another, in many words |
+
+| name | type | effect |
+|---|---|---|
+| a | int | |
+| b | str | [see](x.md) |
+
+```sh
+a line of code that is longer than the terminal is wide   stays
+# as it is
+```
+
+After it.
+"""
+LAID_OUT = """\
+# A title that is longer than the terminal is wide
+
+One paragraph in two lines, with a link
+and another (https://example.com/a).
+
+- an item that goes on in a second line
+- a second item
+1. numbered
+
+`--a`
+    one thing | another, in many words
+
+a
+    type: int
+b
+    type: str
+    effect: see
+
+```sh
+a line of code that is longer than the terminal is wide   stays
+# as it is
+```
+
+After it.
+"""
+
+
+def test_a_page_is_laid_out_for_a_terminal() -> None:
+    assert lay_out(PAGE, 40) == LAID_OUT
+
+
+def test_what_is_laid_out_has_all_words_of_the_page() -> None:
+    for path in find_pages().values():
+        text = path.read_text()
+        words = set(re.findall(r"[A-Za-z]{4,}", re.sub(r"\]\([^)]*\)", "]", text)))
+        missing = words - set(re.findall(r"[A-Za-z]{4,}", lay_out(text, 80)))
+        headings = {
+            word
+            for line in re.findall(r"^\|.*(?=\n\|[-:| ]+\|$)", text, re.MULTILINE)
+            for word in re.findall(r"[A-Za-z]{4,}", line)
+        }
+        assert missing <= headings, path
