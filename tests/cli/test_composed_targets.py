@@ -95,10 +95,9 @@ def test_a_part_that_fails_is_reported_and_the_others_are_served(folder: Path) -
         process.initialize()
         assert tools(process, 1) == ["good_hello"]
         assert text_of(process.ask(call(2, "good_hello"))) == "hello"
-        assert process.ask(call(3, "broken_anything"))["error"] == {
-            "code": -32603,
-            "message": REASON,
-        }
+        error = process.ask(call(3, "broken_anything"))["error"]
+        assert error["code"] == -32603
+        assert error["message"].startswith(REASON)
         assert process.finish() == 0
         assert REASON.encode() in process.stderr
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import subprocess
 import time
+import venv
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from stdio.harness import (
     INITIALIZE,
@@ -17,6 +21,8 @@ from stdio.harness import (
     request,
     script,
 )
+
+import concertino
 
 SECRET = "c4n4ry-7f3a91-do-not-show"
 SERVE = ["-m", "concertino", "serve"]
@@ -27,27 +33,28 @@ SERVER = "from concertino import Server\nserver = Server('broken')\n"
 AT_IMPORT: Mapping[str, tuple[str, str]] = {
     "a module that is not installed": (
         "import os\n\nimport no_such_module_here\nfrom concertino import Server\n",
-        "cannot start: ModuleNotFoundError: No module named 'no_such_module_here' (server.py:3)",
+        r"cannot start: ModuleNotFoundError: No module named 'no_such_module_here' \(server.py:3\);"
+        r" install the package that has it: .*pip install .*PACKAGE",
     ),
     "a syntax error": (
         "x = 1\ndef broken(:\n",
-        "cannot start: SyntaxError: invalid syntax (server.py, line 2)",
+        r"cannot start: SyntaxError: invalid syntax \(server.py, line 2\)",
     ),
     "a missing variable": (
         "import os\nkey = os.environ['NO_SUCH_VARIABLE']\n",
-        "cannot start: KeyError: 'NO_SUCH_VARIABLE' (server.py:2)",
+        r"cannot start: KeyError: 'NO_SUCH_VARIABLE' \(server.py:2\)",
     ),
     "an exit": (
         "import sys\nsys.exit('set API_HOST first')\n",
-        "cannot start: SystemExit: set API_HOST first (server.py:2)",
+        r"cannot start: SystemExit: set API_HOST first \(server.py:2\)",
     ),
     "a secret": (
         "import os\nraise RuntimeError('bad key ' + os.environ['MY_TOKEN'])\n",
-        "cannot start: RuntimeError: bad key [REDACTED] (server.py:2)",
+        r"cannot start: RuntimeError: bad key \[REDACTED\] \(server.py:2\)",
     ),
     "no server": (
         "x = 1\n",
-        "cannot start: {path}: no concertino.Server found at its top level",
+        r"cannot start: {path}: no concertino.Server found at its top level",
     ),
 }
 AT_START: Mapping[str, tuple[str, str]] = {
@@ -138,8 +145,54 @@ def test_a_file_that_cannot_be_imported_is_said(kind: str, opener: str, tmp_path
     path.write_text(source)
     with Process([*SERVE, str(path)], env={"MY_TOKEN": SECRET}) as process:
         error = answer_of(process, OPENERS[opener])
-        assert error["message"] == expected.format(path=path)
+        assert re.fullmatch(expected.format(path=re.escape(str(path))), error["message"]), error
         assert re.search(rb"\[ERROR\]", process.stderr)
+
+
+def test_in_an_environment_of_uvx_a_missing_module_names_interpreter_and_option(
+    tmp_path: Path,
+) -> None:
+    # As `uvx` makes it: without pip, two folders below the tag of a cache.
+    environment = tmp_path / "archive-v0" / "k3J"
+    venv.create(environment)
+    (tmp_path / "CACHEDIR.TAG").touch()
+    (tmp_path / "server.py").write_text("import no_such_module_here\n")
+    python = environment / "bin" / "python"
+    packages = [Path(module.__file__ or "").parents[1] for module in (concertino, msgspec)]
+    done = subprocess.run(
+        [python, *SERVE, "server.py"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": os.pathsep.join(map(str, packages))},
+        input=json.dumps(INITIALIZE) + "\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    expected = (
+        "ModuleNotFoundError: No module named 'no_such_module_here' (server.py:1);"
+        f" {python} runs this server: add --with PACKAGE to the uvx or uv run command,"
+        " where PACKAGE is the one that has it"
+    )
+    assert json.loads(done.stdout)["error"]["message"] == f"cannot start: {expected}"
+    assert f"Failed to start server: importing server.py: {expected}\n" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("import os.no_such_part\n", "No module named 'os.no_such_part'; 'os' is not a package"),
+        ("raise ModuleNotFoundError('without a name')\n", "without a name"),
+    ],
+    ids=["a part of a module that is there", "a name that is not known"],
+)
+def test_a_module_that_no_package_would_bring_is_told_without_a_hint(
+    source: str, reason: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "server.py"
+    path.write_text(source)
+    with Process([*SERVE, str(path)]) as process:
+        error = answer_of(process, INITIALIZE)
+        assert error["message"] == f"cannot start: ModuleNotFoundError: {reason} (server.py:1)"
 
 
 @pytest.mark.parametrize("way", ["script", "serve"])

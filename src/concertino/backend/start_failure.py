@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import cast
 
 from concertino.errors import ConcertinoError, TargetError
 from concertino.excerpts import shorten
+from concertino.installation import install_package, runs_in_uv_cache
 from concertino.logs.formats import escape_controls
 from concertino.logs.redact import refresh
 
-__all__ = ["describe_failure", "format_location", "start_failure_text"]
+__all__ = ["describe_failure", "describe_raised", "start_failure_text"]
 
 MAX_CHARS = 1000
 # Code in these folders is not the user's: a line of it would explain nothing.
@@ -35,27 +37,56 @@ def start_failure_text(failure: BaseException | str) -> str:
 
 
 def describe_failure(exc: BaseException) -> str:
-    """Return the type of an exception, its text, and the user's line that raised it.
+    """Return the text of describe_raised(), for a group that of its first exception.
 
-    For a group, those of its first exception. Errors whose text is written for the user, as that of
+    Errors whose text is written for the user, as that of
     a TargetError is, are described by it alone.
     """
     while isinstance(exc, BaseExceptionGroup):
         # BaseExceptionGroup is generic.
         exc = cast("BaseException", exc.exceptions[0])
-    try:
-        text = str(exc)
-    except Exception:
-        # Its class is the user's.
-        text = ""
+    text = _text(exc)
     if text and type(exc) in (TargetError, ConcertinoError):
         # The error of a part, whose place is in the cause.
-        return text if exc.__cause__ is None else f"{text}{format_location(exc.__cause__)}"
-    name = type(exc).__name__
-    return f"{name}: {text}{format_location(exc)}" if text else f"{name}{format_location(exc)}"
+        return text if exc.__cause__ is None else f"{text}{_location(exc.__cause__)}"
+    return describe_raised(exc)
 
 
-def format_location(exc: BaseException) -> str:
+def describe_raised(exc: BaseException) -> str:
+    """Return the type of an exception, its text, and the user's line that raised it.
+
+    For a missing module also how to install it.
+    """
+    text = _text(exc)
+    hint = _installation_hint(exc) if isinstance(exc, ModuleNotFoundError) else ""
+    return f"{type(exc).__name__}{text and f': {text}'}{_location(exc)}{hint}"
+
+
+def _text(exc: BaseException) -> str:
+    try:
+        return str(exc)
+    except Exception:
+        # Its class is the user's.
+        return ""
+
+
+def _installation_hint(exc: ModuleNotFoundError) -> str:
+    """Return how to install a missing package for the running interpreter, after a semicolon.
+
+    Empty if the module belongs to a package that is there. A module's name is not always that of
+    its package, and another package with that name may do anything, so none is guessed.
+    """
+    if not exc.name or exc.name.partition(".")[0] in sys.modules:
+        return ""
+    step = install_package("PACKAGE")
+    if runs_in_uv_cache():
+        hint = f"{sys.executable} runs this server: {step}, where PACKAGE is the one that has it"
+    else:
+        hint = f"install the package that has it: {step}"
+    return f"; {hint}"
+
+
+def _location(exc: BaseException) -> str:
     """Return where an exception was raised, as " (file.py:3)"; empty for a SyntaxError.
 
     This is the last line that belongs to no library, since a line in a library would tell the user

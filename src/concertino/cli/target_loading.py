@@ -45,14 +45,14 @@ def load_or_exit(
         exit_process(FAILED if frontend.refuse(exc) else USAGE, frontend.writer)
     # The code of a target may raise anything, SystemExit included.
     except BaseException as exc:
-        from concertino.backend.start_failure import format_location
+        from concertino.backend.start_failure import describe_raised
 
         # The target may have put secrets into os.environ; they must not be logged.
         refresh()
         log.error(
             "Failed to start server: importing %s: %s",
             " ".join(targets),
-            f"{type(exc).__name__}: {exc}{format_location(exc)}",
+            describe_raised(exc),
             exc_info=exc if traceback else None,
         )
         if not traceback:
