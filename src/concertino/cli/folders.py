@@ -6,7 +6,6 @@ The environment variables RESOURCES_PATH and PROMPTS_PATH name folders, too.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
 from msgspec import Struct
 
@@ -41,16 +40,16 @@ class LibraryOptions(Struct, frozen=True):
         return self.resources is not None or self.prompts is not None
 
 
-def folders_from_environment(environment: Mapping[str, str]) -> LibraryOptions:
+def folders_from_environment() -> LibraryOptions:
     """Return the folders that RESOURCES_PATH and PROMPTS_PATH name."""
     # An empty variable counts as unset.
     return LibraryOptions(
-        environment.get("RESOURCES_PATH") or None, environment.get("PROMPTS_PATH") or None
+        os.environ.get("RESOURCES_PATH") or None, os.environ.get("PROMPTS_PATH") or None
     )
 
 
 def find_library_folders(
-    target: str | None, options: LibraryOptions, environment: Mapping[str, str] = os.environ
+    target: str | None, options: LibraryOptions
 ) -> tuple[str | None, str | None]:
     """Return the folders of a library's resources and prompts; None for one that it does not have.
 
@@ -59,7 +58,7 @@ def find_library_folders(
     does not publish its content. Raises TargetError for a target that holds neither.
     """
     if target is None:
-        found = folders_from_environment(environment)
+        found = folders_from_environment()
         return options.resources or found.resources, options.prompts or found.prompts
     if not os.path.isdir(target):
         raise TargetError(f"{target}: expected a folder")

@@ -105,7 +105,7 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
     options = LibraryOptions(
         args.resources, args.prompts, args.scheme, args.name, args.server_version
     )
-    if not args.targets and not options and not folders_from_environment(os.environ):
+    if not args.targets and not options and not folders_from_environment():
         reject_usage("expected a target, --resources, --prompts, RESOURCES_PATH or PROMPTS_PATH")
     try:
         guard = make_guard(args)

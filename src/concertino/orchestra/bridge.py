@@ -52,7 +52,6 @@ class Bridge(HubBackend):
         certificates: Certificates | None = None,
         *,
         connected: Callable[[str], None] | None = None,
-        look_s: float = LOOK_S,
     ) -> None:
         super().__init__(self._ask_over_link, self._forward_over_link)
         self.address = address
@@ -60,7 +59,6 @@ class Bridge(HubBackend):
             open_link, address, certificates=certificates, name=NAME, expects="orchestrator"
         )
         self._connected = connected
-        self._look_s = look_s
         self._hub: ReconnectingLink
         # The current connection of the reconnecting link, or its last one while it is down.
         self._link: ForwardingConnection
@@ -115,7 +113,7 @@ class Bridge(HubBackend):
         """Fetch the lists when the hub is reached, and every few seconds while it is."""
         while True:
             try:
-                await asyncio.wait_for(self._look_now.wait(), self._look_s)
+                await asyncio.wait_for(self._look_now.wait(), LOOK_S)
             except TimeoutError:
                 pass
             self._look_now.clear()

@@ -16,7 +16,7 @@ import fcntl
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from concertino.jsonrpc.limits import Limits
@@ -114,14 +114,13 @@ class StdioConnection(PipeConnection):
         self,
         descriptors: StdioDescriptors,
         limits: Limits,
-        environment: Mapping[str, str] = os.environ,
     ) -> None:
         facts = {"transport": "stdio", "parent": os.getppid()}
         super().__init__(descriptors.reading, descriptors.writing, limits, facts)
         self.reading = self._in
         self.ending: Callable[[], object] = _do_nothing
         self.has_failed = False
-        self._ignores_parent = environment.get("CONCERTINO_ORPHAN") == "stay"
+        self._ignores_parent = os.environ.get("CONCERTINO_ORPHAN") == "stay"
         self._parent_fd = -1
         self._timer: asyncio.TimerHandle | None = None
         os.register_at_fork(after_in_child=self._on_fork)
