@@ -337,3 +337,60 @@ def test_importing_the_package_loads_nothing_that_is_not_used() -> None:
         check=True,
     )
     assert not {"asyncio", "msgspec", "argparse", "typing_extensions"} & set(done.stdout.split())
+
+
+# A stdout that cannot be written
+
+PRINTING = {
+    "help": ["--help"],
+    "a command's help": ["serve", "--help"],
+    "a subcommand's help": ["certs", "show", "--help"],
+    "versions": ["--version"],
+    "lint": ["lint", "FOLDER", "--json"],
+    "search": ["search", "FOLDER", "word"],
+    "manifest": ["plugin", "sqlite", "--manifest"],
+    "new": ["new", "project"],
+}
+
+
+@pytest.mark.parametrize("buffered", [True, False], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize("words", PRINTING.values(), ids=PRINTING)
+def test_a_stdout_that_cannot_be_written_is_said_and_is_no_success(
+    words: list[str], buffered: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "resources").mkdir()
+    (tmp_path / "resources" / "a.md").write_text("# A word\n\nText.\n")
+    command = [word.replace("FOLDER", str(tmp_path)) for word in words]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "concertino", *command],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": SRC, "PYTHONUNBUFFERED": "" if buffered else "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=30,
+            check=False,
+        )
+    said = done.stderr.decode().splitlines()
+    assert done.returncode == 1, said
+    name = f"concertino {words[0]}" if words[0][0] != "-" else "concertino"
+    assert said[-1] == f"{name}: stdout: No space left on device"
+    assert "Traceback" not in done.stderr.decode()
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["lint", "--help"]])
+def test_help_whose_reader_is_gone_needs_no_words(words: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "concertino", *words],
+        env={**os.environ, "PYTHONPATH": SRC, "PYTHONUNBUFFERED": ""},
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        timeout=30,
+        check=False,
+    )
+    os.close(writing)
+    assert b"No space" not in done.stderr
+    assert b"stdout:" not in done.stderr

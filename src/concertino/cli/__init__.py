@@ -7,8 +7,10 @@ not wait for the imports of the others.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from concertino.loading import load
@@ -50,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
     arguments: those of the process by default. Exit codes: 0 success, 1 failure, 2 usage; some
     commands have more. A failure is reported on stderr: in words, or with --json as one line of
-    JSON.
+    JSON. A stdout that cannot be written is a failure, unless it is a closed pipe.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     # argparse would take options of the server's command for our own.
@@ -61,12 +63,35 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     name = _pop_command(words)
     as_json = "--json" in words
     try:
-        sys.exit(_run(name, words, server))
+        try:
+            sys.exit(_run(name, words, server))
+        finally:
+            # Here and not at the interpreter's end, which would not give the exit code 1.
+            _flush_stdout()
     except CommandFailure as exc:
-        command = name if name in COMMANDS else ""
-        load("concertino.cli.failures").report(exc, command, as_json=as_json)
-        is_told = exc.code == "usage" and name in STDIO_COMMANDS and _tell_client(exc, words)
-        sys.exit(FAILED if is_told else exc.exit_code)
+        failure = exc
+    except OSError as exc:
+        # The commands report files themselves.
+        if isinstance(exc, BrokenPipeError) or exc.filename is not None:
+            raise
+        failure = CommandFailure(f"stdout: {exc.strerror}")
+        # Python would try again, and fail, to write what is left in the buffer.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    command = name if name in COMMANDS else ""
+    load("concertino.cli.failures").report(failure, command, as_json=as_json)
+    is_told = failure.code == "usage" and name in STDIO_COMMANDS and _tell_client(failure, words)
+    sys.exit(FAILED if is_told else failure.exit_code)
+
+
+def _flush_stdout() -> None:
+    """Write what is buffered. Raises OSError, but not for a reader that went away."""
+    # Any: it is None if descriptor 1 is closed.
+    stdout: Any = sys.stdout
+    try:
+        if stdout is not None and not stdout.closed:
+            stdout.flush()
+    except BrokenPipeError:
+        pass
 
 
 def _pop_command(words: list[str]) -> str:
@@ -173,6 +198,12 @@ def _tell_client(error: CommandFailure, words: Sequence[str]) -> bool:
 
 
 class _Parser(argparse.ArgumentParser):
+    def print_help(self, file: Any = None) -> None:
+        """Write the help. Raises OSError, which argparse would ignore, if that is impossible."""
+        # No stdout if descriptor 1 is closed.
+        with suppress(BrokenPipeError):
+            (file or sys.stdout or sys.stderr).write(self.format_help())
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, f"`{self.prog} --help` shows all arguments and options")
 
