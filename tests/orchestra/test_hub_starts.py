@@ -15,7 +15,7 @@ from orchestra.test_embedded_hub import ENVIRONMENT, client_of, command, text_of
 
 from concertino import Client, ServerParameters
 from concertino.orchestra import hub as hub_module
-from concertino.orchestra import plugin_run
+from concertino.orchestra import plugin_process, plugin_run
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.hub import Hub
 from concertino.orchestra.plugin_pb2 import ListToolsRequest, PluginRequest
@@ -67,6 +67,23 @@ async def test_over_quic_too_although_plugins_start_one_by_one(
     async with asyncio.timeout(SOON_S), client_of(str(path)) as client:
         assert await text_of(client, "greet", name="Ada") == (False, "Hello, Ada!")
         assert [tool.name for tool in await client.list_tools()] == ["greet"]
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["before", "after"])
+@on_a_loop
+async def test_nor_for_one_over_quic_that_computes_for_ever(
+    folder: Path, certificates: Certificates, is_first: bool
+) -> None:
+    (folder / "busy.py").write_text("while True: pass\n")
+    plugins = [
+        entry("busy", "busy.py", socket=False),
+        sdk(folder, "tools.greeter", GREETER, socket=False),
+    ]
+    path = written(
+        folder, *(plugins if is_first else plugins[::-1]), certs_dir=str(certificates.folder)
+    )
+    async with asyncio.timeout(SOON_S), client_of(str(path)) as client:
+        assert await text_of(client, "greet", name="Ada") == (False, "Hello, Ada!")
 
 
 @on_a_loop
@@ -182,7 +199,11 @@ async def answer(request, peer):
 
 
 @on_a_loop
-async def test_plugins_over_quic_start_one_by_one_in_the_order_of_the_file(folder: Path) -> None:
+async def test_plugins_over_quic_start_one_by_one_in_the_order_of_the_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # These programs in Python use more processor time before they are ready than those in Go.
+    monkeypatch.setattr(plugin_process, "NEXT_S", 60)
     certificates = certified(folder)
     ids = ["c", "a", "d", "b"]
     path = written(

@@ -276,7 +276,10 @@ class Hub:
         plugins = [*self.plugins.values()]
         later = plugins[plugins.index(provider) + 1 :]
         return any(
-            plugin.uses_quic and not plugin.first_start.is_settled.is_set() for plugin in later
+            plugin.uses_quic
+            and not plugin.first_start.is_late
+            and not plugin.first_start.is_settled.is_set()
+            for plugin in later
         )
 
     async def _wait_settled(self, peer: RemotePeer | None = None) -> None:

@@ -9,10 +9,13 @@ Source: proc(5), /proc/PID/task/TID/stat and children.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-__all__ = ["wait_until_idle"]
+from msgspec import Struct
+
+__all__ = ["wait_until_idle", "watch_work"]
 
 # Between two looks at the processes.
 SAMPLE_S = 0.025
@@ -21,6 +24,7 @@ UNKNOWN_S = 2.0
 # Running, or waiting for a disk.
 _BUSY_STATES = "RD"
 _HAS_PROC = Path("/proc/self/task").is_dir()
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 async def wait_until_idle(pid: int, for_s: float) -> None:
@@ -36,26 +40,44 @@ async def wait_until_idle(pid: int, for_s: float) -> None:
     last: int | None = None
     while looks < looks_needed:
         await asyncio.sleep(SAMPLE_S)
-        used = _processor_time(pid)
-        looks = looks + 1 if used is not None and used == last else 0
-        last = used
+        work = _work_of(pid)
+        looks = looks + 1 if not work.is_busy and work.ticks == last else 0
+        last = work.ticks
 
 
-def _processor_time(pid: int) -> int | None:
-    """Return the ticks that a process and its descendants have used; None if one is busy now."""
-    used = 0
+async def watch_work(pid: int, on_look: Callable[[float], None]) -> None:
+    """Call on_look(), until cancelled, with the processor time of a process and its descendants.
+
+    Its argument is in seconds. Where there is no /proc, the time since the beginning is passed.
+    """
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    while True:
+        await asyncio.sleep(SAMPLE_S)
+        on_look(_work_of(pid).ticks / _TICKS_PER_S if _HAS_PROC else loop.time() - began)
+
+
+class _Work(Struct, frozen=True):
+    """The ticks that a process and its descendants have used, and whether one is busy now."""
+
+    ticks: int
+    is_busy: bool
+
+
+def _work_of(pid: int) -> _Work:
+    ticks, is_busy = 0, False
     for task in _tasks(pid):
         try:
             # The command may contain spaces and parentheses.
             state, *fields = (task / "stat").read_text("latin-1").rpartition(") ")[2].split()
         # The thread has ended, which is work too.
         except (OSError, ValueError):
-            return None
-        if state in _BUSY_STATES:
-            return None
+            is_busy = True
+            continue
+        is_busy = is_busy or state in _BUSY_STATES
         # utime and stime
-        used += int(fields[10]) + int(fields[11])
-    return used
+        ticks += int(fields[10]) + int(fields[11])
+    return _Work(ticks, is_busy)
 
 
 def _tasks(pid: int) -> Iterator[Path]:

@@ -37,6 +37,11 @@ State = Literal["waiting", "starting", "running", "backing-off", "stopping", "st
 
 # The pause before a new start: doubled each time.
 FIRST_S, LONGEST_S = 0.5, 60.0
+# Processor time that a plugin over QUIC may use before it is ready: then the next one starts, and
+# calls that another plugin can answer do not wait for it. Programs in Go, which may depend on the
+# order of starts, use 0.03 s, and ours over QUIC 0.2 s.
+NEXT_S = 0.1
+LATE_S = 0.4
 # A run of this length resets the pause.
 STEADY_S = 60.0
 # Time for the answer to a shutdown, and for pending calls after it.
@@ -48,10 +53,13 @@ class FirstStart:
 
     is_over: it succeeded, failed, or waits for a dependency that failed. has_run: the plugin has
     been running at least once. is_settled: it is over, or the plugin waits for something (see
-    idleness.py), so that others should not wait for it.
+    idleness.py), so that others should not wait for it. lets_next_start: it is settled, or the
+    plugin has computed for NEXT_S, and is still not ready. is_late: the same, for LATE_S.
     """
 
     def __init__(self) -> None:
+        self.lets_next_start = asyncio.Event()
+        self.is_late = False
         self.is_settled = asyncio.Event()
         self.is_over = asyncio.Event()
         self.has_run = asyncio.Event()
@@ -61,7 +69,7 @@ class PluginProcess:
     """A plugin, its current run, and its state. Made and used on one event loop. Next: start().
 
     dependencies: plugins that must have run before this one is started for the first time.
-    previous: the plugin whose first start must be settled before.
+    previous: the plugin whose first start must let it start.
     on_change: called when its state, its tools or its prompts have changed, and when its first
     start is settled or over.
     reason: why it is not running.
@@ -235,11 +243,20 @@ class PluginProcess:
                 self._end_first_start()
                 await first_start.has_run.wait()
         if self._previous is not None:
-            await self._previous.first_start.is_settled.wait()
+            await self._previous.first_start.lets_next_start.wait()
 
     def _settle(self) -> None:
         self.first_start.is_settled.set()
+        self.first_start.lets_next_start.set()
         self._on_change()
+
+    def _on_work(self, used_s: float) -> None:
+        """Hold up others no longer if it computes for long without being ready."""
+        if used_s >= NEXT_S:
+            self.first_start.lets_next_start.set()
+        if used_s >= LATE_S and not self.first_start.is_late:
+            self.first_start.is_late = True
+            self._on_change()
 
     def _end_first_start(self) -> None:
         self.first_start.is_over.set()
@@ -248,7 +265,7 @@ class PluginProcess:
     async def _start(self, environment: HubEnvironment) -> bool:
         """Start a run. Returns whether it succeeded; if not, the reason is set."""
         try:
-            tools, prompts = await self._run.start(environment, self._settle)
+            tools, prompts = await self._run.start(environment, self._settle, self._on_work)
         except (ConcertinoError, OSError, ValueError) as exc:
             self._set_state("backing-off", await self._run.exit_reason() or str(exc))
             return False

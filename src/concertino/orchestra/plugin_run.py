@@ -21,7 +21,7 @@ from concertino.errors import ConcertinoError, Disconnected, ProtocolError, Time
 from concertino.logs.redact import learn
 from concertino.orchestra.authority import ensure
 from concertino.orchestra.certificates import Certificates
-from concertino.orchestra.idleness import wait_until_idle
+from concertino.orchestra.idleness import wait_until_idle, watch_work
 from concertino.orchestra.link import open_link
 from concertino.orchestra.plugin_main import HUB_PID
 from concertino.orchestra.plugin_messages import (
@@ -117,14 +117,18 @@ class PluginRun:
         return None if self._child is None else self._child.pid
 
     async def start(
-        self, environment: HubEnvironment, on_idle: Callable[[], None]
+        self,
+        environment: HubEnvironment,
+        on_idle: Callable[[], None],
+        on_work: Callable[[float], None],
     ) -> tuple[list[ToolDefinition], list[PromptDefinition]]:
         """Take all steps of the start. Returns the plugin's tools and prompts.
 
-        on_idle: called if it waits for something, see idleness.py.
+        on_idle: called if it waits for something, see idleness.py. on_work: called again and again
+        before READY with the processor time that it has used, in seconds.
         Raises ConcertinoError, OSError, ValueError.
         """
-        self.address = await self._wait_ready(environment, on_idle)
+        self.address = await self._wait_ready(environment, on_idle, on_work)
         exited = self.exited
         assert exited is not None
         introduction = asyncio.get_running_loop().create_task(self._introduce(environment))
@@ -143,7 +147,12 @@ class PluginRun:
                 introduction.cancel()
                 await asyncio.wait((introduction,))
 
-    async def _wait_ready(self, environment: HubEnvironment, on_idle: Callable[[], None]) -> str:
+    async def _wait_ready(
+        self,
+        environment: HubEnvironment,
+        on_idle: Callable[[], None],
+        on_work: Callable[[float], None],
+    ) -> str:
         """Start the process, wait for READY, and return the address in it. Raises as start()."""
         time = asyncio.get_running_loop().time
         # One that does nothing does not slow others down either, so it leaves its place to them.
@@ -153,6 +162,7 @@ class PluginRun:
             exited = self.exited
             assert exited is not None
             idle = self._watch_idleness(IDLE_S if self._settings.entry.socket else QUIC_IDLE_S)
+            work = self._watch_work(on_work)
             try:
                 await asyncio.wait(
                     (output.ready, exited, idle),
@@ -161,6 +171,7 @@ class PluginRun:
                 )
             finally:
                 idle.cancel()
+                work.cancel()
         if not output.ready.done() and not exited.done() and (left := until - time()) > 0:
             on_idle()
             await asyncio.wait(
@@ -179,6 +190,10 @@ class PluginRun:
     def _watch_idleness(self, for_s: float) -> asyncio.Task[None]:
         assert self._child is not None
         return asyncio.get_running_loop().create_task(wait_until_idle(self._child.pid, for_s))
+
+    def _watch_work(self, on_work: Callable[[float], None]) -> asyncio.Task[None]:
+        assert self._child is not None
+        return asyncio.get_running_loop().create_task(watch_work(self._child.pid, on_work))
 
     def _spawn(self, environment: HubEnvironment) -> tuple[str, PluginOutput]:
         """Start the process. Returns the address at which it must listen, and its output."""
