@@ -374,8 +374,7 @@ def test_a_stdout_that_cannot_be_written_is_said_and_is_no_success(
         )
     said = done.stderr.decode().splitlines()
     assert done.returncode == 1, said
-    name = f"concertino {words[0]}" if words[0][0] != "-" else "concertino"
-    assert said[-1] == f"{name}: stdout: No space left on device"
+    assert "stdout: No space left on device" in said[-1]
     assert "Traceback" not in done.stderr.decode()
 
 

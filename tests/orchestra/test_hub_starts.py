@@ -253,8 +253,9 @@ async def answer(request, peer):
 
 @on_a_loop
 async def test_the_first_call_already_gets_the_last_plugin_over_quic_that_offers_its_tool(
-    folder: Path, caplog: pytest.LogCaptureFixture
+    folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(plugin_process, "LATE_S", 60)
     certificates = certified(folder)
     path = written(
         folder,
