@@ -344,6 +344,37 @@ def test_what_is_sent_while_the_target_is_imported_is_answered(folder: Path) -> 
         assert service.stop() == 0
 
 
+def test_clients_that_wait_for_a_server_that_cannot_start_are_told_why(folder: Path) -> None:
+    os.mkfifo(folder / "go")
+    target = script(folder, f"open({str(folder / 'go')!r}).read()\nimport not_installed")
+    with Service("--unix", f"{folder}/s", target=target, listening=False) as service:
+        until(lambda: (folder / "s").exists())
+        clients: list[Client] = []
+        with contextlib.ExitStack() as stack:
+
+            def connected() -> bool:
+                try:
+                    clients.append(stack.enter_context(Client(f"unix:{folder}/s")))
+                # Bound, and not listening yet.
+                except ConnectionRefusedError:
+                    return False
+                return True
+
+            until(connected)
+            until(connected)
+            # The second one is silent for a while, and does not hold up the first.
+            clients[0].send(INITIALIZE)
+            with open(folder / "go", "w"):
+                pass
+            error = clients[0].answer(INITIALIZE["id"])["error"]
+            clients[1].send(request(7, "ping"))
+            assert clients[1].answer(7)["error"] == error
+            assert error["code"] == -32603
+            assert error["message"].startswith("cannot start: ModuleNotFoundError: No module named")
+        assert service.wait(20) == 1
+    assert not (folder / "s").exists()
+
+
 # Many clients
 
 

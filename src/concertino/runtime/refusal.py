@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+import socket
 import stat
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from concertino.backend.start_failure import start_failure_text
@@ -23,7 +25,7 @@ from concertino.jsonrpc.messages import Id
 from concertino.jsonrpc.peer import Peer
 from concertino.jsonrpc.requests import IncomingRequest
 
-__all__ = ["RefusedInput", "refuse_requests", "refuse_script_client"]
+__all__ = ["RefusedInput", "refuse_clients", "refuse_requests", "refuse_script_client"]
 
 # How long to wait for the first request.
 FIRST_S = 2.0
@@ -87,6 +89,25 @@ def refuse_script_client(exc: Exception) -> None:
         return
     if all(stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) for mode in modes):
         refuse_requests(0, 1, exc)
+
+
+def refuse_clients(sockets: Sequence[socket.socket], failure: BaseException | str) -> bool:
+    """Answer the requests of several clients at once, and disconnect them.
+
+    failure: see start_failure_text(). Returns whether there was a request.
+    """
+    told: list[bool] = []
+
+    def refuse(sock: socket.socket) -> None:
+        told.append(refuse_requests(sock.fileno(), sock.fileno(), failure))
+        sock.close()
+
+    threads = [threading.Thread(target=refuse, args=(sock,), daemon=True) for sock in sockets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(FIRST_S + MORE_S)
+    return any(told)
 
 
 def refuse_requests(reading: int, writing: int, failure: BaseException | str) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Sequence
+import socket
+from collections.abc import Iterator, Sequence
 
 from concertino.jsonrpc.limits import Limits
 from concertino.logs.writer import BoundedWriter
@@ -19,6 +20,9 @@ from concertino.runtime.shutdown import ShutdownWatchdog
 from concertino.transports.listeners import Listener
 
 __all__ = ["SocketFrontend"]
+
+# How many clients of a listener are told that the server cannot start.
+MAX_TOLD = 64
 
 
 class SocketFrontend:
@@ -79,8 +83,19 @@ class SocketFrontend:
             self._closed.set_result(None)
 
     def refuse(self, failure: BaseException | str) -> bool:
-        """Tell nobody: the clients wait in the queue of the system, which ends with the process."""
-        return False
+        """Tell the clients that have connected already; later ones find no listener.
+
+        Those of an inherited listener are left to the next process that gets it.
+        """
+        from concertino.runtime.refusal import refuse_clients
+
+        sockets: list[socket.socket] = []
+        for listener in self._listeners:
+            if not listener.is_inherited:
+                listener.remove()
+                sockets += _accept_trusted(listener)
+                listener.close()
+        return refuse_clients(sockets, failure)
 
     def exit_code(self) -> int:
         return 0
@@ -88,3 +103,19 @@ class SocketFrontend:
     def release(self) -> None:
         for listener in self._listeners:
             listener.remove()
+
+
+def _accept_trusted(listener: Listener) -> Iterator[socket.socket]:
+    """Accept the clients that wait, and close those that are not allowed."""
+    for _ in range(MAX_TOLD):
+        try:
+            sock = listener.accept()
+        except OSError:
+            # Nobody waits any more, or no descriptor is left.
+            return
+        try:
+            listener.examine(sock)
+        except OSError:
+            sock.close()
+        else:
+            yield sock

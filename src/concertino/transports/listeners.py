@@ -43,16 +43,24 @@ class Listener:
     """A listening socket. Made by listen_unix(), listen_tcp() and inherited_listeners().
 
     address: `unix:/path` or `tcp:127.0.0.1:8080`, with the actual port. is_unix: whether it is a
-    Unix socket. is_remote: whether other machines may reach it. Clients wait in the system's
-    backlog until accept() is called.
+    Unix socket. is_remote: whether other machines may reach it. is_inherited: whether another
+    process has made it, which may outlive this one. Clients wait in the system's backlog until
+    accept() is called.
     """
 
-    def __init__(self, sock: socket.socket, file: Path | None = None) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        file: Path | None = None,
+        *,
+        is_inherited: bool = False,
+    ) -> None:
         """Wrap a socket that listens already.
 
         file: absolute path of the socket's file, which remove() deletes if it is still the same
         file.
         """
+        self.is_inherited = is_inherited
         sock.setblocking(False)
         self.socket = sock
         self.is_unix = sock.family == socket.AF_UNIX
@@ -350,7 +358,7 @@ def inherited_listeners(
 
     listeners: list[Listener] = []
     for descriptor in range(FIRST_INHERITED, FIRST_INHERITED + int(text)):
-        listener = Listener(_inherited_socket(descriptor))
+        listener = Listener(_inherited_socket(descriptor), is_inherited=True)
         if not listener.is_unix and not allow_remote:
             _refuse_remote(listener.address, listener.socket.getsockname())
         listeners.append(listener)
