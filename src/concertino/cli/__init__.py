@@ -64,10 +64,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     as_json = "--json" in words
     try:
         try:
-            sys.exit(_run(name, words, server))
+            code = _run(name, words, server)
         finally:
             # Here and not at the interpreter's end, which would not give the exit code 1.
             _flush_stdout()
+        sys.exit(code)
     except CommandFailure as exc:
         failure = exc
     except OSError as exc:
