@@ -2,7 +2,7 @@
 
 usage: python scripts/site_pages.py FOLDER
 
-FOLDER gets zensical.toml, docs/ and a link to src/. In docs/: the pages of docs/, what they link to elsewhere in
+FOLDER gets zensical.toml, docs/, and links to src/ and scripts/. In docs/: the pages of docs/, what they link to elsewhere in
 the repository (other Markdown as pages, source as pages with a listing), and a page for each public
 package with its docstrings. Links lead to pages of the site. Raises ValueError for a link that leads
 nowhere.
@@ -50,7 +50,8 @@ def main() -> None:
     shutil.rmtree(folder, ignore_errors=True)
     site = Site(folder / "docs")
     (folder / "docs").mkdir(parents=True)
-    (folder / "src").symlink_to(ROOT / "src")
+    for name in ("src", "scripts"):
+        (folder / name).symlink_to(ROOT / name)
     for path in sorted((ROOT / "docs").rglob("*.md")):
         site.page_of(path.relative_to(ROOT))
     site.page_of(Path("README.md"))

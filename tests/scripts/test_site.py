@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -115,6 +116,33 @@ def test_a_link_to_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     site_pages = importlib.import_module("site_pages")
     with pytest.raises(ValueError, match=r"docs/README\.md: the link gone\.md leads to no file"):
         site_pages.resolve(Path("docs/README.md"), "gone.md")
+
+
+def test_parameters_in_docstrings_become_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(SCRIPTS)
+    # griffe is in the generator's environment only; the text is what is tested here.
+    monkeypatch.setitem(sys.modules, "griffe", SimpleNamespace(Extension=object))
+    docstring_parameters = importlib.import_module("docstring_parameters")
+    text = """Read a file.
+
+path: where it is; on
+a disk. size, limit: in bytes. The rest: is read later.
+Returns the text.
+
+Next: close it."""
+    shown = docstring_parameters.as_list(text, {"path", "size", "limit"})
+    assert (
+        shown
+        == """Read a file.
+
+- `path`: where it is; on a disk.
+- `size`, `limit`: in bytes. The rest: is read later.
+
+Returns the text.
+
+Next: close it."""
+    )
+    assert docstring_parameters.as_list("Note: none.", set()) == "Note: none."
 
 
 def test_each_version_stays_and_the_newest_is_the_first(
