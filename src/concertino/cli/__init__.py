@@ -38,6 +38,7 @@ COMMANDS = {
     "plugin": ("plugin", "run a storage plugin: Markdown files or a database"),
     "certs": ("certs", "create, show and renew the certificates of a hub"),
     "docs": ("docs", "show a page of the documentation"),
+    "completion": ("completion", "print a script that completes commands in a shell"),
 }
 
 # Commands that an MCP client starts.
@@ -111,6 +112,33 @@ def _run(name: str, words: Sequence[str], server: Sequence[str]) -> int:
     """Run one command and return the exit code. Raises CommandFailure and SystemExit."""
     if name and name not in COMMANDS:
         raise load("concertino.cli.suggestions").unknown_command(name, COMMANDS, server)
+    parser, commands = _make_parser()
+    if name:
+        # The others are not needed, and neither are their modules.
+        subparser, module = _add_command(commands, name)
+        return module.run(_parse(subparser, name, words), server)
+
+    for command, (_, text) in COMMANDS.items():
+        commands.add_parser(command, help=text)
+    if parser.parse_args(words).version:
+        from concertino.cli.version import describe_versions
+
+        print(describe_versions())  # noqa: T201
+        return 0
+    parser.print_help(sys.stderr)
+    return USAGE
+
+
+def make_whole_parser() -> argparse.ArgumentParser:
+    """Return a parser with the arguments of all commands, to look at them. Imports all modules."""
+    parser, commands = _make_parser()
+    for command, (_, text) in COMMANDS.items():
+        _add_command(commands, command, help=text)
+    return parser
+
+
+def _make_parser() -> tuple[argparse.ArgumentParser, Any]:
+    """Return a parser without commands, and the object that adds them."""
     parser = _Parser(
         prog="concertino",
         formatter_class=_Formatter,
@@ -124,25 +152,17 @@ def _run(name: str, words: Sequence[str], server: Sequence[str]) -> int:
         action="store_true",
         help="show the versions of package, Python and protocol, and the installed extras",
     )
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    if name:
-        # The others are not needed, and neither are their modules.
-        module = load(f"concertino.cli.{COMMANDS[name][0]}")
-        subparser = commands.add_parser(name, formatter_class=_Formatter)
-        subparser.description = module.DESCRIPTION
-        subparser.set_defaults(parser=subparser, command=name)
-        module.add_arguments(subparser)
-        return module.run(_parse(subparser, name, words), server)
+    return parser, parser.add_subparsers(dest="command", metavar="COMMAND")
 
-    for command, (_, text) in COMMANDS.items():
-        commands.add_parser(command, help=text)
-    if parser.parse_args(words).version:
-        from concertino.cli.version import describe_versions
 
-        print(describe_versions())  # noqa: T201
-        return 0
-    parser.print_help(sys.stderr)
-    return USAGE
+def _add_command(commands: Any, name: str, **options: Any) -> tuple[argparse.ArgumentParser, Any]:
+    """Add a command with its arguments, and return its parser and its module."""
+    module = load(f"concertino.cli.{COMMANDS[name][0]}")
+    parser = commands.add_parser(name, formatter_class=_Formatter, **options)
+    parser.description = module.DESCRIPTION
+    parser.set_defaults(parser=parser, command=name)
+    module.add_arguments(parser)
+    return parser, module
 
 
 def _parse(parser: argparse.ArgumentParser, name: str, words: Sequence[str]) -> argparse.Namespace:

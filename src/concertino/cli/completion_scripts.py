@@ -1,0 +1,301 @@
+"""Writes the scripts of `concertino completion`, one function for each shell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from shlex import quote
+
+from concertino.cli.completion import CommandWords, OptionWords, Values
+
+__all__ = ["SCRIPTS"]
+
+
+# bash
+
+
+def _bash(commands: Sequence[CommandWords]) -> str:
+    """Return a script for bash 3.2 and newer, which needs no other package."""
+    below: list[str] = []
+    takers: list[str] = []
+    values: list[str] = []
+    words: list[str] = []
+    for command in commands:
+        path = command.path
+        for name in command.commands:
+            below.append(f"{_case(path, name)}) path={quote(f'{path} {name}'.strip())} ;;")
+        for option in command.options:
+            if option.values is not None:
+                cases = "|".join(_case(path, name) for name in option.names)
+                takers.append(cases)
+                values.append(f"{cases}) {_bash_values(option.values)} ;;")
+        names = [name for option in command.options for name in option.names]
+        words.append(f"{_case(path, 'options')}) {_bash_values(Values(tuple(names)))} ;;")
+        if command.commands:
+            choices = Values(tuple(command.commands))
+            words.append(f"{_case(path, '0')}) {_bash_values(choices)} ;;")
+        for place, argument in enumerate(command.arguments):
+            is_last = place == len(command.arguments) - 1
+            pattern = (
+                f"{quote(path + ':')}*" if is_last and command.has_rest else _case(path, place)
+            )
+            words.append(f"{pattern}) {_bash_values(argument)} ;;")
+    return _BASH.format(
+        below="\n            ".join(below),
+        takers=" | ".join(takers),
+        values="\n            ".join(values),
+        words="\n            ".join(words),
+    )
+
+
+def _case(path: str, word: object) -> str:
+    return quote(f"{path}:{word}")
+
+
+def _bash_values(values: Values) -> str:
+    if values.words:
+        return f"_concertino_words {quote(' '.join(values.words))}"
+    if values.is_folder:
+        return "_concertino_files -d"
+    return "_concertino_files -f" if values.is_file else ":"
+
+
+_BASH = """\
+# Completion of concertino for bash; made by: concertino completion bash
+
+_concertino_words() {{
+    COMPREPLY=($(compgen -W "$1" -- "$cur"))
+}}
+
+_concertino_files() {{
+    local IFS=$'\\n'
+    COMPREPLY=($(compgen "$1" -- "$cur"))
+    # Appends slashes to folders, and quotes spaces; bash 3.2 does not have it.
+    compopt -o filenames 2>/dev/null
+}}
+
+_concertino() {{
+    local cur=${{COMP_WORDS[COMP_CWORD]}} path= option= place=0 index word
+    COMPREPLY=()
+    for ((index = 1; index < COMP_CWORD; index++)); do
+        word=${{COMP_WORDS[index]}}
+        # bash splits words at these.
+        [[ $word == [=:] ]] && continue
+        if [[ $word == -- ]]; then
+            _concertino_server $((index + 1))
+            return
+        elif [[ -n $option ]]; then
+            option=
+            continue
+        fi
+        case $path:$word in
+            {takers}) option=$word ;;
+            {below}
+            *:-*) ;;
+            *) ((place++)) ;;
+        esac
+    done
+    [[ $cur == [=:] ]] && cur=
+    if [[ -n $option ]]; then
+        case $path:$option in
+            {values}
+        esac
+        return
+    fi
+    [[ $cur == -* ]] && place=options
+    case $path:$place in
+            {words}
+    esac
+}}
+
+# Completes the command line of a server, from this word on.
+_concertino_server() {{
+    if declare -F _command_offset >/dev/null; then
+        _command_offset "$1"
+    elif ((COMP_CWORD == $1)); then
+        _concertino_files -c
+    else
+        _concertino_files -f
+    fi
+}}
+
+complete -F _concertino concertino
+"""
+
+
+# zsh
+
+
+def _zsh(commands: Sequence[CommandWords]) -> str:
+    """Return a script for zsh, to be evaluated or to be put into a folder of fpath."""
+    return _ZSH.format(functions="\n".join(_zsh_function(command) for command in commands))
+
+
+def _zsh_function(command: CommandWords) -> str:
+    specs = [spec for option in command.options for spec in _zsh_option(option)]
+    lines = [f"{_zsh_name(command.words)}() {{"]
+    if command.commands:
+        lines.append("    local curcontext=$curcontext state line")
+        lines.append("    typeset -A opt_args")
+        specs += ["1: :->command", "*:: :->words"]
+    for place, values in enumerate(command.arguments, 1):
+        is_last = place == len(command.arguments)
+        index = "*" if is_last and command.has_rest else str(place)
+        specs.append(f"{index}: :{_zsh_values(values)}")
+    lines.append(f"    _arguments -C {' '.join(map(quote, specs))}")
+    if command.commands:
+        described = [
+            quote(f"{name}:{_zsh_escape(text, ':')}") for name, text in command.commands.items()
+        ]
+        lines += [
+            "    case $state in",
+            "        command)",
+            f"            local -a commands=({' '.join(described)})",
+            "            _describe -t commands command commands",
+            "            ;;",
+            "        words)",
+            "            case $line[1] in",
+            *(
+                f"                {name}) {_zsh_name((*command.words, name))} ;;"
+                for name in command.commands
+            ),
+            "            esac",
+            "            ;;",
+            "    esac",
+        ]
+    lines.append("}\n")
+    return "\n".join(lines)
+
+
+def _zsh_name(words: tuple[str, ...]) -> str:
+    return "_".join(("_concertino_at", *words))
+
+
+def _zsh_option(option: OptionWords) -> list[str]:
+    """Return the specification of an option for _arguments, one for each spelling."""
+    help = _zsh_escape(option.help, "[]:")
+    others = "" if option.is_repeatable else f"({' '.join(option.names)})"
+    prefix = "*" if option.is_repeatable else others
+    specs: list[str] = []
+    for name in option.names:
+        if option.values is None:
+            specs.append(f"{prefix}{name}[{help}]")
+        else:
+            equals = "=" if name.startswith("--") else ""
+            specs.append(f"{prefix}{name}{equals}[{help}]: :{_zsh_values(option.values)}")
+    return specs
+
+
+def _zsh_values(values: Values) -> str:
+    if values.words:
+        return f"({' '.join(values.words)})"
+    if values.is_folder:
+        return "_files -/"
+    # No words stand for a value that cannot be completed. A space would, too, but then zsh
+    # completes no options in its place.
+    return "_files" if values.is_file else "()"
+
+
+def _zsh_escape(text: str, special: str) -> str:
+    return "".join(f"\\{char}" if char in f"\\{special}" else char for char in text)
+
+
+_ZSH = """\
+#compdef concertino
+# Completion of concertino for zsh; made by: concertino completion zsh
+
+_concertino() {{
+    # Behind -- is the command line of a server.
+    local -i separator=${{words[(i)--]}}
+    if ((separator < CURRENT)); then
+        shift $separator words
+        ((CURRENT -= separator))
+        _normal
+        return
+    fi
+    _concertino_at
+}}
+
+{functions}
+# A file in a folder of fpath is run as the function itself.
+if [[ ${{funcstack[1]}} == _concertino ]]; then
+    _concertino "$@"
+else
+    compdef _concertino concertino
+fi
+"""
+
+
+# fish
+
+
+def _fish(commands: Sequence[CommandWords]) -> str:
+    """Return a script for fish 3.1 and newer."""
+    paths = [command.path for command in commands if command.path]
+    lines = [_FISH.replace("@PATHS@", " ".join(map(_fish_quote, paths)))]
+    for command in commands:
+        condition = f"__concertino_at {_fish_quote(command.path)}"
+        start = f"complete -c concertino -n {_fish_quote(condition)}"
+        for name, text in command.commands.items():
+            lines.append(f"{start} -a {name} -d {_fish_quote(text)}")
+        for option in command.options:
+            names = [
+                f"-{'l' if name[1] == '-' else 's'} {name.lstrip('-')}" for name in option.names
+            ]
+            value = "" if option.values is None else f" {_fish_values(option.values, '-x')}"
+            lines.append(f"{start} {' '.join(names)}{value} -d {_fish_quote(option.help)}")
+        for values in dict.fromkeys(command.arguments):
+            if values != Values():
+                lines.append(f"{start} {_fish_values(values, '')}".rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def _fish_values(values: Values, exclusive: str) -> str:
+    """Return the arguments of `complete` for values. exclusive: -x if an option requires one."""
+    if values.words:
+        return f"{exclusive} -a {_fish_quote(' '.join(values.words))}".strip()
+    if values.is_folder:
+        return f"{exclusive} -a '(__fish_complete_directories (commandline -ct))'".strip()
+    if values.is_file:
+        return "-r -F" if exclusive else "-F"
+    return exclusive
+
+
+def _fish_quote(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+_FISH = """\
+# Completion of concertino for fish; made by: concertino completion fish
+
+# Whether the words so far are these commands; "--" stands for the command line of a server.
+function __concertino_at
+    set -l words (commandline -opc)[2..-1]
+    set -l path ''
+    if contains -- -- $words
+        set path --
+    else
+        for word in $words
+            set -l next (string trim -- "$path $word")
+            contains -- $next @PATHS@; and set path $next
+        end
+    end
+    test "$path" = "$argv[1]"
+end
+
+# Completes the command line of a server.
+function __concertino_server
+    set -l words (commandline -opc) (commandline -ct)
+    set -l first (math (contains -i -- -- $words) + 1)
+    set -l line (string escape -- $words[$first..-1])
+    complete -C (string join ' ' -- $line)
+end
+
+complete -c concertino -f
+complete -c concertino -n '__concertino_at --' -a '(__concertino_server)'
+"""
+
+SCRIPTS: dict[str, Callable[[Sequence[CommandWords]], str]] = {
+    "bash": _bash,
+    "zsh": _zsh,
+    "fish": _fish,
+}
