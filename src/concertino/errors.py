@@ -12,7 +12,8 @@
     ├── NotSupported             the server has not declared the feature
     ├── TimedOut                 no response arrived in time; also a TimeoutError
     ├── ProtocolError            the peer violated the protocol
-    │   └── Incompatible         the peers have no protocol revision in common
+    │   ├── Incompatible         the peers have no protocol revision in common
+    │   └── NotAServer           the program repeats its input, or prints text: no MCP
     └── Disconnected             the connection ended before the response arrived
 
     BaseException
@@ -44,6 +45,7 @@ __all__ = [
     "Incompatible",
     "InvalidClientResponse",
     "MissingCapability",
+    "NotAServer",
     "NotSupported",
     "ProtocolError",
     "RegistrationError",
@@ -247,6 +249,14 @@ class ProtocolError(ConcertinoError):
 
 class Incompatible(ProtocolError):
     """The peers have no protocol revision in common. The text names the revisions of the peer."""
+
+
+class NotAServer(ProtocolError):
+    """The program that was started, or that listens, is no MCP server.
+
+    It repeats what it is sent, as `cat` does, or prints text and answers no request. The text names
+    its command and quotes its first line.
+    """
 
 
 class Disconnected(ConcertinoError):

@@ -168,6 +168,7 @@ class _Command:
         self._args = args
         self._server = server
         self._status = status
+        self._last_note = ""
 
     async def run(self, target: Target, given: GivenArguments) -> int:
         """Run the command and return the exit code. Raises ConcertinoError and CommandFailure."""
@@ -302,7 +303,13 @@ class _Command:
     ) -> Generator[Callable[[], object]]:
         """Show on a terminal what is awaited. Provides a function that stops this."""
         task = asyncio.create_task(
-            show_waiting(self._status, awaited, limit_s, lambda: _describe_skipped(client))
+            show_waiting(
+                self._status,
+                awaited,
+                limit_s,
+                lambda: _describe_skipped(client),
+                self._print_once,
+            )
         )
         try:
             yield task.cancel
@@ -312,6 +319,12 @@ class _Command:
 
     def _report_skipped(self, client: Client) -> None:
         if text := _describe_skipped(client):
+            self._print_once(text)
+
+    def _print_once(self, text: str) -> None:
+        """Print a note, but not the one that was printed last."""
+        if text != self._last_note:
+            self._last_note = text
             self._print(text)
 
     def _print(self, text: str) -> None:
@@ -346,7 +359,7 @@ def _describe_skipped(client: Client) -> str:
     line = client.strays[-1]
     if client.stray == 1:
         return f"the server printed a line that is no answer: {line}"
-    return f"the server printed {client.stray} lines that are no answers; the last: {line}"
+    return f"the server printed {client.stray} lines that are no answers; the last one: {line}"
 
 
 async def _list_if_possible(list_items: Callable[[], Awaitable[list[T]]]) -> list[T]:

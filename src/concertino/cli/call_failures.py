@@ -18,6 +18,7 @@ from concertino.errors import (
     RESOURCE_NOT_FOUND,
     ConcertinoError,
     Disconnected,
+    NotAServer,
     NotSupported,
     ProtocolError,
     RpcError,
@@ -73,6 +74,12 @@ def explain_failure(
             "--timeout-s S waits longer"
             if is_open
             else "--connect-timeout-s S waits longer; -v shows what the server writes to stderr"
+        )
+    elif isinstance(error, NotAServer):
+        hint = (
+            "something else listens there; a server is started with concertino serve"
+            if _is_address(server)
+            else "write the command of an MCP server behind --, such as -- python server.py"
         )
     elif isinstance(error, ProtocolError):
         hint = "--trace shows every message"

@@ -68,23 +68,25 @@ async def show_waiting(
     awaited: str,
     limit_s: float,
     describe_news: Callable[[], str],
+    print_line: Callable[[str], object],
 ) -> None:
     """Show how long something has been awaited, until this is cancelled; nothing at first.
 
     limit_s: when the wait ends. describe_news: returns a line to print above, or "".
+    print_line: prints it.
     """
     loop = asyncio.get_running_loop()
     began_at = loop.time()
     limit = f" of {limit_s:g}" if limit_s < float("inf") else ""
-    await asyncio.sleep(PATIENCE_S)
     news = ""
     while True:
+        await asyncio.sleep(EVERY_S)
         if (latest := describe_news()) != news:
             news = latest
-            status.print_above(escape_controls(news))
-        waited_s = round(loop.time() - began_at)
-        status.draw(f"waiting for {awaited} ({waited_s} s{limit}) ... Ctrl-C to stop")
-        await asyncio.sleep(EVERY_S)
+            print_line(news)
+        waited_s = loop.time() - began_at
+        if waited_s >= PATIENCE_S:
+            status.draw(f"waiting for {awaited} ({waited_s:.0f} s{limit}) ... Ctrl-C to stop")
 
 
 def _columns() -> int:

@@ -271,6 +271,17 @@ class Channel:
         else:
             del self.peer.outgoing[outgoing.id]
 
+    def fail_pending(self, error: ConcertinoError) -> None:
+        """Fail all requests that wait for a response."""
+        for pending in list(self.peer.outgoing.values()):
+            if isinstance(pending, PendingReply):
+                pending.done(error)
+
+    def refuse(self, error: ConcertinoError) -> None:
+        """Fail all requests that wait for a response, and ignore whatever comes from now on."""
+        self.fail_pending(error)
+        self.end()
+
     # Time limits
 
     def _expire(self, now: float) -> float:
@@ -345,6 +356,9 @@ class Channel:
 
     def _receive(self, frame: bytes) -> None:
         """Handle a frame that is not a plain response to a pending request."""
+        # There may be very many of them.
+        if self.over:
+            return
         peer = self.peer
         unmatched = peer.invalid_input.unsolicited
         self.input.frame = frame

@@ -193,7 +193,8 @@ class Client(ConnectionFacts):
         """Start or connect, and negotiate the revision; takes at most connect_s seconds.
 
         Raises SpawnError (the server cannot be started), Disconnected (it ended meanwhile),
-        TimedOut, Incompatible (no common revision) and ProtocolError. Nothing is left running then.
+        TimedOut, Incompatible (no common revision), NotAServer (it does not speak MCP) and
+        ProtocolError. Nothing is left running then.
         """
         try:
             await self._connection.open()

@@ -23,6 +23,7 @@ from concertino.client.notifications import (
     NotificationHandlers,
     changed_list,
 )
+from concertino.client.opening_watch import OpeningWatch
 from concertino.client.pending_request import Progress
 from concertino.client.request_builder import RequestBuilder
 from concertino.client.request_handlers import RequestHandlers
@@ -72,6 +73,7 @@ class Conversation:
     """The conversation of one client over one connection.
 
     on_end: called if the server ends by itself. restart_note: added to errors after such an end.
+    opening: watches the program until its first response.
     """
 
     def __init__(
@@ -101,6 +103,8 @@ class Conversation:
 
             connection = trace_connection(connection, show)
         self.channel = Channel(connection, limits, self, self.log)
+        self.opening = OpeningWatch(opened, name, self.channel)
+        self.channel.skipped.on_add = self.opening.on_line
         self.notifications = NotificationDispatcher(
             notification_handlers, self._start_task, self.log
         )
@@ -238,6 +242,8 @@ class Conversation:
 
     def on_request(self, incoming: IncomingRequest) -> None:
         peer = self.channel.peer
+        if self.opening.on_request(incoming.method):
+            return
         is_ping = incoming.method == "ping"
         if self.requests.is_modern or (self.server.revision is None and not is_ping):
             # Since 2026-07-28 a client sends no responses. Before the handshake a server may ping
@@ -349,6 +355,7 @@ class Conversation:
         Pending requests fail with Disconnected, and answers to the server's requests are cancelled.
         """
         self._closed = True
+        self.opening.stop()
         self.subscriptions.close_all()
         self.channel.end()
         # Tasks remove themselves from the set when they end, so iterate over a copy.

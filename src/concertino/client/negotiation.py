@@ -26,6 +26,7 @@ from concertino.errors import (
     UNSUPPORTED_VERSION,
     Disconnected,
     Incompatible,
+    NotAServer,
     ProtocolError,
     RpcError,
     TimedOut,
@@ -69,8 +70,8 @@ async def open_conversation(
     start: starts or connects. It is called a second time if the server exits upon `server/discover`
     and can_restart is True. within_s: time limit of everything. probe_s: how long to wait for the
     result of `server/discover` before the handshake, at most half of the time that is left.
-    Raises SpawnError, Disconnected, TimedOut, Incompatible, ProtocolError and RpcError. Nothing is
-    left open then.
+    Raises SpawnError, Disconnected, TimedOut, Incompatible, NotAServer, ProtocolError and RpcError.
+    Nothing is left open then.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + within_s
@@ -108,6 +109,9 @@ async def open_conversation(
             if era == "legacy" or exc.code not in MODERN_ERRORS:
                 raise Incompatible(f"the server refused initialize: {exc}") from exc
             await _discover(conversation, remaining_s(), required=True)
+    except Disconnected as exc:
+        await conversation.close()
+        raise conversation.opening.explain_end(exc) from None
     except BaseException:
         await conversation.close()
         raise
@@ -134,11 +138,13 @@ async def _discover(
     may_retry: send it once more if the server refuses our revision although it supports it.
     """
     params = encode({"_meta": conversation.requests.meta_of(MODERN)})
+    conversation.opening.on_send(is_optional=not required)
     try:
         raw = await conversation.channel.request(
             "server/discover", params, "", within_s, within_s, cancels=False
         )
     except RpcError as exc:
+        conversation.opening.stop()
         if may_retry and lists_our_revision(exc):
             return await _discover(conversation, within_s, required, may_retry=False)
         if required or exc.code in MODERN_ERRORS:
@@ -146,13 +152,12 @@ async def _discover(
             raise Incompatible(text) from exc
         return False
     except (ProtocolError, TimedOut) as exc:
-        if required:
+        if required or isinstance(exc, NotAServer):
             raise
         if isinstance(exc, TimedOut):
-            conversation.log.info(
-                "no answer to server/discover within %g s: initialize follows", within_s
-            )
+            conversation.log.info("no answer to server/discover (%s): initialize follows", exc)
         return False
+    conversation.opening.stop()
     return _use_discover_result(conversation, raw, required)
 
 
@@ -192,9 +197,11 @@ async def _initialize(conversation: Conversation, within_s: float) -> None:
         "capabilities": _legacy_capabilities(requests.handlers.capabilities()),
         "clientInfo": implementation(requests.info, LATEST_LEGACY),
     }
+    conversation.opening.on_send(is_optional=False)
     raw = await conversation.channel.request(
         "initialize", encode(params), "", within_s, within_s, cancels=False
     )
+    conversation.opening.stop()
     try:
         result = _decode_initialize_result(raw)
     except (DecodeError, RecursionError) as exc:

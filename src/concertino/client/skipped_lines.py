@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import deque
+from collections.abc import Callable
 
 from concertino.client.pending_request import FOREVER, quote_frame
 from concertino.jsonrpc.messages import Id
@@ -31,6 +32,7 @@ class SkippedLines:
 
     count: number of lines that are not a message or a response to a pending request.
     recent: the last few of them, shortened.
+    on_add: called with each line, shortened; None for nothing.
     late: number of responses to abandoned requests; they are expected, and not in count.
     """
 
@@ -38,6 +40,7 @@ class SkippedLines:
         self.count = 0
         self.late = 0
         self.recent: deque[str] = deque(maxlen=MAX_SKIPPED_KEPT)
+        self.on_add: Callable[[str], object] | None = None
         self._log = log
         # A dict keeps the order, so that the oldest id can be dropped.
         self._abandoned: dict[Id, None] = {}
@@ -49,6 +52,8 @@ class SkippedLines:
         self.recent.append(line)
         if self.count <= MAX_SKIPPED_KEPT or self.count in LOGGED_COUNTS:
             self._log.warning(SKIPPED, self.count, reason, line)
+        if self.on_add is not None:
+            self.on_add(line)
 
     def expect_late(self, id: Id) -> None:
         """Remember that a response to this abandoned request may still come."""

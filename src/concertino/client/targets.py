@@ -100,12 +100,18 @@ Target = Sequence[str | os.PathLike[str]] | ServerParameters | str | Backend | C
 class OpenTarget:
     """A connection to a server, and what must be released with it.
 
-    child: the server's process, if this client started one.
+    child: the server's process, if this client started one. parameters: how it was started.
     """
 
-    def __init__(self, connection: Connection, child: ChildProcess | None = None) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        child: ChildProcess | None = None,
+        parameters: ServerParameters | None = None,
+    ) -> None:
         self.connection = connection
         self.child = child
+        self.parameters = parameters
         self._release: asyncio.Task[None] | None = None
 
     @property
@@ -263,7 +269,7 @@ class _Program:
             limits=limits,
             ladder=parameters.ladder,
         )
-        return OpenTarget(child, child)
+        return OpenTarget(child, child, parameters)
 
 
 def _server_name(command: list[str]) -> str:

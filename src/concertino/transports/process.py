@@ -34,7 +34,7 @@ from concertino.transports.pipe import READ_BYTES
 from concertino.transports.polling import PollingConnection
 from concertino.transports.process_exit import ExitWatch, live_members
 from concertino.transports.stderr_capture import StderrCapture
-from concertino.transports.unread_input import UnreadInput, read_back
+from concertino.transports.unread_input import UnreadInput, count_unread, read_back
 
 __all__ = ["INHERITED", "ChildProcess", "ShutdownTimeouts", "spawn"]
 
@@ -319,6 +319,10 @@ class ChildProcess(PollingConnection):
         output = self._output
         self._unread.add((output.rest, *(frame + b"\n" for frame in output.queue)))
         output.discard()
+
+    def has_read_input(self) -> bool:
+        """Return whether a process has read all that was written to the child's stdin."""
+        return self._out >= 0 and not self._output.held and not count_unread(self._out)
 
     def take_unread(self) -> list[bytes]:
         """Return the lines that nobody has read from the child's stdin, and remove them.

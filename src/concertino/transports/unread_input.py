@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 from collections.abc import Iterable
+from fcntl import ioctl
+from termios import FIONREAD
 
-__all__ = ["UnreadInput", "read_back"]
+__all__ = ["UnreadInput", "count_unread", "read_back"]
 
 READ_BYTES = 65536
 
@@ -43,6 +46,19 @@ class UnreadInput:
         self._chunks.clear()
         # After the last newline stands nothing, or a line that is not complete.
         return lines[:-1]
+
+
+def count_unread(writing: int) -> int:
+    """Return how many bytes of a pipe nobody has read, given its writing end.
+
+    Returns 0 where that cannot be found out.
+    """
+    count = bytearray(4)
+    try:
+        ioctl(writing, FIONREAD, count)
+    except OSError:
+        return 0
+    return int.from_bytes(count, sys.byteorder)
 
 
 def read_back(writing: int) -> bytes:
