@@ -340,6 +340,8 @@ class Conversation:
             text += f"; lines of its stdout that were skipped: {skipped.count}{last}"
         if is_ended:
             text += self.restart_note
+        if withheld := opened.describe_withheld():
+            text += f"; {withheld}"
         if tail:
             text += f"; its stderr ends with:\n{tail[-MAX_QUOTE:]}"
         else:

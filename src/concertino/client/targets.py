@@ -146,6 +146,16 @@ class OpenTarget:
         except ValueError:
             return f"{name} was ended by signal {-status}"
 
+    def describe_withheld(self) -> str:
+        """Return which variables the process may lack to reach the network; "" if it needs none."""
+        parameters = self.parameters
+        # A failure that says nothing about the network is the rule.
+        if parameters is None or not (tail := self.tail()):
+            return ""
+        from concertino.client.withheld_variables import describe_withheld
+
+        return describe_withheld(tail, os.environ, {*parameters.inherit, *(parameters.env or {})})
+
     def take_unread(self) -> frozenset[int]:
         """Return the ids of the requests that nobody has read, after the end of the connection.
 
