@@ -67,6 +67,7 @@ FAULTS: dict[str, dict[str, Verdict]] = {
     "tells progress after the answer": {"progress-late": "wrong"},
     "tells progress of what was cancelled": {"progress-after-cancel": "differs"},
     "a failure is no error": {"tool-raises": "wrong"},
+    "knows unknown tools without offering any": {"tool-unknown": "differs"},
     "logs secrets": {"secret-in-exception": "differs"},
     "ignores the end of input": {"eof-idle": "hang", "eof-in-message": "hang"},
     "ends with 3": {"eof-idle": "differs", "eof-in-message": "differs"},
@@ -90,6 +91,12 @@ def found(fault: str, asked: tuple[str, ...]) -> dict[str, Verdict]:
         for result in results
         if result.verdict not in ("ok", "skipped")
     }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["", "offers no tools"])
+def test_an_unknown_tool_is_refused_with_or_without_tools(fault: str) -> None:
+    assert found(fault, ("tool-unknown",)) == {}
 
 
 @pytest.mark.slow
