@@ -20,7 +20,8 @@ SETTINGS = CheckSettings(timeout_s=3, start_s=30, grace_s=0.1, exit_s=1)
 # made for.
 ASKED = (
     "not-json", "not-utf8", "crlf", "separators-in-ids", "separators-in-text",
-    "messages-1000", "nested-arrays", "object-empty", "unknown-method", "ids-kept", "stray-responses",
+    "messages-1000", "nested-arrays", "object-empty", "unknown-method", "ids-kept",
+    "stray-responses",
     "notifications-unanswered", "cancel-nothing", "initialize-unknown-version", "cancel-in-flight",
     "ping-during-sleep", "progress-late", "progress-after-cancel", "tool-raises",
     "secret-in-exception", "eof-idle", "eof-in-message",
@@ -28,7 +29,8 @@ ASKED = (
 FAULTS: dict[str, dict[str, Verdict]] = {
     "": {},
     "says nothing to garbage": {
-        "not-json": "differs", "not-utf8": "differs", "bad-lines-100": "differs", "nested-arrays": "differs",
+        "not-json": "differs", "not-utf8": "differs", "bad-lines-100": "differs",
+        "nested-arrays": "differs",
     },
     "hangs on garbage": {"not-json": "hang", "bad-lines-100": "hang"},
     "dies of bytes that are no UTF-8": {"not-utf8": "crash"},

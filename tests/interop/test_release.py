@@ -1,4 +1,7 @@
-"""scripts/release on a copy of this repository: everything but the upload. Needs the package index."""
+"""scripts/release on a copy of this repository: everything but the upload.
+
+Needs the package index.
+"""
 
 from __future__ import annotations
 

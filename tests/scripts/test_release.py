@@ -1,4 +1,7 @@
-"""scripts/release up to the build, in a small repository. The rest: tests/interop/test_release.py."""
+"""scripts/release up to the build, in a small repository.
+
+The rest: tests/interop/test_release.py.
+"""
 
 from __future__ import annotations
 
@@ -160,6 +163,7 @@ def test_a_changelog_that_disagrees_with_the_version_is_refused(repository: Path
     commit(repository)
     done = release(repository, "0.4.0")
     assert done.stderr == (
-        "scripts/release: CHANGELOG.md has 0.3.0 as the last release, and src/concertino/__init__.py"
+        "scripts/release: CHANGELOG.md has 0.3.0 as the last release, and "
+        "src/concertino/__init__.py"
         " has 0.3.5: make them agree\n"
     )
