@@ -25,6 +25,7 @@ CONTENTS = Path("docs/README.md")
 MOVED = {
     Path("README.md"): Path("index.md"),
     CONTENTS: Path("contents.md"),
+    Path("docs/decisions/README.md"): Path("decisions.md"),  # an index would stand for its section
     Path("bench/README.md"): Path("benchmark.md"),
     Path("LICENSE"): Path("license.md"),
 }
