@@ -56,7 +56,8 @@ AT_IMPORT: Mapping[str, tuple[str, str]] = {
     ),
     "no server": (
         "x = 1\n",
-        r"cannot start: {path}: no concertino.Server found at its top level",
+        r"cannot start: {path}: no concertino.Server found at its top level; make one there, as in "
+        r"`server = Server\(\"name\"\)`",
     ),
 }
 AT_START: Mapping[str, tuple[str, str]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from concertino.cli.folders import LibraryOptions, MissingFolders
 from concertino.cli.serving import exit_on_signals
@@ -46,16 +47,21 @@ def load_or_exit(
     # The code of a target may raise anything, SystemExit included.
     except BaseException as exc:
         from concertino.backend.start_failure import describe_raised
+        from concertino.backend.user_errors import advice
 
         # The target may have put secrets into os.environ; they must not be logged.
         refresh()
+        # A SyntaxError shows its line without a traceback.
+        exc_info: Any = exc if traceback else None
+        if isinstance(exc, SyntaxError):
+            exc_info = type(exc), exc, exc.__traceback__ if traceback else None
         log.error(
             "Failed to start server: importing %s: %s",
             " ".join(targets),
-            describe_raised(exc),
-            exc_info=exc if traceback else None,
+            "; ".join(filter(None, (describe_raised(exc), advice(exc)))),
+            exc_info=exc_info,
         )
-        if not traceback:
+        if exc_info is None:
             log.info("--traceback shows where")
         frontend.refuse(exc)
         exit_process(FAILED, frontend.writer)

@@ -155,8 +155,11 @@ def load_target(target: str, options: LibraryOptions = NO_LIBRARY) -> LoadedTarg
         source, _, attribute = target.rpartition(":")
     is_file = source.endswith(".py")
     if not is_file and (not attribute or not source or source.startswith(".")):
+        from concertino.cli.target_hints import suggest_target
+
         raise TargetError(
             f"{target}: expected file.py, file.py:attribute, package.module:attribute or a folder"
+            f"{suggest_target(target)}"
         )
 
     # While this list is set, run() records its call there instead of serving. Each thread has its
@@ -227,7 +230,11 @@ def _find_only_server(module: ModuleType, source: str, calls: list[RunCall]) -> 
     if len(candidates) == 1:
         return candidates[0]
     if not candidates:
-        raise TargetError(f"{source}: no concertino.Server found at its top level")
+        from concertino.cli.target_hints import describe_hidden_server
+
+        raise TargetError(
+            f"{source}: no concertino.Server found at its top level{describe_hidden_server(source)}"
+        )
 
     names = ", ".join(name for name, _ in servers.values())
     hint = f"name one: {source}:ATTRIBUTE, or call run() on one"
@@ -257,7 +264,9 @@ def _parts(value: object) -> list[Backend] | None:
 def _import_file(path: str) -> ModuleType:
     """Import a file as if it were run as a script, but not as __main__."""
     if not os.path.isfile(path):
-        raise TargetError(f"{path}: no such file")
+        from concertino.cli.target_hints import suggest_target
+
+        raise TargetError(f"{path}: no such file{suggest_target(path)}")
     path = os.path.abspath(path)
     # A script finds the modules next to it.
     sys.path.insert(0, os.path.dirname(path))

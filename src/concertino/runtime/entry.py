@@ -95,11 +95,16 @@ def _is_import_system(frame: FrameType) -> bool:
 
 
 def _extend_excepthook() -> None:
-    """Let an exception that ends the script reach the script's client, too."""
+    """Let an exception that ends a script reach the script's client, too.
+
+    stderr gets the traceback without the frames of this package.
+    """
     write_exception = sys.excepthook
 
     def report(kind: type[BaseException], exc: BaseException, trace: TracebackType | None) -> None:
-        write_exception(kind, exc, trace)
+        kind, exc, trace = load("concertino.backend.user_errors").exc_info_for_users(exc)
+        # Python writes the traceback that the exception holds.
+        write_exception(kind, exc.with_traceback(trace), trace)
         if isinstance(exc, Exception):
             load("concertino.runtime.refusal").refuse_script_client(exc)
 

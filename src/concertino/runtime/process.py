@@ -56,7 +56,8 @@ def run(
     running_loop = asyncio._get_running_loop()  # pyright: ignore[reportPrivateUsage]
     if running_loop is not None:
         raise RuntimeError(
-            "run() cannot be called while an event loop runs; await concertino.serve() there"
+            "run() cannot be called while an event loop runs, since it runs one itself: call it "
+            "outside of asyncio.run(...), or await concertino.serve(server, connection)"
         )
     frontend = frontend or StdioFrontend(take_over())
 

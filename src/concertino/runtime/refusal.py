@@ -77,9 +77,10 @@ class RefusedInput:
             self._timer = self._loop.call_later(MORE_S, self._drain)
 
 
-def refuse_script_client(exc: Exception) -> None:
+def refuse_script_client(failure: Exception | str) -> None:
     """Answer the requests of the client, if any, whose server is a script that has failed.
 
+    failure: see start_failure_text().
     A host gives its server pipes or sockets. Whatever else stdin and stdout are, the script was not
     started by one.
     """
@@ -88,7 +89,7 @@ def refuse_script_client(exc: Exception) -> None:
     except OSError:
         return
     if all(stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) for mode in modes):
-        refuse_requests(0, 1, exc)
+        refuse_requests(0, 1, failure)
 
 
 def refuse_clients(sockets: Sequence[socket.socket], failure: BaseException | str) -> bool:

@@ -190,7 +190,10 @@ class LazyFeatures:
                 raise
             if (passthrough := find_passthrough(exc)) is not None:
                 raise passthrough from None
-            self._log.exception("%s failed: %s", call.method, _target(call))
+            from concertino.backend.user_errors import exc_info_for_users
+
+            what = call.method, _target(call)
+            self._log.error("%s failed: %s", *what, exc_info=exc_info_for_users(exc))
             raise RpcError(INTERNAL_ERROR, f"Internal error: {describe_exception(exc)}") from None
 
 

@@ -503,7 +503,9 @@ async def _run_operation(
     except BaseException as exc:
         if not operation.is_running:
             raise
-        log.exception("operation %s failed", operation.name)
+        from concertino.backend.user_errors import exc_info_for_users
+
+        log.error("operation %s failed", operation.name, exc_info=exc_info_for_users(exc))
         result = error_result(describe_exception(exc))
     operation.result = result
 

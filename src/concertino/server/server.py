@@ -6,7 +6,9 @@ tools.py, resources.py, prompts.py and completion.py keep and handle the feature
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
+import sys
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -576,7 +578,9 @@ class Server:
                 raise
             if (passthrough := find_passthrough(exc)) is not None:
                 raise passthrough from None
-            self._log.exception("tool %s failed", tool.tool.name)
+            from concertino.backend.user_errors import exc_info_for_users
+
+            self._log.error("tool %s failed", tool.tool.name, exc_info=exc_info_for_users(exc))
             return error_result(describe_exception(exc))
 
     def _refuse_arguments(self, call: Call, exc: InvalidArguments) -> CallToolResult:
@@ -599,3 +603,14 @@ class Server:
 def _name_of(handler: object, options: Mapping[str, Any]) -> str:
     """Return the name of a tool that is to be registered, for messages."""
     return str(options.get("name") or getattr(handler, "__name__", ""))
+
+
+def _report_unserved_script() -> None:
+    """Report a script that ends without having served anything. Costs nothing in other programs."""
+    if "concertino.runtime.host" not in sys.modules:
+        from concertino.server.unserved import report_unserved_script
+
+        report_unserved_script()
+
+
+atexit.register(_report_unserved_script)

@@ -62,7 +62,7 @@ def check_options(options: T, declaration: type, owner: str) -> T:
     if not values:
         return options
     if unknown := values.keys() - declaration.__annotations__.keys():
-        raise TypeError(f"{owner}: got an unexpected keyword argument {min(unknown)!r}")
+        raise TypeError(f"{owner}: {_describe_unknown(min(unknown), declaration)}")
     try:
         checked = _round_trip(values, declaration)
         _check_keys(checked.get("meta"))
@@ -95,6 +95,25 @@ def take_access(options: Mapping[str, Any], owner: str) -> Access:
 def add_tags(meta: dict[str, Any] | None, access: Access) -> dict[str, Any] | None:
     """Return `_meta` with the tags in it."""
     return {TAGS_MEMBER: sorted(access.tags), **(meta or {})} if access.tags else meta
+
+
+def _describe_unknown(option: str, declaration: type) -> str:
+    """Describe an option that does not exist, and the one that was probably meant."""
+    # Importing difflib takes 4 ms, and only a mistake needs it.
+    from difflib import get_close_matches
+
+    from concertino.server.options import DECLARATIONS
+
+    # The options that are checked elsewhere count, too.
+    names = [
+        name
+        for whole, parts in DECLARATIONS.values()
+        if parts[0] is declaration
+        for name in whole.__annotations__
+    ]
+    close = get_close_matches(option, names, 1)
+    hint = f"did you mean {close[0]!r}?" if close else f"the options are {', '.join(names)}"
+    return f"got an unexpected keyword argument {option!r}; {hint}"
 
 
 def check_setting(value: S) -> S:

@@ -1,0 +1,117 @@
+"""Exceptions of a user's code as the user reads them: without our frames, and with advice."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from pathlib import Path
+from types import TracebackType
+
+__all__ = ["advice", "exc_info_for_users", "server_name", "without_our_frames"]
+
+PACKAGE = str(Path(__file__).absolute().parent.parent) + os.sep
+# How asyncio refuses to run a loop inside of a loop.
+NESTED_LOOP = ("asyncio.run() cannot be called", "This event loop is already running")
+
+
+def without_our_frames(traceback: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without the frames of this package; unchanged if it has no others."""
+    entries: list[TracebackType] = []
+    entry = traceback
+    while entry is not None:
+        if not entry.tb_frame.f_code.co_filename.startswith(PACKAGE):
+            entries.append(entry)
+        entry = entry.tb_next
+    if not entries:
+        return traceback
+
+    rest: TracebackType | None = None
+    for entry in reversed(entries):
+        rest = TracebackType(rest, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return rest
+
+
+def exc_info_for_users(
+    exc: BaseException,
+) -> tuple[type[BaseException], BaseException, TracebackType | None]:
+    """Return the `exc_info` of a log record about an exception of a user's function.
+
+    The exception gets the advice for it, if there is some, as a note.
+    """
+    if text := advice(exc):
+        exc.add_note(text)
+    return type(exc), exc, without_our_frames(exc.__traceback__)
+
+
+def advice(exc: BaseException) -> str:
+    """Return what to do about an exception of a user's code; "" if that is not known."""
+    # Only of these classes themselves: the text of a user's class may fail.
+    text = str(exc) if type(exc) in (RuntimeError, ImportError) else ""
+    if text.startswith(NESTED_LOOP):
+        return (
+            "an `async def` tool runs on an event loop already: write `await ...` in it, or make "
+            "it a `def`, which runs in a thread"
+        )
+    if text.startswith("attempted relative import"):
+        return _advise_module(exc.__traceback__)
+    if isinstance(exc, ModuleNotFoundError) and exc.name is not None:
+        from concertino.installation import install_package
+
+        package = exc.name.partition(".")[0]
+        if package not in sys.modules:
+            return f"if a package of this name has it: {install_package(package)}"
+    return ""
+
+
+def _advise_module(traceback: TracebackType | None) -> str:
+    """Return how to serve the file of a traceback's last line as a module of its package."""
+    if traceback is None:
+        return ""
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    file = Path(traceback.tb_frame.f_code.co_filename).absolute()
+    names, folder = [file.stem], file.parent
+    while (folder / "__init__.py").is_file():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    if len(names) == 1:
+        return "a file without a package around it has no siblings: write `import ...`"
+    change = "" if folder == Path.cwd() else f"cd {folder}; "
+    target = f"{'.'.join(names)}:{server_name(file) or 'server'}"
+    return f"serve it as a part of its package: {change}concertino serve {target}"
+
+
+def server_name(file: Path) -> str:
+    """Return the name of the first server at the top level of a Python file; "" if none is seen."""
+    for statement in _statements(file):
+        if isinstance(statement, ast.Assign) and _makes_server(statement.value):
+            target = statement.targets[0]
+            return target.id if isinstance(target, ast.Name) else ""
+    return ""
+
+
+def server_in_function(file: Path) -> tuple[str, int]:
+    """Return the function of a Python file that makes a server, and the line; ("", 0) if none."""
+    for statement in _statements(file):
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            for node in ast.walk(statement):
+                if _makes_server(node):
+                    return statement.name, getattr(node, "lineno", 0)
+    return "", 0
+
+
+def _statements(file: Path) -> list[ast.stmt]:
+    try:
+        return ast.parse(file.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return []
+
+
+def _makes_server(node: ast.AST) -> bool:
+    """Return whether a node is a call of Server, such as `Server("x")` or `concertino.Server()`."""
+    if not isinstance(node, ast.Call):
+        return False
+    function = node.func
+    name = function.attr if isinstance(function, ast.Attribute) else ast.unparse(function)
+    return name == "Server"

@@ -1,0 +1,38 @@
+"""What was probably meant by a target of `concertino serve` in which no server was found."""
+
+from __future__ import annotations
+
+import os
+from difflib import get_close_matches
+from pathlib import Path
+
+from concertino.backend.user_errors import server_in_function, server_name
+
+__all__ = ["describe_hidden_server", "suggest_target"]
+
+
+def suggest_target(target: str) -> str:
+    """Return `; did you mean ...?` for a target that does not exist, or where it was looked for."""
+    module = Path(target.replace(".", os.sep) + ".py")
+    if not target.endswith(".py") and target and ":" not in target:
+        if Path(f"{target}.py").is_file():
+            return f"; did you mean {target}.py?"
+        if module.is_file() and target.isprintable() and not target.startswith("."):
+            return f"; did you mean {target}:{server_name(module) or 'server'}?"
+
+    folder, name = os.path.split(target)
+    try:
+        files = [file for file in os.listdir(folder or ".") if file.endswith(".py")]
+    except OSError:
+        return f"; there is no folder {folder}"
+    if close := get_close_matches(name, files, 1):
+        return f"; did you mean {os.path.join(folder, close[0])}?"
+    return "" if folder or not name.endswith(".py") else f" in {os.getcwd()}"
+
+
+def describe_hidden_server(path: str) -> str:
+    """Return what to do about a file without a server at its top level."""
+    function, line = server_in_function(Path(path))
+    if function:
+        return f"; {function}() makes one in line {line}: move it and its tools out of the function"
+    return '; make one there, as in `server = Server("name")`'
