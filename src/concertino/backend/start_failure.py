@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import cast
 
+from concertino.backend.user_errors import advice
 from concertino.errors import ConcertinoError, TargetError
 from concertino.excerpts import shorten
-from concertino.installation import install_package, runs_in_uv_cache
 from concertino.logs.formats import escape_controls
 from concertino.logs.redact import refresh
 
@@ -55,11 +54,10 @@ def describe_failure(exc: BaseException) -> str:
 def describe_raised(exc: BaseException) -> str:
     """Return the type of an exception, its text, and the user's line that raised it.
 
-    For a missing module also how to install it.
+    And what to do about it, as far as that is known: see advice().
     """
-    text = _text(exc)
-    hint = _installation_hint(exc) if isinstance(exc, ModuleNotFoundError) else ""
-    return f"{type(exc).__name__}{text and f': {text}'}{_location(exc)}{hint}"
+    text, step = _text(exc), advice(exc)
+    return f"{type(exc).__name__}{text and f': {text}'}{_location(exc)}{step and f'; {step}'}"
 
 
 def _text(exc: BaseException) -> str:
@@ -68,22 +66,6 @@ def _text(exc: BaseException) -> str:
     except Exception:
         # Its class is the user's.
         return ""
-
-
-def _installation_hint(exc: ModuleNotFoundError) -> str:
-    """Return how to install a missing package for the running interpreter, after a semicolon.
-
-    Empty if the module belongs to a package that is there. A module's name is not always that of
-    its package, and another package with that name may do anything, so none is guessed.
-    """
-    if not exc.name or exc.name.partition(".")[0] in sys.modules:
-        return ""
-    step = install_package("PACKAGE")
-    if runs_in_uv_cache():
-        hint = f"{sys.executable} runs this server: {step}, where PACKAGE is the one that has it"
-    else:
-        hint = f"install the package that has it: {step}"
-    return f"; {hint}"
 
 
 def _location(exc: BaseException) -> str:

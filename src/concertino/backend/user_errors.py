@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import sys
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-__all__ = ["advice", "exc_info_for_users", "server_name", "without_our_frames"]
+from concertino.installation import install_package, runs_in_uv_cache
+
+if TYPE_CHECKING:
+    import ast
+
+__all__ = [
+    "advice",
+    "exc_info_for_users",
+    "server_in_function",
+    "server_name",
+    "without_our_frames",
+]
 
 PACKAGE = str(Path(__file__).absolute().parent.parent) + os.sep
 # How asyncio refuses to run a loop inside of a loop.
@@ -50,18 +61,28 @@ def advice(exc: BaseException) -> str:
     text = str(exc) if type(exc) in (RuntimeError, ImportError) else ""
     if text.startswith(NESTED_LOOP):
         return (
-            "an `async def` tool runs on an event loop already: write `await ...` in it, or make "
-            "it a `def`, which runs in a thread"
+            "this code runs on an event loop already: write `await ...` in it, or put it into a "
+            "`def`, which runs in a thread"
         )
     if text.startswith("attempted relative import"):
         return _advise_module(exc.__traceback__)
-    if isinstance(exc, ModuleNotFoundError) and exc.name is not None:
-        from concertino.installation import install_package
-
-        package = exc.name.partition(".")[0]
-        if package not in sys.modules:
-            return f"if a package of this name has it: {install_package(package)}"
+    if isinstance(exc, ModuleNotFoundError):
+        return _advise_installation(exc)
     return ""
+
+
+def _advise_installation(exc: ModuleNotFoundError) -> str:
+    """Return how to install a missing package for the running interpreter.
+
+    Empty if the module belongs to a package that is there. A module's name is not always that of
+    its package, and another package with that name may do anything, so none is guessed.
+    """
+    if not exc.name or exc.name.partition(".")[0] in sys.modules:
+        return ""
+    step = install_package("PACKAGE")
+    if runs_in_uv_cache():
+        return f"{sys.executable} runs this server: {step}, where PACKAGE is the one that has it"
+    return f"install the package that has it: {step}"
 
 
 def _advise_module(traceback: TracebackType | None) -> str:
@@ -84,6 +105,8 @@ def _advise_module(traceback: TracebackType | None) -> str:
 
 def server_name(file: Path) -> str:
     """Return the name of the first server at the top level of a Python file; "" if none is seen."""
+    import ast
+
     for statement in _statements(file):
         if isinstance(statement, ast.Assign) and _makes_server(statement.value):
             target = statement.targets[0]
@@ -93,25 +116,31 @@ def server_name(file: Path) -> str:
 
 def server_in_function(file: Path) -> tuple[str, int]:
     """Return the function of a Python file that makes a server, and the line; ("", 0) if none."""
+    import ast
+
     for statement in _statements(file):
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
             for node in ast.walk(statement):
-                if _makes_server(node):
-                    return statement.name, getattr(node, "lineno", 0)
+                if isinstance(node, ast.expr) and _makes_server(node):
+                    return statement.name, node.lineno
     return "", 0
 
 
 def _statements(file: Path) -> list[ast.stmt]:
+    import ast
+
     try:
         return ast.parse(file.read_bytes()).body
     except (OSError, SyntaxError, ValueError):
         return []
 
 
-def _makes_server(node: ast.AST) -> bool:
-    """Return whether a node is a call of Server, such as `Server("x")` or `concertino.Server()`."""
-    if not isinstance(node, ast.Call):
+def _makes_server(expression: ast.expr) -> bool:
+    """Return whether this is a call of Server: `Server("x")` or `concertino.Server("x")`."""
+    import ast
+
+    if not isinstance(expression, ast.Call):
         return False
-    function = node.func
+    function = expression.func
     name = function.attr if isinstance(function, ast.Attribute) else ast.unparse(function)
     return name == "Server"

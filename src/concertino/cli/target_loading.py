@@ -47,7 +47,6 @@ def load_or_exit(
     # The code of a target may raise anything, SystemExit included.
     except BaseException as exc:
         from concertino.backend.start_failure import describe_raised
-        from concertino.backend.user_errors import advice
 
         # The target may have put secrets into os.environ; they must not be logged.
         refresh()
@@ -58,7 +57,7 @@ def load_or_exit(
         log.error(
             "Failed to start server: importing %s: %s",
             " ".join(targets),
-            "; ".join(filter(None, (describe_raised(exc), advice(exc)))),
+            describe_raised(exc),
             exc_info=exc_info,
         )
         if exc_info is None:
