@@ -13,6 +13,7 @@ from docs.pages import DOCS, asked, environment, paste, run_shell, run_tests, se
 FIRST = DOCS / "tutorial" / "first-server.md"
 RECIPES = DOCS / "tutorial" / "resources-and-prompts.md"
 TESTING = DOCS / "tutorial" / "testing.md"
+RAW_MESSAGES = DOCS / "how-to" / "test-with-raw-messages.md"
 CLIENT = DOCS / "tutorial" / "first-client.md"
 
 
@@ -57,7 +58,14 @@ def test_the_resources_and_the_prompt_say_what_it_says(tmp_path: Path) -> None:
 def test_the_tests_in_memory_pass(tmp_path: Path) -> None:
     paste(FIRST, tmp_path)
     names = paste(TESTING, tmp_path)
-    assert names == ["test_stock.py", "test_count.py", "test_modern.py"]
+    assert names == ["test_stock.py", "test_count.py", "refill.py", "test_refill.py"]
+    assert "8 passed" in run_tests(tmp_path, *names)
+
+
+def test_the_tests_with_raw_messages_pass(tmp_path: Path) -> None:
+    paste(FIRST, tmp_path)
+    names = paste(RAW_MESSAGES, tmp_path)
+    assert names == ["test_raw_stock.py", "test_raw_count.py", "test_raw_modern.py"]
     assert "5 passed" in run_tests(tmp_path, *names)
 
 

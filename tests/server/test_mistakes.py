@@ -1,4 +1,4 @@
-"""The mistakes of beginners in the file of a server, and exactly what is said about each: what is wrong, where, what to do.
+"""Mistakes in the file of a server, and what is said: what is wrong, where, what to do.
 
 Each row is one command, run as a process. Left out of what it wrote to stderr: times, lines about
 a start and an end that succeed, frames of the standard library, and Python's marks below a line.
@@ -46,7 +46,8 @@ TARGETS = [
     Mistake(
         "a server inside of main()",
         {
-            "calc.py": "from concertino import Server\ndef main():\n    server = Server('calculator')\n"
+            "calc.py": "from concertino import Server\ndef main():\n"
+            "    server = Server('calculator')\n"
         },
         "concertino serve calc.py",
         2,
