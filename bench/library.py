@@ -75,14 +75,12 @@ from concertino.library.cache import Cache
 from concertino.library.index import Index
 from concertino.library.document_registry import DocumentRegistry
 cache = Cache("bench", Path(sys.argv[2]))
-folder = Folder(sys.argv[1], max_file_bytes=2**22, max_files=10**6)
-collection = FileLoader("orchestr8", folder, None)
+collection = FileLoader("orchestr8", Folder(sys.argv[1], max_file_bytes=2**22, max_files=10**6), None)
 collection.known = cache.documents()
 shelf = DocumentRegistry()
 shelf.apply(collection.refresh())
 index = Index.build(shelf.documents(), cache=cache)
-began, spent = time.perf_counter() - began, time.process_time() - spent
-print(began * 1000, spent * 1000, len(index.documents))
+print((time.perf_counter() - began) * 1000, (time.process_time() - spent) * 1000, len(index.documents))
 """
 
 

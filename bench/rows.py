@@ -39,8 +39,7 @@ class Row:
     needs: str
     command: tuple[str, ...]
     measures: tuple[str, ...] = ALL
-    # 2025-11-25 after `initialize`; "modern" is 2026-07-28, with _meta on each request
-    era: str = "legacy"
+    era: str = "legacy"  # 2025-11-25 after `initialize`; "modern" is 2026-07-28, with _meta on each request
     tool: str = "echo"
 
 

@@ -1,7 +1,4 @@
-"""What `import concertino` gives and costs, and what is on the way from start to the first answer.
-
-In real processes.
-"""
+"""What `import concertino` gives and costs, and what is on the way from start to the first answer. In real processes."""
 
 from __future__ import annotations
 
@@ -23,8 +20,7 @@ PACKAGE = Path(concertino.__file__).parent
 TEN_LINES = Path(__file__).parents[1] / "examples" / "calculator.py"
 # Coverage starts itself in every child when it measures; what it imports is not ours.
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
-# An editable install is found by an import hook, and site may load whatever else is in the
-# environment: not ours either.
+# An editable install is found by an import hook, and site may load whatever else is in the environment: not ours either.
 FROM_SITE = "import sys; known = set(sys.modules)\n"
 
 
@@ -44,10 +40,7 @@ def run(code: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
 
 def modules(code: str, stdin: str = "") -> set[str]:
     """What `code` had imported when it ended, beyond what Python itself begins with."""
-    report = (
-        "import atexit; atexit.register(lambda: sys.stderr.write('MODULES ' + ' "
-        "'.join(set(sys.modules) - known)))\n"
-    )
+    report = "import atexit; atexit.register(lambda: sys.stderr.write('MODULES ' + ' '.join(set(sys.modules) - known)))\n"
     errors = run(FROM_SITE + report + code, stdin).stderr
     return set(errors.rpartition("MODULES ")[2].split())
 
@@ -145,6 +138,9 @@ def test_from_start_to_answers_only_the_standard_library_and_msgspec_are_importe
     """`python calculator.py`: each import is start-up time that every user pays, every time."""
     imported = modules(TEN_LINES.read_text(), STDIN)
     assert "concertino.server.server" in imported
+    # What few servers use.
+    rare = {"access", "dependencies", "dependency_scope", "lifespan", "options", "resources"}
+    assert not imported & {f"concertino.server.{name}" for name in rare}
     assert tops(imported) - sys.stdlib_module_names <= FOREIGN
     # Of the standard library, what costs milliseconds and is not needed.
     assert not imported & {
@@ -159,10 +155,7 @@ def test_from_start_to_answers_only_the_standard_library_and_msgspec_are_importe
 
 
 def test_the_command_line_adds_argparse_and_nothing_foreign() -> None:
-    code = (
-        f"sys.argv = ['concertino', 'serve', {str(TEN_LINES)!r}]\n"
-        f"from concertino.cli import main\nmain()"
-    )
+    code = f"sys.argv = ['concertino', 'serve', {str(TEN_LINES)!r}]\nfrom concertino.cli import main\nmain()"
     imported = modules(code, STDIN)
     assert "argparse" in imported
     assert tops(imported) - sys.stdlib_module_names <= FOREIGN | {"calculator"}

@@ -1,6 +1,4 @@
-"""What error messages say about installing: the real metadata of a package, in folders
-made here.
-"""
+"""What error messages say about installing: the real metadata of a package, in folders made here."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""FastMCP, as its users write it, without its banner (which may look for updates over the
-network).
-"""
+"""FastMCP, as its users write it, without its banner (which may look for updates over the network)."""
 
 import asyncio
 

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         image as image,
         user as user,
     )
+    from concertino.server.dependencies import Depends as Depends
     from concertino.server.server import Server as Server
     from concertino.types.client_requests import Accepted as Accepted, Declined as Declined
 
@@ -86,6 +87,7 @@ __all__, __getattr__, __dir__ = lazy_names(
         "concertino.runtime.host": ("serve",),
         "concertino.schema.elicitation_form": ("choices",),
         "concertino.server.content": ("assistant", "audio", "blob", "image", "user"),
+        "concertino.server.dependencies": ("Depends",),
         "concertino.server.server": ("Server",),
         "concertino.types.client_requests": ("Accepted", "Declined"),
     },

@@ -28,7 +28,6 @@ TOOLS: dict[str, dict[str, Any]] = {
     "a failure is no error": {"fail": {"how": {"type": "string", "enum": ["badly"]}}},
     "logs secrets": {"leak": {"secret": STRING}},
 }
-WITHOUT_TOOLS = ("offers no tools", "knows unknown tools without offering any")
 lock = threading.Lock()
 kept: list[Any] = []
 opened = False
@@ -121,7 +120,7 @@ def serve(id: Any, method: str, params: dict[str, Any]) -> None:
                 "id": id,
                 "result": {
                     "protocolVersion": version,
-                    "capabilities": {} if FAULT in WITHOUT_TOOLS else {"tools": {}},
+                    "capabilities": {"tools": {}},
                     "serverInfo": info,
                 },
             }
@@ -133,8 +132,6 @@ def serve(id: Any, method: str, params: dict[str, Any]) -> None:
         kept.append(os.dup(0) if len(kept) % 10 == 0 else -1)
     if method == "ping":
         return send({"id": id, "result": {}})
-    if FAULT == "offers no tools" and method.startswith("tools/"):
-        return fail(id, -32601, "Method not found")
     if method == "tools/list" and opened:
         tools = TOOLS.get(FAULT, {})
         schemas = [

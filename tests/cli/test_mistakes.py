@@ -35,8 +35,7 @@ def divide(a: float, b: float, rounding: Rounding | None = None) -> float:
     return a / b
 @server.prompt
 def spend(coins: str) -> str:
-    data = {"spent": 30, "limit": 30, "currencies": ["EUR", "CHF"]}
-    raise RpcError(-32050, "no money left", data)
+    raise RpcError(-32050, "no money left", {"spent": 30, "limit": 30, "currencies": ["EUR", "CHF"]})
 @server.resource("config://app")
 def config() -> str:
     return "here"

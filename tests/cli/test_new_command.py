@@ -1,6 +1,4 @@
-"""cli/new.py, cli/project_files.py: projects are written, and pass their own tests in a real
-process.
-"""
+"""cli/new.py, cli/project_files.py: projects are written, and pass their own tests in a real process."""
 
 from __future__ import annotations
 

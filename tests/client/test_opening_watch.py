@@ -1,5 +1,4 @@
-"""client/opening_watch.py: programs that are no MCP servers are known soon, and slow servers are
-not taken for them.
+"""client/opening_watch.py: programs that are no MCP servers are known soon, and slow servers are not taken for them.
 
 The programs are real processes.
 """
@@ -26,8 +25,7 @@ for line in sys.stdin:
     message = json.loads(line)
     {}
     if message.get("method") == "initialize":
-        info = {{"name": "s", "version": "1"}}
-        result = {{"protocolVersion": "2025-06-18", "capabilities": {{}}, "serverInfo": info}}
+        result = {{"protocolVersion": "2025-06-18", "capabilities": {{}}, "serverInfo": {{"name": "s", "version": "1"}}}}
         print(json.dumps({{"jsonrpc": "2.0", "id": message["id"], "result": result}}), flush=True)
 """
 

@@ -36,6 +36,7 @@ from google.protobuf import descriptor_pool
 import concertino
 from concertino import (
     Client,
+    Depends,
     Disconnected,
     Library,
     Limits,
@@ -78,6 +79,11 @@ def parameters(function: Callable[..., Any]) -> dict[str, list[tuple[str, Any]]]
 
 
 # The options that the decorators of a server share with the functions of the same kind.
+ACCESS: list[tuple[str, Any]] = [("tags", None), ("visible", None)]
+FEATURES: dict[str, list[tuple[str, Any]]] = {
+    "several": [("features", REQUIRED)],
+    "keyword": [("tags", ())],
+}
 GUARDS: list[tuple[str, Any]] = [
     ("rate_limit", None),
     ("max_in_flight", None),
@@ -97,6 +103,7 @@ RESOURCE: list[tuple[str, Any]] = [
     ("ttl_s", None),
     ("cache_scope", None),
     ("inline", False),
+    *ACCESS,
 ]
 PROMPT: list[tuple[str, Any]] = [
     ("name", None),
@@ -105,6 +112,7 @@ PROMPT: list[tuple[str, Any]] = [
     ("icons", None),
     ("meta", None),
     ("inline", False),
+    *ACCESS,
 ]
 
 SIGNATURES: dict[str, tuple[Callable[..., Any], dict[str, list[tuple[str, Any]]]]] = {
@@ -149,6 +157,7 @@ SIGNATURES: dict[str, tuple[Callable[..., Any], dict[str, list[tuple[str, Any]]]
                 ("output_schema", None),
                 ("envelope", False),
                 *GUARDS,
+                *ACCESS,
             ],
         },
     ),
@@ -171,6 +180,7 @@ SIGNATURES: dict[str, tuple[Callable[..., Any], dict[str, list[tuple[str, Any]]]
                 ("output_schema", None),
                 ("envelope", False),
                 *GUARDS,
+                *ACCESS,
             ],
         },
     ),
@@ -194,6 +204,15 @@ SIGNATURES: dict[str, tuple[Callable[..., Any], dict[str, list[tuple[str, Any]]]
         Server.complete,
         {"positional": [("target", REQUIRED), ("argument", REQUIRED)]},
     ),
+    "Server.tools_changed": (Server.tools_changed, {}),
+    "Server.prompts_changed": (Server.prompts_changed, {}),
+    "Server.disable": (Server.disable, FEATURES),
+    "Server.enable": (Server.enable, FEATURES),
+    "Server.override": (
+        Server.override,
+        {"positional": [("provider", REQUIRED), ("replacement", REQUIRED)]},
+    ),
+    "Depends": (Depends, {"positional": [("provider", REQUIRED)]}),
     "Server.lifespan": (Server.lifespan, {"positional": [("function", REQUIRED)]}),
     "Server.remove_tool": (Server.remove_tool, {"positional": [("name", REQUIRED)]}),
     "Server.remove_resource": (Server.remove_resource, {"positional": [("uri", REQUIRED)]}),
@@ -393,8 +412,7 @@ from concertino import Server
 server = Server(
     "options", version="1.0.0", title="T", description="D", website_url="https://w",
     instructions="I", icons=None, experimental={"x": {}}, extensions={"e/x": {}},
-    argument_errors="result", coerce=True, envelope=True, page_size=1, ttl_s=1.5,
-    cache_scope="public",
+    argument_errors="result", coerce=True, envelope=True, page_size=1, ttl_s=1.5, cache_scope="public",
 )
 @server.tool(
     name="all", title="T", description="D", read_only=True, destructive=False, idempotent=True,

@@ -1,7 +1,4 @@
-"""examples/orchestre: analysis, planning and review by rules.
-
-Expected values are counted by hand from the table.
-"""
+"""examples/orchestre: analysis, planning and review by rules. Expected values are counted by hand from the table."""
 
 from __future__ import annotations
 

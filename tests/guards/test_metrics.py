@@ -224,8 +224,7 @@ def test_spans_and_durations_follow_the_conventions(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_callers_trace_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    # the example of W3C Trace Context
-    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"  # the example of W3C Trace Context
     call = (
         "tools/call",
         {"name": "echo", "arguments": {"text": "a"}, "_meta": {"traceparent": parent, "x": 1}},

@@ -1,7 +1,4 @@
-"""call.py: the value that passes the seam.
-
-Params are the spec's own example of tools/call, written out.
-"""
+"""call.py: the value that passes the seam. Params are the spec's own example of tools/call, written out."""
 
 from __future__ import annotations
 

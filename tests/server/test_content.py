@@ -1,7 +1,4 @@
-"""server/content.py: pictures, sound and bytes.
-
-First bytes are those of each format's own specification.
-"""
+"""server/content.py: pictures, sound and bytes. First bytes are those of each format's own specification."""
 
 from __future__ import annotations
 

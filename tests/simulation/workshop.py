@@ -40,8 +40,7 @@ class Workshop:
     """start_s: how long start() takes; fails: and that it then raises."""
 
     def __init__(
-        self, plans: dict[int, Plan], began: Callable[[Handler], None], elsewhere: Callable[[],
-            Any], limit: int,
+        self, plans: dict[int, Plan], began: Callable[[Handler], None], elsewhere: Callable[[], Any], limit: int,
         start_s: float, fails: bool, failed: Callable[[], None],
     ) -> None:  # fmt: skip
         self.handlers: dict[int, Handler] = {}

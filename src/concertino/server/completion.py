@@ -138,7 +138,7 @@ async def complete(
         return CompleteResult(_completion(matches))
 
     bound = completer.bind(params.argument.value, params.context.arguments, context)
-    value = await call_handler(completer.function, bound, in_thread)
+    value = await call_handler(completer.function, bound, in_thread, lambda value: value)
     if isinstance(value, Iterable) and not isinstance(value, Collection):
         # A generator may block, or never end: take what is needed, in a thread.
         lazy = iter(cast("Iterable[Any]", value))

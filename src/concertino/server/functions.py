@@ -8,6 +8,7 @@ booleans and choices are converted; lists, dicts and classes are parsed as JSON.
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from inspect import (
@@ -16,8 +17,9 @@ from inspect import (
     iscoroutinefunction,
     isfunction,
     isgeneratorfunction,
+    signature,
 )
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import decode, encode
@@ -28,6 +30,7 @@ from concertino.schema.arguments import ArgumentDecoder, argument_decoder
 from concertino.schema.docstrings import ParsedDocstring, parse_docstring
 from concertino.schema.signature import function_of
 
+T = TypeVar("T")
 # Any: handlers take and return whatever their authors like.
 Handler = Callable[..., Any]
 # Positional and keyword arguments of one call.
@@ -36,6 +39,33 @@ Bound = tuple[tuple[Any, ...], dict[str, Any]]
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 NUMBERS = frozenset(("integer", "number", "boolean"))
+
+
+# The parameter for the Context that is added to handlers without one.
+CONTEXT_PARAMETER = "concertino_context"
+
+
+class FinishingHandler(ABC):
+    """A handler that ends only when its value was converted to a result.
+
+    Its dependencies stay open until then.
+    """
+
+    @abstractmethod
+    async def call(self, bound: Bound, finish: Callable[[Any], T]) -> T:
+        """Call the handler; return what `finish` makes of its value."""
+
+    @abstractmethod
+    async def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the handler; return its value."""
+
+    def finishing(self, finish: Callable[[Any], T]) -> Callable[..., Awaitable[T]]:
+        """Return a function that calls the handler and returns what `finish` makes of its value."""
+
+        async def call(*args: Any, **kwargs: Any) -> T:
+            return await self.call((args, kwargs), finish)
+
+        return call
 
 
 class HandlerCall(Struct, frozen=True):
@@ -71,9 +101,14 @@ def handler_call(handler: Handler, owner: str, *, inline: bool) -> HandlerCall:
 def handler_doc(handler: Any) -> ParsedDocstring:
     """Return the parsed docstring of a handler."""
     # A partial has the docstring of functools.partial; look at its function instead.
+    return parse_docstring(getattr(without_partials(handler), "__doc__", None))
+
+
+def without_partials(handler: Any) -> Any:
+    """Return the function of a functools.partial; anything else as it is."""
     while isinstance(handler, partial):
         handler = cast("Any", handler).func
-    return parse_docstring(getattr(handler, "__doc__", None))
+    return handler
 
 
 def handler_location(handler: Any) -> str:
@@ -117,17 +152,27 @@ CONTEXT_NAMES = ("context", "ctx")
 _log = logging.getLogger("concertino.server")
 
 
-async def call_handler(function: HandlerCall, bound: Bound, in_thread: InThread) -> Any:
-    """Call a handler with bound arguments; return its result.
+async def call_handler(
+    function: HandlerCall,
+    bound: Bound,
+    in_thread: InThread,
+    finish: Callable[[Any], T],
+) -> T:
+    """Call a handler with bound arguments; return what `finish` makes of its value.
 
     An `async def` runs on the event loop, a `def` in a thread unless it is inline.
     """
     args, kwargs = bound
+    handler = function.handler
+    if isinstance(handler, FinishingHandler):
+        return await handler.call(bound, finish)
     if function.is_async:
-        return await function.handler(*args, **kwargs)
-    if function.inline:
-        return await maybe_await(function.handler(*args, **kwargs))
-    return await maybe_await(await in_thread(partial(function.handler, *args, **kwargs)))
+        value = await handler(*args, **kwargs)
+    elif function.inline:
+        value = await maybe_await(handler(*args, **kwargs))
+    else:
+        value = await maybe_await(await in_thread(partial(handler, *args, **kwargs)))
+    return finish(value)
 
 
 async def maybe_await(value: Any) -> Any:
@@ -141,8 +186,7 @@ def is_async(handler: Any) -> bool:
     A function that it wraps (`__wrapped__`) does not count: a `def` may wrap an `async def` and run
     it to its end.
     """
-    while isinstance(handler, partial):
-        handler = cast("Any", handler).func
+    handler = without_partials(handler)
     return iscoroutinefunction(handler) or iscoroutinefunction(type(handler).__call__)
 
 
@@ -151,7 +195,10 @@ def lacks_self(handler: Handler) -> bool:
     if not isfunction(handler) or "." not in handler.__qualname__.rpartition("<locals>.")[2]:
         return False
     function = function_of(handler)
-    return function.__code__.co_varnames[:1] == ("self",) and "self" not in function.__annotations__
+    if function.__code__.co_varnames[:1] != ("self",) or "self" in function.__annotations__:
+        return False
+    # A decorator around a bound method looks like it, but takes no `self`.
+    return next(iter(signature(handler).parameters), None) == "self"
 
 
 class StringArguments:

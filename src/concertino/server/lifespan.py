@@ -14,7 +14,15 @@ import asyncio
 import functools
 import inspect
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Generator,
+    Iterator,
+    Mapping,
+)
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -87,9 +95,10 @@ class Lifespans:
             )
         self._functions.append((kind, function))
 
-    def fill(self, handler: H) -> H:
+    def fill(self, handler: H, skip: Collection[str] = ()) -> H:
         """Return a handler without the parameters for lifespan values; each call passes them.
 
+        skip: parameters that something else fills.
         Raises RegistrationError for a parameter that is positional-only. A call before open()
         raises RuntimeError.
         """
@@ -102,7 +111,7 @@ class Lifespans:
                 kind for kind in classes if is_injected(parameter.annotation, (kind,))
             )
             for parameter in read_signature(handler, classes).parameters
-            if parameter.injected
+            if parameter.injected and parameter.name not in skip
         }
         return _fill(handler, filled, self._value) if filled else handler
 
@@ -161,7 +170,7 @@ class Lifespans:
         failures: list[BaseException] = []
         try:
             for kind, function in self._functions:
-                manager = _manager(function)
+                manager = async_manager(function())
                 value = await manager.__aenter__()
                 entered.append(manager)
                 if kind is not None:
@@ -241,7 +250,8 @@ def _fill(handler: Any, filled: dict[str, type], value: Callable[[type], Any]) -
     ]
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        kwargs.update(zip(names, args[first:], strict=True))
+        # What is not passed by position is passed by name.
+        kwargs.update(zip(names, args[first:], strict=False))
         for name, kind in filled.items():
             kwargs[name] = value(kind)
         return handler(*args[:first], **kwargs)
@@ -262,18 +272,24 @@ def _fill(handler: Any, filled: dict[str, type], value: Callable[[type], Any]) -
     return wrapper
 
 
-def _manager(function: Function) -> AbstractAsyncContextManager[Any]:
-    """Return a context manager that runs a lifespan function."""
-    result: Any = function()
+def async_manager(result: Any) -> AbstractAsyncContextManager[Any]:
+    """Return a context manager that runs a generator.
+
+    result: of a call of the generator function. If that has the decorator contextmanager or
+    asynccontextmanager, it is a context manager already.
+    """
     if isasyncgen(result):
         make = cast("Callable[[], AsyncGenerator[Any, None]]", lambda: result)
         return asynccontextmanager(make)()
-    if isgenerator(result):
-        make_sync = cast("Callable[[], Generator[Any, None, None]]", lambda: result)
-        return _SyncManager(contextmanager(make_sync)())
+    return result if hasattr(result, "__aenter__") else _SyncManager(sync_manager(result))
 
-    # A function with the decorator @contextmanager or @asynccontextmanager was registered.
-    return result if hasattr(result, "__aenter__") else _SyncManager(result)
+
+def sync_manager(result: Any) -> AbstractContextManager[Any]:
+    """Return a context manager that runs a `def` generator. result: as for async_manager()."""
+    if isgenerator(result):
+        make = cast("Callable[[], Generator[Any, None, None]]", lambda: result)
+        return contextmanager(make)()
+    return result
 
 
 class _SyncManager(AbstractAsyncContextManager[Any]):

@@ -40,7 +40,14 @@ from concertino.schema.return_values import (
     shape_any,
 )
 from concertino.schema.signature import read_signature
-from concertino.server.functions import Handler, HandlerCall, call_handler, is_async, lacks_self
+from concertino.server.functions import (
+    CONTEXT_PARAMETER,
+    Handler,
+    HandlerCall,
+    call_handler,
+    is_async,
+    lacks_self,
+)
 from concertino.server.options import (
     AccessOptions,
     ToolGuards,
@@ -59,7 +66,7 @@ __all__ = ["Operations"]
 log = logging.getLogger("concertino.operations")
 H = TypeVar("H", bound=Handler)
 T = TypeVar("T")
-Work = Callable[[], Awaitable[Any]]
+Work = Callable[[], Awaitable[CallToolResult]]
 # How long get_operation may wait for the end: the time that most clients allow for a call.
 MAX_WAIT_S = 60.0
 # Characters of an unknown handle that an error quotes.
@@ -165,7 +172,7 @@ class Operations:
         answer_after_s: float,
         options: dict[str, Any],
     ) -> None:
-        options = options.copy()
+        author, options = handler, options.copy()
         name = str(options.pop("name", None) or getattr(handler, "__name__", ""))
         inline = options.pop("inline", False)
         has_schema = "input_schema" in options or "output_schema" in options
@@ -175,24 +182,25 @@ class Operations:
                 f"written by hand"
             )
         make_shaper = chunk_shaper if is_generator(handler) else result_shaper
+        handler = self._server.fill(handler, inline=inline, in_thread=self._in_thread)
         shape = make_shaper(handler, inject=(Context,)).shape
         # Here and not around start(), whose results say how the operation gets on.
         if options.pop("envelope", self._server.envelope):
             from concertino.server.result_envelope import wrap_result
 
             shape = wrap_result(shape, self._server.features().info.version)
-        run = self._runner(handler, inline)
+        run = self._runner(handler, inline, shape)
         signature, context_name = _signature_with_context(handler)
 
         async def start(*args: Any, **kwargs: Any) -> CallToolResult:
             bound = signature.bind(*args, **kwargs)
-            context: Context = bound.arguments[context_name or _CONTEXT]
+            context: Context = bound.arguments[context_name or CONTEXT_PARAMETER]
             operation = self._new(name, context, message, estimated_time)
             if context_name is None:
-                del bound.arguments[_CONTEXT]
+                del bound.arguments[CONTEXT_PARAMETER]
             else:
                 bound.arguments[context_name] = operation.context
-            self._begin(operation, partial(run, operation.context, bound.args, bound.kwargs), shape)
+            self._begin(operation, partial(run, operation.context, bound.args, bound.kwargs))
             try:
                 await operation.wait_for_end(context, answer_after_s)
             except asyncio.CancelledError:
@@ -213,15 +221,26 @@ class Operations:
         cast("Any", start).__signature__ = signature
         self._server.add_tool(start, name=name, **options)
         # Not before: the tool's schema is that of `start`. Server.disable(handler) finds it so.
-        cast("Any", start).__wrapped__ = handler
+        cast("Any", start).__wrapped__ = author
 
-    def _runner(self, handler: Any, inline: bool) -> Run:
+    def _runner(
+        self,
+        handler: Any,
+        inline: bool,
+        shape: Callable[[Any], CallToolResult],
+    ) -> Run:
+        """Return what runs the handler and returns its result."""
+        chunks = function = None
         if is_generator(handler):
-            return collect_chunks(handler, None if inline else self._in_thread)
-        function = HandlerCall(handler, is_async(handler), inline)
+            chunks = collect_chunks(handler, None if inline else self._in_thread)
+        else:
+            function = HandlerCall(handler, is_async(handler), inline)
 
         async def run(context: Context, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            return await call_handler(function, (args, kwargs), self._in_thread)
+            if chunks is not None:
+                return shape(await chunks(context, args, kwargs))
+            assert function is not None
+            return await call_handler(function, (args, kwargs), self._in_thread, shape)
 
         return run
 
@@ -253,10 +272,9 @@ class Operations:
         self,
         operation: _Operation,
         work: Work,
-        shape: Callable[[Any], CallToolResult],
     ) -> None:
         operation.task = task = asyncio.create_task(
-            _run_operation(operation, work, shape), name="concertino operation"
+            _run_operation(operation, work), name="concertino operation"
         )
         timer = asyncio.get_running_loop().call_later(self._limit_s, operation.end, "timed_out")
 
@@ -488,12 +506,10 @@ class _OperationContext(ContextWrapper):
     ask = elicit = elicit_url = sample = roots = once = _needs_the_call
 
 
-async def _run_operation(
-    operation: _Operation, work: Work, shape: Callable[[Any], CallToolResult]
-) -> None:
+async def _run_operation(operation: _Operation, work: Work) -> None:
     """Run the handler and store its result, with errors as Server.handle() reports them."""
     try:
-        result = shape(await work())
+        result = await work()
         # Encoding fails for a result that cannot be sent.
         operation.size = len(encode(result))
     except (ToolError, InvalidResult) as exc:
@@ -508,9 +524,6 @@ async def _run_operation(
         log.error("operation %s failed", operation.name, exc_info=exc_info_for_users(exc))
         result = error_result(describe_exception(exc))
     operation.result = result
-
-
-_CONTEXT = "concertino_context"
 
 
 def _signature_with_context(handler: Handler) -> tuple[Signature, str | None]:
@@ -530,5 +543,5 @@ def _signature_with_context(handler: Handler) -> tuple[Signature, str | None]:
         for item in signature.parameters
     ]
     if own is None:
-        parameters.append(Parameter(_CONTEXT, Parameter.KEYWORD_ONLY, annotation=Context))
+        parameters.append(Parameter(CONTEXT_PARAMETER, Parameter.KEYWORD_ONLY, annotation=Context))
     return Signature(parameters, return_annotation=CallToolResult), own

@@ -6,6 +6,7 @@ Spec: 2026-07-28 server/prompts.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, cast
 
 from msgspec import DecodeError, Raw, Struct
@@ -161,8 +162,8 @@ class Prompts:
             bound = entry.arguments.bind(values, context)
         except InvalidArguments as exc:
             raise invalid_params("; ".join(map(describe_violation, exc.violations))) from None
-        value = await call_handler(entry.function, bound, self._in_thread)
-        return _result(value, entry.prompt.description)
+        finish = partial(_result, description=entry.prompt.description)
+        return await call_handler(entry.function, bound, self._in_thread, finish)
 
 
 def _prompt_arguments(arguments: StringArguments) -> list[PromptArgument]:

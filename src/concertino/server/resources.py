@@ -8,7 +8,8 @@ templates (schema/uri_template.py).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from os import PathLike, fsdecode
 from typing import Any, cast
 
@@ -316,23 +317,27 @@ class Resources:
             entry = self.resources.find(uri, context)
             if entry is None:
                 return await self._read_template(uri, context)
-            contents = await self._read_source(entry.source, uri, context)
+            finish = partial(
+                _result, uri=uri, mime_type=entry.resource.mime_type, hints=entry.hints
+            )
+            return await self._read_source(entry.source, uri, context, finish)
         except ResourceNotFound as exc:
             raise exc if exc.uri else _not_found(uri) from None
-        return _result(contents, uri, entry.resource.mime_type, entry.hints)
 
     async def _read_source(
         self,
         source: Source,
         uri: str,
         context: Context,
-    ) -> Any:
+        finish: Callable[[Any], ReadResourceResult],
+    ) -> ReadResourceResult:
         if isinstance(source, File):
-            return await self._in_thread(lambda: source.read(uri))
+            return finish(await self._in_thread(lambda: source.read(uri)))
         if isinstance(source, tuple):
             function, arguments = source
-            return await call_handler(function, arguments.bind({}, context), self._in_thread)
-        return source
+            bound = arguments.bind({}, context)
+            return await call_handler(function, bound, self._in_thread, finish)
+        return finish(source)
 
     async def _read_template(self, uri: str, context: Context) -> ReadResourceResult:
         """Read a URI through the first template that matches and whose function accepts the values.
@@ -352,8 +357,8 @@ class Resources:
                     for violation in exc.violations
                 ]
                 continue
-            contents = await call_handler(entry.function, bound, self._in_thread)
-            return _result(contents, uri, entry.listing.mime_type, entry.hints)
+            finish = partial(_result, uri=uri, mime_type=entry.listing.mime_type, hints=entry.hints)
+            return await call_handler(entry.function, bound, self._in_thread, finish)
         raise _not_found(uri, details)
 
 

@@ -33,7 +33,7 @@ from concertino.loading import LazyDescription
 from concertino.runtime.entry import run
 from concertino.schema.arguments import InvalidArguments
 from concertino.schema.return_values import InvalidResult, NotAwaited
-from concertino.server.functions import Bound, Handler, maybe_await
+from concertino.server.functions import Bound, Handler, InThread, maybe_await
 from concertino.server.lazy_features import LazyFeatures
 from concertino.server.registry import TagSwitches
 from concertino.server.settings import ServerSettings, cache_hints, check_setting, take_access
@@ -47,7 +47,10 @@ from concertino.server.tools import RegisteredTool, Tools, make_tool, unknown_to
 from concertino.types.results import CacheScope, CallToolResult, Icon, Implementation
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from concertino.runtime.threads import Threads
+    from concertino.server.dependencies import Dependencies
     from concertino.server.lifespan import Lifespans
     from concertino.server.options import (
         PromptOptions,
@@ -158,6 +161,8 @@ class Server:
         self._threads: Threads | None = None
         # None until the first lifespan function.
         self._lifespans: Lifespans | None = None
+        # None until the first handler that is registered after Depends was imported.
+        self._dependencies: Dependencies | None = None
         self._lock = threading.Lock()
 
     # Tools
@@ -206,7 +211,7 @@ class Server:
             names = ToolGuards.__annotations__.keys() & values.keys()
             guards = {name: values.pop(name) for name in names}
         tool = make_tool(
-            self._fill(handler),
+            self.fill(handler, inline=bool(values.get("inline"))),
             cast("ToolSettings", values),
             access,
             coerce=self._coerce,
@@ -280,7 +285,7 @@ class Server:
         is text if it is UTF-8 and its type allows it, else bytes.
         Raises RegistrationError for an argument that cannot be offered.
         """
-        filled = handler and self._fill(handler)
+        filled = handler and self.fill(handler, inline=bool(options.get("inline")))
         self._features.resources.add(uri, filled, text, blob, path, options, handler)
         self._report_change("resources")
 
@@ -337,7 +342,8 @@ class Server:
 
         May be called from any thread, also while the server runs; clients are notified.
         """
-        self._features.prompts.add(self._fill(handler), options, handler)
+        filled = self.fill(handler, inline=bool(options.get("inline")))
+        self._features.prompts.add(filled, options, handler)
         self._report_change("prompts")
 
     def remove_prompt(self, name: str) -> None:
@@ -362,7 +368,7 @@ class Server:
         """
 
         def decorate(handler: H) -> H:
-            self._features.add_completer(target, argument, self._fill(handler))
+            self._features.add_completer(target, argument, self.fill(handler))
             self._report_change("features")
             return handler
 
@@ -414,9 +420,44 @@ class Server:
         self._lifespans.add(function)
         return function
 
-    def _fill(self, handler: H) -> H:
-        """Return a handler without the parameters for lifespan values; each call passes them."""
+    # Dependencies
+
+    def override(
+        self, provider: Callable[..., Any], replacement: Callable[..., Any]
+    ) -> AbstractContextManager[None]:
+        """Call another function instead of a provider, inside a `with` block, for tests.
+
+        Use: `with server.override(get_session, get_fake_session): ...`
+        provider: the function in `Depends(provider)`. replacement: any function that could stand
+        there. Raises LookupError if no handler depends on the provider.
+        """
+        return self._providers().override(provider, replacement)
+
+    def fill(
+        self,
+        handler: H,
+        *,
+        inline: bool = False,
+        in_thread: InThread | None = None,
+    ) -> H:
+        """Return a handler without the parameters that this server fills in each call.
+
+        These are lifespan values and dependencies. inline: run a `def` on the event loop.
+        in_thread: runs a `def`; by default in the server's threads.
+        """
+        # Only then can an annotation contain Depends. Importing it takes time at the start.
+        if "concertino.server.dependencies" in sys.modules:
+            filled = self._providers().fill(handler, inline, in_thread)
+            if filled is not None:
+                return cast("H", filled)
         return handler if self._lifespans is None else self._lifespans.fill(handler)
+
+    def _providers(self) -> Dependencies:
+        if self._dependencies is None:
+            from concertino.server.dependencies import Dependencies
+
+            self._dependencies = Dependencies(lambda: self._lifespans, self._in_thread)
+        return self._dependencies
 
     # Serving
 

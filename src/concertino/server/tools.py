@@ -25,6 +25,7 @@ from concertino.schema.return_values import (
 from concertino.schema.violations import SchemaViolation
 from concertino.server.functions import (
     Bound,
+    FinishingHandler,
     Handler,
     InThread,
     check_handler,
@@ -233,7 +234,13 @@ def make_tool(
 
         run = collect_chunks(handler, None if inline else in_thread)
         return RegisteredTool(tool, run, True, False, bind_with_context(bind), shaper.shape)
+    if isinstance(handler, FinishingHandler):
+        return RegisteredTool(tool, handler.finishing(shaper.shape), True, False, bind, _keep)
     return RegisteredTool(tool, handler, is_async(handler), inline, bind, shaper.shape)
+
+
+def _keep(result: CallToolResult) -> CallToolResult:
+    return result
 
 
 def _check_tool_options(handler: Handler, options: ToolSettings) -> tuple[ToolSettings, str]:

@@ -1,0 +1,452 @@
+"""Depends: parameters of handlers that a provider fills anew in each call.
+
+    async def get_session(database: Database) -> AsyncIterator[Session]:
+        async with database.session() as session:
+            yield session
+
+    @server.tool
+    async def query(text: str, session: Annotated[Session, Depends(get_session)]) -> list[str]: ...
+
+Which providers a handler needs, and in which order, is found out when it is registered;
+dependency_scope.py opens and closes them. A server loads this module when its author imports
+Depends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from contextlib import aclosing, contextmanager
+from functools import partial
+from inspect import Parameter, Signature, isasyncgenfunction, iscoroutine, signature
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin
+
+from concertino.backend.interface import Context
+from concertino.errors import RegistrationError
+from concertino.schema.return_values import is_generator
+from concertino.schema.signature import function_of, is_injected, read_signature
+from concertino.server.dependency_scope import (
+    Provider,
+    Scope,
+    Values,
+    call_in_thread,
+    iterate_in_thread,
+)
+from concertino.server.functions import (
+    CONTEXT_PARAMETER,
+    Bound,
+    FinishingHandler,
+    Handler,
+    InThread,
+    handler_location,
+    is_async,
+    lacks_self,
+    maybe_await,
+    without_partials,
+)
+
+if TYPE_CHECKING:
+    from concertino.server.lifespan import Lifespans
+
+__all__ = ["Depends"]
+
+T = TypeVar("T")
+Order = tuple[Provider, ...]
+_END = object()
+
+
+class Depends:
+    """Marks a parameter that a provider fills: `Annotated[Session, Depends(get_session)]`.
+
+    provider: a function, `def` or `async def`, or a generator with one `yield`, whose code after
+    the `yield` runs when the call has its result or has failed. It may have parameters of its own:
+    a Context, values of lifespan functions, and other Depends. Each provider runs once in a call.
+    Clients do not see the parameter. Raises RegistrationError for anything but a function.
+    """
+
+    __slots__ = ("provider",)
+
+    def __init__(self, provider: Callable[..., Any]) -> None:
+        if not callable(provider):
+            # `Depends(get_session())`. Nobody will await it.
+            if iscoroutine(provider):
+                provider.close()
+            raise RegistrationError(
+                f"Depends: expected a function, as in Depends(get_session) without parentheses, "
+                f"got {type(provider).__name__}"
+            )
+        self.provider = provider
+
+    def __repr__(self) -> str:
+        return f"Depends({getattr(self.provider, '__qualname__', self.provider)})"
+
+
+class Dependencies:
+    """The providers of one server.
+
+    lifespans: returns those of the server. in_thread: runs a `def`.
+    overrides: the providers that tests have put in the place of others, by key of these. Each
+    change replaces the mapping.
+    """
+
+    def __init__(self, lifespans: Callable[[], Lifespans | None], in_thread: InThread) -> None:
+        self.overrides: Mapping[object, Provider] = {}
+        self._lifespans = lifespans
+        self._in_thread = in_thread
+        self._providers: dict[object, Provider] = {}
+
+    def fill(
+        self,
+        handler: Handler,
+        inline: bool,
+        in_thread: InThread | None = None,
+    ) -> Handler | None:
+        """Return a handler without the parameters that Depends fills; None if it has none.
+
+        inline: run a `def` on the event loop. in_thread: runs a `def`; the server's by default.
+        Raises RegistrationError that names function, file and line, for a provider that cannot be
+        called and for providers that depend on each other.
+        """
+        # A handler that cannot be called is refused when it is registered, with a better message.
+        if not callable(handler) or lacks_self(handler):
+            return None
+        wanted = _wanted(handler, self._classes())
+        if not wanted:
+            return None
+        needs = {name: self._add(provider, ()) for name, provider in wanted.items()}
+        filled = self._fill_lifespan_values(handler, needs)
+        runner = None if inline else in_thread or self._in_thread
+        return DependentHandler(filled, needs, self, runner)
+
+    @contextmanager
+    def override(
+        self, provider: Callable[..., Any], replacement: Callable[..., Any]
+    ) -> Generator[None, None, None]:
+        """Use another provider inside a `with` block; see Server.override."""
+        key = _key(provider)
+        if key not in self._providers:
+            raise LookupError(
+                f"override: no handler of this server depends on {_describe(provider)}"
+            )
+        made = self._make(replacement, key, ())
+        before = self.overrides.get(key)
+        self.overrides = {**self.overrides, key: made}
+        try:
+            self.sort((key,))
+            yield
+        finally:
+            others = {other: item for other, item in self.overrides.items() if other != key}
+            self.overrides = others if before is None else {**others, key: before}
+
+    # Registration
+
+    def _add(self, function: Callable[..., Any], path: tuple[object, ...]) -> object:
+        """Register a provider and those that it needs; return its key.
+
+        path: the keys of the providers that need it, the outermost first.
+        """
+        key = _key(function)
+        if key in path:
+            names = [self._name_of(item) for item in path[path.index(key) :]]
+            raise RegistrationError(
+                f"{_describe(function)} depends on itself: {' > '.join([*names, names[0]])}"
+            )
+        if key not in self._providers:
+            self._providers[key] = self._make(function, key, path)
+        return key
+
+    def _make(
+        self,
+        function: Callable[..., Any],
+        key: object,
+        path: tuple[object, ...],
+    ) -> Provider:
+        """Return a provider. key: its own, or that of the provider that it replaces."""
+        owner = _describe(function)
+        if lacks_self(function):
+            raise RegistrationError(
+                f"{owner} is a method without its object; write Depends(object.method)"
+            )
+        classes = self._classes()
+        wanted = _wanted(function, classes)
+        needs = {name: self._add(item, (*path, key)) for name, item in wanted.items()}
+        contexts: list[str] = []
+        for parameter in read_signature(function, classes).parameters:
+            if parameter.name in needs:
+                continue
+            if is_injected(parameter.annotation, (Context,)):
+                contexts.append(parameter.name)
+            elif not parameter.injected and parameter.default is Parameter.empty:
+                raise RegistrationError(
+                    f"{owner}: nothing fills the parameter {parameter.name!r}; annotate it with "
+                    f"Context, a class that a lifespan function yields, or "
+                    f"Annotated[..., Depends(...)], or give it a default"
+                )
+        return Provider(
+            key,
+            owner,
+            self._fill_lifespan_values(function, needs),
+            is_async=_is_async(function),
+            is_generator=is_generator(function),
+            contexts=tuple(contexts),
+            needs=tuple(needs.items()),
+        )
+
+    def _classes(self) -> tuple[type, ...]:
+        """Return the classes that a parameter may ask for without Depends."""
+        lifespans = self._lifespans()
+        return (Context,) if lifespans is None else (Context, *lifespans.classes)
+
+    def _fill_lifespan_values(self, function: Handler, skip: Collection[str]) -> Handler:
+        lifespans = self._lifespans()
+        return function if lifespans is None else lifespans.fill(function, skip)
+
+    def sort(self, keys: Iterable[object]) -> Order:
+        """Return providers and all that they need, in the order in which to open them.
+
+        Raises RegistrationError for providers that depend on each other.
+        """
+        found: dict[object, Provider] = {}
+
+        def visit(key: object, path: tuple[object, ...]) -> None:
+            if key in path:
+                names = [self._name_of(item) for item in path[path.index(key) :]]
+                raise RegistrationError(
+                    f"override: {' > '.join([*names, names[0]])}: a provider depends on itself"
+                )
+            if key not in found:
+                provider = self.overrides.get(key) or self._providers[key]
+                for _, needed in provider.needs:
+                    visit(needed, (*path, key))
+                found[key] = provider
+
+        for key in keys:
+            visit(key, ())
+        return tuple(found.values())
+
+    def _name_of(self, key: object) -> str:
+        return getattr(key, "__qualname__", repr(key)).rpartition("<locals>.")[2]
+
+
+class DependentHandler(FinishingHandler):
+    """A handler without the parameters that providers fill.
+
+    handler: the author's, whose lifespan values are filled. needs: its parameters -> the keys of
+    their providers. in_thread: runs a `def`; None: on the event loop.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        needs: Mapping[str, object],
+        dependencies: Dependencies,
+        in_thread: InThread | None,
+    ) -> None:
+        self._handler = handler
+        self._needs = needs
+        self._dependencies = dependencies
+        self._in_thread = in_thread
+        # The providers in order, and the overrides with which that was found out.
+        self._sorted = dependencies.overrides, dependencies.sort(needs.values())
+        self._is_generator = is_generator(handler)
+        self._is_async = _is_async(handler)
+        self._arguments = _Arguments(handler, needs)
+        # What inspect, help() and the schema of a tool read.
+        self.__signature__ = self._arguments.signature
+        self.__wrapped__ = without_partials(handler)
+        self.__name__ = getattr(handler, "__name__", "")
+        self.__doc__ = getattr(self.__wrapped__, "__doc__", None)
+
+    async def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._is_generator:
+            return self._iterate((args, kwargs))
+        return await self.call((args, kwargs), _unchanged)
+
+    async def call(self, bound: Bound, finish: Callable[[Any], T]) -> T:
+        order, context, call = self._prepare(bound)
+        if self._in_thread is not None and self._runs_in_one_thread(order):
+            return await call_in_thread(order, context, call, finish, self._in_thread)
+
+        scope = Scope(self._in_thread)
+        try:
+            values = await scope.open(order, context)
+            if self._is_async:
+                value = await call(values)
+            else:
+                value = await maybe_await(await scope.run(partial(call, values)))
+            result = finish(value)
+        except BaseException as exc:
+            await scope.close(exc)
+            raise
+        await scope.close(None)
+        return result
+
+    def _iterate(self, bound: Bound) -> Iterator[Any] | AsyncGenerator[Any, None]:
+        """Return what iterates over the chunks of a generator while its dependencies are open."""
+        order, context, call = self._prepare(bound)
+        if self._runs_in_one_thread(order):
+            return iterate_in_thread(order, context, call)
+        return self._iterate_async(order, context, call)
+
+    async def _iterate_async(
+        self,
+        order: Order,
+        context: Context,
+        call: Callable[[Values], Any],
+    ) -> AsyncGenerator[Any, None]:
+        scope = Scope(self._in_thread)
+        try:
+            generator = await maybe_await(call(await scope.open(order, context)))
+            chunks = generator if self._is_async else _iterate_by_steps(generator, scope)
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    yield chunk
+        except BaseException as exc:
+            await scope.close(exc)
+            raise
+        await scope.close(None)
+
+    def _runs_in_one_thread(self, order: Order) -> bool:
+        return not self._is_async and not any(provider.is_async for provider in order)
+
+    def _prepare(self, bound: Bound) -> tuple[Order, Context, Callable[[Values], Any]]:
+        """Return the providers of a call, its context, and what calls the handler."""
+        overrides = self._dependencies.overrides
+        if self._sorted[0] is not overrides:
+            self._sorted = overrides, self._dependencies.sort(self._needs.values())
+        context, args, kwargs = self._arguments.split(bound)
+
+        def call(values: Values) -> Any:
+            needed = {name: values[key] for name, key in self._needs.items()}
+            return self._handler(*args, **kwargs, **needed)
+
+        return self._sorted[1], context, call
+
+
+class _Arguments:
+    """The parameters of a handler that remain, and one for the Context if it has none.
+
+    needs: those that providers fill. signature: the handler's without them.
+    """
+
+    def __init__(self, handler: Handler, needs: Collection[str]) -> None:
+        plain = signature(handler)
+        others = [item for item in plain.parameters.values() if item.name not in needs]
+        kinds = {item.name: item.kind for item in others}
+        injected = [
+            item.name for item in read_signature(handler, (Context,)).parameters if item.injected
+        ]
+        self._own_context = next((name for name in injected if name in kinds), None)
+        if self._own_context is None:
+            # Behind all that may be passed by position.
+            at = sum(kind is not Parameter.KEYWORD_ONLY for kind in kinds.values())
+            others.insert(
+                at,
+                Parameter(
+                    CONTEXT_PARAMETER,
+                    Parameter.POSITIONAL_OR_KEYWORD,
+                    default=None,
+                    annotation=Context,
+                ),
+            )
+        self._positional_only = [
+            name for name, kind in kinds.items() if kind is Parameter.POSITIONAL_ONLY
+        ]
+        self._names = [item.name for item in others if item.kind is not Parameter.KEYWORD_ONLY]
+        self.signature = Signature(others, return_annotation=plain.return_annotation)
+
+    def split(self, bound: Bound) -> tuple[Context, list[Any], dict[str, Any]]:
+        """Return the context of a call, and the handler's own arguments."""
+        args, kwargs = bound
+        arguments = {**kwargs, **dict(zip(self._names, args, strict=False))}
+        if self._own_context is None:
+            context = arguments.pop(CONTEXT_PARAMETER)
+        else:
+            context = arguments[self._own_context]
+        return context, [arguments.pop(name) for name in self._positional_only], arguments
+
+
+async def _iterate_by_steps(
+    generator: Generator[Any, None, None], scope: Scope
+) -> AsyncGenerator[Any, None]:
+    """Yield the chunks of a `def` generator; each is made in a thread."""
+    try:
+        while (chunk := await scope.run(partial(next, generator, _END))) is not _END:
+            yield chunk
+    finally:
+        await scope.run(generator.close)
+
+
+def _is_async(function: Handler) -> bool:
+    if is_generator(function):
+        return isasyncgenfunction(function_of(function))
+    return is_async(function)
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+def _key(function: Any) -> object:
+    """Return what identifies a provider: the function, or its id if it cannot be hashed."""
+    try:
+        hash(function)
+    except TypeError:
+        return id(function)
+    return function
+
+
+def _describe(function: Any) -> str:
+    """Return a function's name and place for messages: `get_session() (db.py:12)`."""
+    name = getattr(without_partials(function), "__qualname__", type(function).__qualname__)
+    return f"{name.rpartition('<locals>.')[2]}(){handler_location(function)}"
+
+
+def _wanted(function: Handler, classes: tuple[type, ...]) -> dict[str, Callable[..., Any]]:
+    """Return parameter -> provider. Raises RegistrationError for a Depends in a wrong place.
+
+    classes: that parameters may ask for without Depends.
+    """
+    wanted: dict[str, Callable[..., Any]] = {}
+    for parameter in read_signature(function, classes).parameters:
+        name, annotation = parameter.name, parameter.annotation
+        found = _depends_in(annotation)
+        place = f"{_describe(function)}: parameter {name!r}"
+        if isinstance(parameter.default, Depends):
+            raise RegistrationError(
+                f"{place}: write {parameter.default!r} into the annotation, as in {name}: "
+                f"Annotated[Session, {parameter.default!r}]"
+            )
+        if not found:
+            continue
+        if get_origin(annotation) is not Annotated or found != _marks(annotation):
+            raise RegistrationError(
+                f"{place}: put Depends around the whole type, as in "
+                f"Annotated[Session | None, {found[0]!r}]"
+            )
+        if len(found) > 1:
+            raise RegistrationError(f"{place}: expected one Depends, got {len(found)}")
+        if signature(function).parameters[name].kind is Parameter.POSITIONAL_ONLY:
+            raise RegistrationError(f"{place}: it is passed by name; move the / before it")
+        wanted[name] = found[0].provider
+    return wanted
+
+
+def _marks(annotation: Any) -> list[Depends]:
+    """Return the Depends of an Annotated."""
+    return [item for item in annotation.__metadata__ if isinstance(item, Depends)]
+
+
+def _depends_in(annotation: Any) -> list[Depends]:
+    """Return every Depends inside of an annotation."""
+    is_annotated = get_origin(annotation) is Annotated
+    found = _marks(annotation) if is_annotated else []
+    parts = get_args(annotation)[:1] if is_annotated else get_args(annotation)
+    return found + [item for part in parts for item in _depends_in(part)]

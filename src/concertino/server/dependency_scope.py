@@ -1,0 +1,335 @@
+"""What the providers of one call opened, and closes again: after its result, or when it fails.
+
+A call whose handler and providers are all `def` runs in one thread from the first set-up to the
+last clean-up, so that things that belong to a thread, such as sqlite3's connections, can be
+provided. Otherwise each `def` runs in any thread, and each `async def` in the call's task, so that
+a TaskGroup or a timeout may span the `yield` of a provider.
+
+The failure of a call is thrown into its generators, as `with` does, but cannot be caught there.
+Failures of a clean-up are logged, since the call has its result already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from functools import partial
+from inspect import isawaitable
+from threading import Lock
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from concertino.backend.interface import Context
+from concertino.server.functions import Handler, InThread, maybe_await
+from concertino.server.lifespan import async_manager, sync_manager
+
+T = TypeVar("T")
+Values = Mapping[object, Any]
+log = logging.getLogger("concertino.dependencies")
+# How long the result of a call waits for the clean-up of one provider.
+CLEANUP_S = 5.0
+
+
+class Provider(Struct, frozen=True, eq=False):
+    """A function that provides a value for a call, and how to call it.
+
+    key: identifies it among the values of a call. description: name and place, for messages.
+    is_async: an `async def`. is_generator: it yields the value, and cleans up afterwards.
+    contexts: its parameters that take the Context. needs: its other parameters and the keys of
+    the providers whose values they get.
+    """
+
+    key: object
+    description: str
+    function: Handler
+    is_async: bool
+    is_generator: bool
+    contexts: tuple[str, ...]
+    needs: tuple[tuple[str, object], ...]
+
+    def arguments(self, values: Values, context: Context) -> dict[str, Any]:
+        """Return the arguments for a call. values: those of the providers before it."""
+        needed = {name: values[key] for name, key in self.needs}
+        return {**dict.fromkeys(self.contexts, context), **needed}
+
+
+class Scope:
+    """The providers of one call that are open, on the event loop.
+
+    in_thread: runs a `def`; None: on the event loop.
+    """
+
+    def __init__(self, in_thread: InThread | None) -> None:
+        self._in_thread = in_thread
+        # In the order of opening.
+        self._open: list[tuple[Provider, Any]] = []
+
+    async def open(self, order: Sequence[Provider], context: Context) -> Values:
+        """Call all providers; return their values by key."""
+        values: dict[object, Any] = {}
+        for provider in order:
+            call = partial(provider.function, **provider.arguments(values, context))
+            if not provider.is_generator:
+                values[provider.key] = (
+                    await call() if provider.is_async else await maybe_await(await self.run(call))
+                )
+            elif provider.is_async:
+                manager = async_manager(call())
+                values[provider.key] = await manager.__aenter__()
+                self._open.append((provider, manager))
+            else:
+                values[provider.key] = await self.run(partial(self._enter, provider, call))
+        return values
+
+    def _enter(self, provider: Provider, call: Callable[[], Any]) -> Any:
+        manager = sync_manager(call())
+        value = manager.__enter__()
+        # Here and not when the thread is done: if the call is cancelled meanwhile, its value is
+        # dropped, but must be closed all the same.
+        self._open.append((provider, manager))
+        return value
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """Run a `def` in a thread. If the call is cancelled, wait for its end first.
+
+        So nothing is closed while the thread uses it.
+        """
+        if self._in_thread is None:
+            return function()
+        step = _ThreadStep(function)
+        try:
+            return await self._in_thread(step)
+        except asyncio.CancelledError:
+            if not step.drop():
+                await step.ended.wait()
+            raise
+
+    async def close(self, failure: BaseException | None) -> None:
+        """Close all providers, the last one first; log what fails.
+
+        failure: of the call. Raises CancelledError, at the end, if the call is cancelled meanwhile.
+        """
+        cancelled: asyncio.CancelledError | None = None
+        while self._open:
+            provider, manager = self._open.pop()
+            limit = asyncio.timeout(CLEANUP_S)
+            try:
+                async with limit:
+                    if provider.is_async:
+                        await _exit_async(manager, failure)
+                    else:
+                        exit_it = partial(_exit, manager, failure)
+                        await maybe_await(
+                            exit_it() if self._in_thread is None else self._in_thread(exit_it)
+                        )
+            except BaseException as exc:
+                if isinstance(exc, TimeoutError) and limit.expired():
+                    _log_late(provider)
+                elif isinstance(exc, asyncio.CancelledError) and exc is not failure:
+                    cancelled = exc
+                elif exc is not failure:
+                    _log_failure(provider, exc)
+        if cancelled is not None:
+            raise cancelled
+
+
+class _ThreadStep:
+    """A function for a thread, which may be dropped before it begins. ended: set at its end."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.ended = asyncio.Event()
+        self._function = function
+        self._loop = asyncio.get_running_loop()
+        self._lock = Lock()
+        self._has_begun = False
+        self._is_dropped = False
+
+    def drop(self) -> bool:
+        """Make it do nothing. Returns whether that was in time."""
+        with self._lock:
+            self._is_dropped = not self._has_begun
+            return self._is_dropped
+
+    def __call__(self) -> Any:
+        with self._lock:
+            if self._is_dropped:
+                return None
+            self._has_begun = True
+        try:
+            return self._function()
+        finally:
+            try:
+                self._loop.call_soon_threadsafe(self.ended.set)
+            except RuntimeError:
+                # The loop is closed: nobody waits.
+                pass
+
+
+# All in one thread
+
+
+async def call_in_thread(
+    order: Sequence[Provider],
+    context: Context,
+    call: Callable[[Values], Any],
+    finish: Callable[[Any], T],
+    in_thread: InThread,
+) -> T:
+    """Return finish(value) for the value of a `def` handler whose providers are all `def`."""
+    work = _ThreadCall(order, context, call, finish)
+    if not any(provider.is_generator for provider in order):
+        await in_thread(work.run)
+        return work.outcome()
+
+    loop = asyncio.get_running_loop()
+    limit = asyncio.timeout(None)
+    is_waiting = True
+
+    def limit_cleanup() -> None:
+        if is_waiting:
+            limit.reschedule(loop.time() + CLEANUP_S)
+
+    work.on_result = partial(loop.call_soon_threadsafe, limit_cleanup)
+    try:
+        async with limit:
+            await in_thread(work.run)
+    except TimeoutError:
+        _log_late(work.closing or order[0])
+    finally:
+        is_waiting = False
+    return work.outcome()
+
+
+class _ThreadCall:
+    """A call whose handler and providers are all `def`.
+
+    on_result: called, in the thread, between the result and the clean-up.
+    closing: the provider that is being closed.
+    """
+
+    def __init__(
+        self,
+        order: Sequence[Provider],
+        context: Context,
+        call: Callable[[Values], Any],
+        finish: Callable[[Any], Any],
+    ) -> None:
+        self.on_result: Callable[[], object] | None = None
+        self.closing: Provider | None = None
+        self._order = order
+        self._context = context
+        self._call = call
+        self._finish = finish
+        self._result: Any = None
+        self._failure: BaseException | None = None
+
+    def outcome(self) -> Any:
+        """Return the result or raise the failure, once there is one of them."""
+        if self._failure is not None:
+            try:
+                raise self._failure
+            finally:
+                # The traceback refers to this frame.
+                self._failure = None
+        return self._result
+
+    def run(self) -> None:
+        opened = _SyncScope(self._order, self._context)
+        try:
+            value = self._call(opened.open())
+            # A `def` may return a coroutine.
+            if isawaitable(value):
+                value = self._context.wait(value)
+            self._result = self._finish(value)
+        except BaseException as exc:
+            self._failure = exc
+        failure = self._failure
+        if self.on_result is not None:
+            try:
+                self.on_result()
+            except RuntimeError:
+                # The loop is closed: nobody waits.
+                pass
+        for provider in opened.close(failure):
+            self.closing = provider
+
+
+def iterate_in_thread(
+    order: Sequence[Provider], context: Context, call: Callable[[Values], Any]
+) -> Iterator[Any]:
+    """Yield the chunks of a `def` generator whose providers are all `def`."""
+    opened = _SyncScope(order, context)
+    failure: BaseException | None = None
+    try:
+        yield from call(opened.open())
+    except BaseException as exc:
+        failure = exc
+        raise
+    finally:
+        for _ in opened.close(failure):
+            pass
+
+
+class _SyncScope:
+    """The providers of one call that are open, in a thread."""
+
+    def __init__(self, order: Sequence[Provider], context: Context) -> None:
+        self._order = order
+        self._context = context
+        self._open: list[tuple[Provider, AbstractContextManager[Any]]] = []
+
+    def open(self) -> Values:
+        """Call all providers; return their values by key."""
+        values: dict[object, Any] = {}
+        for provider in self._order:
+            value = provider.function(**provider.arguments(values, self._context))
+            if provider.is_generator:
+                manager = sync_manager(value)
+                value = manager.__enter__()
+                self._open.append((provider, manager))
+            elif isawaitable(value):
+                value = self._context.wait(value)
+            values[provider.key] = value
+        return values
+
+    def close(self, failure: BaseException | None) -> Iterator[Provider]:
+        """Close all providers, the last one first; log what fails. Yields each before that."""
+        while self._open:
+            provider, manager = self._open.pop()
+            yield provider
+            try:
+                _exit(manager, failure)
+            except BaseException as exc:
+                if exc is not failure:
+                    _log_failure(provider, exc)
+
+
+def _exit(manager: AbstractContextManager[Any], failure: BaseException | None) -> None:
+    if failure is None:
+        manager.__exit__(None, None, None)
+    else:
+        manager.__exit__(type(failure), failure, failure.__traceback__)
+
+
+async def _exit_async(
+    manager: AbstractAsyncContextManager[Any], failure: BaseException | None
+) -> None:
+    if failure is None:
+        await manager.__aexit__(None, None, None)
+    else:
+        await manager.__aexit__(type(failure), failure, failure.__traceback__)
+
+
+def _log_late(provider: Provider) -> None:
+    log.error(
+        "%s did not clean up within %g s after a call, which is answered all the same",
+        provider.description,
+        CLEANUP_S,
+    )
+
+
+def _log_failure(provider: Provider, error: BaseException) -> None:
+    log.error("%s failed to clean up after a call", provider.description, exc_info=error)
