@@ -19,6 +19,7 @@ __all__ = [
     "dependency",
     "install_extra",
     "install_package",
+    "missing_extra",
     "runs_in_uv_cache",
     "start_command",
 ]
@@ -27,13 +28,29 @@ __all__ = [
 RELEASED = False
 
 PROJECT = "concertino"
+# Extra -> what it installs, as in pyproject.toml.
+PACKAGES = {
+    "validate": "jsonschema-rs",
+    "library": "PyYAML, tantivy",
+    "watch": "watchfiles",
+    "tokens": "bpe-openai",
+    "otel": "opentelemetry-api",
+    "orchestra": "aioquic, cryptography, protobuf, PyYAML",
+}
+
+
+def missing_extra(feature: str, extra: str) -> str:
+    """Return the sentence of every error about an extra that is not installed.
+
+    feature: what needs it, such as `searching a library`; singular.
+    """
+    return f"{feature} needs the extra {extra!r} ({PACKAGES[extra]}): {install_extra(extra)}"
 
 
 def install_extra(extra: str) -> str:
     """Return what installs an extra of concertino for the running interpreter.
 
-    For a sentence such as `searching needs tantivy: {install_extra("library")}`. Before a release
-    it names the checkout or wheel that this concertino was installed from.
+    Before a release it names the checkout or wheel that this concertino was installed from.
     """
     if RELEASED:
         return install_package(f"'{PROJECT}[{extra}]'")

@@ -296,7 +296,8 @@ def test_without_the_extra_the_error_names_it(use: str) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
     )
     assert re.fullmatch(
-        r"spans and metrics need opentelemetry-api: .*pip install .*\[otel\]'\n", done.stdout
+        r"reporting spans and metrics needs the extra 'otel' .*: .*pip install .*\[otel\]'\n",
+        done.stdout,
     )
 
 

@@ -265,7 +265,8 @@ def test_without_tantivy_all_but_a_match_is_served(tmp_path: Path) -> None:
     assert code == 0
     assert answers[1]["contents"][0]["text"] == "# One\n\nalpha\n"
     assert re.fullmatch(
-        r".*searching a library needs tantivy: .*pip install .*\[library\]'", answers[2]["message"]
+        r".*searching a library needs the extra 'library' .*: .*pip install .*\[library\]'",
+        answers[2]["message"],
     )
     assert len(answers[3]["prompts"]) == 1
     assert "pre-loaded" not in stderr
@@ -280,7 +281,7 @@ def test_without_pyyaml_front_matter_ends_the_start_and_says_why(tmp_path: Path)
     _, stderr, code = ran(["serve", "."], [READ], tmp_path, PYTHONPATH=path)
     assert code == 1
     assert re.search(
-        r"Failed to start server: ConcertinoError: front matter needs PyYAML: "
+        r"Failed to start server: ConcertinoError: front matter needs the extra 'library' .*: "
         r".*pip install .*\[library\]'",
         stderr,
     )

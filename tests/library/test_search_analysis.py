@@ -146,5 +146,6 @@ def test_without_tantivy_the_extra_is_named() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=20
     )
     assert re.fullmatch(
-        r"searching a library needs tantivy: .*pip install .*\[library\]'\n", done.stdout
+        r"searching a library needs the extra 'library' .*: .*pip install .*\[library\]'\n",
+        done.stdout,
     )

@@ -122,5 +122,6 @@ def test_without_the_extra_it_is_named() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=20
     )
     assert re.fullmatch(
-        r"the tokenizer o200k_base needs bpe-openai: .*pip install .*\[tokens\]'\n", done.stdout
+        r"the tokenizer o200k_base needs the extra 'tokens' .*: .*pip install .*\[tokens\]'\n",
+        done.stdout,
     )

@@ -36,9 +36,9 @@ class OutputValidator:
     def __init__(self, wanted: bool | None) -> None:
         is_installed = wanted is not False and find_spec("jsonschema_rs") is not None
         if wanted and not is_installed:
-            from concertino.installation import install_extra
+            from concertino.installation import missing_extra
 
-            raise ImportError(f"validate=True needs jsonschema-rs: {install_extra('validate')}")
+            raise ImportError(missing_extra("validate=True", "validate"))
         self.schemas: dict[str, dict[str, Any]] = {}
         self._is_enabled = is_installed
         self._validators: dict[str, Validate] = {}

@@ -163,7 +163,6 @@ def telemetry(**settings: Any) -> Callable[[Backend], Telemetry]:
 
 def _check_extra() -> None:
     if trace is None:
-        from concertino.installation import install_extra
+        from concertino.installation import missing_extra
 
-        hint = install_extra("otel")
-        raise ConcertinoError(f"spans and metrics need opentelemetry-api: {hint}")
+        raise ConcertinoError(missing_extra("reporting spans and metrics", "otel"))

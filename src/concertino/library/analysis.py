@@ -95,10 +95,9 @@ def import_tantivy() -> ModuleType:
     try:
         import tantivy
     except ImportError as exc:
-        from concertino.installation import install_extra
+        from concertino.installation import missing_extra
 
-        hint = install_extra("library")
-        raise TargetError(f"searching a library needs tantivy: {hint}") from exc
+        raise TargetError(missing_extra("searching a library", "library")) from exc
     return tantivy
 
 

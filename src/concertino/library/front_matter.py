@@ -98,10 +98,9 @@ def _parse_block(block: str, problems: list[LibraryProblem]) -> Mapping[str, Val
     try:
         root = read_node(block, max_depth=MAX_DEPTH, max_values=MAX_VALUES)
     except ModuleNotFoundError:
-        from concertino.installation import install_extra
+        from concertino.installation import missing_extra
 
-        hint = install_extra("library")
-        raise ConcertinoError(f"front matter needs PyYAML: {hint}") from None
+        raise ConcertinoError(missing_extra("front matter", "library")) from None
     except YamlLimit as exc:
         return refuse(_file_line(exc.line), str(exc))
     except InvalidYaml as exc:

@@ -143,10 +143,9 @@ def counter(name: str) -> Counter:
         try:
             import bpe_openai  # pyright: ignore[reportMissingTypeStubs]
         except ImportError as exc:
-            from concertino.installation import install_extra
+            from concertino.installation import missing_extra
 
-            hint = install_extra("tokens")
-            raise TargetError(f"the tokenizer {name} needs bpe-openai: {hint}") from exc
+            raise TargetError(missing_extra(f"the tokenizer {name}", "tokens")) from exc
         encode = bpe_openai.get_encoding(name).encode_ordinary
 
     def count(text: str) -> int:

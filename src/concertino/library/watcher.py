@@ -61,12 +61,12 @@ class Watcher:
         try:
             import watchfiles
         except ModuleNotFoundError:
-            from concertino.installation import install_extra
+            from concertino.installation import missing_extra
 
             self._log.debug(
-                "looking for changes every %g s; to hear of them at once: %s",
+                "looking for changes every %g s; %s",
                 POLL_S,
-                install_extra("watch"),
+                missing_extra("hearing of them at once", "watch"),
             )
             watchfiles = None
 

@@ -19,6 +19,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+from concertino.installation import missing_extra
 from concertino.orchestra.certificates import (
     RAW,
     CertificateError,
@@ -29,7 +30,6 @@ from concertino.orchestra.certificates import (
     check_dates,
     check_name,
 )
-from concertino.orchestra.extra import missing_extra
 
 try:
     from cryptography import x509
@@ -41,7 +41,7 @@ try:
     )
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 except ImportError:
-    raise ImportError(missing_extra()) from None
+    raise ImportError(missing_extra("a hub or plugin", "orchestra")) from None
 
 __all__ = [
     "RENEW_BEFORE",

@@ -25,7 +25,7 @@ from shlex import quote
 from typing import Literal
 
 from concertino.errors import ConcertinoError
-from concertino.orchestra.extra import missing_extra
+from concertino.installation import missing_extra
 
 try:
     from cryptography import x509
@@ -39,7 +39,7 @@ try:
     )
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 except ImportError:
-    raise ImportError(missing_extra()) from None
+    raise ImportError(missing_extra("a hub or plugin", "orchestra")) from None
 
 __all__ = [
     "RAW",

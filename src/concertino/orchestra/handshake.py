@@ -18,9 +18,9 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any, cast
 
+from concertino.installation import missing_extra
 from concertino.orchestra.authority import RENEW_BEFORE, ensure, throwaway
 from concertino.orchestra.certificates import CertificateError, Certificates, Identity, Side, verify
-from concertino.orchestra.extra import missing_extra
 
 try:
     from aioquic import tls
@@ -30,7 +30,7 @@ try:
     from aioquic.quic.packet import QuicFrameType
     from cryptography.hazmat.primitives.serialization import Encoding
 except ImportError:
-    raise ImportError(missing_extra()) from None
+    raise ImportError(missing_extra("a hub or plugin", "orchestra")) from None
 
 __all__ = [
     "ALPN",

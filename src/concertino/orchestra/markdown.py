@@ -22,7 +22,7 @@ from fcntl import LOCK_EX, flock
 from pathlib import Path
 from typing import Any, cast
 
-from concertino.orchestra.extra import missing_extra
+from concertino.installation import missing_extra
 from concertino.orchestra.storage import (
     MAX_CONTENT_BYTES,
     StorageEntry,
@@ -416,7 +416,7 @@ def _parse_metadata(block: str, path: str) -> dict[str, Any]:
         if root.kind == "mapping":
             return cast("dict[str, Any]", read_value(root))
     except ImportError:
-        raise ImportError(missing_extra()) from None
+        raise ImportError(missing_extra("a hub or plugin", "orchestra")) from None
     except InvalidYamlKey:
         pass
     except YamlLimit:

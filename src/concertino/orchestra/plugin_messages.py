@@ -6,7 +6,7 @@ the command that installs it.
 
 from __future__ import annotations
 
-from concertino.orchestra.extra import missing_extra
+from concertino.installation import missing_extra
 
 try:
     from google.protobuf.message import DecodeError, EncodeError
@@ -47,7 +47,7 @@ try:
         ToolResponse,
     )
 except ImportError:
-    raise ImportError(missing_extra()) from None
+    raise ImportError(missing_extra("a hub or plugin", "orchestra")) from None
 
 __all__ = [
     "BootRequest",

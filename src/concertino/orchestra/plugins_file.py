@@ -22,7 +22,7 @@ from typing import Any, TypeVar, cast
 from msgspec import Struct
 
 from concertino.errors import ConcertinoError
-from concertino.orchestra.extra import missing_extra
+from concertino.installation import missing_extra
 from concertino.transports.listeners import split_address
 from concertino.yaml_core import InvalidYaml, YamlLimit, YamlNode, import_parser, is_null, read_node
 
@@ -96,7 +96,7 @@ def read_plugins(path: str | os.PathLike[str]) -> PluginsFile:
     try:
         import_parser()
     except ImportError:
-        raise ImportError(missing_extra()) from None
+        raise ImportError(missing_extra("a hub or plugin", "orchestra")) from None
 
     file_path = Path(path)
     try:

@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from math import inf
 from typing import Any, cast
 
-from concertino.orchestra.extra import missing_extra
+from concertino.installation import missing_extra
 from concertino.orchestra.frames import MAX_FRAME_BYTES, Assembler, FrameTooLarge
 from concertino.orchestra.handshake import ALPN, QuicConnection, peer_name
 
@@ -34,7 +34,7 @@ try:
     from aioquic.quic import events
     from aioquic.tls import Epoch
 except ImportError:
-    raise ImportError(missing_extra()) from None
+    raise ImportError(missing_extra("a hub or plugin", "orchestra")) from None
 
 __all__ = ["CANCELLED", "QuicRpcConnection", "describe_end"]
 

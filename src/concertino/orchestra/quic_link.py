@@ -19,8 +19,8 @@ from collections.abc import Hashable, Iterator
 from typing import Any, cast
 
 from concertino.errors import Disconnected, ProtocolError
+from concertino.installation import missing_extra
 from concertino.orchestra.certificates import Certificates, Identity
-from concertino.orchestra.extra import missing_extra
 from concertino.orchestra.frames import MAX_FRAME_BYTES, Assembler, encode_frame
 from concertino.orchestra.handshake import CRYPTO_ERROR, QuicConnection, configuration, secure
 from concertino.orchestra.quic_connection import (
@@ -36,7 +36,7 @@ from concertino.orchestra.udp import Address, UdpSocket, resolve_udp, split_quic
 try:
     from aioquic.quic import events
 except ImportError:
-    raise ImportError(missing_extra()) from None
+    raise ImportError(missing_extra("a hub or plugin", "orchestra")) from None
 
 __all__ = ["dial", "open_quic_link"]
 

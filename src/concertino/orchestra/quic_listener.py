@@ -20,8 +20,8 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from typing import Any, cast
 
+from concertino.installation import missing_extra
 from concertino.orchestra.certificates import CertificateError, Certificates
-from concertino.orchestra.extra import missing_extra
 from concertino.orchestra.frames import Assembler, encode_frame
 from concertino.orchestra.handshake import (
     CurrentIdentity,
@@ -52,7 +52,7 @@ try:
     from aioquic.quic.packet import PACKET_LONG_HEADER
     from aioquic.quic.retry import QuicRetryTokenHandler
 except ImportError:
-    raise ImportError(missing_extra()) from None
+    raise ImportError(missing_extra("a hub or plugin", "orchestra")) from None
 
 __all__ = ["listen_quic_links"]
 

@@ -61,11 +61,11 @@ def linear_matcher(pattern: str, reason: str) -> Callable[[str], bool]:
     try:
         from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
     except ImportError:
-        from concertino.installation import install_extra
+        from concertino.installation import missing_extra
 
         raise RegistrationError(
-            f"{_slow(pattern, reason)}; {_ADVICE}, or have it matched by a linear engine: "
-            f"{install_extra('validate')}"
+            f"{_slow(pattern, reason)}; {_ADVICE}. "
+            f"{missing_extra('A pattern as it is', 'validate')}"
         ) from None
 
     try:

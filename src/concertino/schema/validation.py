@@ -96,11 +96,10 @@ def _compile(schema: dict[str, Any], schema_name: str, dialect: str) -> Any:
     try:
         import jsonschema_rs
     except ImportError:
-        from concertino.installation import install_extra
+        from concertino.installation import missing_extra
 
-        raise RegistrationError(
-            f"a hand-written {schema_name} is enforced by an extra: {install_extra('validate')}"
-        ) from None
+        text = missing_extra(f"a hand-written {schema_name}", "validate")
+        raise RegistrationError(text) from None
 
     try:
         # The name of the class comes from the table above.
