@@ -1,8 +1,8 @@
 """The published results: results.json, the table in README.md, and the chart in docs/images.
 
     python bench/charts.py                  draw from results.json
-    python bench/charts.py --take FILE      take the figures of FILE first (bench/run.py --json FILE)
-    python bench/charts.py --check          fail if the table or the chart is not that of results.json
+    python bench/charts.py --take FILE      take the figures of `bench/run.py --json FILE` first
+    python bench/charts.py --check          fail if table or chart is not that of results.json
 
 `python bench/run.py --charts` measures and does all of it. Numbers come from results.json alone,
 which names its date, machine and versions.
@@ -70,7 +70,8 @@ SERVERS = {
 WIDTH, LABELS, VALUES = 560, 150, 80
 BAR, GAP, HEAD, FOOT = 18, 8, 44, 62
 STYLE = """\
-text { font: 14px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; fill: #1f2328 }
+text { font: 14px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; \
+fill: #1f2328 }
 .title { font-weight: 600 } .small { font-size: 11px; fill: #59636e } .ours { font-weight: 700 }
 .page { fill: #ffffff; stroke: #d1d9e0 } .bar { fill: #8c959f } .bar.ours { fill: #0969da }
 @media (prefers-color-scheme: dark) {
@@ -195,7 +196,8 @@ def draw_panel(
         ours = " ours" if name == "concertino" else ""
         parts += [
             text(16, y + 14, label, f"label{ours}"),
-            f'<rect class="bar{ours}" x="{LABELS}" y="{y}" width="{width:.1f}" height="{BAR}" rx="2"/>',
+            f'<rect class="bar{ours}" x="{LABELS}" y="{y}" width="{width:.1f}" height="{BAR}" '
+            f'rx="2"/>',
             text(LABELS + width + 6, y + 14, write(panel, values[name]), f"value{ours}"),
         ]
     return parts

@@ -75,12 +75,14 @@ from concertino.library.cache import Cache
 from concertino.library.index import Index
 from concertino.library.document_registry import DocumentRegistry
 cache = Cache("bench", Path(sys.argv[2]))
-collection = FileLoader("orchestr8", Folder(sys.argv[1], max_file_bytes=2**22, max_files=10**6), None)
+folder = Folder(sys.argv[1], max_file_bytes=2**22, max_files=10**6)
+collection = FileLoader("orchestr8", folder, None)
 collection.known = cache.documents()
 shelf = DocumentRegistry()
 shelf.apply(collection.refresh())
 index = Index.build(shelf.documents(), cache=cache)
-print((time.perf_counter() - began) * 1000, (time.process_time() - spent) * 1000, len(index.documents))
+began, spent = time.perf_counter() - began, time.process_time() - spent
+print(began * 1000, spent * 1000, len(index.documents))
 """
 
 

@@ -4,10 +4,11 @@
     python bench/orchestra_go.py PEER --seconds 5 --pinned
 
 PEER is the program in tests/interop/quic_go, built with `go build`. It makes the call of
-bench/orchestra.py, `apart`: header, payload and end are three writes and travel apart, as upstream's;
-and `whole`: one write. Reported for each: CPU time of both processes for a call, that of the server
-alone, and calls a second; and the same for a server in Go. Goal: 600 us for a call that is written
-apart, on a machine where bench/orchestra.py takes 360 us for one of 64 in flight. Needs the extra [orchestra], installed or with PYTHONPATH=src.
+bench/orchestra.py, `apart`: header, payload and end are three writes and travel apart, as
+upstream's; and `whole`: one write. Reported for each: CPU time of both processes for a call, that
+of the server alone, and calls a second; and the same for a server in Go. Goal: 600 us for a call
+that is written apart, on a machine where bench/orchestra.py takes 360 us for one of 64 in flight.
+Needs the extra [orchestra], installed or with PYTHONPATH=src.
 """
 
 from __future__ import annotations

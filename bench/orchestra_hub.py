@@ -55,7 +55,8 @@ import os, socket, sys
 flags = dict(word.split("=", 1) for word in sys.argv[1:])
 path = flags["--listen-addr"].removeprefix("unix:")
 tools = open(flags["--tools"], "rb").read()
-well = b"\\x02\\x08\\x01"  # a message whose first field is 1: accepted, ready, healthy, clean, success
+# A message whose first field is 1: accepted, ready, healthy, clean, success.
+well = b"\\x02\\x08\\x01"
 answers = {bytes([tag]): bytes([tag]) + well for tag in (0x52, 0x5a, 0x62, 0x6a)}
 answers |= {b"\\xa2": b"\\xa2\\x01" + well, b"\\xaa": tools, b"\\xb2": b"\\xb2\\x01\\x00"}
 listener = socket.socket(socket.AF_UNIX)

@@ -39,7 +39,8 @@ class Row:
     needs: str
     command: tuple[str, ...]
     measures: tuple[str, ...] = ALL
-    era: str = "legacy"  # 2025-11-25 after `initialize`; "modern" is 2026-07-28, with _meta on each request
+    # 2025-11-25 after `initialize`; "modern" is 2026-07-28, with _meta on each request
+    era: str = "legacy"
     tool: str = "echo"
 
 

@@ -1,7 +1,7 @@
 """An extension of griffe for the documentation site: parameters in docstrings become a list.
 
-The docstrings of this project describe parameters in lines such as `path: the file to read.` Markdown
-would join these lines into one paragraph.
+The docstrings of this project describe parameters in lines such as `path: the file to read.`
+Markdown would join these lines into one paragraph.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def change(item: griffe.Function | griffe.Class, names: set[str]) -> None:
 def as_list(text: str, names: set[str]) -> str:
     """Return a docstring whose descriptions of parameters are the items of a list.
 
-    Such a description begins at the beginning of a line, or behind a full stop, and ends before the next
-    one, a line that says what is returned or raised, or an empty line.
+    Such a description begins at the beginning of a line, or behind a full stop, and ends before the
+    next one, a line that says what is returned or raised, or an empty line.
     """
     blocks: list[str] = []
     for block in re.split(r"\n(?=\n|Returns? |Raises )", text):

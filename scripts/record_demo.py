@@ -2,8 +2,8 @@
 
 usage: python scripts/record_demo.py
 
-The picture has the colours of a light or a dark page, as its reader has it. Of the text, only the folder
-in which the programs are is replaced, by one that a reader may have.
+The picture has the colours of a light or a dark page, as its reader has it. Of the text, only the
+folder in which the programs are is replaced, by one that a reader may have.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ STYLES = {"1": "bold", "2": "dim", "31": "red", "32": "green", "33": "yellow", "
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f]")
 SEQUENCE = re.compile(r"\x1b\[([\d;]*)m")
 STYLE = """\
-text { font: 13px ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: #1f2328; white-space: pre }
+text { font: 13px ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; \
+fill: #1f2328; white-space: pre }
 .bold { font-weight: 700 } .dim { fill: #59636e } .red { fill: #cf222e } .green { fill: #116329 }
 .yellow { fill: #7d4e00 } .blue { fill: #0969da }
 .page { fill: #f6f8fa; stroke: #d1d9e0 } .dot { fill: #d1d9e0 }

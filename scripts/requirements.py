@@ -1,5 +1,6 @@
 """Print what the checks need, one requirement a line: to build, to run with all extras, to develop.
-With the name of a dependency group: what is needed to run, and that group. From pyproject.toml alone.
+With the name of a dependency group: what is needed to run, and that group. From pyproject.toml
+alone.
 
 pip has known `--group` only since 25.1, and the pip that a Python 3.11 brings along is older.
 """

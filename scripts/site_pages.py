@@ -2,10 +2,10 @@
 
 usage: python scripts/site_pages.py FOLDER
 
-FOLDER gets zensical.toml, docs/, and links to src/ and scripts/. In docs/: the pages of docs/, what they link to elsewhere in
-the repository (other Markdown as pages, source as pages with a listing), and a page for each public
-package with its docstrings. Links lead to pages of the site. Raises ValueError for a link that leads
-nowhere.
+FOLDER gets zensical.toml, docs/, and links to src/ and scripts/. In docs/: the pages of docs/, what
+they link to elsewhere in the repository (other Markdown as pages, source as pages with a listing),
+and a page for each public package with its docstrings. Links lead to pages of the site. Raises
+ValueError for a link that leads nowhere.
 """
 
 from __future__ import annotations

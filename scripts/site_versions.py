@@ -2,8 +2,9 @@
 
 usage: python scripts/site_versions.py SITE FOLDER
 
-FOLDER/0.1 is replaced by SITE when the package has a version 0.1.x. FOLDER/versions.json lists the versions, the newest
-first, as the selector of the theme reads it; FOLDER/index.html leads to the newest.
+FOLDER/0.1 is replaced by SITE when the package has a version 0.1.x. FOLDER/versions.json lists the
+versions, the newest first, as the selector of the theme reads it; FOLDER/index.html leads to the
+newest.
 """
 
 import json

@@ -38,17 +38,23 @@ EXIT_S = 12.0
 # A client to be killed: it starts a server, writes a session to it, and prints the server's pid.
 CLIENT = """
 import subprocess, sys, time
-server = subprocess.Popen(sys.argv[2:], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+PIPE = subprocess.PIPE
+server = subprocess.Popen(sys.argv[2:], stdin=PIPE, stdout=PIPE, stderr=subprocess.DEVNULL)
 server.stdin.write(sys.argv[1].encode().decode("unicode_escape").encode()); server.stdin.flush()
 server.stdout.readline()
 print(server.pid, flush=True)
 time.sleep(600)
 """
 OPEN = (
-    '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},'
-    '"clientInfo":{"name":"soak","version":"1"}}}\\n{"jsonrpc":"2.0","method":"notifications/initialized"}\\n'
+    '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",'
+    '"capabilities":{},'
+    '"clientInfo":{"name":"soak","version":"1"}}}\\n{"jsonrpc":"2.0",'
+    '"method":"notifications/initialized"}\\n'
 )
-CALL = '{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"%s","arguments":{"seconds":600}}}\\n'
+CALL = (
+    '{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"%s",'
+    '"arguments":{"seconds":600}}}\\n'
+)
 
 
 def find_marked() -> list[int]:

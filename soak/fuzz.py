@@ -1,14 +1,17 @@
-"""Search for bytes that break framing, messages, sessions, arguments or results, guided by coverage.
+"""Search, guided by coverage, for bytes that break framing, messages, sessions or arguments.
 
 Needs: atheris jsonschema-rs
 
-    scripts/soak fuzz                                              every target for a minute each
+    scripts/soak fuzz                                          every target for a minute each
     scripts/soak fuzz --target session --executions 100000000 --jobs 2
-    scripts/soak fuzz --target messages --seconds 600 --new        and keep inputs that reach new code in fuzz/corpus
+    scripts/soak fuzz --target messages --seconds 600 --new    and keep inputs that reach new code
 
-The targets are in fuzz/, each with what must hold. One execution is one input given to a target: for `session` that is up to 48
-steps, for `framing` a stream in chunks; they are not counted as more. What was found is made smaller and written to fuzz/findings
-with the command that shows it again. Between runs the inputs that were worth keeping stay in fuzz/.work.
+--new keeps them in fuzz/corpus.
+
+The targets are in fuzz/, each with what must hold. One execution is one input given to a target:
+for `session` that is up to 48 steps, for `framing` a stream in chunks; they are not counted as
+more. What was found is made smaller and written to fuzz/findings with the command that shows it
+again. Between runs the inputs that were worth keeping stay in fuzz/.work.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Simulated worlds around the server, as many as wanted, on all cores: see tests/simulation.
 
-scripts/soak simulation [--seeds N] [--from M] [--jobs J]     run them; failing seeds are added to tests/simulation/seeds.txt
+scripts/soak simulation [--seeds N] [--from M] [--jobs J]     run them
 scripts/soak simulation --replay SEED                         run one and show every frame
+
+Seeds that fail are added to tests/simulation/seeds.txt.
 """
 
 from __future__ import annotations

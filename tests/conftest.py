@@ -11,8 +11,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
-# As hypothesis does it where it knows that it runs in CI: the same examples each time, and no example fails for its time, since
-# machines are busy. `pytest --hypothesis-profile=default` looks for new ones.
+# As hypothesis does it where it knows that it runs in CI: the same examples each time, and no
+# example fails for its time, since machines are busy. `pytest --hypothesis-profile=default` looks
+# for new ones.
 settings.register_profile(
     "same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -1,6 +1,8 @@
-"""Folders of Markdown that a library is tried on: examples/library always, and a larger one where there is one.
+"""Folders of Markdown that a library is tried on: examples/library always, and a larger one where
+there is one.
 
-That is `../shared/corpus` beside the repository, or CONCERTINO_CORPUS. A test with the mark `each_corpus` has an argument `corpus`.
+That is `../shared/corpus` beside the repository, or CONCERTINO_CORPUS. A test with the mark
+`each_corpus` has an argument `corpus`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Example messages of 2026-07-28, by the names of their types: `examples("Tool")` gives them to pytest as parameters.
+"""Example messages of 2026-07-28, by the names of their types: `examples("Tool")` gives them to
+pytest as parameters.
 
-Of each type there are two that are made here, from the models of `mcp-types`: one with all its members and one with those alone
-that it must have. The specification's own examples are added where they are, in `../shared/spec` or in `CONCERTINO_SPEC`.
+Of each type there are two that are made here, from the models of `mcp-types`: one with all its
+members and one with those alone that it must have. The specification's own examples are added where
+they are, in `../shared/spec` or in `CONCERTINO_SPEC`.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ class Example(NamedTuple):
 
 
 def examples(*kinds: str) -> list[Any]:
-    """Return all examples of these types as pytest parameters, at least one for each type that the models have."""
+    """Return all examples of these types as pytest parameters, at least one for each type that the
+    models have.
+    """
     found: dict[str, Example] = {}
     definitions = wire.definitions(wire.MODERN, "models")
     for kind in kinds:
@@ -56,7 +60,9 @@ def examples(*kinds: str) -> list[Any]:
 
 
 def _value(schema: dict[str, Any], name: str, whole: bool, definitions: dict[str, Any]) -> Any:
-    """A value of this schema. name: of the member that it is for. whole: with the members that may be absent."""
+    """A value of this schema. name: of the member that it is for. whole: with the members that may
+    be absent.
+    """
     if "$ref" in schema:
         target = schema["$ref"].rpartition("/")[2]
         if target == "JSONValue":

@@ -9,7 +9,10 @@ from typing import Any
 
 
 def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test on a loop of its own, within 30 s. A test that has an argument `loop_factory` says of which kind."""
+    """Run a test on a loop of its own, within 30 s.
+
+    A test that has an argument `loop_factory` says of which kind.
+    """
 
     @wraps(test)
     def run_it(*args: Any, **kwargs: Any) -> None:

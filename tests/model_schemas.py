@@ -1,8 +1,10 @@
-"""The schemas of the five revisions as the official Python package `mcp-types` has them: an oracle that is installed everywhere.
+"""The schemas of the five revisions as the official Python package `mcp-types` has them: an oracle
+that is installed everywhere.
 
-`document(revision)` is what schema.json of that revision is: a JSON Schema document whose `$defs` have the official names. The
-models are made from the official schemas of 2025-11-25 and 2026-07-28. What a JSON Schema says and a model does not is added in
-FORMATS; what the three older revisions do not have yet is taken away in `_older`.
+`document(revision)` is what schema.json of that revision is: a JSON Schema document whose `$defs`
+have the official names. The models are made from the official schemas of 2025-11-25 and 2026-07-28.
+What a JSON Schema says and a model does not is added in FORMATS; what the three older revisions do
+not have yet is taken away in `_older`.
 """
 
 from __future__ import annotations
@@ -62,7 +64,10 @@ CONTENT = {
 
 
 def document(revision: str) -> dict[str, Any]:
-    """Return the JSON Schema document of one revision, made from the models. It is the caller's to change."""
+    """Return the JSON Schema document of one revision, made from the models.
+
+    It is the caller's to change.
+    """
     from mcp_types.methods import CLIENT_REQUESTS
     from pydantic import TypeAdapter
 
@@ -89,7 +94,9 @@ def document(revision: str) -> dict[str, Any]:
 
 
 def _restore(definition: str, member: str, schema: dict[str, Any]) -> None:
-    """Give a member its format, and take away the null by which a model says that it may be absent."""
+    """Give a member its format, and take away the null by which a model says that it may
+    be absent.
+    """
     if "default" in schema and schema["default"] is None:
         del schema["default"]
         kept = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
@@ -103,7 +110,9 @@ def _restore(definition: str, member: str, schema: dict[str, Any]) -> None:
 
 
 def _older(definitions: dict[str, Any], revision: str) -> dict[str, Any]:
-    """The definitions of 2025-11-25 without what was added after this revision, and with the names that it had."""
+    """The definitions of 2025-11-25 without what was added after this revision, and with the names
+    that it had.
+    """
     from mcp_types import methods
 
     tables = (methods.CLIENT_REQUESTS, methods.SERVER_REQUESTS)
@@ -118,7 +127,8 @@ def _older(definitions: dict[str, Any], revision: str) -> dict[str, Any]:
         {name: each for name, each in definitions.items() if name not in absent}, absent
     )
 
-    # An answer was JSONRPCResponse if it went well and JSONRPCError if not, which had to have an id.
+    # An answer was JSONRPCResponse if it went well and JSONRPCError if not, which had to have an
+    # id.
     error = definitions.pop("JSONRPCErrorResponse")
     definitions["JSONRPCError"] = {**error, "required": sorted({*error["required"], "id"})}
     definitions["JSONRPCResponse"] = definitions.pop("JSONRPCResultResponse")

@@ -43,7 +43,9 @@ async def client_of(backend: Backend, told: list[str] | None = None) -> AsyncIte
 
 
 class Part:
-    """A backend with fixed answers: method to result, to a function of the params, or to an error."""
+    """A backend with fixed answers: method to result, to a function of the params, or to
+    an error.
+    """
 
     def __init__(self, answers: Mapping[str, Any], **offer: Any) -> None:
         self._answers = answers
@@ -340,7 +342,9 @@ async def test_the_strictest_part_says_how_long_a_list_may_be_kept() -> None:
 
 @on_a_loop
 async def test_all_pages_of_a_list_have_the_scope_of_the_strictest_part() -> None:
-    """2026-07-28 server/utilities/caching: servers MUST give the pages of one list the same cacheScope."""
+    """2026-07-28 server/utilities/caching: servers MUST give the pages of one list the same
+    cacheScope.
+    """
 
     def part(scope: Any) -> Server:
         server = Server("part", cache_scope=scope, page_size=1)
@@ -574,7 +578,8 @@ async def test_errors_speak_of_the_names_that_callers_know() -> None:
         (lambda: compose(a=None), "compose: a: expected a Server or another Backend, got NoneType"),  # type: ignore[arg-type]
         (
             lambda: compose(a=Server),
-            "compose: a: expected a Server or another Backend, got the class Server; give an object",
+            "compose: a: expected a Server or another Backend, got the class Server; give an "
+            "object",
         ),  # type: ignore[arg-type]
         (
             lambda: compose(5, a=Server("s")),

@@ -6,7 +6,8 @@ import pytest
 
 from concertino import errors
 
-# JSON-RPC 2.0 section 5.1, and 2026-07-28 basic/index "Error Codes": HeaderMismatch is HTTP's alone.
+# JSON-RPC 2.0 section 5.1, and 2026-07-28 basic/index "Error Codes": HeaderMismatch is HTTP's
+# alone.
 JSON_RPC = {-32700, -32600, -32601, -32602, -32603}
 MCP = {"MISSING_CAPABILITY": -32021, "UNSUPPORTED_VERSION": -32022}
 # The specification before 2026-07-28, server/resources: of a resource that is not there.

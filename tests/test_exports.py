@@ -1,4 +1,7 @@
-"""What `import concertino` gives and costs, and what is on the way from start to the first answer. In real processes."""
+"""What `import concertino` gives and costs, and what is on the way from start to the first answer.
+
+In real processes.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ PACKAGE = Path(concertino.__file__).parent
 TEN_LINES = Path(__file__).parents[1] / "examples" / "calculator.py"
 # Coverage starts itself in every child when it measures; what it imports is not ours.
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
-# An editable install is found by an import hook, and site may load whatever else is in the environment: not ours either.
+# An editable install is found by an import hook, and site may load whatever else is in the
+# environment: not ours either.
 FROM_SITE = "import sys; known = set(sys.modules)\n"
 
 
@@ -40,7 +44,10 @@ def run(code: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
 
 def modules(code: str, stdin: str = "") -> set[str]:
     """What `code` had imported when it ended, beyond what Python itself begins with."""
-    report = "import atexit; atexit.register(lambda: sys.stderr.write('MODULES ' + ' '.join(set(sys.modules) - known)))\n"
+    report = (
+        "import atexit; atexit.register(lambda: sys.stderr.write('MODULES ' + ' "
+        "'.join(set(sys.modules) - known)))\n"
+    )
     errors = run(FROM_SITE + report + code, stdin).stderr
     return set(errors.rpartition("MODULES ")[2].split())
 
@@ -155,7 +162,10 @@ def test_from_start_to_answers_only_the_standard_library_and_msgspec_are_importe
 
 
 def test_the_command_line_adds_argparse_and_nothing_foreign() -> None:
-    code = f"sys.argv = ['concertino', 'serve', {str(TEN_LINES)!r}]\nfrom concertino.cli import main\nmain()"
+    code = (
+        f"sys.argv = ['concertino', 'serve', {str(TEN_LINES)!r}]\n"
+        f"from concertino.cli import main\nmain()"
+    )
     imported = modules(code, STDIN)
     assert "argparse" in imported
     assert tops(imported) - sys.stdlib_module_names <= FOREIGN | {"calculator"}

@@ -1,4 +1,6 @@
-"""What error messages say about installing: the real metadata of a package, in folders made here."""
+"""What error messages say about installing: the real metadata of a package, in folders
+made here.
+"""
 
 from __future__ import annotations
 

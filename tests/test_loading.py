@@ -1,4 +1,6 @@
-"""loading.py: what importing concertino does to the garbage collector of the program that imports it."""
+"""loading.py: what importing concertino does to the garbage collector of the program that imports
+it.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,13 @@ def said(program: str) -> str:
 
 
 def test_modules_are_loaded_without_collections():
-    """asyncio among them: some forty otherwise. One may fall upon what comes before, the package's own few lines."""
+    """asyncio among them: some forty otherwise.
+
+    One may fall upon what comes before, the package's own few lines.
+    """
     program = (
-        "import gc\ngc.collect()\nseen = []\ngc.callbacks.append(lambda phase, info: phase == 'start' and seen.append(info))\n"
+        "import gc\ngc.collect()\nseen = []\n"
+        "gc.callbacks.append(lambda phase, info: phase == 'start' and seen.append(info))\n"
         "from concertino import Server\nprint(len(seen) <= 1)"
     )
     assert said(program) == "True\n"
@@ -48,7 +54,8 @@ def test_what_an_application_froze_stays_frozen():
 
 def test_garbage_of_before_is_still_found():
     program = (
-        "import gc, weakref\nclass Node: pass\nnode = Node()\nnode.itself = node\nleft = weakref.ref(node)\ndel node\n"
+        "import gc, weakref\nclass Node: pass\nnode = Node()\nnode.itself = node\n"
+        "left = weakref.ref(node)\ndel node\n"
         "from concertino import Server\ngc.collect()\nprint(left() is None)"
     )
     assert said(program) == "True\n"

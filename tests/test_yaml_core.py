@@ -1,4 +1,6 @@
-"""yaml_core.py: what yaml.v3 reads and writes, as kept answers of Go and by hand from its source."""
+"""yaml_core.py: what yaml.v3 reads and writes, as kept answers of Go and by hand from its
+source.
+"""
 
 from __future__ import annotations
 

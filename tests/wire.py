@@ -1,11 +1,14 @@
-"""What may stand on the wire: every line against the official types of the revision it was written for.
+"""What may stand on the wire: every line against the official types of the revision it was written
+for.
 
-`check(value, revision, definition)` validates one value; a `Conversation` follows both directions of a whole dialogue and knows
-which revision, and which result type, each line from the server must have. Two oracles must agree: the models of the official
-package `mcp-types`, always, and the official schema.json files where they are, in `../shared/spec` beside the repository or in
-`CONCERTINO_SPEC`. So a clone with nothing beside it validates every line too.
-Two deviations from the published schemas, REQUIREMENTS A.27-6 and RELIABILITY "Policies": NumberSchema's `integer` is patched to
-`number`, and an error answer may say `"id": null` before a message of 2025-11-25 or later was seen.
+`check(value, revision, definition)` validates one value; a `Conversation` follows both directions
+of a whole dialogue and knows which revision, and which result type, each line from the server must
+have. Two oracles must agree: the models of the official package `mcp-types`, always, and the
+official schema.json files where they are, in `../shared/spec` beside the repository or in
+`CONCERTINO_SPEC`. So a clone with nothing beside it validates every line too. Two deviations from
+the published schemas, REQUIREMENTS A.27-6 and RELIABILITY "Policies": NumberSchema's `integer` is
+patched to `number`, and an error answer may say `"id": null` before a message of 2025-11-25 or
+later was seen.
 """
 
 from __future__ import annotations
@@ -73,7 +76,9 @@ def one_json(line: bytes) -> Any:
 
 
 def check(value: Any, revision: str, definition: str) -> None:
-    """Raise Violation unless the value is what this revision calls by this name, by each oracle that has the name."""
+    """Raise Violation unless the value is what this revision calls by this name, by each oracle
+    that has the name.
+    """
     oracles = [oracle for oracle in ORACLES if definition in definitions(revision, oracle)]
     if not oracles:
         raise Violation(f"{revision} has no {definition}")
@@ -93,7 +98,10 @@ def definitions(revision: str, oracle: str) -> dict[str, Any]:
 
 
 class Conversation:
-    """Both directions of one connection, as a schema-abiding onlooker sees it. Feed it every line; it raises Violation."""
+    """Both directions of one connection, as a schema-abiding onlooker sees it.
+
+    Feed it every line; it raises Violation.
+    """
 
     def __init__(self) -> None:
         self.negotiated: str | None = None
@@ -192,7 +200,8 @@ class Conversation:
             value = {**value, "id": 0}  # the one exemption
             revision = LEGACY[0]
         else:
-            # Of two requests with one id it is the second that is refused while the first is in flight.
+            # Of two requests with one id it is the second that is refused while the first is in
+            # flight.
             _, revision = self._asked(value["id"], -1 if code == -32600 else 0)
         check(
             value,
@@ -206,7 +215,9 @@ class Conversation:
         self.answers.append(value)
 
     def _request(self, value: dict[str, Any]) -> None:
-        """A question to the client: before 2026-07-28 only (FR-13), after the handshake, and with an id of its own (JR-4)."""
+        """A question to the client: before 2026-07-28 only (FR-13), after the handshake, and with
+        an id of its own (JR-4).
+        """
         if self.negotiated is None:
             raise Violation(f"a request from a server: {value!r}")
         definition = _methods(self.negotiated, "Request").get(value["method"])
@@ -282,7 +293,9 @@ def _methods_of(revision: str, ending: str, oracle: str) -> dict[str, str]:
 
 
 def _result_type(method: str, revision: str, result: Any) -> str:
-    """The definition of a request's result: `ListToolsRequest` has `ListToolsResult`; what has none is answered with nothing."""
+    """The definition of a request's result: `ListToolsRequest` has `ListToolsResult`; what has none
+    is answered with nothing.
+    """
     request = _methods(revision, "Request").get(method)
     if request is None:
         raise Violation(f"{method} does not exist in {revision} and was answered with a result")

@@ -37,25 +37,38 @@ a\\b http://x/y?z=1#frag C:\\dir é ü 日本 😀 \ufeff a\ufeffb \x07 \x1b \x7
 """
 NASTY = [
     *_WORDS.replace("\n", " ").split(" "),
-    "", " ", "  ", " a", "a ", "a b", "- a", "-\ta", "? a", ": a", "a: b", "a :b", "a #b", "a\t#b", "a\tb", "\ta", "a\t",
-    "2026-01-01 10:00:00", "2026-01-01  1:2:3.5", "2026-01-01 10:00:00Z", "2026-01-01 1:2:3,5", "[a]", "{a: b}", "a, b",
-    "a\nb", "a\nb\n", "a\n\nb\n\n", "\na", "\n", "\n\n", " a\nb", "a\n b", "a \nb", "a\nb ", "a\n\tb", "\ta\nb", "a\r\nb",
-    "# a\n- b\n", "a\n---\nb", "---\na", "é\n日本", "😀\n", "a\u2028b", "a\n\u2028b", "a\x85b", "!!binary aGk=", "x" * 200,
-    "word " * 60, "é" * 65, "a" * 128, "a" * 129, "'", '"', "''", "\\", "a\\nb", "\ufeffa b", "\x00", "a\x00#b", "a\u00a0b",
+    "", " ", "  ", " a", "a ", "a b", "- a", "-\ta", "? a", ": a", "a: b", "a :b", "a #b", "a\t#b",
+    "a\tb", "\ta", "a\t",
+    "2026-01-01 10:00:00", "2026-01-01  1:2:3.5", "2026-01-01 10:00:00Z", "2026-01-01 1:2:3,5",
+    "[a]", "{a: b}", "a, b",
+    "a\nb", "a\nb\n", "a\n\nb\n\n", "\na", "\n", "\n\n", " a\nb", "a\n b", "a \nb", "a\nb ",
+    "a\n\tb", "\ta\nb", "a\r\nb",
+    "# a\n- b\n", "a\n---\nb", "---\na", "é\n日本", "😀\n", "a\u2028b", "a\n\u2028b", "a\x85b",
+    "!!binary aGk=", "x" * 200,
+    "word " * 60, "é" * 65, "a" * 128, "a" * 129, "'", '"', "''", "\\", "a\\nb", "\ufeffa b",
+    "\x00", "a\x00#b", "a\u00a0b",
 ]  # fmt: skip
 ALPHABET = "ab01 :-#'\"\n\t,[]{}&*!|>%@`?=~._+e\\é日😀\u00a0"
 WORDS = """
 title status priority tags notes id v1 v10 v2 a b B Z z a1 a10 a02 item-9 item-10 é created_at
 """.strip().split(" ")
 STRUCTURES = [
-    "a: &x [1, 2]\nb: 3\n", "<<: {a: 1, b: 2}\nb: 3\n", "<<: [{a: 1}, {a: 2, b: 3}]\n", "<<: 5\n", '"<<": 5\n',
-    "a: 1\na: 2\n", "a: 1\n'a': 2\n", "n: {1: x, 01: y}\n", "1: a\nyes: b\ntrue: c\non: d\n", "? a\n: b\n", "? [a]\n: b\n",
-    "a: !!str 5\n", "a: !!int '5'\n", "a: !!int x\n", "a: !!float 1\n", "a: !!binary aGk=\n", "a: !!binary '?'\n",
-    "a: !!null x\n", "a: !!bool true\n", "a: !!bool yes\n", "a: !foo 5\n", "a: ! 5\n", "a: !!set {b, c}\n",
-    "a: |\n  x\n   y\n\nb: >\n  x\n  y\n\n  z\n", "a: |+\n  x\n\nb: |-\n  y\n", "a: 'it''s'\nb: \"\\u263a \\x41 \\\n  b\"\n",
-    "a:\n- 1\n- - 2\n  - 3\n- b: 1\n  c: 2\n", "a: {b: [1, {c: d}], e: }\n", "# only\n", "", "a: b # c\n", "- a\n", "text\n",
-    "a: b: c\n", "a:\n\tb: c\n", "a: [1\n", "a: 'x\n", "{a: 1}\n", "a: x\n  y\n  z\n", "!!binary aGk=: a\n", "a: @x\n",
-    "%YAML 1.1\n---\na: 1\n", "a: 'b\n\n  c'\n", "a: [yes, 1e3, 017, =, <<, ~]\n", "a: &x 1\nb: *y\n",
+    "a: &x [1, 2]\nb: 3\n", "<<: {a: 1, b: 2}\nb: 3\n", "<<: [{a: 1}, {a: 2, b: 3}]\n", "<<: 5\n",
+    '"<<": 5\n',
+    "a: 1\na: 2\n", "a: 1\n'a': 2\n", "n: {1: x, 01: y}\n", "1: a\nyes: b\ntrue: c\non: d\n",
+    "? a\n: b\n", "? [a]\n: b\n",
+    "a: !!str 5\n", "a: !!int '5'\n", "a: !!int x\n", "a: !!float 1\n", "a: !!binary aGk=\n",
+    "a: !!binary '?'\n",
+    "a: !!null x\n", "a: !!bool true\n", "a: !!bool yes\n", "a: !foo 5\n", "a: ! 5\n",
+    "a: !!set {b, c}\n",
+    "a: |\n  x\n   y\n\nb: >\n  x\n  y\n\n  z\n", "a: |+\n  x\n\nb: |-\n  y\n",
+    "a: 'it''s'\nb: \"\\u263a \\x41 \\\n  b\"\n",
+    "a:\n- 1\n- - 2\n  - 3\n- b: 1\n  c: 2\n", "a: {b: [1, {c: d}], e: }\n", "# only\n", "",
+    "a: b # c\n", "- a\n", "text\n",
+    "a: b: c\n", "a:\n\tb: c\n", "a: [1\n", "a: 'x\n", "{a: 1}\n", "a: x\n  y\n  z\n",
+    "!!binary aGk=: a\n", "a: @x\n",
+    "%YAML 1.1\n---\na: 1\n", "a: 'b\n\n  c'\n", "a: [yes, 1e3, 017, =, <<, ~]\n",
+    "a: &x 1\nb: *y\n",
 ]  # fmt: skip
 
 

@@ -1,4 +1,6 @@
-"""The same server with guards around it, as `bench/guards.py` has them: `limits`, or `all` of them."""
+"""The same server with guards around it, as `bench/guards.py` has them: `limits`, or
+`all` of them.
+"""
 
 import sys
 

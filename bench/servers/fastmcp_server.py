@@ -1,4 +1,6 @@
-"""FastMCP, as its users write it, without its banner (which may look for updates over the network)."""
+"""FastMCP, as its users write it, without its banner (which may look for updates over the
+network).
+"""
 
 import asyncio
 

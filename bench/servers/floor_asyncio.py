@@ -75,7 +75,9 @@ def rest(call: Coroutine[object, None, None], waited_for: object) -> Generator[o
 
 
 async def resume(call: Coroutine[object, None, None], waited_for: object) -> None:
-    """The rest of a call whose first step was taken outside a task, and ended waiting for a future."""
+    """The rest of a call whose first step was taken outside a task, and ended waiting for
+    a future.
+    """
     await rest(call, waited_for)
 
 

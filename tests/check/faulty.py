@@ -28,6 +28,7 @@ TOOLS: dict[str, dict[str, Any]] = {
     "a failure is no error": {"fail": {"how": {"type": "string", "enum": ["badly"]}}},
     "logs secrets": {"leak": {"secret": STRING}},
 }
+WITHOUT_TOOLS = ("offers no tools", "knows unknown tools without offering any")
 lock = threading.Lock()
 kept: list[Any] = []
 opened = False
@@ -120,7 +121,7 @@ def serve(id: Any, method: str, params: dict[str, Any]) -> None:
                 "id": id,
                 "result": {
                     "protocolVersion": version,
-                    "capabilities": {"tools": {}},
+                    "capabilities": {} if FAULT in WITHOUT_TOOLS else {"tools": {}},
                     "serverInfo": info,
                 },
             }
@@ -132,6 +133,8 @@ def serve(id: Any, method: str, params: dict[str, Any]) -> None:
         kept.append(os.dup(0) if len(kept) % 10 == 0 else -1)
     if method == "ping":
         return send({"id": id, "result": {}})
+    if FAULT == "offers no tools" and method.startswith("tools/"):
+        return fail(id, -32601, "Method not found")
     if method == "tools/list" and opened:
         tools = TOOLS.get(FAULT, {})
         schemas = [

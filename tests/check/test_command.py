@@ -223,7 +223,8 @@ runpy.run_path({FAULTY!r}, run_name="__main__")
     ) as run:
         assert run.stdout is not None
         until = time.monotonic() + 30
-        # The look at the server is two processes (one for each era); the next one is a case that hangs.
+        # The look at the server is two processes (one for each era); the next one is a case that
+        # hangs.
         while not pids.exists() or len(pids.read_text().splitlines()) < 3:
             assert time.monotonic() < until
             select.select([], [], [], 0.01)

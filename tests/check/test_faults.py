@@ -20,7 +20,8 @@ SETTINGS = CheckSettings(timeout_s=3, start_s=30, grace_s=0.1, exit_s=1)
 # made for.
 ASKED = (
     "not-json", "not-utf8", "crlf", "separators-in-ids", "separators-in-text",
-    "messages-1000", "nested-arrays", "object-empty", "unknown-method", "ids-kept", "stray-responses",
+    "messages-1000", "nested-arrays", "object-empty", "unknown-method", "ids-kept",
+    "stray-responses",
     "notifications-unanswered", "cancel-nothing", "initialize-unknown-version", "cancel-in-flight",
     "ping-during-sleep", "progress-late", "progress-after-cancel", "tool-raises",
     "secret-in-exception", "eof-idle", "eof-in-message",
@@ -28,7 +29,8 @@ ASKED = (
 FAULTS: dict[str, dict[str, Verdict]] = {
     "": {},
     "says nothing to garbage": {
-        "not-json": "differs", "not-utf8": "differs", "bad-lines-100": "differs", "nested-arrays": "differs",
+        "not-json": "differs", "not-utf8": "differs", "bad-lines-100": "differs",
+        "nested-arrays": "differs",
     },
     "hangs on garbage": {"not-json": "hang", "bad-lines-100": "hang"},
     "dies of bytes that are no UTF-8": {"not-utf8": "crash"},
@@ -67,6 +69,7 @@ FAULTS: dict[str, dict[str, Verdict]] = {
     "tells progress after the answer": {"progress-late": "wrong"},
     "tells progress of what was cancelled": {"progress-after-cancel": "differs"},
     "a failure is no error": {"tool-raises": "wrong"},
+    "knows unknown tools without offering any": {"tool-unknown": "differs"},
     "logs secrets": {"secret-in-exception": "differs"},
     "ignores the end of input": {"eof-idle": "hang", "eof-in-message": "hang"},
     "ends with 3": {"eof-idle": "differs", "eof-in-message": "differs"},
@@ -90,6 +93,12 @@ def found(fault: str, asked: tuple[str, ...]) -> dict[str, Verdict]:
         for result in results
         if result.verdict not in ("ok", "skipped")
     }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["", "offers no tools"])
+def test_an_unknown_tool_is_refused_with_or_without_tools(fault: str) -> None:
+    assert found(fault, ("tool-unknown",)) == {}
 
 
 @pytest.mark.slow

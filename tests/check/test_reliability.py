@@ -1,7 +1,8 @@
 """What must hold whatever a client, a tool or the system does, and where each of it is proved.
 
-The rows are the lines of the reliability catalogue, sections 1 to 7, in our words. A proof is a case of `concertino check`
-(tests/check/test_table.py runs them all against concertino), a test, or a program in soak/ with one of its case names.
+The rows are the lines of the reliability catalogue, sections 1 to 7, in our words. A proof is a
+case of `concertino check` (tests/check/test_table.py runs them all against concertino), a test, or
+a program in soak/ with one of its case names.
 """
 
 from __future__ import annotations
@@ -106,7 +107,8 @@ CATALOGUE: tuple[Row, ...] = (
         "ten thousand calls at once are answered or told that it is busy",
         (
             "calls-10000",
-            f"{HANDLERS}::test_10_000_calls_at_once_are_each_answered_or_told_that_the_server_is_busy",
+            f"{HANDLERS}"
+            f"::test_10_000_calls_at_once_are_each_answered_or_told_that_the_server_is_busy",
         ),
     ),
     (
@@ -242,7 +244,8 @@ CATALOGUE: tuple[Row, ...] = (
             "result-unsendable",
             "result-200-mb",
             "text-kept",
-            f"{HANDLERS}::test_a_value_that_json_cannot_hold_is_an_error_on_the_id_and_the_writer_lives",
+            f"{HANDLERS}"
+            f"::test_a_value_that_json_cannot_hold_is_an_error_on_the_id_and_the_writer_lives",
         ),
     ),
     (5, "what is printed or logged goes to stderr", ("stdout-written",)),
@@ -304,8 +307,10 @@ CATALOGUE: tuple[Row, ...] = (
             "cancel-races",
             "tests/simulation/test_interleavings.py::test_one_call_in_every_order",
             "tests/simulation/test_interleavings.py::test_two_calls_in_every_order",
-            "tests/jsonrpc/test_peer.py::test_a_cancelled_call_is_stopped_with_the_reason_and_not_answered",
-            "tests/jsonrpc/test_peer.py::test_cancelling_what_is_unknown_or_answered_or_of_the_other_type_is_ignored",
+            "tests/jsonrpc/test_peer.py::test_a_cancelled_call_is_stopped_with_the_reason_and_"
+            "not_answered",
+            "tests/jsonrpc/test_peer.py::test_cancelling_what_is_unknown_or_answered_or_of_the"
+            "_other_type_is_ignored",
         ),
     ),
     (
@@ -314,7 +319,9 @@ CATALOGUE: tuple[Row, ...] = (
         (
             "progress-20000",
             "progress-not-asked",
-            f"{KINDS}::test_progress_to_a_client_that_does_not_read_is_bounded_and_the_last_one_arrives",
+            f"{KINDS}"
+            f"::test_progress_to_a_client_that_does_not_read_is_bounded_and_the_last_one_arriv"
+            f"es",
         ),
     ),
     (

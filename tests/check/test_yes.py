@@ -14,10 +14,14 @@ from concertino.check.table import CASES
 YES = str(Path(__file__).parent / "yes.py")
 # The cases that find a broken MUST or a broken invariant.
 WRONG = {
-    "separators-in-text", "echo-70-kb", "echo-10-mb", "id-true", "batch-2025-03-26", "unknown-method",
-    "stray-responses", "initialize-unknown-version", "discover", "eras-interleaved", "version-unsupported",
-    "capabilities-missing", "tool-unknown", "text-kept", "tool-raises", "stdout-written", "tool-forks", "children-end",
-    "process-disturbed", "ping-during-sleep", "ping-during-block", "progress-20000", "progress-not-asked",
+    "separators-in-text", "echo-70-kb", "echo-10-mb", "id-true", "batch-2025-03-26",
+    "unknown-method",
+    "stray-responses", "initialize-unknown-version", "discover", "eras-interleaved",
+    "version-unsupported",
+    "capabilities-missing", "tool-unknown", "text-kept", "tool-raises", "stdout-written",
+    "tool-forks", "children-end",
+    "process-disturbed", "ping-during-sleep", "ping-during-block", "progress-20000",
+    "progress-not-asked",
     "stderr-unread",
 }  # fmt: skip
 

@@ -24,7 +24,9 @@ SRC = str(Path(concertino.__file__).parent.parent)
 
 @pytest.fixture(autouse=True)
 def _clean_imports(monkeypatch: pytest.MonkeyPatch) -> None:
-    """load_target() adds to sys.path and sys.modules, as a script's start does; each test begins anew."""
+    """load_target() adds to sys.path and sys.modules, as a script's start does; each test begins
+    anew.
+    """
     monkeypatch.setattr(sys, "path", sys.path.copy())
     monkeypatch.setattr(sys, "modules", sys.modules.copy())
 
@@ -74,7 +76,8 @@ def test_a_server_made_in_a_function_is_found_by_its_run(tmp_path: Path) -> None
 
 def test_what_a_file_gives_to_run_is_kept(tmp_path: Path) -> None:
     source = (
-        "from asyncio import new_event_loop\nfrom concertino import Limits\na = Server('a')\nb = Server('b')\n"
+        "from asyncio import new_event_loop\nfrom concertino import Limits\na = Server('a')\n"
+        "b = Server('b')\n"
         "a.run(limits=Limits(max_in_flight=7), loop_factory=new_event_loop)\n"
     )
     path = written(tmp_path, source)
@@ -123,7 +126,10 @@ def test_an_attribute_names_one_of_several(tmp_path: Path) -> None:
 
 
 def test_any_backend_will_do(tmp_path: Path) -> None:
-    source = "from concertino.backend import BackendWrapper\nserver = Server('inner')\nguarded = BackendWrapper(server)"
+    source = (
+        "from concertino.backend import BackendWrapper\nserver = Server('inner')\n"
+        "guarded = BackendWrapper(server)"
+    )
     assert (
         load_target(f"{written(tmp_path, source)}:guarded").backend.features().info.name == "inner"
     )
@@ -189,7 +195,10 @@ def test_no_server_and_several_servers_are_said(tmp_path: Path) -> None:
 
 
 def test_a_backend_that_is_no_server_is_served_when_run_is_called_on_it(tmp_path: Path) -> None:
-    source = "import concertino\na = Server('a')\nguarded = concertino.backend.BackendWrapper(a)\nconcertino.run(guarded)"
+    source = (
+        "import concertino\na = Server('a')\nguarded = concertino.backend.BackendWrapper(a)\n"
+        "concertino.run(guarded)"
+    )
     assert type(load_target(written(tmp_path, source)).backend).__name__ == "BackendWrapper"
 
 
@@ -253,9 +262,11 @@ def served(target: str) -> subprocess.CompletedProcess[str]:
 def test_a_start_that_fails_late_counts_although_nobody_speaks(tmp_path: Path) -> None:
     # Its input has ended long before: a failure that is not waited for would look like a good end.
     source = (
-        "import asyncio\nfrom collections.abc import AsyncIterator\nserver = Server('a')\n@server.lifespan\n"
+        "import asyncio\nfrom collections.abc import AsyncIterator\nserver = Server('a')\n"
+        "@server.lifespan\n"
         "async def database() -> AsyncIterator[None]:\n"
-        "    for _ in range(100): await asyncio.sleep(0)\n    raise OSError('no such database')\n    yield\n"
+        "    for _ in range(100): await asyncio.sleep(0)\n"
+        "    raise OSError('no such database')\n    yield\n"
     )
     run = served(written(tmp_path, source))
     assert run.returncode == 1
@@ -325,7 +336,9 @@ def test_help_ends_with_0(arguments: list[str], capsys: pytest.CaptureFixture[st
 
 
 def test_importing_the_package_loads_nothing_that_is_not_used() -> None:
-    """PERFORMANCE: nothing but asyncio and msgspec belongs on the way to the first answer; import alone needs neither."""
+    """PERFORMANCE: nothing but asyncio and msgspec belongs on the way to the first answer; import
+    alone needs neither.
+    """
     source = (
         "import sys, concertino; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     )

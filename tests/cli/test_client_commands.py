@@ -1,4 +1,5 @@
-"""cli/call.py: `concertino tools|call|resources|read|prompts|prompt`, as a user of a shell meets them. In real processes.
+"""cli/call.py: `concertino tools|call|resources|read|prompts|prompt`, as a user of a shell meets
+them. In real processes.
 
 tests/cli/test_mistakes.py has what they say about mistakes.
 """
@@ -22,18 +23,26 @@ from concertino.types.results import Tool, ToolAnnotations
 
 ROOT = Path(__file__).parents[2]
 TOUR = [sys.executable, str(ROOT / "examples" / "tour.py")]
-# Speaks an older revision; what it says would move the cursor, colour the line, and turn its direction.
+# Speaks an older revision; what it says would move the cursor, colour the line, and turn its
+# direction.
 SERVER = """
 import base64, json, sys, time
-def answer(message, result): print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
+def say(**members):
+    print(json.dumps({"jsonrpc": "2.0", **members}), flush=True)
+def answer(message, result):
+    say(id=message["id"], result=result)
 for line in sys.stdin:
     message = json.loads(line)
     method, params = message.get("method"), message.get("params", {})
     if method == "initialize":
         offered = {"tools": {}, "resources": {}, "prompts": {}}
-        answer(message, {"protocolVersion": "2025-06-18", "capabilities": offered, "serverInfo": {"name": "s", "version": "1"}})
+        info = {"name": "s", "version": "1"}
+        answer(message, {
+            "protocolVersion": "2025-06-18", "capabilities": offered, "serverInfo": info})
     elif method == "tools/list":
-        answer(message, {"tools": [{"name": "evil\\x1b[2J", "title": "A \\u202e title", "inputSchema": {"type": "object"}}]})
+        schema = {"type": "object"}
+        tool = {"name": "evil\\x1b[2J", "title": "A \\u202e title", "inputSchema": schema}
+        answer(message, {"tools": [tool]})
     elif method == "tools/call" and params["name"] == "hang":
         sys.stderr.write("hanging\\n"); sys.stderr.flush()
     elif method == "tools/call" and params["name"] == "die":
@@ -44,12 +53,14 @@ for line in sys.stdin:
         answer(message, {"content": [{"type": "text", "text": params["arguments"]["text"]}]})
     elif method == "tools/call":
         token = params["_meta"]["progressToken"]
-        print(json.dumps({"jsonrpc": "2.0", "method": "notifications/progress",
-            "params": {"progressToken": token, "progress": 1, "total": 2, "message": "half"}}), flush=True)
-        said = json.dumps(params["arguments"], sort_keys=True) + "\\x1b[31m"
-        answer(message, {"content": [{"type": "text", "text": said}, {"type": "image", "data": "AAAA", "mimeType": "image/png"}]})
+        say(method="notifications/progress", params={
+            "progressToken": token, "progress": 1, "total": 2, "message": "half"})
+        text = json.dumps(params["arguments"], sort_keys=True) + "\\x1b[31m"
+        image = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
+        answer(message, {"content": [{"type": "text", "text": text}, image]})
     elif method == "resources/list":
-        answer(message, {"resources": [{"uri": "x:1", "name": "one", "mimeType": "text/plain", "description": "first"}]})
+        answer(message, {"resources": [
+            {"uri": "x:1", "name": "one", "mimeType": "text/plain", "description": "first"}]})
     elif method == "resources/templates/list":
         answer(message, {"resourceTemplates": [{"uriTemplate": "x:{n}", "name": "any"}]})
     elif method == "resources/read":
@@ -63,7 +74,7 @@ for line in sys.stdin:
         text = json.dumps(params["arguments"], sort_keys=True)
         answer(message, {"messages": [{"role": "user", "content": {"type": "text", "text": text}}]})
     elif "id" in message:
-        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "no"}}), flush=True)
+        say(id=message["id"], error={"code": -32601, "message": "no"})
 """
 ENVIRONMENT = dict(os.environ) | {"PYTHONPATH": str(Path(concertino.__file__).parents[1])}
 

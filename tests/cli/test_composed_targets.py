@@ -1,4 +1,6 @@
-"""`concertino serve` with several targets, one of which is slow or cannot start: the others are served (real processes)."""
+"""`concertino serve` with several targets, one of which is slow or cannot start: the others are
+served (real processes).
+"""
 
 from __future__ import annotations
 

@@ -228,7 +228,8 @@ SERVER = (Path(concertino.__file__).parent / "cli" / "demo_server.py").read_text
         ),
         (
             lambda text: text.replace('print("adding", a, b)', "pass"),
-            r"the server's log has no line with 'a print at calculator.py:\\\\d\+ \.\*'; it has:\n.*",
+            r"the server's log has no line with 'a print at calculator.py:\\\\d\+ \.\*'; it "
+            r"has:\n.*",
         ),
         (lambda text: text.replace("@server.tool", ""), r"the server's tools: .*"),
         (lambda text: f"import no_such_module\n{text}", r".*No module named 'no_such_module'.*"),

@@ -1,4 +1,6 @@
-"""What `concertino serve FILE` serves however the file ends, and run() in a file that is imported."""
+"""What `concertino serve FILE` serves however the file ends, and run() in a file that is
+imported.
+"""
 
 from __future__ import annotations
 

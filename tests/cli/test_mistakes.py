@@ -35,7 +35,8 @@ def divide(a: float, b: float, rounding: Rounding | None = None) -> float:
     return a / b
 @server.prompt
 def spend(coins: str) -> str:
-    raise RpcError(-32050, "no money left", {"spent": 30, "limit": 30, "currencies": ["EUR", "CHF"]})
+    data = {"spent": 30, "limit": 30, "currencies": ["EUR", "CHF"]}
+    raise RpcError(-32050, "no money left", data)
 @server.resource("config://app")
 def config() -> str:
     return "here"

@@ -1,4 +1,6 @@
-"""cli/new.py, cli/project_files.py: projects are written, and pass their own tests in a real process."""
+"""cli/new.py, cli/project_files.py: projects are written, and pass their own tests in a real
+process.
+"""
 
 from __future__ import annotations
 

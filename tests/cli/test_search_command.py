@@ -138,7 +138,8 @@ def test_an_edit_is_found_and_without_a_cache_nothing_is_kept(library: Path) -> 
         ),
         (
             ["library", "x", "--tokenizer", "gpt9"],
-            "concertino search: tokenizer: expected one of estimate, cl100k_base, o200k_base, got 'gpt9'\n",
+            "concertino search: tokenizer: expected one of estimate, cl100k_base, o200k_base, "
+            "got 'gpt9'\n",
         ),
     ],
 )

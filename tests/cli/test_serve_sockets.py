@@ -1,4 +1,6 @@
-"""`concertino serve TARGET --unix PATH --tcp HOST:PORT`: real servers, real sockets, clients that speak raw lines."""
+"""`concertino serve TARGET --unix PATH --tcp HOST:PORT`: real servers, real sockets, clients that
+speak raw lines.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def folder() -> Iterator[Path]:
 
 
 class Service(Process):
-    """A server behind sockets, which has said where it listens. stdin and stdout are those of a daemon."""
+    """A server behind sockets, which has said where it listens. stdin and stdout are those of a
+    daemon.
+    """
 
     def __init__(
         self, *options: str, target: str = TOOLBOX, listening: bool = True, **popen: Any
@@ -459,9 +463,11 @@ def test_one_that_floods_without_end_delays_nobody(folder: Path) -> None:
 KILLED = """
 import socket, sys
 kind, address, *messages = sys.argv[1:]
-s = socket.socket(socket.AF_UNIX) if kind == "unix" else socket.create_connection(("127.0.0.1", int(address)))
 if kind == "unix":
+    s = socket.socket(socket.AF_UNIX)
     s.connect(address)
+else:
+    s = socket.create_connection(("127.0.0.1", int(address)))
 s.sendall("".join(message + "\\n" for message in messages).encode())
 while True:
     sys.stdout.buffer.write(s.recv(65536))
@@ -602,7 +608,8 @@ def test_what_a_browser_sends_is_not_served(kind: str, folder: Path) -> None:
     offered = json.dumps(call(1, "offer_more", {"name": "forged"}, modern=True))
     with Service(*options) as service, service.client() as other:
         for sent in (
-            f"POST / HTTP/1.1\r\nHost: evil.example\r\nContent-Length: {len(offered) + 1}\r\n\r\n{offered}\n",
+            f"POST / HTTP/1.1\r\nHost: evil.example\r\nContent-Length: {len(offered) + 1}\r\n"
+            f"\r\n{offered}\n",
             f"{offered} HTTP/1.1\r\n{offered}\n".replace("{", "GET /", 1),
             f"\x16\x03\x01{offered}\n{offered}\n",
         ):
@@ -737,11 +744,13 @@ def test_a_start_that_cannot_be_says_why_and_leaves_nothing(
         ("raise SystemExit(0)", 1),
         ("del server", 2),
         (
-            "class Failing(Server):\n    async def start(self, outlet):\n        raise ValueError\nserver = Failing('f')",
+            "class Failing(Server):\n    async def start(self, outlet):\n"
+            "        raise ValueError\nserver = Failing('f')",
             1,
         ),
         (
-            "class Failing(Server):\n    def features(self):\n        raise ValueError\nserver = Failing('f')",
+            "class Failing(Server):\n    def features(self):\n        raise ValueError\n"
+            "server = Failing('f')",
             1,
         ),
         ("os.environ['CONCERTINO_MAX_CONNECTIONS'] = 'x'", 2),
@@ -886,8 +895,8 @@ copies = [fcntl.fcntl(each.fileno(), fcntl.F_DUPFD, 50) for each in given]
 for number, copy in enumerate(copies, 3):
     os.dup2(copy, number, inheritable=True)
     os.close(copy)
-os.environ.update(LISTEN_PID=spec.get("pid") or str(os.getpid()), LISTEN_FDS=str(spec.get("count", len(copies))),
-                  LISTEN_FDNAMES="a:b")
+os.environ.update(LISTEN_PID=spec.get("pid") or str(os.getpid()),
+                  LISTEN_FDS=str(spec.get("count", len(copies))), LISTEN_FDNAMES="a:b")
 os.execv(sys.executable, [sys.executable, "-m", "concertino", "serve", *sys.argv[2:]])
 """
 CURIOUS = """
@@ -897,14 +906,16 @@ def variables() -> list[str]:
 @server.tool
 def inherited_by_children() -> int:
     import subprocess
-    source = "import os; print(sum(os.readlink(f'/proc/self/fd/{n}').startswith('socket:') for n in (3, 4, 5)" \\
-        " if os.path.exists(f'/proc/self/fd/{n}')))"
+    source = "import os; print(sum(os.readlink(f'/proc/self/fd/{n}').startswith('socket:') " \\
+        "for n in (3, 4, 5) if os.path.exists(f'/proc/self/fd/{n}')))"
     return int(subprocess.check_output([sys.executable, "-c", source], close_fds=False))
 """
 
 
 def activated(sockets: Sequence[Sequence[str]], *arguments: str, **spec: Any) -> list[str]:
-    """A command that starts a server as systemd does: with listening sockets from descriptor 3 on."""
+    """A command that starts a server as systemd does: with listening sockets from
+    descriptor 3 on.
+    """
     return ["-c", LAUNCHER, json.dumps({"sockets": sockets, **spec}), *arguments]
 
 
@@ -1033,7 +1044,8 @@ def test_a_connected_socket_as_stdin_and_stdout_is_stdio(folder: Path) -> None:
 
 def test_stdio_pays_nothing_for_sockets() -> None:
     source = (
-        "import atexit, sys; atexit.register(lambda: print('MODULES', *sys.modules, file=sys.__stderr__))\n"
+        "import atexit, sys; atexit.register(lambda: print('MODULES', *sys.modules, "
+        "file=sys.__stderr__))\n"
         f"sys.argv = ['concertino', 'serve', {TOOLBOX!r}]\nfrom concertino.cli import main\nmain()"
     )
     done = subprocess.run(

@@ -1,9 +1,10 @@
-"""A server in a process of its own that does one thing wrong. The first argument is Python, run when a call comes or as it says.
+"""A server in a process of its own that does one thing wrong. The first argument is Python, run
+when a call comes or as it says.
 
     python misbehaving.py legacy|modern CODE [BEFORE]
 
-CODE is run with `id` and `arguments` of each tools/call, and `answer`, `say`, `os`, `sys`, `signal`, `time`. BEFORE is run first
-of all.
+CODE is run with `id` and `arguments` of each tools/call, and `answer`, `say`, `os`, `sys`,
+`signal`, `time`. BEFORE is run first of all.
 """
 
 import json

@@ -1,4 +1,6 @@
-"""A server that says what a test tells it to, over a memory pair; and what every test of the client needs around it."""
+"""A server that says what a test tells it to, over a memory pair; and what every test of the client
+needs around it.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ class Refusal(Exception):
 class Script:
     """The other side.
 
-    handlers: method -> a result, or a function of (script, message) that returns one, or SILENCE, or raises Refusal.
+    handlers: method -> a result, or a function of (script, message) that returns one, or SILENCE,
+    or raises Refusal.
     """
 
     def __init__(self, connection: MemoryConnection, handlers: Mapping[str, Any]) -> None:

@@ -1,4 +1,6 @@
-"""client/channel.py on a Connection that gives the next line when a request is written: an answer, or something else."""
+"""client/channel.py on a Connection that gives the next line when a request is written: an answer,
+or something else.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ OK = {"resultType": "complete", "content": [{"type": "text", "text": "ok"}]}
 
 
 class Prompt:
-    """A Connection whose other side has answered before a call was written. answer: the id -> the next line; None: none yet."""
+    """A Connection whose other side has answered before a call was written. answer: the id -> the
+    next line; None: none yet.
+    """
 
     def __init__(self, inner: MemoryConnection, answer: Callable[[int], bytes | None]) -> None:
         self.facts = inner.facts

@@ -1,7 +1,8 @@
-"""What a server asks while it works on a call: elicitation, sampling, roots, in both kinds of revisions.
+"""What a server asks while it works on a call: elicitation, sampling, roots, in both kinds of
+revisions.
 
-Shapes are those of the specification: 2026-07-28 basic/patterns/mrtr, client/elicitation, client/sampling, client/roots;
-2025-11-25 for the requests.
+Shapes are those of the specification: 2026-07-28 basic/patterns/mrtr, client/elicitation,
+client/sampling, client/roots; 2025-11-25 for the requests.
 """
 
 from __future__ import annotations
@@ -523,13 +524,15 @@ async def test_roots_may_change() -> None:
         ({"type": "number", "minimum": 0.5}, [0.5, 7], [0.4, "x", False]),
         ({"type": "boolean"}, [True, False], [0, "true"]),
         ({"type": "string", "enum": ["a", "b"]}, ["a"], ["c"]),
-        ({"type": "string", "oneOf": [{"const": "a", "title": "A"}, {"const": "b", "title": "B"}]}, ["b"], ["A"]),
+        ({"type": "string", "oneOf": [{"const": "a", "title": "A"}, {"const": "b", "title": "B"}]},
+            ["b"], ["A"]),
         (
             {"type": "array", "minItems": 1, "maxItems": 2, "items": {"enum": ["a", "b", "c"]}},
             [["a"], ["a", "c"]],
             [[], ["d"], "a", ["a", "b", "c"]],
         ),
-        ({"type": "array", "items": {"anyOf": [{"const": "a", "title": "A"}]}}, [[], ["a"]], [["b"]]),
+        ({"type": "array", "items": {"anyOf": [{"const": "a", "title": "A"}]}}, [[], ["a"]],
+            [["b"]]),
         ({"type": "mystery"}, [1, "x"], []),
     ],
 )  # fmt: skip

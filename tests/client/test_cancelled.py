@@ -1,6 +1,8 @@
-"""A client that is cancelled, at every place where it waits, leaves nothing: no process, no descriptor, no task, no waiting call.
+"""A client that is cancelled, at every place where it waits, leaves nothing: no process, no
+descriptor, no task, no waiting call.
 
-The places are counted by running the scenario once; then it is run again for each, and cancelled there.
+The places are counted by running the scenario once; then it is run again for each, and cancelled
+there.
 """
 
 from __future__ import annotations
@@ -73,7 +75,9 @@ async def with_a_process(pids: list[int], era: Any) -> None:
 
 
 async def restarted(pids: list[int], era: Any) -> None:
-    """The server dies in a call and is started again; a call waits for it, and subscriptions are made anew."""
+    """The server dies in a call and is started again; a call waits for it, and subscriptions are
+    made anew.
+    """
     speaks = "legacy" if era == "legacy" else "modern"
     code = f"os._exit(1) if arguments else {ANSWER}"
     target = ServerParameters(sys.executable, [str(MISBEHAVING), speaks, code], ladder=PATIENT)

@@ -1,4 +1,7 @@
-"""client/client.py: what can be asked of a server, and what comes back. Shapes are those of the specification."""
+"""client/client.py: what can be asked of a server, and what comes back.
+
+Shapes are those of the specification.
+"""
 
 from __future__ import annotations
 
@@ -260,7 +263,9 @@ SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 
 @on_a_loop
 async def test_a_subscription_since_2026() -> None:
-    """The request stays open; what comes for it names it; giving it up is a cancel (SU-2, SU-3, SU-4, SU-7)."""
+    """The request stays open; what comes for it names it; giving it up is a cancel (SU-2, SU-3,
+    SU-4, SU-7).
+    """
     seen: list[str] = []
     told = asyncio.Event()
 
@@ -494,7 +499,9 @@ async def test_answers_to_requests_of_different_kinds_may_come_in_any_order(like
 
 @on_a_loop
 async def test_what_a_task_sets_after_a_call_stays_set() -> None:
-    """In a context that was empty before, as a program's first one mostly is; such a context counts as false."""
+    """In a context that was empty before, as a program's first one mostly is; such a context counts
+    as false.
+    """
     seen: ContextVar[str] = ContextVar("seen", default="nothing")
 
     async with opened(gives()) as (client, _):

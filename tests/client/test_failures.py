@@ -1,6 +1,8 @@
-"""What a server may do wrong, and what the client makes of it: `RELIABILITY.md` calls these the faults of a scripted server.
+"""What a server may do wrong, and what the client makes of it: `RELIABILITY.md` calls these the
+faults of a scripted server.
 
-Real processes where the feature is a process; elsewhere a script over memory, which is quicker. Every wait is for an event.
+Real processes where the feature is a process; elsewhere a script over memory, which is quicker.
+Every wait is for an event.
 """
 
 from __future__ import annotations
@@ -195,7 +197,8 @@ async def test_a_request_over_the_limit_is_not_sent() -> None:
             "was ended by SIGSEGV",
         ),
         (
-            'print("a reason", file=sys.stderr); os.write(1, b\'{"jsonrpc":"2.0","id\'); os._exit(1)',
+            'print("a reason", file=sys.stderr); os.write(1, b\'{"jsonrpc":"2.0","id\'); '
+            "os._exit(1)",
             1,
             "code 1",
         ),
@@ -246,7 +249,8 @@ async def test_a_server_that_the_first_question_kills_is_started_once_more(tmp_p
         "    message = json.loads(line)\n"
         "    if message['method'] == 'server/discover': os._exit(1)\n"
         "    if message['method'] == 'initialize':\n"
-        "        print(json.dumps({'jsonrpc': '2.0', 'id': message['id'], 'result': {'protocolVersion': '2024-11-05',"
+        "        print(json.dumps({'jsonrpc': '2.0', 'id': message['id'], 'result': "
+        "{'protocolVersion': '2024-11-05',"
         " 'capabilities': {}, 'serverInfo': {'name': 'fragile', 'version': '1'}}}), flush=True)\n"
     )
     async with Client([sys.executable, str(script)]) as client:
@@ -425,7 +429,7 @@ async def test_a_time_limit_of_a_call_may_be_longer_than_that_of_all_calls() -> 
 @pytest.mark.requirement("CA-8", "CA-9", "CA-12", side="client")
 @pytest.mark.parametrize("like", ["legacy", "modern"])
 @on_a_loop
-async def test_a_call_that_is_not_answered_ends_in_time_tells_the_server_and_its_late_answer_is_dropped(
+async def test_a_call_without_an_answer_times_out_is_cancelled_and_a_late_answer_is_dropped(
     like: str,
 ) -> None:
     async with opened({"tools/call": SILENCE, "tools/list": {"tools": []}}, like) as (
@@ -694,9 +698,12 @@ async def test_a_secret_of_the_child_is_in_no_error_log_trace_or_repr(
 ) -> None:
     secret = "canary-7f3a91c2"
     code = (
-        'secret = os.environ["SERVICE_API_KEY"]; say({"jsonrpc": "2.0", "method": "notifications/x", '
-        '"params": {"it": secret}}); print("stray", secret, flush=True); print("log", secret, file=sys.stderr, flush=True)'
-        '; say({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "error", "data": secret}})'
+        'secret = os.environ["SERVICE_API_KEY"]; say({"jsonrpc": "2.0", "method": '
+        '"notifications/x", '
+        '"params": {"it": secret}}); print("stray", secret, flush=True); print("log", secret, '
+        "file=sys.stderr, flush=True)"
+        '; say({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": '
+        '"error", "data": secret}})'
         "; sys.exit(4)"
     )
     parameters = server(code, env={"SERVICE_API_KEY": secret})
@@ -761,10 +768,13 @@ async def test_answers_in_any_order_reach_their_callers() -> None:
 
 
 def too_long(head: str, tail: str = '"}]}}') -> str:
-    """What a tool does whose answer is too long; head: how its line begins, with ID for the id of the call."""
+    """What a tool does whose answer is too long; head: how its line begins, with ID for the id of
+    the call.
+    """
     return (
         f"if arguments == {{}}:\n    {DONE}\nelse:\n"
-        f"    sys.stdout.write({head!r}.replace('ID', str(id)) + 'x' * 300_000 + {tail!r}.replace('ID', str(id)) + chr(10))\n"
+        f"    sys.stdout.write({head!r}.replace('ID', str(id)) + 'x' * 300_000 + "
+        f"{tail!r}.replace('ID', str(id)) + chr(10))\n"
         "    sys.stdout.flush()"
     )
 
@@ -809,10 +819,11 @@ async def test_only_the_call_that_an_answer_over_the_limit_names_fails() -> None
 
 
 @on_a_loop
-async def test_an_answer_over_the_limit_that_may_belong_to_several_calls_is_named_when_they_are_late() -> (
-    None
-):
-    code = 'if arguments:\n    sys.stdout.write(\'{"result":{"x":"\' + \'x\' * 300_000 + chr(10)); sys.stdout.flush()'
+async def test_calls_that_time_out_name_a_too_long_answer_that_may_be_theirs() -> None:
+    code = (
+        'if arguments:\n    sys.stdout.write(\'{"result":{"x":"\' + \'x\' * 300_000 + chr(10)); '
+        "sys.stdout.flush()"
+    )
     async with running(server(code), limits=Limits(max_message_bytes=100_000)) as client:
         first = asyncio.ensure_future(attempt(client.call_tool("x", timeout_s=0.5)))
         second = await attempt(client.call_tool("big", {"n": 1}, timeout_s=0.5))

@@ -1,4 +1,5 @@
-"""More of what a server may do wrong (RELIABILITY.md, section 8): floods, half lines, many at once, and wrappers around servers.
+"""More of what a server may do wrong (RELIABILITY.md, section 8): floods, half lines, many at once,
+and wrappers around servers.
 
 Everything here is a real process, and afterwards none is left.
 """
@@ -48,10 +49,13 @@ async def test_half_a_line_at_the_end_is_no_message_and_is_shown() -> None:
 
 
 @on_a_loop
-async def test_a_server_that_stops_in_the_middle_of_an_answer_is_waited_for_no_longer_than_a_silent_one() -> (
+async def test_a_server_that_stops_in_the_middle_of_a_response_times_out_like_a_silent_one() -> (
     None
 ):
-    code = f"frame = ({ANSWER!r} % id).encode(); os.write(1, frame[:30]); held = frame[30:] + bytes([10])"
+    code = (
+        f"frame = ({ANSWER!r} % id).encode(); os.write(1, frame[:30]); held = frame[30:] + "
+        f"bytes([10])"
+    )
     async with running(server(code)) as client:
         with pytest.raises(TimedOut, match=r"tools/call x: no answer within 0\.[12]"):
             await client.call_tool("x", timeout_s=0.1)
@@ -79,9 +83,11 @@ async def test_a_flood_of_progress_is_taken_in_turns_and_the_answer_comes_throug
     count = 100_000
     code = (
         f"token = 'TOKEN'\nfor n in range({count} // 1000):\n"
-        '    sys.stdout.write(\'\'.join(\'{"jsonrpc":"2.0","method":"notifications/progress","params":'
-        '{"progressToken":%s,"progress":%d}}\\n\' % (arguments[\'token\'], 1000 * n + i + 1) for i in range(1000)))\n'
-        + DONE
+        "    "
+        'sys.stdout.write(\'\'.join(\'{"jsonrpc":"2.0","method":"notifications/progress",'
+        '"params":'
+        '{"progressToken":%s,"progress":%d}}\\n\' % (arguments[\'token\'], 1000 * n + i + 1) '
+        "for i in range(1000)))\n" + DONE
     )
     told: list[float] = [0.0]
     turns = 0
@@ -178,7 +184,10 @@ def _script(path: Path, text: str) -> str:
 async def test_a_chain_of_wrappers_is_gone_as_a_whole(
     wrapper: str, end: str, tmp_path: Path
 ) -> None:
-    """Whether the client closes it, or its outermost member is killed. `npx` and `uv run`: tests/interop/test_wrappers.py."""
+    """Whether the client closes it, or its outermost member is killed.
+
+    `npx` and `uv run`: tests/interop/test_wrappers.py.
+    """
     (tmp_path / "server.py").write_text(MISBEHAVING.read_text())
     (tmp_path / "code").write_text(DONE)
     starter = tmp_path / "start.py"
@@ -207,8 +216,9 @@ for line in sys.stdin:
     if "tools/call" in line and "die" in line: sys.exit(9)
     result = '{"content":[{"type":"text","text":"done"}]}'
     if '"initialize"' in line:
-        result = '{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}'
-    if id: sys.stdout.write('{"jsonrpc":"2.0","id":%s,"result":%s}\\n' % (id, result)); sys.stdout.flush()
+        result = '{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},' \\
+            '"serverInfo":{"name":"s","version":"1"}}'
+    if id: print('{"jsonrpc":"2.0","id":%s,"result":%s}' % (id, result), flush=True)
 """
 
 
@@ -268,7 +278,10 @@ async def test_a_hundred_callers_of_one_server_are_each_answered_in_turn() -> No
 )
 @on_a_loop
 async def test_an_answer_nested_too_deeply_is_an_error_at_once(frame: str) -> None:
-    code = f"deep = '[' * 100_000 + ']' * 100_000; os.write(1, ({frame!r} % id).replace('@', deep).encode() + bytes([10]))"
+    code = (
+        f"deep = '[' * 100_000 + ']' * 100_000; os.write(1, ({frame!r} % id).replace('@', "
+        f"deep).encode() + bytes([10]))"
+    )
     async with running(server(code)) as client:
         with pytest.raises(ProtocolError, match="the answer cannot be decoded: nested too deeply"):
             await client.call_tool("x", timeout_s=60)

@@ -1,6 +1,8 @@
-"""What the specification asks of a client, where no other file of this folder shows it; each test quotes or names its sentence.
+"""What the specification asks of a client, where no other file of this folder shows it; each test
+quotes or names its sentence.
 
-The client scenarios of the official conformance suite that need no HTTP are here too, over a memory pair.
+The client scenarios of the official conformance suite that need no HTTP are here too, over a memory
+pair.
 """
 
 from __future__ import annotations
@@ -108,7 +110,9 @@ def empty(key: str) -> dict[str, Any]:
 async def test_every_line_of_a_client_of_everything_fits_the_schema_of_the_revision(
     revision: str,
 ) -> None:
-    """FR-5: "The client MUST NOT write anything to the server's stdin that is not a valid MCP message"; FR-12 and JR-17 too."""
+    """FR-5: "The client MUST NOT write anything to the server's stdin that is not a valid MCP
+    message"; FR-12 and JR-17 too.
+    """
 
     def call(script: Script, message: dict[str, Any]) -> Any:
         params = message["params"]
@@ -214,7 +218,9 @@ SAMPLE = {
 @pytest.mark.requirement("FR-18", "ME-1", "ME-2", "ME-16", "ME-17", "EL-1", side="client")
 @on_a_loop
 async def test_request_metadata() -> None:
-    """request-metadata: the triple on each request, with roots, sampling and elicitation declared."""
+    """request-metadata: the triple on each request, with roots, sampling and elicitation
+    declared.
+    """
     settings: dict[str, Any] = {
         "elicit": lambda *_: {},
         "sample": lambda *_: "x",
@@ -240,7 +246,9 @@ async def test_request_metadata() -> None:
 async def test_a_revision_that_is_refused_and_named_among_the_supported_is_asked_for_once_more(
     method: str,
 ) -> None:
-    """request-metadata: "retry on -32022 with a supported version"; ER-15 (SHOULD pick a mutual version and retry)."""
+    """request-metadata: "retry on -32022 with a supported version"; ER-15 (SHOULD pick a mutual
+    version and retry).
+    """
     refusals = 1
 
     def refuse(script: Script, message: dict[str, Any]) -> Any:
@@ -275,7 +283,9 @@ async def test_a_revision_that_is_refused_and_named_among_the_supported_is_asked
 @pytest.mark.requirement("ME-15", "MR-15", "MR-16", side="client")
 @on_a_loop
 async def test_the_states_of_rounds_are_echoed_where_they_belong_and_nowhere_else() -> None:
-    """sep-2322-client-request-state: its four tools, two of them at the same time as the first (MR-13 to MR-16, ME-15)."""
+    """sep-2322-client-request-state: its four tools, two of them at the same time as the first
+    (MR-13 to MR-16, ME-15).
+    """
 
     def call(script: Script, message: dict[str, Any]) -> Any:
         params = message["params"]
@@ -323,7 +333,9 @@ async def test_the_states_of_rounds_are_echoed_where_they_belong_and_nowhere_els
 @pytest.mark.parametrize("like", ["legacy", "modern"])
 @on_a_loop
 async def test_the_defaults_of_a_form_are_applied(like: str) -> None:
-    """elicitation-sep1034-client-defaults: "accept with defaults applied"; every primitive type has one (EL-9)."""
+    """elicitation-sep1034-client-defaults: "accept with defaults applied"; every primitive type has
+    one (EL-9).
+    """
     defaults = {"name": "John Doe", "age": 30, "score": 95.5, "status": "active", "verified": True}
     answers: list[Any] = []
 
@@ -393,7 +405,9 @@ async def test_a_cursor_that_has_become_invalid_starts_the_list_anew_once() -> N
 @pytest.mark.requirement("CH-3", "CH-4", "CH-6", side="client")
 @on_a_loop
 async def test_nothing_is_served_from_a_cache() -> None:
-    """CH-3, CH-4, CH-6 hold because every list and every resource is asked for again, whatever its `ttlMs` says."""
+    """CH-3, CH-4, CH-6 hold because every list and every resource is asked for again, whatever its
+    `ttlMs` says.
+    """
     lists = {**empty("tools"), "ttlMs": 60_000, "cacheScope": "public"}
     read = {"resultType": "complete", "contents": [], "ttlMs": 60_000, "cacheScope": "private"}
     async with opened({"tools/list": lists, "resources/read": read}) as (client, script):
@@ -406,7 +420,9 @@ async def test_nothing_is_served_from_a_cache() -> None:
 @pytest.mark.requirement("JR-13", "LC-1", "LC-7", "LC-8", "LC-14", side="client")
 @on_a_loop
 async def test_initialize_is_alone_until_it_is_answered_and_initialized_follows_it() -> None:
-    """LC-1, LC-7, LC-8, JR-13: nothing but ping before the answer, no batch, then `notifications/initialized`."""
+    """LC-1, LC-7, LC-8, JR-13: nothing but ping before the answer, no batch, then
+    `notifications/initialized`.
+    """
 
     def initialize(script: Script, message: dict[str, Any]) -> Any:
         script.send(
@@ -449,7 +465,9 @@ async def test_not_found_is_known_by_either_code() -> None:
 @pytest.mark.requirement("ME-8", "TO-18", side="client")
 @on_a_loop
 async def test_what_is_said_of_a_tool_and_a_server_changes_nothing() -> None:
-    """ME-8, TO-18: names and annotations are shown as they came, with the defaults of the schema, and nothing follows from them."""
+    """ME-8, TO-18: names and annotations are shown as they came, with the defaults of the schema,
+    and nothing follows from them.
+    """
     tools = [
         {
             "name": "a",

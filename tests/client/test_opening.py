@@ -1,7 +1,7 @@
 """client/negotiation.py: which revision a server speaks, whatever it answers to the first question.
 
-What servers do was read off real ones (mcp 1.x and 2.x, the TypeScript SDK) and off the specification: 2026-07-28
-basic/transports/stdio "Backward compatibility", basic/versioning.
+What servers do was read off real ones (mcp 1.x and 2.x, the TypeScript SDK) and off the
+specification: 2026-07-28 basic/transports/stdio "Backward compatibility", basic/versioning.
 """
 
 from __future__ import annotations
@@ -72,7 +72,10 @@ async def test_any_other_error_leads_to_the_handshake(code: int) -> None:
 @pytest.mark.requirement("ER-6", "ER-16", side="client")
 @on_a_loop
 async def test_silence_leads_to_the_handshake_and_the_late_answer_is_dropped() -> None:
-    """ER-16: the id is known, the era is chosen. No cancel is sent: an old server has not heard of the request."""
+    """ER-16: the id is known, the era is chosen.
+
+    No cancel is sent: an old server has not heard of the request.
+    """
     async with opened({"server/discover": SILENCE, "ping": {}}, "legacy", timeouts=QUICK) as (
         client,
         script,
@@ -147,7 +150,9 @@ async def test_a_version_that_nobody_knows_ends_the_connection(version: str) -> 
 
 @on_a_loop
 async def test_a_new_server_that_was_only_slow_is_not_lost() -> None:
-    """It answers the handshake by naming what it speaks: python-sdk 2.3 does so after a request of 2026-07-28."""
+    """It answers the handshake by naming what it speaks: python-sdk 2.3 does so after a request of
+    2026-07-28.
+    """
     asked: list[int] = []
 
     def discover(script: Script, message: dict[str, Any]) -> Any:

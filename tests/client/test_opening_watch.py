@@ -1,4 +1,5 @@
-"""client/opening_watch.py: programs that are no MCP servers are known soon, and slow servers are not taken for them.
+"""client/opening_watch.py: programs that are no MCP servers are known soon, and slow servers are
+not taken for them.
 
 The programs are real processes.
 """
@@ -25,7 +26,8 @@ for line in sys.stdin:
     message = json.loads(line)
     {}
     if message.get("method") == "initialize":
-        result = {{"protocolVersion": "2025-06-18", "capabilities": {{}}, "serverInfo": {{"name": "s", "version": "1"}}}}
+        info = {{"name": "s", "version": "1"}}
+        result = {{"protocolVersion": "2025-06-18", "capabilities": {{}}, "serverInfo": info}}
         print(json.dumps({{"jsonrpc": "2.0", "id": message["id"], "result": result}}), flush=True)
 """
 

@@ -1,6 +1,8 @@
-"""client/client_connection.py: after a restart, calls that provably nobody has read are sent again, and no others.
+"""client/client_connection.py: after a restart, calls that provably nobody has read are sent again,
+and no others.
 
-The server reads its stdin byte by byte, so that it never reads more than it wants to. It writes down which calls it has begun.
+The server reads its stdin byte by byte, so that it never reads more than it wants to. It writes
+down which calls it has begun.
 """
 
 from __future__ import annotations
@@ -47,24 +49,28 @@ while True:
     message = read_line()
     method, id, params = message["method"], message.get("id"), message.get("params", {})
     if method == "server/discover" and era == "modern":
-        say(id=id, result={"resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": offer})
+        say(id=id, result={
+            "resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": offer})
     elif method == "initialize":
         info = {"name": "reader", "version": "1"}
-        say(id=id, result={"protocolVersion": "2025-11-25", "capabilities": offer, "serverInfo": info})
+        say(id=id, result={
+            "protocolVersion": "2025-11-25", "capabilities": offer, "serverInfo": info})
     elif method == "tools/list":
         note("list")
         say(id=id, result={"resultType": "complete", "tools": []})
     elif method == "subscriptions/listen":
         note("listen")
         meta = {"io.modelcontextprotocol/subscriptionId": id}
-        say(method="notifications/subscriptions/acknowledged", params={"_meta": meta, "notifications": params["notifications"]})
+        say(method="notifications/subscriptions/acknowledged", params={
+            "_meta": meta, "notifications": params["notifications"]})
     elif method == "tools/call":
         name = params["name"]
         note(name)
         if name == "child": subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL)
         if name == "ask" and "inputResponses" not in params:
             roots = {"method": "roots/list", "params": {}}
-            say(id=id, result={"resultType": "input_required", "inputRequests": {"r": roots}, "requestState": "s"})
+            say(id=id, result={
+                "resultType": "input_required", "inputRequests": {"r": roots}, "requestState": "s"})
             note("asked")
             time.sleep(600)
         if name == "half":

@@ -1,4 +1,6 @@
-"""client/output_validation.py: results of tools held against their output schemas (TO-13), by a validator that fetches nothing."""
+"""client/output_validation.py: results of tools held against their output schemas (TO-13), by a
+validator that fetches nothing.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,8 @@ async def test_a_result_that_fits_comes_through_and_one_that_does_not_is_told_wi
         await client.list_tools()
         with pytest.raises(
             ProtocolError,
-            match=r"tools/call t: the structured content does not fit the tool's output schema: temperature: \"warm\" is not",
+            match=r"tools/call t: the structured content does not fit the tool's output schema: "
+            r"temperature: \"warm\" is not",
         ):
             await client.call_tool("t")
 
@@ -97,9 +100,7 @@ async def test_a_promise_that_is_not_kept_at_all_is_told_but_a_tool_that_failed_
 
 
 @on_a_loop
-async def test_only_tools_whose_list_was_fetched_are_checked_and_none_where_that_is_not_wanted() -> (
-    None
-):
+async def test_results_are_checked_for_listed_tools_only_and_not_when_switched_off() -> None:
     async with opened(gives({})) as (client, script):
         assert (await client.call_tool("t")).structured_content == {}
         assert script.of("tools/list") == []
@@ -211,9 +212,11 @@ async def test_a_schema_that_cannot_be_enforced_is_refused_before_the_call_and_n
 @pytest.mark.requirement("JS-5", "JS-8", side="client")
 @on_a_loop
 async def test_a_reference_to_elsewhere_is_listed_as_it_came_and_nobody_goes_there() -> None:
-    """Of the conformance suite: json-schema-ref-no-deref ("never fetch the `$ref` canary URL"), json-schema-2020-12-preservation.
+    """Of the conformance suite: json-schema-ref-no-deref ("never fetch the `$ref` canary URL"),
+    json-schema-2020-12-preservation.
 
-    2026-07-28 basic/index: implementations must not automatically dereference a `$ref` that resolves to a network URI.
+    2026-07-28 basic/index: implementations must not automatically dereference a `$ref` that
+    resolves to a network URI.
     """
     with socket.create_server(("127.0.0.1", 0)) as canary:
         canary.setblocking(False)

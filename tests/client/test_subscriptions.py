@@ -1,4 +1,6 @@
-"""client/subscriptions.py: requests that stay open, in 2026-07-28 (basic/patterns/subscriptions, basic/patterns/cancellation)."""
+"""client/subscriptions.py: requests that stay open, in 2026-07-28 (basic/patterns/subscriptions,
+basic/patterns/cancellation).
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ async def test_several_are_open_at_once_and_each_is_told_apart() -> None:
 async def test_the_server_may_end_it_with_a_result_or_a_cancel_or_both_in_either_order(
     order: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """SU-8 says SHOULD send the result, SU-9 MUST send the cancel: both are taken, and it can be made again."""
+    """SU-8 says SHOULD send the result, SU-9 MUST send the cancel: both are taken, and it can be
+    made again.
+    """
     async with opened(LISTENING) as (client, script):
         await client.subscribe("x:1")
         [asked] = script.of("subscriptions/listen")

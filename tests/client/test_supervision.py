@@ -1,6 +1,8 @@
-"""client/supervision.py: a server that ends is started again, what was under way is not repeated, and what was asked for holds on.
+"""client/supervision.py: a server that ends is started again, what was under way is not repeated,
+and what was asked for holds on.
 
-Real processes; pauses are short here. RELIABILITY.md, "Supervisor"; 2026-07-28 basic/transports/stdio (SH-4, SU-10).
+Real processes; pauses are short here. RELIABILITY.md, "Supervisor"; 2026-07-28
+basic/transports/stdio (SH-4, SU-10).
 """
 
 from __future__ import annotations
@@ -48,15 +50,18 @@ for line in sys.stdin:
     seen.append(method)
     if number == 1 and "x:fatal" in line: os._exit(9)
     if method == "server/discover" and era == "modern":
-        say(id=id, result={"resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": offer})
+        say(id=id, result={
+            "resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": offer})
     elif method == "initialize" and era == "legacy":
         info = {"name": "counted", "version": str(number)}
-        say(id=id, result={"protocolVersion": "2025-11-25", "capabilities": offer, "serverInfo": info})
+        say(id=id, result={
+            "protocolVersion": "2025-11-25", "capabilities": offer, "serverInfo": info})
     elif method == "subscriptions/listen":
         wanted = params["notifications"]
         watched.add(str(wanted.get("resourceSubscriptions") or sorted(wanted)))
         meta = {"io.modelcontextprotocol/subscriptionId": id}
-        say(method="notifications/subscriptions/acknowledged", params={"_meta": meta, "notifications": wanted})
+        say(method="notifications/subscriptions/acknowledged", params={
+            "_meta": meta, "notifications": wanted})
     elif method == "resources/subscribe":
         watched.add(str([params["uri"]]))
         say(id=id, result={})
@@ -67,7 +72,8 @@ for line in sys.stdin:
         if do == "wait": continue
         level = params.get("_meta", {}).get("io.modelcontextprotocol/logLevel")
         if "logging/setLevel" in seen: level = "warning"
-        found = {"number": number, "watched": sorted(watched), "level": level, "calls": seen.count("tools/call")}
+        found = {"number": number, "watched": sorted(watched), "level": level,
+            "calls": seen.count("tools/call")}
         say(id=id, result={"resultType": "complete", "content": [], "structuredContent": found})
     elif id is not None:
         known = method in ("ping", "logging/setLevel", "resources/unsubscribe")
@@ -103,7 +109,8 @@ async def test_a_server_that_died_is_started_again_and_what_was_under_way_is_not
         for call in (waiting, dying):
             with pytest.raises(
                 Disconnected,
-                match=r"exited with code 7; it will be restarted, but requests that were in flight are not repe",
+                match=r"exited with code 7; it will be restarted, but requests that were in flight "
+                r"are not repe",
             ) as caught:
                 await call
             assert caught.value.exit_status == 7
@@ -151,7 +158,9 @@ async def test_subscriptions_the_log_level_and_changes_hold_on(era: Any, tmp_pat
 async def test_a_server_that_ends_again_while_it_is_set_up_loses_no_subscription(
     era: Any, tmp_path: Path
 ) -> None:
-    """Nor does the one who starts it wait for itself: the second start follows at once, not after request_s for each."""
+    """Nor does the one who starts it wait for itself: the second start follows at once, not after
+    request_s for each.
+    """
     updated: list[str] = []
     async with Client(
         counted(tmp_path, era), era=era, restart=SOON, updated=updated.append
@@ -251,7 +260,8 @@ async def test_what_is_asked_while_the_server_is_down_waits_no_longer_than_its_o
             await client.call_tool("x", {"do": "die"})
         with pytest.raises(
             TimedOut,
-            match=r"tools/call y: not sent, because the server \(backing-off\) was not restarted within 0\.05 s; .*code 7",
+            match=r"tools/call y: not sent, because the server \(backing-off\) was not restarted "
+            r"within 0\.05 s; .*code 7",
         ):
             await client.call_tool("y", timeout_s=0.05)
         with pytest.raises(ValueError, match="timeout_s"):
@@ -267,12 +277,19 @@ async def test_what_is_asked_while_the_server_is_down_waits_no_longer_than_its_o
 
 @on_a_loop
 async def test_the_old_tree_is_gone_before_the_next_start(tmp_path: Path) -> None:
-    """It may hold a port, a lock or a database. Here a process that ignores SIGTERM does, and the next start would see it."""
+    """It may hold a port, a lock or a database.
+
+    Here a process that ignores SIGTERM does, and the next start would see it.
+    """
     target = counted(tmp_path, "legacy")
-    stubborn = f"{sys.executable} -c 'import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(60)'"
+    stubborn = (
+        f"{sys.executable} -c 'import signal, time; signal.signal(15, signal.SIG_IGN); "
+        f"time.sleep(60)'"
+    )
     program = tmp_path / "program"
     program.write_text(
-        f"#!/bin/sh\n[ -e {tmp_path}/holder ] && cat /proc/$(cat {tmp_path}/holder)/stat >>{tmp_path}/found 2>/dev/null\n"
+        f"#!/bin/sh\n[ -e {tmp_path}/holder ] && cat /proc/$(cat {tmp_path}/holder)/stat "
+        f">>{tmp_path}/found 2>/dev/null\n"
         f"touch {tmp_path}/found\n"
         f"{stubborn} </dev/null >/dev/null 2>&1 & echo $! >{tmp_path}/holder\n"
         f"exec {sys.executable} {' '.join(target.args)}\n"

@@ -19,7 +19,8 @@ from concertino.errors import Disconnected
     [
         # curl, git
         "curl: (6) Could not resolve host: registry.npmjs.org",
-        "fatal: unable to access 'https://x/': SSL certificate problem: self-signed certificate in certificate chain",
+        "fatal: unable to access 'https://x/': SSL certificate problem: self-signed "
+        "certificate in certificate chain",
         # npm, Node.js
         "npm error code ENOTFOUND\nnpm error request to https://registry.npmjs.org/x failed",
         "npm ERR! code SELF_SIGNED_CERT_IN_CHAIN",
@@ -30,12 +31,16 @@ from concertino.errors import Disconnected
         # Python: urllib, requests, httpx
         "urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>",
         "urllib.error.URLError: <urlopen error [Errno -2] Name or service not known>",
-        "ssl.SSLCertVerificationError: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: unable to get local issuer certificate (_ssl.c:1006)",
-        "requests.exceptions.ProxyError: HTTPSConnectionPool(host='x', port=443): Max retries exceeded",
+        "ssl.SSLCertVerificationError: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify "
+        "failed: unable to get local issuer certificate (_ssl.c:1006)",
+        "requests.exceptions.ProxyError: HTTPSConnectionPool(host='x', port=443): Max retries "
+        "exceeded",
         "ConnectionRefusedError: [Errno 111] Connection refused",
         "httpx.ConnectTimeout: timed out",
         # uv, cargo
-        "error: Failed to fetch: `https://pypi.org/simple/x/`\n  Caused by: error sending request for url\n  Caused by: invalid peer certificate: UnknownIssuer",
+        "error: Failed to fetch: `https://pypi.org/simple/x/`\n"
+        "  Caused by: error sending request for url\n"
+        "  Caused by: invalid peer certificate: UnknownIssuer",
         "  Caused by: dns error: failed to lookup address information",
         # Go
         "dial tcp: lookup proxy.golang.org: no such host",

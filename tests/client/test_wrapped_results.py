@@ -1,4 +1,6 @@
-"""client/wrapped_results.py: structured content means the same whatever the revision, and an object stays an object."""
+"""client/wrapped_results.py: structured content means the same whatever the revision, and an object
+stays an object.
+"""
 
 from __future__ import annotations
 

@@ -39,7 +39,9 @@ for line in sys.stdin:
     elif method == "seen": say(id=message["id"], result={"cancelled": cancelled})
     elif method == "subscriptions/listen":
         listening.append(message["id"])
-        for id in listening: say(method="notifications/heard", params={"_meta": {"io.modelcontextprotocol/subscriptionId": id}})
+        for id in listening:
+            meta = {"io.modelcontextprotocol/subscriptionId": id}
+            say(method="notifications/heard", params={"_meta": meta})
     elif method: calls["q"] = message["id"]; say(id="q", method="roots/list")
     else: say(id=calls[message["id"]], result={"roots": message["result"]["roots"]})
 """

@@ -137,9 +137,7 @@ def test_a_probe_with_discover_is_answered_before_anything_else_and_latches_noth
         assert talk.ask("initialize", opening, 2)["result"]["protocolVersion"] == "2025-11-25"
 
 
-def test_a_version_that_is_not_supported_is_refused_with_those_that_are_and_the_retry_is_served() -> (
-    None
-):
+def test_an_unsupported_version_is_refused_with_the_supported_ones_and_a_retry_works() -> None:
     """ER-14, ER-15, schema.json: "The client should choose a mutually supported version from this
     list and retry".
     """

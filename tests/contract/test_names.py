@@ -412,7 +412,8 @@ from concertino import Server
 server = Server(
     "options", version="1.0.0", title="T", description="D", website_url="https://w",
     instructions="I", icons=None, experimental={"x": {}}, extensions={"e/x": {}},
-    argument_errors="result", coerce=True, envelope=True, page_size=1, ttl_s=1.5, cache_scope="public",
+    argument_errors="result", coerce=True, envelope=True, page_size=1, ttl_s=1.5,
+    cache_scope="public",
 )
 @server.tool(
     name="all", title="T", description="D", read_only=True, destructive=False, idempotent=True,

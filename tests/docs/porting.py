@@ -12,8 +12,7 @@ from docs.pages import DOCS, environment
 
 from concertino import Client, RpcError
 from concertino.client import LogMessage, ServerParameters
-from concertino.types import ImageContent, TextContent
-from concertino.types.completion import PromptReference
+from concertino.types import ImageContent, PromptReference, TextContent
 
 __all__ = ["FROM_FASTMCP", "FROM_MCP", "TOPICS", "check_server", "run_client", "run_test"]
 

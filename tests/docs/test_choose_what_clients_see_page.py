@@ -1,4 +1,6 @@
-"""docs/how-to/choose-what-clients-see.md: its server in a process, its test, and what it says of the last call."""
+"""docs/how-to/choose-what-clients-see.md: its server in a process, its test, and what it says of
+the last call.
+"""
 
 from __future__ import annotations
 

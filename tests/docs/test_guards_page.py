@@ -85,7 +85,8 @@ class Swapped(BackendWrapper):
         if named.name == "c":
             raise RpcError(-32602, "there is no c")
         swapped = msgspec.Raw(b'"b"' if named.name == "a" else b'"a"')
-        return await super().handle(Call(call.method, {**call.params, "name": swapped}, call.meta), context)
+        params = {**call.params, "name": swapped}
+        return await super().handle(Call(call.method, params, call.meta), context)
 
 run(compose(swapped=Swapped(server), plain=server))
 """

@@ -1,5 +1,5 @@
-"""docs/how-to/from-mcp.md: both sides of each pair. docs/how-to/from-fastmcp.md: our side; its other
-side is in tests/interop/test_porting_from_fastmcp.py.
+"""docs/how-to/from-mcp.md: both sides of each pair. docs/how-to/from-fastmcp.md: our side; its
+other side is in tests/interop/test_porting_from_fastmcp.py.
 """
 
 from __future__ import annotations

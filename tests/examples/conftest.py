@@ -1,4 +1,6 @@
-"""The modules of examples/orchestre, imported as its server imports them, and taken out again: their names are anybody's."""
+"""The modules of examples/orchestre, imported as its server imports them, and taken out again:
+their names are anybody's.
+"""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,6 @@
-"""examples/orchestre: new projects from templates - whole or not at all, and nowhere else than they may be."""
+"""examples/orchestre: new projects from templates - whole or not at all, and nowhere else than they
+may be.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""examples/orchestre: analysis, planning and review by rules. Expected values are counted by hand from the table."""
+"""examples/orchestre: analysis, planning and review by rules.
+
+Expected values are counted by hand from the table.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""scripts/soak: what it lists and what it refuses. That it runs what it lists, each soak shows when it is run."""
+"""scripts/soak: what it lists and what it refuses.
+
+That it runs what it lists, each soak shows when it is run.
+"""
 
 from __future__ import annotations
 

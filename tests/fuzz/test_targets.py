@@ -1,7 +1,9 @@
-"""fuzz/: every kept input through its target, some seconds of mutations of them, and that each target sees what it is there to see.
+"""fuzz/: every kept input through its target, some seconds of mutations of them, and that each
+target sees what it is there to see.
 
-The search itself is `scripts/soak fuzz`. Here nothing is needed but the package: the inputs in fuzz/corpus are what it found worth
-keeping. The oracles get a second opinion: the official schemas for what a session sends, `jsonschema` for what arguments may be.
+The search itself is `scripts/soak fuzz`. Here nothing is needed but the package: the inputs in
+fuzz/corpus are what it found worth keeping. The oracles get a second opinion: the official schemas
+for what a session sends, `jsonschema` for what arguments may be.
 """
 
 from __future__ import annotations
@@ -83,7 +85,9 @@ def test_arguments_are_what_another_validator_says_too(monkeypatch: pytest.Monke
 
 
 class Envelopes:
-    """An onlooker: each line is a JSONRPCMessage, by the schema of a revision that knows errors without an id."""
+    """An onlooker: each line is a JSONRPCMessage, by the schema of a revision that knows errors
+    without an id.
+    """
 
     def __init__(self) -> None:
         self.seen = 0

@@ -14,7 +14,9 @@ __all__ = ["asked", "text_of"]
 
 
 def asked(server: Any, *requests: tuple[str, dict[str, Any]]) -> list[Any]:
-    """The answers of a server to a client of 2025-11-25, one after the other; an error answer is its RpcError."""
+    """The answers of a server to a client of 2025-11-25, one after the other; an error answer is
+    its RpcError.
+    """
 
     async def ask() -> list[Any]:
         answers: list[Any] = []

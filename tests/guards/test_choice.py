@@ -1,4 +1,6 @@
-"""Allow and deny: what is not allowed is neither listed nor known, whichever way it is asked for."""
+"""Allow and deny: what is not allowed is neither listed nor known, whichever way it is
+asked for.
+"""
 
 from __future__ import annotations
 

@@ -224,7 +224,8 @@ def test_spans_and_durations_follow_the_conventions(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_callers_trace_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"  # the example of W3C Trace Context
+    # the example of W3C Trace Context
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     call = (
         "tools/call",
         {"name": "echo", "arguments": {"text": "a"}, "_meta": {"traceparent": parent, "x": 1}},

@@ -56,7 +56,9 @@ class Model:
         self.now = now
 
     def call(self, name: str, clock: float) -> float:
-        """0 if accepted, else the seconds to wait, by looking when the call would be accepted if nothing else came."""
+        """0 if accepted, else the seconds to wait, by looking when the call would be accepted if
+        nothing else came.
+        """
         if not any(name in rate[2] for rate in self.rates):
             return 0  # the clock is read when a rate is about the call
         self.now = max(self.now, clock)  # one that steps back counts as standing still

@@ -1,4 +1,6 @@
-"""Guards and logs of a real process: the options of `concertino serve`, and a canary that must appear in no sink."""
+"""Guards and logs of a real process: the options of `concertino serve`, and a canary that must
+appear in no sink.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ MORE = "-".join(("zebra", "crossing", "55"))  # a traceback quotes its source
 @server.tool
 async def give(how: str) -> dict:
     """Give it as a result."""
-    return {"it": SECRET, "password": MORE, "maxTokens": 100, "keyComponents": ["a", "b"], "progressToken": "t"}
+    return {"it": SECRET, "password": MORE, "maxTokens": 100, "keyComponents": ["a", "b"],
+            "progressToken": "t"}
 
 
 @server.tool
@@ -65,7 +68,8 @@ async def fail(how: str) -> str:
 @server.tool
 async def child() -> str:
     """Let a child's stderr say it."""
-    done = subprocess.run([sys.executable, "-c", "import os, sys; sys.exit(os.environ['CANARY_TOKEN'])"], stderr=subprocess.PIPE)
+    source = "import os, sys; sys.exit(os.environ['CANARY_TOKEN'])"
+    done = subprocess.run([sys.executable, "-c", source], stderr=subprocess.PIPE)
     raise ValueError(done.stderr.decode())
 
 
@@ -181,7 +185,10 @@ def test_without_redact_responses_are_the_authors_own_words_and_the_log_is_clean
 
 
 async def relayed(leaky: str) -> str:
-    code = "import os, sys; sys.stderr.write('last words: ' + os.environ['CANARY_TOKEN'] + '\\n'); sys.exit(3)"
+    code = (
+        "import os, sys; sys.stderr.write('last words: ' + os.environ['CANARY_TOKEN'] + '\\n'); "
+        "sys.exit(3)"
+    )
     try:
         async with Client(
             ServerParameters(sys.executable, ["-c", code], env={"CANARY_TOKEN": CANARY})
@@ -281,7 +288,8 @@ def test_every_option_guards_what_is_served(leaky: str) -> None:
 def test_only_what_is_allowed_is_served_of_several(leaky: str, tmp_path: Path) -> None:
     other = tmp_path / "other.py"
     other.write_text(
-        "from concertino import Server\nserver = Server('other')\nserver.add_tool(lambda: 1, name='give')\n"
+        "from concertino import Server\nserver = Server('other')\n"
+        "server.add_tool(lambda: 1, name='give')\n"
     )
     with Process(
         ["-m", "concertino", "serve", f"a={leaky}", f"b={other}", "--allow", "a_[gl]*"]
@@ -331,7 +339,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 
 provider = TracerProvider(shutdown_on_exit=False)
-provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter(formatter=lambda span: span.name + "!\\n")))
+exporter = ConsoleSpanExporter(formatter=lambda span: span.name + "!\\n")
+provider.add_span_processor(SimpleSpanProcessor(exporter))
 trace.set_tracer_provider(provider)
 """
     Path(leaky).write_text(source + SERVER)
@@ -352,7 +361,8 @@ LOADED = """
 
 @server.tool
 def loaded() -> list:
-    return [name for name in sys.modules if name.startswith("concertino.guards") or "opentelemetry" in name]
+    return [name for name in sys.modules
+            if name.startswith("concertino.guards") or "opentelemetry" in name]
 """
 
 

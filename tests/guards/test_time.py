@@ -1,4 +1,6 @@
-"""Time limits: answered in time, work cancelled, and what does not let itself be cancelled is left behind."""
+"""Time limits: answered in time, work cancelled, and what does not let itself be cancelled is left
+behind.
+"""
 
 from __future__ import annotations
 

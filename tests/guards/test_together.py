@@ -1,4 +1,6 @@
-"""Guards around tools that do more than return: ask the client, call one another, take long, stream."""
+"""Guards around tools that do more than return: ask the client, call one another, take long,
+stream.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""ToolError with a code, and arguments that do not fit: shapes of the Orchestre system's protocol reference."""
+"""ToolError with a code, and arguments that do not fit: shapes of the Orchestre system's protocol
+reference.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ def test_a_code_makes_the_text_json_with_error_code_suggestion_and_what_else_is_
         availableTemplates=["makerkit-nextjs", "cloudflare-hono"],
     )
     assert raised(error) == (
-        '{"error":"Template not found","code":"TEMPLATE_NOT_FOUND","suggestion":"Choose one of the available templates",'
+        '{"error":"Template not found","code":"TEMPLATE_NOT_FOUND","suggestion":"Choose one '
+        'of the available templates",'
         '"availableTemplates":["makerkit-nextjs","cloudflare-hono"]}'
     )
 

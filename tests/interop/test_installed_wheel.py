@@ -1,9 +1,10 @@
-"""The wheel as users install it: its documentation, and projects of `concertino new`."""
+"""The wheel as users install it: its documentation, projects of `concertino new`, and `uvx`."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import venv
@@ -80,3 +81,49 @@ def test_a_project_is_installed_and_tested_by_uv(
 def test_the_documentation_is_in_the_wheel(tmp_path: Path, programs: Path) -> None:
     page = (ROOT / "docs" / "tutorial" / "first-server.md").read_text()
     assert run(tmp_path, programs / "concertino", "docs", "first-server") == page
+
+
+def test_uvx_runs_the_demo_and_what_the_demo_says_to_paste(
+    tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_PYTHON", sys.executable)
+    path = f"{python_with('uv', 'uv').parent}:/usr/bin:/bin"
+    (wheel,) = programs.parents[1].glob("*.whl")
+    shown = run(tmp_path, "uvx", "--from", wheel, "concertino", "demo", path=path)
+    [text] = re.findall(r"^\{.*?\}\}\}$", shown, re.MULTILINE | re.DOTALL)
+    entry = json.loads(text)["mcpServers"]["calculator"]
+    assert Path(entry["command"]).name == "uvx"
+    assert entry["args"][:4] == ["--from", str(wheel), "concertino", "serve"]
+    call = ("call", "add", "a:=40", "b:=2", "--", entry["command"], *entry["args"])
+    assert run(tmp_path, programs / "concertino", *call, path=path) == "42\n"
+
+
+def test_under_uvx_a_missing_module_is_added_by_with(
+    tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_PYTHON", sys.executable)
+    path = f"{python_with('uv', 'uv').parent}:/usr/bin:/bin"
+    (wheel,) = programs.parents[1].glob("*.whl")
+    (tmp_path / "server.py").write_text(
+        "import iniconfig\nfrom concertino import Server\n"
+        "server = Server('s')\n\n\n"
+        "@server.tool\ndef name() -> str:\n    return iniconfig.__name__\n"
+    )
+    server = ("uvx", "--from", str(wheel), "concertino", "serve", "server.py")
+    call = (str(programs / "concertino"), "call", "name", "--")
+    done = subprocess.run(
+        [*call, *server],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode != 0
+    assert re.search(
+        r"No module named 'iniconfig' \(server.py:1\); /.*/bin/python3? runs this server: "
+        r"add --with PACKAGE to the uvx or uv run command",
+        done.stderr.replace("\n", " "),
+    )
+    server = ("uvx", "--with", "iniconfig", *server[1:])
+    assert run(tmp_path, *call, *server, path=path) == "iniconfig\n"

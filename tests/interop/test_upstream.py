@@ -84,7 +84,9 @@ STAND_INS = {
     "storage-markdown": 'exec "$python" -m concertino plugin markdown "$@"',
     "orchestrator": (
         """
-for flag; do case $flag in --config=*) config=${flag#*=} ;; --certs-dir=*) certs=${flag#*=} ;; *) rest="$rest $flag" ;; esac; done
+for flag; do case $flag in
+--config=*) config=${flag#*=} ;; --certs-dir=*) certs=${flag#*=} ;; *) rest="$rest $flag" ;;
+esac; done
 test -e "$certs/ca.crt" || "$python" -m concertino certs init --certs-dir "$certs"
 exec 2> >(exec sed -u 's/\\] runs: /] registered and booted: /' >&2)
 exec "$python" -m concertino orchestrate "$config" --certs-dir "$certs" $rest
@@ -159,7 +161,8 @@ def named(folder: Path) -> dict[str, Path]:
     found = {name: folder / name for name in MODULES}
     missing = [name for name, path in found.items() if not os.access(path, os.X_OK)]
     assert not missing, (
-        f"ORCHESTRA_BIN={folder}: expected {', '.join(MODULES)}, but not there: {', '.join(missing)}"
+        f"ORCHESTRA_BIN={folder}: expected {', '.join(MODULES)}, but not there: "
+        f"{', '.join(missing)}"
     )
     return found
 
@@ -450,7 +453,9 @@ async def linked(address: str, certificates: Path) -> RpcConnection:
 
 
 def test_their_transport_on_our_hub(programs: dict[str, Path], place: Path) -> None:
-    """With our certificates it may call; with others nobody may, even who believes our authority."""
+    """With our certificates it may call; with others nobody may, even who believes our
+    authority.
+    """
     stranger = Certificates(place / "strange")
     create_authority(stranger)
 

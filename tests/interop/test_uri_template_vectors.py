@@ -57,7 +57,9 @@ def archive() -> Path:
 
 
 def cases(archive: Path, name: str) -> list[tuple[str, dict[str, Any], Any]]:
-    """Return template, variables, and the expansion: a text, one of several, or False for an error."""
+    """Return template, variables, and the expansion: a text, one of several, or False for
+    an error.
+    """
     with tarfile.open(archive) as files:
         [member] = [item for item in files.getnames() if item.endswith(f"/{name}.json")]
         held = files.extractfile(member)

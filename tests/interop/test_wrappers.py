@@ -49,7 +49,9 @@ async def pinging(client: Client) -> None:
 @pytest.mark.parametrize("end", ["closed", "killed"])
 @pytest.mark.parametrize("wrapper", [npx, uv_run], ids=["npx", "uv run"])
 def test_the_whole_chain_is_gone(wrapper: Any, end: str) -> None:
-    """Closed by the client; or its outermost member is killed, and the server behind it would stay."""
+    """Closed by the client; or its outermost member is killed, and the server behind it
+    would stay.
+    """
 
     async def run() -> None:
         parameters = wrapper()

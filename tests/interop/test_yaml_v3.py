@@ -1,4 +1,5 @@
-"""yaml_core.py against yaml.v3, Go's library, which upstream's store of Markdown files uses; the store's globs and paths against Go's.
+"""yaml_core.py against yaml.v3, Go's library, which upstream's store of Markdown files uses; the
+store's globs and paths against Go's.
 
 The judge (yaml_v3/main.go) is built once into .tools, with the module from the Go module proxy.
 """
@@ -22,7 +23,8 @@ from concertino.yaml_writer import write_mapping
 
 pytestmark = pytest.mark.slow
 SOURCE = Path(__file__).parent / "yaml_v3"
-# Read by tests/test_yaml_core.py, where Go is not needed. If it is deleted, the test below writes it.
+# Read by tests/test_yaml_core.py, where Go is not needed. If it is deleted, the test below writes
+# it.
 ANSWERS = Path(__file__).parents[1] / "yaml_v3_answers.jsonl"
 BUILD_S = 600
 

@@ -1,4 +1,7 @@
-"""deep_frames.py: what is found of frames that no decoder reads. `json` with a high limit of recursion is the judge."""
+"""deep_frames.py: what is found of frames that no decoder reads.
+
+`json` with a high limit of recursion is the judge.
+"""
 
 from __future__ import annotations
 

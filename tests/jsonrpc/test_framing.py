@@ -1,4 +1,7 @@
-"""framing.py: bytes into lines. The reference is bytes.split on the whole stream; limits come from RELIABILITY sections 1 and 2."""
+"""framing.py: bytes into lines.
+
+The reference is bytes.split on the whole stream; limits come from RELIABILITY sections 1 and 2.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,21 @@ from concertino.jsonrpc.framing import Framer, OversizeFrame
 RULES = settings(max_examples=400, deadline=None, derandomize=True)
 TOO_LONG = "too long"
 
-# A handshake, a call with a multi-byte character, CRLF, an empty line, and a last line without its newline.
+# A handshake, a call with a multi-byte character, CRLF, an empty line, and a last line without its
+# newline.
 DIALOGUE = (
     b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}\n'
     b'{"jsonrpc":"2.0","method":"notifications/initialized"}\r\n'
     b"\n"
-    b'{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"\xe2\x80\xa8\xf0\x9f\x8e\xbb"}}\n'
+    b'{"jsonrpc":"2.0","id":2,"method":"tools/call",'
+    b'"params":{"name":"\xe2\x80\xa8\xf0\x9f\x8e\xbb"}}\n'
     b'{"jsonrpc":"2.0","id":3,"method":"ping"}'
 )
 DIALOGUE_FRAMES = [
     b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}',
     b'{"jsonrpc":"2.0","method":"notifications/initialized"}',
-    b'{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"\xe2\x80\xa8\xf0\x9f\x8e\xbb"}}',
+    b'{"jsonrpc":"2.0","id":2,"method":"tools/call",'
+    b'"params":{"name":"\xe2\x80\xa8\xf0\x9f\x8e\xbb"}}',
     b'{"jsonrpc":"2.0","id":3,"method":"ping"}',
 ]
 

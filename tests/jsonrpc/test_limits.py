@@ -1,4 +1,6 @@
-"""limits.py: the defaults are RELIABILITY's policies and DESIGN's "One request"; the environment sets each of them."""
+"""limits.py: the defaults are RELIABILITY's policies and DESIGN's "One request"; the environment
+sets each of them.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""jsonrpc.py: frames into messages and back. Codes are those of JSON-RPC 2.0 section 5.1 and RELIABILITY section 3; what is JSON
-and what is not is decided by the standard library's `json`, made strict."""
+"""jsonrpc.py: frames into messages and back. Codes are those of JSON-RPC 2.0 section 5.1 and
+RELIABILITY section 3; what is JSON and what is not is decided by the standard library's `json`,
+made strict.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,8 @@ def bad(frame: bytes) -> tuple[int, Any]:
 
 def test_a_request_has_method_id_and_undecoded_params():
     found = message(
-        b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"add", "arguments":{"a": 1.50}}}'
+        b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"add", '
+        b'"arguments":{"a": 1.50}}}'
     )
     assert (found.method, found.id) == ("tools/call", 7)
     assert {name: bytes(raw) for name, raw in found.params.items()} == {
@@ -135,7 +138,8 @@ def test_of_a_member_that_comes_twice_the_last_counts():
 
 def test_of_a_member_that_comes_twice_the_first_may_be_anything():
     found = message(
-        b'{"jsonrpc":1,"jsonrpc":"2.0","id":{},"id":1,"method":5,"method":"a","params":[],"params":{"b":2}}'
+        b'{"jsonrpc":1,"jsonrpc":"2.0","id":{},"id":1,"method":5,"method":"a","params":[],'
+        b'"params":{"b":2}}'
     )
     assert (found.id, found.method, {name: bytes(raw) for name, raw in found.params.items()}) == (
         1,

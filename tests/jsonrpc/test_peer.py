@@ -1,5 +1,7 @@
-"""peer.py: ids, admission, batches, cancel, deadlines. Frames are written out; the rules are JSON-RPC 2.0, 2025-03-26 "Batching",
-2026-07-28 basic/patterns/cancellation, and RELIABILITY sections 2, 3 and 6. At the end a model of dicts and lists runs beside."""
+"""peer.py: ids, admission, batches, cancel, deadlines. Frames are written out; the rules are
+JSON-RPC 2.0, 2025-03-26 "Batching", 2026-07-28 basic/patterns/cancellation, and RELIABILITY
+sections 2, 3 and 6. At the end a model of dicts and lists runs beside.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,10 @@ def holding(frame: bytes) -> NotificationThrottle:
 
 
 class Line:
-    """A peer with what it sent, on a clock that stands still unless moved. The transport holds what `held` says."""
+    """A peer with what it sent, on a clock that stands still unless moved.
+
+    The transport holds what `held` says.
+    """
 
     def __init__(self, **limits: Any) -> None:
         self.sent: list[Any] = []
@@ -242,7 +247,9 @@ def test_a_client_does_not_answer_garbage_but_counts_it():
 
 
 def test_a_client_counts_broken_answers_too():
-    """An error without an id, one with both a result and an error: whoever waits goes on waiting."""
+    """An error without an id, one with both a result and an error: whoever waits goes on
+    waiting.
+    """
     line = Line()
     line.peer.invalid_input.answered = False
     line.peer.receive(b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"?"}}')

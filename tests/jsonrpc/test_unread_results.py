@@ -1,4 +1,6 @@
-"""What unread responses may occupy: admission, waiting, dropping, and that all counts return to 0."""
+"""What unread responses may occupy: admission, waiting, dropping, and that all counts
+return to 0.
+"""
 
 from __future__ import annotations
 

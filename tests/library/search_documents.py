@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from concertino.library.document import Document
 
-WORDS = """api design graph database index kubernetes deployment rollback cache token budget stream error retry C++ C# .NET
-    node.js k8s CI/CD test queue server client prompt resource schema""".split()  # noqa: SIM905
+WORDS = """api design graph database index kubernetes deployment rollback cache token
+    budget stream error retry C++ C# .NET node.js k8s CI/CD test queue server client
+    prompt resource schema""".split()  # noqa: SIM905
 CATEGORIES = ("agents", "skills", "best-practices", "strategies")
 
 

@@ -401,7 +401,9 @@ def test_each_mistake_is_found_where_it_is(
 
 
 def test_what_is_like_many_others_cannot_be_reached(tmp_path: Path) -> None:
-    """Thirty files that say the same of themselves: a match shows fifteen of them, by their URIs."""
+    """Thirty files that say the same of themselves: a match shows fifteen of them, by
+    their URIs.
+    """
     fill(
         tmp_path / "resources",
         {

@@ -85,7 +85,7 @@ def test_every_uri_in_the_text_is_one_of_a_document(
 
 @few
 @given(libraries(), st.integers(1, 3000))
-def test_a_shortened_fragment_is_the_beginning_of_its_document_up_to_a_heading_or_a_paragraph_if_it_is_all_there_is(
+def test_a_cut_fragment_ends_at_a_heading_or_a_paragraph(
     documents: list[Document], limit: int
 ) -> None:
     result = render(Query("x", max_tokens=limit), hits(documents), by_length)

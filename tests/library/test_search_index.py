@@ -114,9 +114,7 @@ def test_a_slip_is_repaired(typo: str) -> None:
     assert list(index.search(Query(typo)).corrections) == [typo]
 
 
-def test_of_two_repairs_the_one_with_the_same_first_letter_and_then_the_more_frequent_is_taken() -> (
-    None
-):
+def test_a_correction_prefers_the_same_first_letter_then_the_more_frequent_word() -> None:
     index = Index.build(
         [
             made("a", "matter"),
@@ -338,7 +336,9 @@ def test_a_change_is_found_when_the_update_returns_and_what_was_removed_is_not()
 
 
 def test_after_many_changes_scores_are_those_of_a_fresh_index() -> None:
-    """Removed documents count in what is rare and common until the index is made anew, which it is."""
+    """Removed documents count in what is rare and common until the index is made anew,
+    which it is.
+    """
     documents = [made(f"d{number}", f"common word{number}") for number in range(20)]
     index = Index.build(documents)
     for turn in range(12):

@@ -1,4 +1,7 @@
-"""logs: formats and levels, the bounded stderr, diverted streams. Real pipes, terminals and devices throughout."""
+"""logs: formats and levels, the bounded stderr, diverted streams.
+
+Real pipes, terminals and devices throughout.
+"""
 
 from __future__ import annotations
 
@@ -477,7 +480,8 @@ def test_the_first_print_names_its_file_and_line(
     print("again", file=stdout)
     assert read(pipe[0]) == "hello é\nagain\n".encode()
     assert reports == [
-        f"stdout is the protocol channel; a print at test_logs.py:{line} went to stderr (only the first is reported)"
+        f"stdout is the protocol channel; a print at test_logs.py:{line} went to stderr (only "
+        f"the first is reported)"
     ]
 
 
@@ -663,7 +667,8 @@ def test_lines(pipe: Pipe, configured: Configure) -> None:
         "[2026-11-20T10:30:30.123Z] [INFO] [calculator] "
         r"two\nlines, \x1b[31mred\x1b[0m, \u202eturned, wide"
         + "\u3000space, [REDACTED]\n"
-        "[2026-11-20T10:30:30.123Z] [ERROR] [calculator] failed: {'password': '[REDACTED]', 'a': 1}\n"
+        "[2026-11-20T10:30:30.123Z] [ERROR] [calculator] failed: {'password': '[REDACTED]', "
+        "'a': 1}\n"
         "    Traceback (most recent call last):\n"
         '      File "x.py", line 1, in say\n'
         '        raise ValueError(f"{CANARY}\\n[forged]\\r")\n'
@@ -760,8 +765,10 @@ def test_an_unknown_setting_gives_the_default_and_one_warning(
     configured(environment=environment)
     logger("x").debug("not at info")
     assert [line[27:] for line in read(pipe[0]).decode().splitlines()] == [
-        r"[WARN] [concertino] CONCERTINO_LOG_FORMAT: expected line, json or trace, got 'xml\n'; line is used",
-        "[WARN] [concertino] LOG_LEVEL: expected debug, info, warn, warning or error, got 'loud'; info is used",
+        r"[WARN] [concertino] CONCERTINO_LOG_FORMAT: expected line, json or trace, got "
+        r"'xml\n'; line is used",
+        "[WARN] [concertino] LOG_LEVEL: expected debug, info, warn, warning or error, got "
+        "'loud'; info is used",
     ]
 
 
@@ -873,7 +880,8 @@ def test_the_defaults_let_500_through_at_once(
 def test_importing_loads_nothing_heavy() -> None:
     script = (
         "import sys, asyncio, msgspec; before = set(sys.modules); import concertino.logs; "
-        "print(*sorted(name for name in set(sys.modules) - before if not name.startswith('concertino')))"
+        "print(*sorted(name for name in set(sys.modules) - before if not "
+        "name.startswith('concertino')))"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=os.environ

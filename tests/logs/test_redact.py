@@ -1,4 +1,6 @@
-"""Expected values: guards/BEHAVIOUR, row "secrets"; the standard library's json is the other implementation."""
+"""Expected values: guards/BEHAVIOUR, row "secrets"; the standard library's json is the other
+implementation.
+"""
 
 from __future__ import annotations
 
@@ -209,7 +211,8 @@ def test_a_secret_does_not_touch_the_syntax_of_json() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["apiKey", "api_key", "API-KEY", "Api Key", "api.key", "accessToken", "refresh_token", "secret", "client-secret",
+    ["apiKey", "api_key", "API-KEY", "Api Key", "api.key", "accessToken", "refresh_token",
+     "secret", "client-secret",
      "password", "Authorization", "PRIVATE_KEY", "pass\\u0077ord"],
 )  # fmt: skip
 def test_a_field_with_a_secret_name_is_hidden(name: str) -> None:
@@ -372,8 +375,8 @@ def test_the_default_comes_from_the_environment_and_is_kept(
 
 rule = settings(deadline=None, derandomize=True)
 
-# Without brackets: beside a marker, the rest of a text could make a secret up. Without e and o: no name of a field, and
-# no REDACTED (hypothesis finds such constants in the source).
+# Without brackets: beside a marker, the rest of a text could make a secret up. Without e and o: no
+# name of a field, and no REDACTED (hypothesis finds such constants in the source).
 CHARACTERS = st.characters(blacklist_categories=["Cs"], blacklist_characters="[]eEoO")
 SECRET = st.text(CHARACTERS, min_size=8, max_size=12)
 SECRETS = st.lists(SECRET, min_size=1, max_size=3)
@@ -438,7 +441,9 @@ def test_no_secret_survives_in_a_frame_and_all_else_is_equal(
 
 
 def check(before: Any, after: Any, secrets: list[str]) -> None:
-    """The same shape; strings that hold a secret hold none; others are equal, but for what is escaped inside them."""
+    """The same shape; strings that hold a secret hold none; others are equal, but for what is
+    escaped inside them.
+    """
     if isinstance(before, (list, tuple)):
         assert len(before) == len(after)
         for old, new in zip(before, after, strict=True):
@@ -465,7 +470,8 @@ def test_no_secret_survives_in_a_structure(case: tuple[list[str], object]) -> No
 def test_no_secret_survives_in_text_however_often_it_was_escaped(
     secrets: list[str], around: list[str], times: int
 ) -> None:
-    # "<": plain text is searched as it stands as well, where 00000000 is found in \\u00c00000000, and the escape cut.
+    # "<": plain text is searched as it stands as well, where 00000000 is found in \\u00c00000000,
+    # and the escape cut.
     text = "".join(f"{piece}<{secret}" for piece in [*around, ""] for secret in secrets)
     for _ in range(times):
         text = json.dumps(text)
@@ -631,7 +637,8 @@ TOKENS = {
     "Slack": "xoxb-123456789012-1234567890123-AbCdEfGhIjKl",
     "GitLab": "glpat-AbCdEfGhIj0123456789",
     "npm": "npm_0123456789abcdefghijABCDEFGHIJ012345",
-    "JWT": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U",
+    "JWT": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0."
+    "dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U",
     "PEM": "-----BEGIN RSA PRIVATE KEY-----\nMIIEow==\n-----END RSA PRIVATE KEY-----",
 }
 
@@ -681,8 +688,10 @@ def test_what_only_begins_as_a_token_stays(text: str) -> None:
 @pytest.mark.parametrize(
     "piece",
     [
-        "eyJ", "eyJaaaaaa.", "eyJaaaaaa-", "sk-", "sk-a", "-sk-", "ghp_", "ghp_a-", "bearer ", "bearer\t\t", "'", '"',
-        "'password':", "'password': '", "password=", "password='\\", "-----BEGIN ", "-----BEGIN A PRIVATE KEY-----",
+        "eyJ", "eyJaaaaaa.", "eyJaaaaaa-", "sk-", "sk-a", "-sk-", "ghp_", "ghp_a-", "bearer ",
+        "bearer\t\t", "'", '"',
+        "'password':", "'password': '", "password=", "password='\\", "-----BEGIN ",
+        "-----BEGIN A PRIVATE KEY-----",
         "{'password': '\\'", "\\\\'", "authorization: basic ",
     ],
 )  # fmt: skip

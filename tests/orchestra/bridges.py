@@ -1,4 +1,6 @@
-"""A hub of whom every answer is scripted, in a thread of the test, and bridges to it that are real processes."""
+"""A hub of whom every answer is scripted, in a thread of the test, and bridges to it that are real
+processes.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,9 @@ def certified(folder: Path) -> Certificates:
 
 
 class Hub:
-    """answers: by the kind of a request, its response, or what makes it. asked: the requests so far, but for health pings."""
+    """answers: by the kind of a request, its response, or what makes it. asked: the requests so
+    far, but for health pings.
+    """
 
     def __init__(self, transport: str, folder: Path) -> None:
         self.transport = transport

@@ -1,4 +1,6 @@
-"""What tests of links need: a place to listen at, certificates, logs that can be seen; for tests of bridges, a hub."""
+"""What tests of links need: a place to listen at, certificates, logs that can be seen; for tests of
+bridges, a hub.
+"""
 
 from __future__ import annotations
 

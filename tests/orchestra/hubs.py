@@ -1,4 +1,6 @@
-"""Hubs in this process over plugins that are processes: good ones written with the SDK, and bad ones by hand."""
+"""Hubs in this process over plugins that are processes: good ones written with the SDK, and bad
+ones by hand.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ def greet(name: str) -> str:
     return f"Hello, {name}!"
 plugin.run()
 """
-# What a plugin is to the hub, without the SDK: each test gives `answers`, and what happens around them.
+# What a plugin is to the hub, without the SDK: each test gives `answers`, and what happens around
+# them.
 RAW = """
 import asyncio, os, signal, sys, time
 from concertino.orchestra.link import listen_for_links, open_link
@@ -53,11 +56,13 @@ async def answer(request, peer):
     if kind == "boot":
         return PluginResponse(boot=BootResult(ready=True))
     if kind == "list_tools":
-        return PluginResponse(list_tools=ListToolsResponse(tools=[ToolDefinition(name=name) for name in tools]))
+        definitions = [ToolDefinition(name=name) for name in tools]
+        return PluginResponse(list_tools=ListToolsResponse(tools=definitions))
     if kind == "health":
         return PluginResponse(health=HealthResult(status=HealthResult.HEALTHY))
     if kind == "tool_call":
-        return PluginResponse(tool_call=ToolResponse(success=True, result=request.tool_call.arguments))
+        result = request.tool_call.arguments
+        return PluginResponse(tool_call=ToolResponse(success=True, result=result))
     return error_response("", "unknown_request", kind)
 async def main():
     await listen_for_links(address, answer)
@@ -104,7 +109,9 @@ def sdk(folder: Path, id: str, code: str, **members: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def running(path: Path, **options: Any) -> AsyncIterator[Hub]:
-    """A hub of a plugins file that has started, and listens for its plugins only unless told otherwise."""
+    """A hub of a plugins file that has started, and listens for its plugins only unless told
+    otherwise.
+    """
     hub = Hub(read_plugins(path), **{"is_private": True, **options})
     try:
         await hub.start()
@@ -134,7 +141,9 @@ async def read(hub: Hub, path: str, kind: str = "") -> PluginResponse:
 
 
 async def until(hub: Hub, id: str, state: str) -> None:
-    """Wait until a plugin is in a state: looked at again with each change that the hub is told of."""
+    """Wait until a plugin is in a state: looked at again with each change that the hub is
+    told of.
+    """
     plugin = hub.plugins[id]
     changed = asyncio.Event()
     before = plugin._on_change

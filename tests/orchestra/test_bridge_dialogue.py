@@ -1,6 +1,8 @@
-"""`concertino bridge` as a process: the dialogue of the protocol's document message by message, and what each method asks the hub.
+"""`concertino bridge` as a process: the dialogue of the protocol's document message by message, and
+what each method asks the hub.
 
-Expected messages: the Orchestra plugin protocol, "transport.stdio"; versions are those of 2025-11-25 and of this package.
+Expected messages: the Orchestra plugin protocol, "transport.stdio"; versions are those of
+2025-11-25 and of this package.
 """
 
 from __future__ import annotations

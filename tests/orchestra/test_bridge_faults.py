@@ -1,4 +1,6 @@
-"""`concertino bridge` and hubs that are not there, go, hang, answer rubbish or are somebody else: every call is answered, once."""
+"""`concertino bridge` and hubs that are not there, go, hang, answer rubbish or are somebody else:
+every call is answered, once.
+"""
 
 from __future__ import annotations
 
@@ -155,7 +157,10 @@ def test_a_hub_that_is_killed_is_noticed_at_once(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_a_hub_that_stands_still_is_noticed_by_health_pings(folder: Path) -> None:
-    """SIGSTOP: the connection is there, and nobody behind it. Pings are 5 s apart and are waited for 5 s."""
+    """SIGSTOP: the connection is there, and nobody behind it.
+
+    Pings are 5 s apart and are waited for 5 s.
+    """
     with unanswered(folder) as (process, silent):
         silent.send_signal(signal.SIGSTOP)
         assert process.ask(request("ping", "ping"))["result"] == {}
@@ -248,7 +253,9 @@ def test_a_signal_ends_it_though_nothing_comes_on_stdin(hub: Hub) -> None:
 
 
 class Raw:
-    """A Unix socket whose every answer is bytes: answer(request) gives those to write, or None to hang up. One client at a time."""
+    """A Unix socket whose every answer is bytes: answer(request) gives those to write, or None to
+    hang up. One client at a time.
+    """
 
     def __init__(self, folder: Path, answer: Callable[[PluginRequest], bytes | None]) -> None:
         self.address = f"unix:{folder}/raw"

@@ -1,4 +1,6 @@
-"""Bridge, hub and plugins as processes: `concertino bridge` on `concertino orchestrate`; a plugin and a hub that are killed."""
+"""Bridge, hub and plugins as processes: `concertino bridge` on `concertino orchestrate`; a plugin
+and a hub that are killed.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,8 @@ class Orchestra:
         (folder / "plugins.yaml").write_text(
             f"certs_dir: {certificates.folder}\n"
             "plugins:\n"
-            f"  - {{id: tools.busy, binary: ./busy.py, enabled: true, socket: {str(transport == 'unix').lower()}}}\n"
+            f"  - {{id: tools.busy, binary: ./busy.py, enabled: true, socket: "
+            f"{str(transport == 'unix').lower()}}}\n"
             f"  - {{id: storage.markdown, binary: concertino, {store}, {local}}}\n"
         )
         self.address = f"unix:{folder}/hub" if transport == "unix" else f"localhost:{_free_port()}"
@@ -217,7 +220,10 @@ def test_a_cancelled_call_is_cancelled_in_the_plugin(transport: str, folder: Pat
 
 
 def _until_there(process: Any, path: Path) -> None:
-    """Wait for a file. Each look asks something of the plugin first, so what it does there has its turns."""
+    """Wait for a file.
+
+    Each look asks something of the plugin first, so what it does there has its turns.
+    """
     for id in range(10_000):
         if path.exists():
             return

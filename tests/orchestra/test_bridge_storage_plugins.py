@@ -1,7 +1,8 @@
-"""`concertino plugin markdown` and `sqlite` as processes, asked over a real link: held against a model of what storage is.
+"""`concertino plugin markdown` and `sqlite` as processes, asked over a real link: held against a
+model of what storage is.
 
-The model is written from the Orchestra plugin protocol, "Storage": versions from 1, expected_version 0 creates, -1 writes whatever
-is there, any other must be the current one.
+The model is written from the Orchestra plugin protocol, "Storage": versions from 1,
+expected_version 0 creates, -1 writes whatever is there, any other must be the current one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""What the tests of upstream's transport.stdio assert, asked of `concertino bridge`: one row, one message, one answer.
+"""What the tests of upstream's transport.stdio assert, asked of `concertino bridge`: one row, one
+message, one answer.
 
-Rows are the protocol's list of those tests; where ours differs on purpose the row says how. What they assert of Struct conversions
-is in test_orchestra_structs.py; that a log below the threshold is dropped is the session's, in tests/protocol. Opening, order and
-blank lines are at the end, since they are about more than one message.
+Rows are the protocol's list of those tests; where ours differs on purpose the row says how. What
+they assert of Struct conversions is in test_orchestra_structs.py; that a log below the threshold is
+dropped is the session's, in tests/protocol. Opening, order and blank lines are at the end, since
+they are about more than one message.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""certificates.py, authority.py and `concertino certs`: by the command, and as openssl and the `ssl` module see what it makes."""
+"""certificates.py, authority.py and `concertino certs`: by the command, and as openssl and the
+`ssl` module see what it makes.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,9 @@ def test_openssl_believes_what_was_issued(own: Certificates) -> None:
 
 
 def test_the_fields_are_those_of_the_protocol(own: Certificates) -> None:
-    """Subjects, extensions and periods as the protocol's description of upstream's certificates has them."""
+    """Subjects, extensions and periods as the protocol's description of upstream's certificates has
+    them.
+    """
     authority, leaf = own.authority(), own.certificate("orchestrator")
     assert authority.subject.rfc4514_string() == "CN=Orchestra CA,O=Orchestra"
     assert leaf.subject.rfc4514_string() == "CN=orchestrator,O=Orchestra"
@@ -286,7 +290,8 @@ def test_without_the_authority_s_key_what_was_provided_is_enough_and_nothing_is_
     assert ensure(own, "orchestrator") == own.certificate("orchestrator")
     with pytest.raises(
         CertificateError,
-        match=r"ca\.key is not there: the authority's key stays on the machine where certificates are issued",
+        match=r"ca\.key is not there: the authority's key stays on the machine where certificates "
+        r"are issued",
     ):
         ensure(own, "tools.greeter")
     assert sorted(path.name for path in own.folder.iterdir()) == [
@@ -338,7 +343,10 @@ def test_a_folder_that_is_open_to_others_is_said_once_and_nothing_is_well_in_it(
     own.folder.chmod(0o755)
     done = command(verb, "--certs-dir", own.folder)
     assert done.returncode == 1
-    said = f"concertino certs {verb}: {own.folder} is open to others (mode 0755): chmod 700 {own.folder}\n"
+    said = (
+        f"concertino certs {verb}: {own.folder} is open to others (mode 0755): chmod 700 "
+        f"{own.folder}\n"
+    )
     assert (done.stdout, done.stderr) == ("", said)
 
 
@@ -468,7 +476,10 @@ def test_under_an_authority_that_has_expired_nobody_is_believed(own: Certificate
 
 
 def test_without_the_extra_the_command_names_it() -> None:
-    code = "import sys; sys.modules['cryptography'] = None\nfrom concertino.cli import main\nmain(['certs', 'show'])"
+    code = (
+        "import sys; sys.modules['cryptography'] = None\nfrom concertino.cli import main\n"
+        "main(['certs', 'show'])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
     assert re.search(r"pip install .*\[orchestra\]'", done.stderr)
@@ -476,7 +487,10 @@ def test_without_the_extra_the_command_names_it() -> None:
 
 
 def test_nothing_of_it_is_imported_by_other_commands() -> None:
-    code = "import sys\nfrom concertino.cli import main\ntry: main(['--version'])\nfinally: print(*sys.modules)"
+    code = (
+        "import sys\nfrom concertino.cli import main\ntry: main(['--version'])\n"
+        "finally: print(*sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert not re.search(r"\b(cryptography|aioquic|google)\b", done.stdout)
 

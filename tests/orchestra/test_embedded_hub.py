@@ -65,7 +65,10 @@ async def test_tools_and_resources_of_plugins_are_an_mcp_server(folder: Path) ->
 
 @on_a_loop
 async def test_a_plugin_that_dies_under_a_call_is_an_error_and_then_back(folder: Path) -> None:
-    die = "@plugin.tool\ndef die() -> None:\n    'End.'\n    import os\n    os._exit(3)\nplugin.run()\n"
+    die = (
+        "@plugin.tool\ndef die() -> None:\n    'End.'\n    import os\n    os._exit(3)\n"
+        "plugin.run()\n"
+    )
     path = written(folder, sdk(folder, "tools.greeter", GREETER.replace("plugin.run()\n", die)))
     async with client_of(str(path)) as client:
         failed, said = await text_of(client, "die")
@@ -84,7 +87,8 @@ async def test_a_plugin_that_dies_under_a_call_is_an_error_and_then_back(folder:
 async def test_a_hub_is_one_of_several_servers_under_its_name(folder: Path) -> None:
     path = written(folder, sdk(folder, "tools.greeter", GREETER))
     (folder / "shop.py").write_text(
-        "from concertino import Server\nserver = Server('shop')\n@server.tool\ndef buy() -> str:\n    'Buy.'\n    return 'bought'\n"
+        "from concertino import Server\nserver = Server('shop')\n@server.tool\n"
+        "def buy() -> str:\n    'Buy.'\n    return 'bought'\n"
     )
     async with client_of(str(path), str(folder / "shop.py")) as client:
         assert sorted(tool.name for tool in await client.list_tools()) == [
@@ -142,9 +146,13 @@ def test_nothing_is_left_when_the_client_goes_while_plugins_start_and_its_call_w
         assert server.stderr is not None
         try:
             for id, method in enumerate(("initialize", "tools/list", "ping")):
-                params = '{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}'
+                params = (
+                    '{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t",'
+                    '"version":"1"}}'
+                )
                 server.stdin.write(
-                    f'{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params if id == 0 else "{}"}}}\n'.encode()
+                    f'{{"jsonrpc":"2.0","id":{id},"method":"{method}",'
+                    f'"params":{params if id == 0 else "{}"}}}\n'.encode()
                 )
             server.stdin.flush()
             while b'"id":2' not in (line := server.stdout.readline()):

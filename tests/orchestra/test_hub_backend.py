@@ -297,7 +297,9 @@ def _result(result: dict[str, Any]) -> list[Any]:
 
 
 def _floats(value: Any) -> Any:
-    """Whole numbers as integers, as far as a double holds them exactly: JSON knows one kind of number."""
+    """Whole numbers as integers, as far as a double holds them exactly: JSON knows one kind of
+    number.
+    """
     if isinstance(value, float) and value.is_integer() and abs(value) <= 2**53:
         return int(value)
     if isinstance(value, list):

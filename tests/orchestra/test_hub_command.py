@@ -1,4 +1,6 @@
-"""`concertino orchestrate`: the process, its lines, signals and exit codes, and what is left of it: nothing."""
+"""`concertino orchestrate`: the process, its lines, signals and exit codes, and what is left of it:
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def plugin_pids(hub: int) -> list[int]:
 
 @contextmanager
 def ending(pid: int) -> Generator[Callable[[], bool]]:
-    """Waits for a process that is not our child to end, if only as a zombie: a signal that was sent takes a moment to arrive."""
+    """Waits for a process that is not our child to end, if only as a zombie: a signal that was sent
+    takes a moment to arrive.
+    """
     descriptor = os.pidfd_open(pid)
     try:
         yield lambda: bool(select.select([descriptor], [], [], 20)[0])

@@ -1,4 +1,6 @@
-"""hub.py, plugin_process.py, plugin_run.py, routes.py: real plugins behind a hub in this process."""
+"""hub.py, plugin_process.py, plugin_run.py, routes.py: real plugins behind a hub in this
+process.
+"""
 
 from __future__ import annotations
 
@@ -141,7 +143,8 @@ async def test_ready_is_found_behind_a_line_that_somebody_else_has_not_ended(
         ("foreign.sh", '#!/bin/sh\necho $$ > "$0.pid"\nexec sleep 600\n'),
         (
             "foreign.py",
-            "import os, time\nopen(__file__ + '.pid', 'w').write(str(os.getpid()))\ntime.sleep(600)\n",
+            "import os, time\nopen(__file__ + '.pid', 'w').write(str(os.getpid()))\n"
+            "time.sleep(600)\n",
         ),
     ],
 )
@@ -337,7 +340,8 @@ async def listen_for_links(*all):
         raw(
             folder,
             "elsewhere",
-            "async def main():\n    say('READY unix:/tmp/other')\n    await asyncio.Event().wait()\n",
+            "async def main():\n    say('READY unix:/tmp/other')\n"
+            "    await asyncio.Event().wait()\n",
         ),
         raw(
             folder,
@@ -358,7 +362,9 @@ async def listen_for_links(*all):
             "leaves.in.boot": "it ended with exit code 9",
             "not.me": "it refuses to be not.me: not me",
             "no.disk": "it could not boot: no disk",
-            "elsewhere": f"expected READY unix:{hub._listeners.folder}/5.sock, got READY unix:/tmp/other",
+            "elsewhere": f"expected READY "
+            f"unix:{hub._listeners.folder}/5.sock, got READY "
+            f"unix:/tmp/other",
             "nobody.there": f"unix:{hub._listeners.folder}/6.sock: No such file or directory",
             "missing": f"{folder}/missing: no such file",
             "no.command": why["no.command"],
@@ -427,7 +433,8 @@ async def test_a_plugin_cannot_register_as_another(folder: Path) -> None:
     liar = """
 async def lie():
     link = await open_link(hub)
-    answer = await link.request(PluginRequest(register=PluginManifest(id="victim", version="666", provides_storage=["markdown"])))
+    manifest = PluginManifest(id="victim", version="666", provides_storage=["markdown"])
+    answer = await link.request(PluginRequest(register=manifest))
     with open(__file__ + ".said", "w") as file:
         file.write(answer.register.reject_reason)
     os.rename(__file__ + ".said", __file__ + ".told")
@@ -615,7 +622,9 @@ plugin.run()
 
 
 def _groups() -> set[int]:
-    """The process groups that have members; zombies, which init is slow to reap in some containers, are none."""
+    """The process groups that have members; zombies, which init is slow to reap in some containers,
+    are none.
+    """
     groups: set[int] = set()
     for place in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -1,4 +1,6 @@
-"""plugins_file.py: upstream's format as its documentation has it, and every mistake named by file, line and member."""
+"""plugins_file.py: upstream's format as its documentation has it, and every mistake named by file,
+line and member.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ import pytest
 
 from concertino.orchestra.plugins_file import InvalidPluginsFile, PluginEntry, read_plugins
 
-# The members and values of upstream's documentation (orchestrator, docs/CONFIGURATION.md), and depends_on and provides_ai,
-# which its source reads too.
+# The members and values of upstream's documentation (orchestrator, docs/CONFIGURATION.md), and
+# depends_on and provides_ai, which its source reads too.
 UPSTREAM = """\
 listen_addr: "localhost:9200"
 tcp_addr: "localhost:50101"
@@ -113,37 +115,51 @@ def test_a_variable_without_a_value_is_the_hub_s(
         ("", "plugins.yaml: expected a mapping with 'plugins', got nothing"),
         ("- 1", ":1: the file: expected a mapping, got a sequence"),
         ("listen_addr: localhost:1", ":1: plugins: expected a list, got nothing"),
-        ("listen_addr: nohost\nplugins: []", ":1: listen_addr: expected HOST:PORT or unix:PATH, got 'nohost'"),
+        ("listen_addr: nohost\nplugins: []", ":1: listen_addr: expected HOST:PORT or "
+         "unix:PATH, got 'nohost'"),
         ("plugins: 3", ":1: plugins: expected a list, got '3'"),
-        ("plugins: []\nlisten: x", ":2: the file: expected one of listen_addr, tcp_addr, certs_dir, plugins, got 'listen'"),
+        ("plugins: []\nlisten: x", ":2: the file: expected one of listen_addr, tcp_addr, "
+         "certs_dir, plugins, got 'listen'"),
         ("plugins: []\nplugins: []", ":2: the file.plugins: expected once, got twice"),
         ("plugins: []\nlisten_addr: [1]", ":2: listen_addr: expected a text, got a sequence"),
         ("plugins:\n- id: a\n", ":2: plugins[0].binary: expected a text, got nothing"),
         ("plugins:\n- binary: a\n", ":2: plugins[0].id: expected a text, got nothing"),
         ("plugins:\n- id:\n  binary: a\n", ":2: plugins[0].id: expected a text, got nothing"),
         ("plugins:\n- id: ../a\n  binary: a\n", ":2: plugins[0].id: expected up to 64 letters"),
-        ("plugins:\n- id: a-client\n  binary: a\n", ":2: plugins[0].id: expected a name that is not reserved"),
-        ("plugins:\n- id: orchestrator\n  binary: a\n", ":2: plugins[0].id: expected a name that is not reserved"),
-        ("plugins:\n- id: orchestrator-to-a\n  binary: a\n", ":2: plugins[0].id: expected a name that is not reserved"),
-        ("plugins:\n- id: a\n  binary: a\n  enabled: maybe\n", ":4: plugins[0] (a).enabled: expected true or false, got 'maybe'"),
-        ("plugins:\n- id: a\n  binary: a\n  sokcet: true\n", ":4: plugins[0]: expected one of id, binary, args"),
-        ("plugins:\n- id: a\n  binary: a\n  args: --x\n", ":4: plugins[0] (a).args: expected a list, got '--x'"),
-        ("plugins:\n- id: a\n  binary: a\n  args: [[x]]\n", ":4: plugins[0] (a).args[0]: expected a text, got a sequence"),
-        ("plugins:\n- id: a\n  binary: a\n  config: [x]\n", ":4: plugins[0] (a).config: expected a mapping, got a sequence"),
-        ("plugins:\n- id: a\n  binary: a\n  config:\n    k: {}\n", ":5: plugins[0] (a).config.k: expected a text, got a mapping"),
+        ("plugins:\n- id: a-client\n  binary: a\n", ":2: plugins[0].id: expected a name "
+         "that is not reserved"),
+        ("plugins:\n- id: orchestrator\n  binary: a\n", ":2: plugins[0].id: expected a name "
+         "that is not reserved"),
+        ("plugins:\n- id: orchestrator-to-a\n  binary: a\n", ":2: plugins[0].id: expected a name "
+         "that is not reserved"),
+        ("plugins:\n- id: a\n  binary: a\n  enabled: maybe\n",
+         ":4: plugins[0] (a).enabled: expected true or false, got 'maybe'"),
+        ("plugins:\n- id: a\n  binary: a\n  sokcet: true\n",
+         ":4: plugins[0]: expected one of id, binary, args"),
+        ("plugins:\n- id: a\n  binary: a\n  args: --x\n", ":4: plugins[0] (a).args: expected a "
+         "list, got '--x'"),
+        ("plugins:\n- id: a\n  binary: a\n  args: [[x]]\n", ":4: plugins[0] (a).args[0]: expected "
+         "a text, got a sequence"),
+        ("plugins:\n- id: a\n  binary: a\n  config: [x]\n",
+         ":4: plugins[0] (a).config: expected a mapping, got a sequence"),
+        ("plugins:\n- id: a\n  binary: a\n  config:\n    k: {}\n",
+         ":5: plugins[0] (a).config.k: expected a text, got a mapping"),
         ("plugins:\n- id: a\n  binary: a\n  env: {NOT_THERE_AT_ALL: }\n",
          ":4: plugins[0] (a).env.NOT_THERE_AT_ALL: expected a value"),
-        ("plugins:\n- id: a\n  binary: a\n  env: {A=B: x}\n", ":4: plugins[0] (a).env: expected the name of a variable, got 'A=B'"),
+        ("plugins:\n- id: a\n  binary: a\n  env: {A=B: x}\n",
+         ":4: plugins[0] (a).env: expected the name of a variable, got 'A=B'"),
         ("plugins:\n- {id: a, binary: a}\n- {id: a, binary: b}\n",
          ":3: plugins: expected different ids, got 'a' again; it is in line 2"),
         ("plugins:\n- {id: a, binary: a, enabled: true, depends_on: [b]}\n",
          ":2: a.depends_on: expected the id of a plugin of this file, got 'b'"),
         (
-            "plugins:\n- {id: a, binary: a, enabled: true, depends_on: [b]}\n- {id: b, binary: b}\n",
+            "plugins:\n- {id: a, binary: a, enabled: true, depends_on: [b]}\n"
+            "- {id: b, binary: b}\n",
             ":2: a.depends_on: expected a plugin with enabled: true, got 'b'",
         ),
         (
-            "plugins:\n- {id: a, binary: a, enabled: true, depends_on: [b]}\n- {id: b, binary: b, enabled: true, depends_on: [c]}\n"
+            "plugins:\n- {id: a, binary: a, enabled: true, depends_on: [b]}\n"
+            "- {id: b, binary: b, enabled: true, depends_on: [c]}\n"
             "- {id: c, binary: c, enabled: true, depends_on: [b]}\n",
             ":2: depends_on: expected no circle, got b -> c -> b",
         ),

@@ -1,4 +1,6 @@
-"""Calls that a hub passes on as bytes, from a link to a plugin and back, with processes at the other ends."""
+"""Calls that a hub passes on as bytes, from a link to a plugin and back, with processes at the
+other ends.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ async def serve(reader, writer):
             said = PluginResponse(boot=BootResult(ready=True))
         elif kind == "list_tools":
             names = "another", "garbage", "after"
-            said = PluginResponse(list_tools=ListToolsResponse(tools=[ToolDefinition(name=each) for each in names]))
+            tools = [ToolDefinition(name=name) for name in names]
+            said = PluginResponse(list_tools=ListToolsResponse(tools=tools))
         elif kind == "tool_call" and request.tool_call.tool_name == "after":
             said = PluginResponse(tool_call=ToolResponse(success=True))
         elif kind == "tool_call":

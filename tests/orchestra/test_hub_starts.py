@@ -1,4 +1,6 @@
-"""The first starts of a hub's plugins: one that is never ready holds up nobody, and who starts when."""
+"""The first starts of a hub's plugins: one that is never ready holds up nobody, and who starts
+when.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +120,10 @@ async def answer(request, peer):
 
 @on_a_loop
 async def test_a_list_waits_for_a_plugin_that_works_until_it_is_ready(folder: Path) -> None:
-    works = "tools.append('late')\nuntil = time.process_time() + 1.0\nwhile time.process_time() < until: pass"
+    works = (
+        "tools.append('late')\nuntil = time.process_time() + 1.0\n"
+        "while time.process_time() < until: pass"
+    )
     path = written(folder, raw(folder, "works", works), mute(folder, "mute"))
     hub = Hub(read_plugins(path), is_private=True)
     try:

@@ -16,7 +16,9 @@ class Link:
 
 
 def test_what_a_task_sets_after_a_request_stays_set() -> None:
-    """In a context that was empty before, as a program's first one mostly is; such a context counts as false."""
+    """In a context that was empty before, as a program's first one mostly is; such a context counts
+    as false.
+    """
     seen: ContextVar[str] = ContextVar("seen", default="nothing")
 
     async def main() -> str:
@@ -37,7 +39,9 @@ def test_what_a_task_sets_after_a_request_stays_set() -> None:
 
 
 def test_a_cancel_between_the_first_step_and_the_task_reaches_the_sender() -> None:
-    """A read batch may bring a call and its cancel; an eager first step has sent the request then."""
+    """A read batch may bring a call and its cancel; an eager first step has sent the
+    request then.
+    """
     forgotten: list[Hashable] = []
 
     class Sender(Link):

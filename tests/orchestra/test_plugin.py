@@ -1,4 +1,6 @@
-"""plugin.py, plugin_requests.py, plugin_main.py: requests as a hub sends them, also to processes."""
+"""plugin.py, plugin_requests.py, plugin_main.py: requests as a hub sends them, also to
+processes.
+"""
 
 from __future__ import annotations
 
@@ -566,7 +568,9 @@ async def test_a_plugin_logs_a_call_that_holds_its_event_loop(folder: Path) -> N
 async def test_a_plugin_s_life_under_a_hub(
     transport: str, folder: Path, certificates: Certificates
 ) -> None:
-    """READY, register both ways, boot, list, call, ask the hub, shut down: over each transport, in a process of its own."""
+    """READY, register both ways, boot, list, call, ask the hub, shut down: over each transport, in
+    a process of its own.
+    """
     at, hub_at = places(transport, folder)
     registered: asyncio.Future[tuple[PluginManifest, RemotePeer]] = (
         asyncio.get_running_loop().create_future()
@@ -706,7 +710,9 @@ plugin.run()
 
 @on_a_loop
 async def test_ready_is_not_among_the_lines_that_are_dropped(folder: Path) -> None:
-    """The hub of a busy machine does not read for a while, and the plugin says more than is held."""
+    """The hub of a busy machine does not read for a while, and the plugin says more than
+    is held.
+    """
     (folder / "loud.py").write_text(FLOODING)
     process = subprocess.Popen(
         [sys.executable, folder / "loud.py", "--listen-addr", f"unix:{folder}/p"],

@@ -86,7 +86,8 @@ async def test_acknowledgements_go_with_requests_and_responses(
         assert sum(map(len, sent)) == 40  # for each call two
         assert (
             len(sent) <= 42
-        )  # nor was it looked in vain whether there is something, but when a timer of before was due
+            # No datagram was sent in vain, but when an earlier timer was due.
+        )
         assert (
             len(answering._quic._streams) <= 2
         )  # each response but the last is known to have arrived
@@ -122,7 +123,9 @@ async def test_an_acknowledgement_that_nothing_goes_with_is_sent_by_itself(
 async def test_the_loop_turns_often_while_something_large_is_sent(
     certificates: Certificates, sent: list[list[int]]
 ) -> None:
-    """The way of decision 0013 stands on aioquic's pacing: a burst is a quarter of the window, and 16 datagrams at most."""
+    """The way of decision 0013 stands on aioquic's pacing: a burst is a quarter of the window, and
+    16 datagrams at most.
+    """
     turns = 0
     loop = asyncio.get_running_loop()
 

@@ -86,7 +86,9 @@ async def test_a_request_is_answered_when_its_frame_is_complete_not_when_its_str
 async def test_what_comes_after_a_response_is_overlooked_and_costs_nobody_else_anything(
     certificates: Certificates, late: bytes
 ) -> None:
-    """quic-go sends the end of a longer request in a packet of its own: it may come when the request is answered."""
+    """quic-go sends the end of a longer request in a packet of its own: it may come when the
+    request is answered.
+    """
     recording = Recording()
     async with hub(certificates, recording) as listening, stranger(listening, certificates) as peer:
         wrong = complaints()
@@ -289,7 +291,9 @@ def complaints() -> list[Any]:
 
 
 async def given_back(asking: Any, answering: Any, but: set[int] = set()) -> None:  # noqa: B006
-    """Wait until no stream is left at either end, and nothing that was kept of one. but: those whose answers are awaited."""
+    """Wait until no stream is left at either end, and nothing that was kept of one. but: those
+    whose answers are awaited.
+    """
     async with asyncio.timeout(10):
         while asking._quic._streams or answering._quic._streams:
             await asyncio.sleep(0.001)

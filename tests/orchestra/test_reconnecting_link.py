@@ -162,7 +162,8 @@ from concertino.orchestra.link import listen_for_links
 from orchestra.linked import echo
 
 async def main():
-    listening = await listen_for_links({address!r}, echo, certificates=Certificates({certs!r}), name="orchestrator")
+    listening = await listen_for_links(
+        {address!r}, echo, certificates=Certificates({certs!r}), name="orchestrator")
     print(listening.address, flush=True)
     await asyncio.Event().wait()
 

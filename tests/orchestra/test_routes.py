@@ -1,4 +1,7 @@
-"""routes.py: which plugin provides a name that several offer. The rule over QUIC is upstream's router's."""
+"""routes.py: which plugin provides a name that several offer.
+
+The rule over QUIC is upstream's router's.
+"""
 
 from __future__ import annotations
 

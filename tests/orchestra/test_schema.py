@@ -1,4 +1,6 @@
-"""plugin.proto: the generated code is what the command makes of it, and on the wire it is upstream's schema."""
+"""plugin.proto: the generated code is what the command makes of it, and on the wire it is
+upstream's schema.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,10 @@ def test_the_generated_code_is_what_the_command_makes(tmp_path: Path) -> None:
 
 
 def upstream():  # type: ignore[no-untyped-def]
-    """The schema as upstream has it: Structs are Structs, and our own fields are unknown. In a pool of its own."""
+    """The schema as upstream has it: Structs are Structs, and our own fields are unknown.
+
+    In a pool of its own.
+    """
     file = descriptor_pb2.FileDescriptorProto()
     pb.DESCRIPTOR.CopyToProto(file)
     file.name = "upstream/plugin.proto"
@@ -133,7 +138,9 @@ def messages():  # type: ignore[no-untyped-def]
 
 
 def test_the_fields_are_those_of_the_protocol_s_table() -> None:
-    """The table is kept beside the repository; where it is absent, the numbers that every peer depends on are checked."""
+    """The table is kept beside the repository; where it is absent, the numbers that every peer
+    depends on are checked.
+    """
     table = ROOT.parent / "shared" / "orchestra" / "PROTOCOL.md"
     if table.is_file():
         text = table.read_text().partition("`PluginRequest` fields")[0]

@@ -1,4 +1,6 @@
-"""storage.py, markdown.py, sqlite.py: both stores agree, survive crashes, and block path traversal."""
+"""storage.py, markdown.py, sqlite.py: both stores agree, survive crashes, and block path
+traversal.
+"""
 
 from __future__ import annotations
 
@@ -307,7 +309,9 @@ def test_a_store_is_a_dict_with_versions(
 
 
 class Crash(BaseException):
-    """The process is gone: nothing after it runs but the closing of descriptors, as the kernel does it."""
+    """The process is gone: nothing after it runs but the closing of descriptors, as the kernel does
+    it.
+    """
 
 
 def test_a_crash_at_any_point_leaves_the_old_or_the_new(

@@ -1,4 +1,6 @@
-"""structs.py: against google.protobuf's own Struct and json_format, which are another implementation, and by rules."""
+"""structs.py: against google.protobuf's own Struct and json_format, which are another
+implementation, and by rules.
+"""
 
 from __future__ import annotations
 
@@ -280,7 +282,9 @@ def test_nesting_goes_as_deep_as_the_limit_and_no_deeper() -> None:
 
 
 def test_the_official_library_gives_up_long_before() -> None:
-    """Why there is a codec of our own: what is 40 levels deep does not pass a decoder that knows the schema."""
+    """Why there is a codec of our own: what is 40 levels deep does not pass a decoder that knows
+    the schema.
+    """
     with pytest.raises(DecodeError):
         struct_pb2.Struct.FromString(wire_nested(40))
     assert decode_struct(wire_nested(40)) == nested(40)
@@ -349,7 +353,9 @@ def test_short_texts_and_long_ones_are_written_and_read_as_protobuf_does(size: i
 def test_texts_that_were_tampered_with_mean_what_protobuf_says(
     value: dict[str, str], at: int, put: bytes
 ) -> None:
-    """Or are refused: a Struct of texts has a way of its own, which must not take anything else for one."""
+    """Or are refused: a Struct of texts has a way of its own, which must not take anything else for
+    one.
+    """
     data = encode_struct(value)
     changed = data[: at % (len(data) + 1)] + put + data[at % (len(data) + 1) + len(put) :]
     try:

@@ -79,7 +79,9 @@ async def test_who_asks_is_known_by_its_process(folder: Path) -> None:
 async def test_another_user_is_refused_on_either_side(
     folder: Path, trusting: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Two users cannot be had here, so what is asked for is who may be trusted: the system's answer itself is sockets.py's."""
+    """Two users cannot be had here, so what is asked for is who may be trusted: the system's answer
+    itself is sockets.py's.
+    """
     listening = await listen_for_links(f"unix:{folder}/s", echo)
     if trusting == "connecting":
         monkeypatch.setattr(unix_link, "is_trusted", lambda uid, own: False)
@@ -360,7 +362,9 @@ async def test_a_header_that_promises_much_takes_no_memory(folder: Path) -> None
 
 @on_a_loop
 async def test_what_follows_from_one_response_is_asked_in_its_order(folder: Path) -> None:
-    """The first request leaves at once and the others at the end of the reading, whatever was read alone before."""
+    """The first request leaves at once and the others at the end of the reading, whatever was read
+    alone before.
+    """
     asked: list[str] = []
 
     async def answer(request: PluginRequest, peer: link.RemotePeer) -> PluginResponse:

@@ -1,8 +1,10 @@
-r"""What is JSON and what is not: 289 texts with the verdict of RFC 8259, each at every place of a message where a text can stand.
+r"""What is JSON and what is not: 289 texts with the verdict of RFC 8259, each at every place of a
+message where a text can stand.
 
-In the manner of JSONTestSuite, with cases of our own: `y_` must be read, `n_` must be refused, `i_` is left to the implementation,
-and OURS says what we do and why. The verdicts were written by hand from the grammar of RFC 8259 sections 2 to 8; Python's `json` is
-compared, and where it differs JSON_DIFFERS says so. RELIABILITY section 3: what is no JSON is -32700, an id is exact or refused.
+In the manner of JSONTestSuite, with cases of our own: `y_` must be read, `n_` must be refused, `i_`
+is left to the implementation, and OURS says what we do and why. The verdicts were written by hand
+from the grammar of RFC 8259 sections 2 to 8; Python's `json` is compared, and where it differs
+JSON_DIFFERS says so. RELIABILITY section 3: what is no JSON is -32700, an id is exact or refused.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ CASES: dict[str, bytes] = {
     "y_empty_object": b"{}",
     "y_empty_array": b"[]",
     "y_object": b'{"a":1}',
-    "y_object_of_all": b'{"n":null,"t":true,"f":false,"i":0,"x":-0.5e-3,"s":"s","a":[{}],"o":{"o":{}}}',
+    "y_object_of_all": b'{"n":null,"t":true,"f":false,"i":0,"x":-0.5e-3,'
+    b'"s":"s","a":[{}],"o":{"o":{}}}',
     "y_array_of_all": b'[null,true,false,0,-0.5e-3,"s",[],{}]',
     "y_object_empty_name": b'{"":0}',
     "y_object_name_of_escapes": b'{"\\u0000\\n":0}',
@@ -323,7 +326,8 @@ WHOLE: dict[str, bytes] = {
     "n_mark_behind": b"{}\xef\xbb\xbf",
     "n_mark_utf16": b"\xff\xfe",
 }
-# Blank lines are no frames to us, and get no answer (RELIABILITY section 1); for the RFC they are no JSON.
+# Blank lines are no frames to us, and get no answer (RELIABILITY section 1); for the RFC they are
+# no JSON.
 BLANK = {
     "n_nothing": b"",
     "n_space": b"  ",
@@ -374,7 +378,8 @@ JSON_DIFFERS: dict[str, str] = {
     "n_number_infinity": "the same",
     "n_number_minus_infinity": "the same",
     **{name: HALF for name in OURS if "half" in name or "halves" in name},
-    "i_number_5000_digits": "json makes an int at once, and Python's int stops at 4,300 digits (sys.set_int_max_str_digits)",
+    "i_number_5000_digits": "json makes an int at once, and Python's int stops at 4,300 digits "
+    "(sys.set_int_max_str_digits)",
     "i_mark": "json refuses a str that begins with it",
     "i_mark_before_space": "the same",
 }

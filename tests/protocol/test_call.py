@@ -1,4 +1,7 @@
-"""call.py: the value that passes the seam. Params are the spec's own example of tools/call, written out."""
+"""call.py: the value that passes the seam.
+
+Params are the spec's own example of tools/call, written out.
+"""
 
 from __future__ import annotations
 

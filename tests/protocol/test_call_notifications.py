@@ -188,9 +188,7 @@ def test_nothing_is_logged_where_logging_is_not_declared():
 
 
 @pytest.mark.requirement("LO-6")
-def test_of_log_messages_beyond_the_high_water_mark_the_last_is_kept_and_the_others_are_counted() -> (
-    None
-):
+def test_beyond_the_high_water_mark_the_last_log_message_is_kept_and_others_are_counted() -> None:
     rig = Rig(max_message_bytes=2000, high_water_bytes=10).opened()
     incoming = rig.call(1, "tools/call")
     rig.session.notifications.log(incoming, "error", "x" * 2000, None)

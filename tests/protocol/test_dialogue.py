@@ -1,7 +1,7 @@
 """protocol/dialogue.py: what a call asks, in which rounds, and in whose words.
 
-Rules: 2026-07-28 basic/patterns/mrtr, client/elicitation, client/sampling, client/roots (REQUIREMENTS A.8, A.20); the shapes that
-older revisions carry: part B.3, and their schemas.
+Rules: 2026-07-28 basic/patterns/mrtr, client/elicitation, client/sampling, client/roots
+(REQUIREMENTS A.8, A.20); the shapes that older revisions carry: part B.3, and their schemas.
 """
 
 from __future__ import annotations
@@ -126,7 +126,9 @@ def test_an_answer_counts_for_its_own_question_only() -> None:
 
 
 def test_an_answer_to_an_earlier_question_of_a_backend_is_none_to_what_it_asks_now() -> None:
-    """As in the test above, for who reads the answers by their keys: nobody has said yes to the second question."""
+    """As in the test above, for who reads the answers by their keys: nobody has said yes to the
+    second question.
+    """
     seal, dialogue = a_seal(), Dialogue()
     dialogue.unanswered = {"sure": WHO}
     dialogue = again(seal, dialogue.seal_state(seal, CALL, b"1"), {"sure": ADA})
@@ -421,9 +423,7 @@ def test_a_visit_has_an_id_in_2025_11_25_and_none_since() -> None:
     )
 
 
-def test_a_form_for_2025_06_18_has_titles_beside_its_choices_and_defaults_of_truth_values_only() -> (
-    None
-):
+def test_a_form_for_2025_06_18_has_enum_names_and_only_boolean_defaults() -> None:
     properties = {
         "size": {"type": "string", "oneOf": [{"const": "s", "title": "Small"}], "default": "s"},
         "count": {"type": "integer", "default": 3},
@@ -501,10 +501,11 @@ def test_a_question_as_it_is_on_the_wire_is_one_too() -> None:
 
 
 class Chains(RuleBasedStateMachine):
-    """Calls that ask up to five questions, one after the other; clients that answer, doubly, late, wrongly, or not at all.
+    """Calls that ask up to five questions, one after the other; clients that answer, doubly, late,
+    wrongly, or not at all.
 
-    The model is what the specification says in words: a state is good for its call, once, for ten minutes; whatever was answered
-    stays answered; nothing but the next question is ever asked.
+    The model is what the specification says in words: a state is good for its call, once, for ten
+    minutes; whatever was answered stays answered; nothing but the next question is ever asked.
     """
 
     tokens = Bundle("tokens")
@@ -577,7 +578,9 @@ class Chains(RuleBasedStateMachine):
 
     @rule(token=tokens)
     def answer_and_cancel(self, token: Any) -> None:
-        """The retry was accepted, and is cancelled before it has done anything: the state is spent all the same."""
+        """The retry was accepted, and is cancelled before it has done anything: the state is spent
+        all the same.
+        """
         _, call, number, _, _ = token
         self.retry(token, {f"k{number}": self.answer(call, number)}, call)
 

@@ -1,4 +1,7 @@
-"""revisions.py: the table of the five revisions. Its expectations are REQUIREMENTS B.1 and B.3, written out."""
+"""revisions.py: the table of the five revisions.
+
+Its expectations are REQUIREMENTS B.1 and B.3, written out.
+"""
 
 from __future__ import annotations
 

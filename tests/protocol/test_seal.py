@@ -1,6 +1,7 @@
 """protocol/seal.py: what a state that comes back is trusted for.
 
-The rules: 2026-07-28 basic/patterns/mrtr (REQUIREMENTS A.8, MR-6 to MR-8). The tag is worked out again here from RFC 2104 by hand.
+The rules: 2026-07-28 basic/patterns/mrtr (REQUIREMENTS A.8, MR-6 to MR-8). The tag is worked out
+again here from RFC 2104 by hand.
 """
 
 from __future__ import annotations

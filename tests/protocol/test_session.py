@@ -1,8 +1,8 @@
 """session.py: lifecycle, eras, what the session answers itself, and what leaves through `start`.
 
-Rules: REQUIREMENTS A.3-A.6, A.9, A.10, A.18, part B, and RELIABILITY sections 3, 4 and 6. Every line a session sends here is
-validated against the official schema of the revision it was written for (wire.py); the specification's own example messages are fed
-in at the end.
+Rules: REQUIREMENTS A.3-A.6, A.9, A.10, A.18, part B, and RELIABILITY sections 3, 4 and 6. Every
+line a session sends here is validated against the official schema of the revision it was written
+for (wire.py); the specification's own example messages are fed in at the end.
 """
 
 from __future__ import annotations
@@ -541,10 +541,12 @@ def test_no_depth_of_nesting_gets_out_as_an_exception_or_is_left_unanswered(
     opener, closer = ('{"a":', "}") if brackets == "{}" else ("[", "]")
     deep = opener * depth + "1" + closer * depth
     places = [
-        f'"method":"initialize","params":{{"protocolVersion":"2025-06-18","capabilities":{{"x":{deep}}}}}',
+        f'"method":"initialize","params":{{"protocolVersion":"2025-06-18",'
+        f'"capabilities":{{"x":{deep}}}}}',
         f'"method":"tools/list","params":{{"_meta":{deep}}}',
         f'"method":"ping","params":{{"_meta":{{"x":{deep}}}}}',
-        f'"method":"tools/list","params":{{"_meta":{{"{VERSION}":"{E}","{CAPABILITIES}":{{"x":{deep}}}}}}}',
+        f'"method":"tools/list","params":{{"_meta":{{"{VERSION}":"{E}","{CAPABILITIES}'
+        f'":{{"x":{deep}}}}}}}',
         f'"method":"logging/setLevel","params":{{"level":{deep}}}',
         f'"method":"ping","params":{deep}',
     ]
@@ -554,7 +556,8 @@ def test_no_depth_of_nesting_gets_out_as_an_exception_or_is_left_unanswered(
         answers = rig.feed(f'{{"jsonrpc":"2.0","id":1,{place}}}'.encode())
         assert len(answers) + len(rig.started) == 1
         assert rig.feed(
-            f'{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{deep}}}}}'.encode()
+            f'{{"jsonrpc":"2.0","method":"notifications/cancelled",'
+            f'"params":{{"requestId":{deep}}}}}'.encode()
         ) in (
             [],
             [
@@ -1130,7 +1133,9 @@ BAD_METAS: list[Any] = [
 
 
 class SessionMachine(RuleBasedStateMachine):
-    """The model knows the negotiated revision, whether operation began, and who waits for an answer in which revision."""
+    """The model knows the negotiated revision, whether operation began, and who waits for an answer
+    in which revision.
+    """
 
     @initialize()
     def begin(self) -> None:
@@ -1145,7 +1150,9 @@ class SessionMachine(RuleBasedStateMachine):
         return (type(id), id) in self.pending
 
     def ask(self, id: int | str, method: str, params: Any, revision: str | None) -> None:
-        """Send a request and check what comes of it. revision: by which it is to be served, None if by none."""
+        """Send a request and check what comes of it. revision: by which it is to be served, None if
+        by none.
+        """
         answers = self.rig.feed(request(id, method, params))
         if self.in_use(id):
             [answer] = answers

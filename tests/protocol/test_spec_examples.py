@@ -1,7 +1,9 @@
-"""Every example message of the specification is decoded by what reads such a message here, encoded again, and is the same value.
+"""Every example message of the specification is decoded by what reads such a message here, encoded
+again, and is the same value.
 
-Its own examples are read where they are; of each type there are two more, made from official models (example_messages.py). A type
-that nothing here knows fails the test. What has no Struct is listed by name.
+Its own examples are read where they are; of each type there are two more, made from official models
+(example_messages.py). A type that nothing here knows fails the test. What has no Struct is listed
+by name.
 """
 
 from __future__ import annotations
@@ -67,7 +69,8 @@ RESULTS: dict[str, tuple[str, Any]] = {
     "ReadResourceResult": ("resources/read", results.ReadResourceResult),
     "SubscriptionsListenResult": ("subscriptions/listen", Raw),
 }
-# Passed on undecoded, by a server and by a client: parts of forms, capabilities, the questions and answers of a round.
+# Passed on undecoded, by a server and by a client: parts of forms, capabilities, the questions and
+# answers of a round.
 UNTYPED = {
     "BooleanSchema",
     "ClientCapabilities",

@@ -1,6 +1,7 @@
 """protocol/wanted_updates.py: who hears of what, and of nothing else.
 
-Rules: 2026-07-28 basic/patterns/subscriptions (REQUIREMENTS A.7, SU-1 to SU-12); 2025-11-25 server/resources "Subscriptions".
+Rules: 2026-07-28 basic/patterns/subscriptions (REQUIREMENTS A.7, SU-1 to SU-12); 2025-11-25
+server/resources "Subscriptions".
 """
 
 from __future__ import annotations
@@ -85,9 +86,7 @@ class Rig:
 
 
 @pytest.mark.requirement("SU-2")
-def test_the_first_thing_is_the_acknowledgement_and_it_names_the_subscription_by_type_and_value() -> (
-    None
-):
+def test_the_acknowledgement_comes_first_and_has_the_id_of_the_subscription() -> None:
     for id in (7, "7"):
         told = Rig().listen(id, EVERYTHING)
         assert told == {

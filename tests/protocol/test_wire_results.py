@@ -1,7 +1,7 @@
 """encoder.py: canonical results and errors, made fit for each revision.
 
-Shapes are the official schemas'. What each result becomes is written out beside it, and the whole catalogue is validated in each
-revision in test_session.py.
+Shapes are the official schemas'. What each result becomes is written out beside it, and the whole
+catalogue is validated in each revision in test_session.py.
 """
 
 from __future__ import annotations
@@ -192,7 +192,8 @@ def test_what_comes_as_json_is_written_as_the_typed_result_is(method: str, versi
 
 def test_what_only_2026_07_28_says_is_taken_out_of_json_for_the_older():
     raw = Raw(
-        b'{"resultType":"complete","ttlMs":5,"cacheScope":"public","prompts":[{"name":"a","icons":[]}]}'
+        b'{"resultType":"complete","ttlMs":5,"cacheScope":"public","prompts":[{"name":"a",'
+        b'"icons":[]}]}'
     )
     for version in (A, B, C):
         assert lowered(raw, version, "prompts/list") == {"prompts": [{"name": "a"}]}
@@ -643,9 +644,7 @@ def test_the_canonical_catalogue_is_not_changed_by_writing_it():
     assert repr(LIST) == before
 
 
-def test_structured_content_without_a_text_block_becomes_one_for_callers_who_know_no_other_form() -> (
-    None
-):
+def test_structured_content_becomes_text_for_clients_that_only_know_text() -> None:
     result = CallToolResult([], structured_content={"sum": 3})
     for name in ("2024-11-05", "2025-03-26"):
         lowered = ResultEncoder(by_name[name], INFO).encode(result, "tools/call")

@@ -1,4 +1,7 @@
-"""runtime/acceptor.py: many clients on one Host, in one process, over real sockets. A client here is concertino's own."""
+"""runtime/acceptor.py: many clients on one Host, in one process, over real sockets.
+
+A client here is concertino's own.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +94,9 @@ async def call(caller: RawClient, tool: str, **arguments: Any) -> str:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """For what the next turns of this very loop bring about, or the kernel tells it; the test's own limit ends it."""
+    """For what the next turns of this very loop bring about, or the kernel tells it; the test's own
+    limit ends it.
+    """
     while not condition():
         await asyncio.sleep(0)
 
@@ -221,7 +226,10 @@ async def test_one_more_than_may_be_is_sent_away_until_another_leaves(
 
 
 def stranger(accepting: Acceptor, number: int = 0, source: str = "127.0.0.1") -> socket.socket:
-    """A client at a TCP port that has sent nothing. It is connected, and accepted a moment later."""
+    """A client at a TCP port that has sent nothing.
+
+    It is connected, and accepted a moment later.
+    """
     return socket.create_connection(
         ("127.0.0.1", port(accepting, number)), source_address=(source, 0)
     )
@@ -387,7 +395,9 @@ async def test_closing_lets_nobody_in_and_those_inside_stay(path: Path) -> None:
 
 @on_a_loop
 async def test_the_calls_of_a_client_that_is_gone_are_cancelled_and_no_others(path: Path) -> None:
-    """Over a Unix socket at once; it is not a half-closed connection, whose calls get the drain time."""
+    """Over a Unix socket at once; it is not a half-closed connection, whose calls get the drain
+    time.
+    """
     shop = Shop()
     async with Host(shop.server, Limits(drain_s=1000.0)) as host:
         with serve_connections(host, listen_unix(path)) as accepting:
@@ -423,7 +433,9 @@ async def test_the_calls_of_a_tcp_client_that_is_gone_get_the_drain_time(path: P
 
 @on_a_loop
 async def test_a_client_that_is_gone_leaves_nothing_for_the_garbage_collector(path: Path) -> None:
-    """Else memory grows with every client that ever was, until the oldest generation is collected: after 4,000,000 objects."""
+    """Else memory grows with every client that ever was, until the oldest generation is collected:
+    after 4,000,000 objects.
+    """
     shop = Shop()
     async with Host(shop.server, Limits(drain_s=1000.0)) as host:
         with serve_connections(host, listen_unix(path)) as accepting:
@@ -596,7 +608,8 @@ async def test_a_forked_child_holds_nothing_of_it(path: Path) -> None:
             ]
             pid = os.fork()
             if pid == 0:
-                # What is left: the two clients' ends, which are this test's, and the loop's own pair.
+                # What is left: the two clients' ends, which are this test's, and the loop's own
+                # pair.
                 os._exit(len([each for each in ours if _is_socket(each)]))
             left = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             assert len(ours) - left == 3  # the listener, a link, a silent client

@@ -1,7 +1,7 @@
 """runtime/client_questions.py: handlers that ask, from the loop and from threads, in both eras.
 
-A Client of ours is at the other end of each.
-What is expected: 2026-07-28 basic/patterns/mrtr and client/*; 2025-11-25 client/*; REQUIREMENTS A.8, A.20.
+A Client of ours is at the other end of each. What is expected: 2026-07-28 basic/patterns/mrtr and
+client/*; 2025-11-25 client/*; REQUIREMENTS A.8, A.20.
 """
 
 from __future__ import annotations
@@ -305,7 +305,10 @@ async def test_a_suspension_that_a_handler_swallows_is_one_all_the_same(era: str
 @both
 @on_a_loop
 async def test_what_does_not_fit_the_form_is_a_bad_answer(era: str) -> None:
-    """REQUIREMENTS EL-6. The schema lets more through than the class: what the client checks is not enough."""
+    """REQUIREMENTS EL-6.
+
+    The schema lets more through than the class: what the client checks is not enough.
+    """
 
     @dataclass
     class Even:
@@ -632,7 +635,8 @@ from concertino.transports import connect, memory_pair
 server = Server("s")
 @server.tool
 async def ask(context: Context) -> str:
-    return (await context.elicit("Who?", {"type": "object", "properties": {"n": {"type": "string"}}})).action
+    form = {"type": "object", "properties": {"n": {"type": "string"}}}
+    return (await context.elicit("Who?", form)).action
 async def main():
     async with Host(server) as host:
         ours, theirs = memory_pair()
@@ -642,9 +646,11 @@ async def main():
         meta = {p + "protocolVersion": "2026-07-28", p + "clientCapabilities": {"elicitation": {}}}
         said = []
         for state in [None, *sys.argv[1:]]:
-            more = {} if state is None else {"requestState": state, "inputResponses": {"q1": {"action": "decline"}}}
+            params = {"name": "ask", "_meta": meta}
+            if state is not None:
+                params |= {"requestState": state, "inputResponses": {"q1": {"action": "decline"}}}
             try:
-                said.append(await caller.request("tools/call", {"name": "ask", "_meta": meta, **more}))
+                said.append(await caller.request("tools/call", params))
             except RpcError as error:
                 said.append(error.code)
         print(json.dumps(said))

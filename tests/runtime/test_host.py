@@ -130,7 +130,8 @@ async def test_meta_that_is_not_the_protocol_s_reaches_the_backend_as_it_came() 
         came.append({name: bytes(raw) for name, raw in call.meta.items()})
         return Raw(b'{"content":[]}')
 
-    # W3C Trace Context, the example of its section 3.2.2; then what is none, which is not ours to judge.
+    # W3C Trace Context, the example of its section 3.2.2; then what is none, which is not ours to
+    # judge.
     trace = {
         "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
         "tracestate": "congo=t61rcWkgMzE",
@@ -217,7 +218,9 @@ async def test_what_a_handle_that_is_no_coroutine_function_raises_is_answered() 
 async def test_a_request_that_is_lost_for_want_of_memory_ends_the_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Found by tests/simulation: the connection went on, and who had sent the request waited for ever."""
+    """Found by tests/simulation: the connection went on, and who had sent the request waited for
+    ever.
+    """
     release = asyncio.Event()
 
     async def handle(call: Call, context: Context) -> Any:
@@ -549,7 +552,9 @@ async def test_calls_wait_in_order() -> None:
 
 @on_a_loop
 async def test_a_call_of_a_batch_that_ends_makes_room_for_those_that_wait() -> None:
-    """Found by tests/simulation: nothing is sent before the batch is complete, and so nothing started the next call."""
+    """Found by tests/simulation: nothing is sent before the batch is complete, and so nothing
+    started the next call.
+    """
     release = asyncio.Event()
 
     async def handle(call: Call, context: Context) -> Any:
@@ -627,7 +632,9 @@ async def test_changes_are_announced_to_every_connection_from_any_thread() -> No
 
 
 class Watching(Backend):
-    """Remembers what it is to watch. gate: watch() returns when it is set; fails: the first one raises instead."""
+    """Remembers what it is to watch. gate: watch() returns when it is set; fails: the first one
+    raises instead.
+    """
 
     def __init__(self, *, fails: bool = False) -> None:
         super().__init__()

@@ -1,4 +1,6 @@
-"""Input that comes before a backend has started, and what becomes of it when the start fails (on a loop, in memory)."""
+"""Input that comes before a backend has started, and what becomes of it when the start fails (on a
+loop, in memory).
+"""
 
 from __future__ import annotations
 

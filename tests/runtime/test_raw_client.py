@@ -1,4 +1,7 @@
-"""runtime/raw_client.py: the least that can call a server. The other side here is a Peer-less script over a memory pair."""
+"""runtime/raw_client.py: the least that can call a server.
+
+The other side here is a Peer-less script over a memory pair.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +111,9 @@ async def test_no_answer_in_time_is_a_timeout_and_the_server_is_told() -> None:
 
 @on_a_loop
 async def test_a_time_limit_that_is_no_number_is_refused_and_nothing_is_sent() -> None:
-    """asyncio keeps its timers in a heap; one at NaN would keep every other timer of the loop from its turn."""
+    """asyncio keeps its timers in a heap; one at NaN would keep every other timer of the loop from
+    its turn.
+    """
     ours, theirs = memory_pair()
     other, caller = Other(theirs), connect(ours)
     with pytest.raises(ValueError, match="timeout_s: expected seconds, got nan"):

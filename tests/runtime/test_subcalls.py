@@ -133,7 +133,10 @@ def test_guards_see_every_call_with_its_trace() -> None:
 def test_recursion_ends_with_a_sentence() -> None:
     result, _ = run(planner(), ("again", {}))
     assert result["isError"] is True
-    text = "call_tool: more than 16 calls inside each other: again > again > again > ... > again > again > again"
+    text = (
+        "call_tool: more than 16 calls inside each other: again > again > again > ... > again > "
+        "again > again"
+    )
     assert result["content"][0]["text"] == text
 
 

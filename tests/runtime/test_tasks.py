@@ -1,6 +1,7 @@
 """runtime/tasks.py: a call whose first step runs at once behaves as one in a plain asyncio.Task.
 
-Each behaviour is run both ways, on asyncio's loop and on uvloop; what a plain task does is the expected value.
+Each behaviour is run both ways, on asyncio's loop and on uvloop; what a plain task does is the
+expected value.
 """
 
 from __future__ import annotations
@@ -561,7 +562,9 @@ async def test_a_task_is_done_after_its_end_was_told() -> None:
 def test_nothing_is_left_or_said_when_the_loop_ends(
     loop: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """No hang, no "Task was destroyed", no "never awaited"; calls that still wait are cancelled as any task is."""
+    """No hang, no "Task was destroyed", no "never awaited"; calls that still wait are cancelled as
+    any task is.
+    """
     ends: list[Any] = []
 
     async def waits() -> None:
@@ -635,7 +638,9 @@ def test_ten_thousand_calls_leave_no_objects_behind() -> None:
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("ours", [True, False])
 def test_what_hangs_on_a_call_of_one_step_hears_of_its_end(ours: bool, loop: str) -> None:
-    """A callback, a waiter and an uncancelled cancel, as with a plain task; the next call is none the wiser."""
+    """A callback, a waiter and an uncancelled cancel, as with a plain task; the next call is none
+    the wiser.
+    """
 
     async def main() -> None:
         bench = Bench(ours)

@@ -100,7 +100,9 @@ def test_no_more_threads_than_the_limit_and_no_more_than_are_needed() -> None:
 
 
 def test_a_job_that_blocks_does_not_hold_up_the_one_that_came_with_it() -> None:
-    """One thread is idle and two jobs come in one turn of the loop: the second must get a thread of its own."""
+    """One thread is idle and two jobs come in one turn of the loop: the second must get a thread of
+    its own.
+    """
 
     async def main() -> str:
         threads, gate = Threads(2), threading.Event()
@@ -310,7 +312,9 @@ def test_a_forked_child_that_returns_from_a_job_ends() -> None:
 
 
 def test_two_jobs_that_end_together_both_come_back() -> None:
-    """The second one's append may come between the first one's append and its look at whether to wake the loop."""
+    """The second one's append may come between the first one's append and its look at whether to
+    wake the loop.
+    """
     both = threading.Barrier(2)
 
     class Slow(deque[Any]):

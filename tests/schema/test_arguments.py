@@ -1,7 +1,7 @@
 """arguments.py: binding, problems, and whether the decoder and the published schema agree.
 
-The differential test asks `jsonschema` about the same values. Where the two differ on purpose stands in LENIENT and
-NARROW, and for numbers in test_numbers_that_differ.
+The differential test asks `jsonschema` about the same values. Where the two differ on purpose
+stands in LENIENT and NARROW, and for numbers in test_numbers_that_differ.
 """
 
 from __future__ import annotations
@@ -357,7 +357,8 @@ def test_strict_unless_coerced() -> None:
 
 
 def test_integral_numbers_are_integers_and_floats_stay_floats() -> None:
-    # JSON Schema 2020-12 validation 6.1.1: "integer" matches any number with a zero fractional part.
+    # JSON Schema 2020-12 validation 6.1.1: "integer" matches any number with a zero fractional
+    # part.
     def handler(a: int, b: list[int], c: dict[str, Any], d: Struct, e: float) -> None: ...
 
     arguments = argument_decoder(handler)
@@ -383,7 +384,9 @@ def test_of_a_member_that_comes_twice_the_last_counts_at_any_depth() -> None:
 
 
 def test_numbers_that_differ() -> None:
-    """Known differences to JSON Schema: integral numbers beyond 2**53 written as floats are refused."""
+    """Known differences to JSON Schema: integral numbers beyond 2**53 written as floats are
+    refused.
+    """
     assert taking(int).bind(b'{"x":9007199254740992.0}', None) == ((2**53,), {})
     assert problems(taking(int), b'{"x":1e16}') == [("x", "expected int, got float")]
     assert taking(int).bind(b'{"x":1%s}' % (b"0" * 30), None) == ((10**30,), {})
@@ -441,7 +444,8 @@ AGREEING: list[Any] = [
     Annotated[dict[str, Any], at.MaxLen(1)],
     Annotated[int | str | None, at.Ge(0)],
 ]
-# The schema promises less than we take: duplicates in a set, a Decimal as a number, pydantic's own conversions.
+# The schema promises less than we take: duplicates in a set, a Decimal as a number, pydantic's own
+# conversions.
 LENIENT: list[Any] = [
     set[int],
     frozenset[str],

@@ -59,7 +59,10 @@ def test_the_first_member_of_a_union_that_takes_a_value_has_it(
 
 def test_what_no_member_takes_is_told_once_for_each_reason() -> None:
     convert = decode_first_match([datetime.date, datetime.time, str, str], True)
-    said = "fits no member of the union: expected date, got int; or expected time, got int; or expected str, got int"
+    said = (
+        "fits no member of the union: expected date, got int; or expected time, got int; or "
+        "expected str, got int"
+    )
     assert refusal(convert, 7) == [said]
     assert refusal(decode_first_match([list[int], int], True), ["x"]) == [
         "fits no member of the union: [0]: expected int, got str; or expected int, got array"

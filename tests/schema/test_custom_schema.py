@@ -1,6 +1,9 @@
-"""schema_checks.py: which hand-written schemas are refused, with what words, and how much work the others can cause.
+"""schema_checks.py: which hand-written schemas are refused, with what words, and how much work the
+others can cause.
 
-Which references resolve is taken from `jsonschema`'s `referencing`, another implementation; extents are counted by hand."""
+Which references resolve is taken from `jsonschema`'s `referencing`, another implementation; extents
+are counted by hand.
+"""
 
 from __future__ import annotations
 
@@ -344,7 +347,9 @@ def test_definitions_that_nobody_refers_to_cost_nothing() -> None:
 
 @pytest.mark.parametrize("seed", range(200))
 def test_loops_are_found_in_any_graph(seed: int) -> None:
-    """Against reachability worked out step by step: a loop at one value is a node that reaches itself by references alone."""
+    """Against reachability worked out step by step: a loop at one value is a node that reaches
+    itself by references alone.
+    """
     dice = random.Random(seed)
     size = dice.randrange(1, 8)
     leads = {n: [dice.randrange(size) for _ in range(dice.randrange(3))] for n in range(size)}

@@ -58,7 +58,8 @@ def test_google_style() -> None:
         "Fetches rows from a Smalltable.\n\nRetrieves rows pertaining to the given keys.",
         {
             "table_handle": "An open smalltable.Table instance.",
-            "keys": "A sequence of strings representing the key: each one. Keys will be UTF-8 encoded.",
+            "keys": "A sequence of strings representing the key: each "
+            "one. Keys will be UTF-8 encoded.",
             "require_all_keys": "If True only rows with values set for all keys will be returned.",
             "args": "The rest.",
             "a": "Both.",

@@ -1,7 +1,8 @@
-"""schema/elicitation_form.py: forms that fit the official schema, of classes and of schemas written by hand.
+"""schema/elicitation_form.py: forms that fit the official schema, of classes and of schemas written
+by hand.
 
-The shapes: `ElicitRequestFormParams` of the 2026-07-28 schema, with `PrimitiveSchemaDefinition` closed by hand (its members
-are told apart by what they may hold; REQUIREMENTS EL-5).
+The shapes: `ElicitRequestFormParams` of the 2026-07-28 schema, with `PrimitiveSchemaDefinition`
+closed by hand (its members are told apart by what they may hold; REQUIREMENTS EL-5).
 """
 
 from __future__ import annotations
@@ -222,7 +223,9 @@ def test_what_is_no_class_with_fields_is_refused(form: Any) -> None:
     "shape", [lambda name: {"type": "object", "properties": {name: {"type": "string"}}}, None]
 )
 def test_secrets_are_not_asked_for_in_a_form(name: str, shape: Callable[[str], Any] | None) -> None:
-    """2026-07-28 client/elicitation: "Servers MUST NOT use form mode elicitation to request sensitive information"."""
+    """2026-07-28 client/elicitation: "Servers MUST NOT use form mode elicitation to request
+    sensitive information".
+    """
     form = shape(name) if shape else dataclass(type("Form", (), {"__annotations__": {name: str}}))
     with pytest.raises(RegistrationError, match="must not ask for a secret"):
         form_of(form)

@@ -1,5 +1,7 @@
-"""patterns.py: which patterns Python's `re` matches in linear time. That those taken are linear is counted by a matcher of our own
-below, which backtracks as `re` does; those known for having brought down servers must be refused."""
+"""patterns.py: which patterns Python's `re` matches in linear time. That those taken are linear is
+counted by a matcher of our own below, which backtracks as `re` does; those known for having brought
+down servers must be refused.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,8 @@ LINEAR = [
         "^(ab|cd)+$",
     ),
 ]
-SLOW = [  # the first four are of published incidents and the OWASP page on ReDoS; the others their neighbours
+# the first four are of published incidents and the OWASP page on ReDoS; the others their neighbours
+SLOW = [
     *(
         "^(a+)+$",
         "^([a-zA-Z]+)*$",
@@ -210,7 +213,9 @@ Program = list[tuple[str, Any, Any]]
 
 
 def compiled(pattern: str) -> Program:
-    """Instructions for the subset that `patterns` below makes: Thompson's construction, tried depth first as `re` does."""
+    """Instructions for the subset that `patterns` below makes: Thompson's construction, tried depth
+    first as `re` does.
+    """
     at = 0
 
     def alternatives() -> Program:
@@ -312,7 +317,9 @@ def test_the_matcher_of_this_file_finds_slow_what_is_slow() -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_no_text_makes_a_taken_pattern_slow(seed: int) -> None:
-    """30 KB of text at 4 tries for a character is a tenth of a second; these short patterns have no more than about 12."""
+    """30 KB of text at 4 tries for a character is a tenth of a second; these short patterns have no
+    more than about 12.
+    """
     dice = random.Random(seed)
     taken = 0
     while taken < 12:

@@ -1,5 +1,7 @@
-"""results.py: what is promised, and what a value becomes. JSON texts are written out by hand; every published schema is
-checked against the 2020-12 meta-schema, and every structured value against its schema, by `jsonschema`."""
+"""results.py: what is promised, and what a value becomes. JSON texts are written out by hand; every
+published schema is checked against the 2020-12 meta-schema, and every structured value against its
+schema, by `jsonschema`.
+"""
 
 from __future__ import annotations
 
@@ -137,7 +139,9 @@ def texts(result: CallToolResult) -> list[str]:
 
 
 def written(returns: ResultShaper, value: object) -> str:
-    """The structured value as text, after checking that the text block and the schema agree with it."""
+    """The structured value as text, after checking that the text block and the schema agree with
+    it.
+    """
     result = returns.shape(value)
     assert type(result.structured_content) is Raw
     text = bytes(result.structured_content).decode()
@@ -447,7 +451,10 @@ def test_nan_and_infinity_are_refused_wherever_they_are() -> None:
         (Point(1, math.inf), " at [1]"),
         (Model(a=1, b=NAN), " at bee"),
     ):
-        expected = f"the result holds NaN or infinity{where}, which JSON cannot: return None or a str for it"
+        expected = (
+            f"the result holds NaN or infinity{where}, which JSON cannot: return None or a str "
+            f"for it"
+        )
         assert refusal(anything(), value) == expected
     for annotation, value in (
         (float, NAN),
@@ -461,7 +468,10 @@ def test_nan_and_infinity_are_refused_wherever_they_are() -> None:
 
 def test_bytes_are_refused_with_what_to_return() -> None:
     for value in (b"x", bytearray(b"x"), memoryview(b"x")):
-        expected = f"the result is {type(value).__name__}: return concertino.blob(...) or concertino.image(...) with it"
+        expected = (
+            f"the result is {type(value).__name__}: return concertino.blob(...) or "
+            f"concertino.image(...) with it"
+        )
         assert refusal(returning(bytes), value) == expected
         assert refusal(anything(), value) == expected
 
@@ -496,7 +506,8 @@ def test_what_has_no_json_form_is_refused() -> None:
     for key in ((1, 2), frozenset({1}), True, None):
         kind = type(key).__name__
         assert refusal(anything(), {key: 3}) == (
-            f"the result cannot be written as JSON: {kind} cannot be a key of a JSON object; make it a str"
+            f"the result cannot be written as JSON: {kind} cannot be a key of a JSON object; "
+            f"make it a str"
         )
 
 
@@ -562,7 +573,9 @@ _json = st.recursive(
 @settings(derandomize=True, database=None, deadline=None)
 @given(_json)
 def test_any_json_value_is_carried_exactly_or_refused(value: Any) -> None:
-    """Against the standard library's json: what it writes without NaN comes out equal, the rest is refused."""
+    """Against the standard library's json: what it writes without NaN comes out equal, the rest is
+    refused.
+    """
     try:
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except ValueError:  # NaN, a lone surrogate
@@ -577,7 +590,9 @@ def test_any_json_value_is_carried_exactly_or_refused(value: Any) -> None:
 
 
 def by_hand(handler: Callable[..., Any] = lambda: None) -> tuple[ResultShaper, list[bytes]]:
-    """The results of a handler whose schema allows everything but the JSON text `5`, and what was checked."""
+    """The results of a handler whose schema allows everything but the JSON text `5`, and what was
+    checked.
+    """
     checked: list[bytes] = []
 
     def conform(raw: Raw | bytes) -> None:
@@ -686,7 +701,8 @@ def test_content_that_was_yielded_stays_content() -> None:
 def test_a_generator_is_annotated_by_what_it_yields() -> None:
     with pytest.raises(
         RegistrationError,
-        match=r"annotate a generator with the type that it yields, as in `-> AsyncIterator\[str\]`; got",
+        match="annotate a generator with the type that it yields, as in "
+        r"`-> AsyncIterator\[str\]`; got",
     ):
         yielding(int)
     assert not is_generator(lambda: None)

@@ -1,4 +1,7 @@
-"""signature.py. Expected values by hand; inspect.signature as a second opinion on order and names."""
+"""signature.py.
+
+Expected values by hand; inspect.signature as a second opinion on order and names.
+"""
 
 from __future__ import annotations
 
@@ -167,7 +170,8 @@ def test_what_cannot_be_resolved_is_named() -> None:
     with pytest.raises(RegistrationError) as caught:
         read_signature(handler)
     assert str(caught.value) == (
-        "handler(): the annotation 'Absent' of 'b' cannot be resolved (name 'Absent' is not defined); "
+        "handler(): the annotation 'Absent' of 'b' cannot be resolved (name 'Absent' is not "
+        "defined); "
         "import or define the name at module level, outside `if TYPE_CHECKING`"
     )
     with pytest.raises(RegistrationError, match="of 'return' cannot be resolved"):

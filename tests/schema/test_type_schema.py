@@ -1,5 +1,7 @@
-"""schema.py: what a type becomes. Schemas are written out by hand after JSON Schema 2020-12; every one is checked
-against its meta-schema by `jsonschema`. Whether schema and decoder agree is test_arguments.py's."""
+"""schema.py: what a type becomes. Schemas are written out by hand after JSON Schema 2020-12; every
+one is checked against its meta-schema by `jsonschema`. Whether schema and decoder agree is
+test_arguments.py's.
+"""
 
 # ruff: noqa: UP035 # the old names in typing are still written
 
@@ -419,7 +421,8 @@ def test_an_integer_union_member_takes_text_when_coerced() -> None:
             pathlib.Path | int,
             "null",
             [
-                "fits no member of the union: expected a path as str, got NoneType; or expected int, got null"
+                "fits no member of the union: expected a path as str, got NoneType; or "
+                "expected int, got null"
             ],
         ),
         (

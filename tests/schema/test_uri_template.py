@@ -418,7 +418,9 @@ def test_a_uri_of_any_length_is_answered():
 
 
 def test_the_work_grows_with_the_uri_and_not_with_the_ways_to_cut_it():
-    """Steps are counted, not time: a backtracking matcher needs more than 10**12 for the longest."""
+    """Steps are counted, not time: a backtracking matcher needs more than 10**12 for the
+    longest.
+    """
     import sys
 
     template = UriTemplate("{+a}{+b}{+c}{+d}{+e}x")

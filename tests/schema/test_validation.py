@@ -1,4 +1,6 @@
-"""schema_problems.py: whether a value fits is what another implementation says; how it does not, is named within bounds."""
+"""schema_problems.py: whether a value fits is what another implementation says; how it does not, is
+named within bounds.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""docs/images/demo.svg shows what `concertino demo` prints today; scripts/record_demo.py draws it."""
+"""docs/images/demo.svg shows what `concertino demo` prints today; scripts/record_demo.py
+draws it.
+"""
 
 from __future__ import annotations
 

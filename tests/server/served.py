@@ -1,4 +1,6 @@
-"""A Server with a client of one revision, over a memory pair; every line is validated against the schemas of its revision."""
+"""A Server with a client of one revision, over a memory pair; every line is validated against the
+schemas of its revision.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ META = {
 
 
 class Served:
-    """heard: notifications, in order, as (method, params). opened: the answer to initialize, or to server/discover."""
+    """heard: notifications, in order, as (method, params). opened: the answer to initialize, or to
+    server/discover.
+    """
 
     def __init__(self, server: Server, version: str = "2025-11-25") -> None:
         self._host = Host(server)

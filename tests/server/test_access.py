@@ -134,11 +134,14 @@ async def test_clients_see_the_tags_where_their_revision_has_a_place_for_them(ve
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tags": "admin"}, "tags: expected texts of 1 to 128 characters, as in {'admin'}, got 'admin'; write {'admin'}"),
+        ({"tags": "admin"},
+         "tags: expected texts of 1 to 128 characters, as in {'admin'}, got 'admin'; write "
+         "{'admin'}"),
         ({"tags": {1}}, "tags: expected texts of 1 to 128 characters, as in {'admin'}, got {1}"),
         ({"tags": [""]}, "tags: expected texts of 1 to 128 characters, as in {'admin'}, got ['']"),
         ({"tags": 5}, "tags: expected texts of 1 to 128 characters, as in {'admin'}, got 5"),
-        ({"visible": True}, "visible: expected a function of a Context, as in visible=lambda context: ..., got True"),
+        ({"visible": True},
+         "visible: expected a function of a Context, as in visible=lambda context: ..., got True"),
     ],
 )  # fmt: skip
 def test_options_that_do_not_fit_are_refused_by_name(options: Any, message: str) -> None:
@@ -261,11 +264,16 @@ def test_functions_that_get_lifespan_values_and_long_operations_select_too() -> 
 @pytest.mark.parametrize(
     ("arguments", "tags", "error", "message"),
     [
-        (("eraze",), (), LookupError, "disable: no tool, prompt or resource is registered as 'eraze'; did you mean 'erase'?"),
-        ((len,), (), LookupError, "disable: expected a name or a registered function, got <built-in function len>"),
-        (("status", "nothing like it"), (), LookupError, "disable: no tool, prompt or resource is registered as 'nothing like it'"),
+        (("eraze",), (), LookupError, "disable: no tool, prompt or resource is registered as "
+         "'eraze'; did you mean 'erase'?"),
+        ((len,), (), LookupError, "disable: expected a name or a registered function, "
+         "got <built-in function len>"),
+        (("status", "nothing like it"), (), LookupError, "disable: no tool, prompt or resource is "
+         "registered as 'nothing like it'"),
         ((), (), ValueError, "disable: expected names, functions, or tags={...}"),
-        ((), "admin", ValueError, "disable: tags: expected texts of 1 to 128 characters, as in {'admin'}, got 'admin'; write {'admin'}"),
+        ((), "admin", ValueError,
+         "disable: tags: expected texts of 1 to 128 characters, as in {'admin'}, got 'admin'; "
+         "write {'admin'}"),
     ],
 )  # fmt: skip
 def test_a_selection_that_does_not_fit_changes_nothing(
@@ -454,7 +462,8 @@ async def test_two_clients_of_one_socket_see_and_use_different_things(tmp_path: 
     path = str(tmp_path / "s")
     async with Host(server) as host:
         with serve_connections(host, listen_unix(path)):
-            async with client_of(f"unix:{path}", "ann") as ann, client_of(f"unix:{path}", "bob") as bob:  # fmt: skip
+            async with client_of(f"unix:{path}", "ann") as ann, client_of(f"unix:{path}",
+                "bob") as bob:  # fmt: skip
                 views = await asyncio.gather(*(seen(each) for each in (ann, bob) * 10))
                 assert views == [ALL, REST] * 10
                 for method, params, message in USES.values():
@@ -579,9 +588,11 @@ async def test_a_list_goes_on_where_it_was_when_items_are_disabled_in_between() 
     ("visible", "logged"),
     [
         (lambda context: 1 / 0, "tool 'f' is hidden: its `visible` failed"),
-        (lambda context: None, "tool 'f' is hidden: its `visible` returned NoneType instead of bool"),
+        (lambda context: None, "tool 'f' is hidden: its `visible` returned "
+         "NoneType instead of bool"),
         (lambda context: 1, "tool 'f' is hidden: its `visible` returned int instead of bool"),
-        (lambda context: asyncio.sleep(0), "tool 'f' is hidden: its `visible` returned coroutine instead of bool"),
+        (lambda context: asyncio.sleep(0), "tool 'f' is hidden: its `visible` returned "
+         "coroutine instead of bool"),
         (lambda: True, "tool 'f' is hidden: its `visible` failed"),
     ],
 )  # fmt: skip

@@ -1,4 +1,7 @@
-"""server/registry.py: pages and cursors, of a catalogue alone and of every list of a server. REQUIREMENTS PG-1..5, CH-2, TO-4."""
+"""server/registry.py: pages and cursors, of a catalogue alone and of every list of a server.
+
+REQUIREMENTS PG-1..5, CH-2, TO-4.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""server/content.py: pictures, sound and bytes. First bytes are those of each format's own specification."""
+"""server/content.py: pictures, sound and bytes.
+
+First bytes are those of each format's own specification.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""server/contexts.py: in memory and in a file, its tools in both eras, and a model of it under hypothesis. The clock is a fake."""
+"""server/contexts.py: in memory and in a file, its tools in both eras, and a model of it under
+hypothesis. The clock is a fake.
+"""
 
 from __future__ import annotations
 
@@ -235,7 +237,8 @@ async def test_what_fails_half_way_is_not_kept(tmp_path: Path) -> None:
     handle = await store.set(None, "k", 1)
     with sqlite3.connect(tmp_path / "contexts.db") as other:
         other.execute(
-            "CREATE TRIGGER t BEFORE UPDATE OF bytes ON contexts BEGIN SELECT RAISE(ABORT, 'full'); END"
+            "CREATE TRIGGER t BEFORE UPDATE OF bytes ON contexts BEGIN SELECT RAISE(ABORT, "
+            "'full'); END"
         )
     other.close()
     assert await refused(store.set(handle, "other", 2)) == "CONTEXT_UNAVAILABLE"
@@ -309,7 +312,9 @@ STEPS = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(STEPS)
 def test_it_is_a_dict_of_dicts_with_a_time_limit_and_a_bound(steps: list[tuple[Any, ...]]) -> None:
-    """The model: handle -> (last use, values); at most three contexts, of two keys, for 60 seconds."""
+    """The model: handle -> (last use, values); at most three contexts, of two keys, for
+    60 seconds.
+    """
 
     async def run() -> None:
         clock = Clock()

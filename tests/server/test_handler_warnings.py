@@ -1,4 +1,6 @@
-"""server/handler_warnings.py: likely mistakes of a handler that are logged when it is registered."""
+"""server/handler_warnings.py: likely mistakes of a handler that are logged when it is
+registered.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""server/custom_tools.py: schemas written by hand, from registration to a call's answer. Whether a value fits is what `jsonschema`,
-another implementation, says; schemas must come out of a list as they went in."""
+"""server/custom_tools.py: schemas written by hand, from registration to a call's answer. Whether a
+value fits is what `jsonschema`, another implementation, says; schemas must come out of a list as
+they went in.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ MODERN = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientCapabilities": {},
 }
-BOUND = 5.0  # seconds that anything here may take: hundreds of times what it needs, and nothing to what has no bound
+# seconds that anything here may take: hundreds of times what it needs, and nothing to what has no
+# bound
+BOUND = 5.0
 
 
 @pytest.fixture(autouse=True)
@@ -255,7 +259,9 @@ def test_a_tree_is_checked_to_the_depth_that_json_may_have() -> None:
 
 
 def branching(leaf: object, depth: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A schema whose alternatives all contain it, and arguments of some depth: the errors of all alternatives are 3 ** depth."""
+    """A schema whose alternatives all contain it, and arguments of some depth: the errors of all
+    alternatives are 3 ** depth.
+    """
     node = {
         "oneOf": [
             *(

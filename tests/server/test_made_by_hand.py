@@ -1,4 +1,6 @@
-"""What handlers put together by hand and the schema forbids never leaves: the caller is told what does not fit, the author too."""
+"""What handlers put together by hand and the schema forbids never leaves: the caller is told what
+does not fit, the author too.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,8 @@ async def test_a_resource_that_does_not_fit_is_an_internal_error(version: str) -
         (ResourceContents("a:b", blob="zzz!"), "ResourceContents: blob: expected bytes, got str"),  # type: ignore[arg-type]
         (
             ReadResourceResult([]),
-            "ReadResourceResult: contents: expected at least one piece; return None for a resource that is not there",
+            "ReadResourceResult: contents: expected at least one piece; return None for a "
+            "resource that is not there",
         ),
         (
             ReadResourceResult([piece], ttl_ms=-5),

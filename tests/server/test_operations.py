@@ -1,7 +1,8 @@
-"""server/operations.py: tools that take long. The clock is a fake; what is awaited is an event, never a time.
+"""server/operations.py: tools that take long. The clock is a fake; what is awaited is an event,
+never a time.
 
-The shape of the first answer is that of the Orchestre system's protocol reference, "Async Operation Handling": status, message,
-estimatedTime; the handle is what 2026-07-28 calls explicit state.
+The shape of the first answer is that of the Orchestre system's protocol reference, "Async Operation
+Handling": status, message, estimatedTime; the handle is what 2026-07-28 calls explicit state.
 """
 
 from __future__ import annotations
@@ -461,9 +462,7 @@ class Shelf:
 
 
 @on_a_loop
-async def test_an_operation_calls_tools_after_its_call_was_answered_and_has_what_lives_as_long_as_the_server() -> (
-    None
-):
+async def test_an_operation_calls_tools_and_uses_the_lifespan_after_its_call_was_answered() -> None:
     server, go = Server("x"), asyncio.Event()
 
     @server.lifespan

@@ -1,4 +1,7 @@
-"""server/prompts.py and server/functions.py: what is offered, and what a prompt becomes. REQUIREMENTS A.15, A.16, B.5."""
+"""server/prompts.py and server/functions.py: what is offered, and what a prompt becomes.
+
+REQUIREMENTS A.15, A.16, B.5.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""server/resources.py and server/files.py: what is offered, listed and read. REQUIREMENTS A.14, A.19, B.5."""
+"""server/resources.py and server/files.py: what is offered, listed and read.
+
+REQUIREMENTS A.14, A.19, B.5.
+"""
 
 from __future__ import annotations
 
@@ -486,9 +489,7 @@ async def test_the_variables_of_a_template_become_the_arguments_of_its_function(
 
 
 @on_a_loop
-async def test_a_resource_of_its_own_comes_first_and_then_the_first_template_that_takes_the_values() -> (
-    None
-):
+async def test_a_resource_precedes_the_templates_and_the_first_matching_template_wins() -> None:
     server = Server("x")
     server.add_resource("a:{x}", lambda x: f"text {x}" if x != "none" else None)
     server.resource("b:{n}")(number)

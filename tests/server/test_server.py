@@ -301,7 +301,8 @@ def test_the_same_name_twice_is_refused_and_the_first_stays() -> None:
     server.add_tool(lambda: "first", name="f")
     with pytest.raises(
         RegistrationError,
-        match=r"a tool named 'f' is already registered \(test_server.py:\d+\); pass name=... or call remove_tool\('f'\) first",
+        match=r"a tool named 'f' is already registered \(test_server.py:\d+\); pass name=... or "
+        r"call remove_tool\('f'\) first",
     ):
         server.add_tool(lambda: "second", name="f")
     assert list(server._tools.entries) == ["f"]
@@ -399,7 +400,8 @@ def test_a_setting_of_a_server_that_clients_could_not_read_is_refused(
     assert str(refused.value).startswith(said)
 
 
-# 2026-07-28 basic/index, `_meta`: labels between dots, then a slash, then a name, which may be empty.
+# 2026-07-28 basic/index, `_meta`: labels between dots, then a slash, then a name, which may be
+# empty.
 KEYS = [
     "",
     "a",

@@ -1,7 +1,9 @@
-"""server/streaming.py: tools that are generators. What arrives is looked at from the client's side, in both eras.
+"""server/streaming.py: tools that are generators. What arrives is looked at from the client's side,
+in both eras.
 
-Expected shapes: 2026-07-28 basic/patterns/progress (a notification has the caller's token, and its progress grows), server/tools
-"Tool Result"; every line is validated against the schemas by `served`.
+Expected shapes: 2026-07-28 basic/patterns/progress (a notification has the caller's token, and its
+progress grows), server/tools "Tool Result"; every line is validated against the schemas by
+`served`.
 """
 
 from __future__ import annotations

@@ -126,9 +126,11 @@ SCENARIOS: Mapping[str, Callable[[], Setting]] = {
 
 # What the system may say, and says on some day.
 SYSTEM_CALLS: Mapping[str, Sequence[Any]] = {
-    "read": (InterruptedError(), BlockingIOError(), OSError(errno.EIO, "I/O error"), ConnectionResetError(), b""),
+    "read": (InterruptedError(), BlockingIOError(), OSError(errno.EIO, "I/O error"),
+             ConnectionResetError(), b""),
     "write": (
-        InterruptedError(), BlockingIOError(), BrokenPipeError(), OSError(errno.EIO, "I/O error"), OSError(errno.ENOSPC, "full"), 1,
+        InterruptedError(), BlockingIOError(), BrokenPipeError(), OSError(errno.EIO, "I/O error"),
+        OSError(errno.ENOSPC, "full"), 1,
     ),
     "open": (OSError(errno.ENOENT, "no /proc"), OSError(errno.EMFILE, "too many")),
     "close": (OSError(errno.EIO, "I/O error"), InterruptedError()),

@@ -3,7 +3,8 @@
 A Tap is put between the real connection and the real host; it changes nothing. The model behind it
 knows the protocol, not the code: which message must be answered by what (2025-11-25
 basic/lifecycle, 2026-07-28 basic/versioning, JSON-RPC 2.0, docs/architecture.md), that answers are
-given once, that nothing is said about a request after its answer or its cancel, that progress grows.
+given once, that nothing is said about a request after its answer or its cancel, that progress
+grows.
 
 Kinds of messages: call (goes to the workshop), ping, initialize, discover, level, unknown (method),
 badparams, badversion, nomethod (answered by the session), cancel, silent (never answered), garbage

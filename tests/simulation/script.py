@@ -172,8 +172,10 @@ def batch(elements: Sequence[Said]) -> Said:
 
 
 GARBAGE = (
-    b"{not json}", b"42", b'"x"', b"null", b"true", b"{}", b'{"jsonrpc":"2.0"}', b"\xff\xfe\x80", b'{"jsonrpc":"1.0","method":"x"}',
-    b'{"jsonrpc":"2.0","id":null,"method":"ping"}', b'{"jsonrpc":"2.0","id":{},"method":"ping"}', b"\x00", b"{", b"[1,2", b"}" * 40,
+    b"{not json}", b"42", b'"x"', b"null", b"true", b"{}", b'{"jsonrpc":"2.0"}', b"\xff\xfe\x80",
+    b'{"jsonrpc":"1.0","method":"x"}',
+    b'{"jsonrpc":"2.0","id":null,"method":"ping"}', b'{"jsonrpc":"2.0","id":{},"method":"ping"}',
+    b"\x00", b"{", b"[1,2", b"}" * 40,
     b'{"jsonrpc":"2.0","id":1.5,"method":"ping"}', b"[" * 50,
 )  # fmt: skip
 # Read as silence: broken responses, notifications that are wrong, blank lines that have a byte.
@@ -216,7 +218,8 @@ class _Writer:
         steps: list[tuple[Any, ...]] = []
         for _ in range(dice.pick((0, 0, 1, 1, 2, 4))):
             kind = dice.pick(
-                ("wait", "wait", "wait", "yield", "progress", "progress", "log", "awaited progress", "awaited log",
+                ("wait", "wait", "wait", "yield", "progress", "progress", "log",
+                 "awaited progress", "awaited log",
                  "posted progress", "posted log", "changed", "posted changed")
             )  # fmt: skip
             if kind == "wait":
@@ -246,9 +249,11 @@ class _Writer:
         end: tuple[Any, ...] = ("return", dice.pick((0, 0, 10, 300, 2000)))
         if dice.chance(0.2):
             end = dice.pick(
-                (("raise", ValueError), ("raise", SystemExit), ("raise", KeyError), ("rpc", 7), ("rpc", "odd"), ("rpc", 7, 30_000),
+                (("raise", ValueError), ("raise", SystemExit), ("raise", KeyError), ("rpc", 7),
+                    ("rpc", "odd"), ("rpc", 7, 30_000),
                  ("cancelled",),
-                 ("odd",), ("too much",), ("struct", 40), ("raise", MemoryError), ("cancel me",), ("lines",))
+                 ("odd",), ("too much",), ("struct", 40), ("raise", MemoryError), ("cancel me",),
+                     ("lines",))
             )  # fmt: skip
         how = dice.pick(("leave", "leave", "leave", "swallow", "linger"))
         return Plan(steps, end, how, dice.pick((0.0, 0.01, 0.3, 0.9)))
@@ -381,7 +386,9 @@ class _Writer:
         return script
 
     def disguised(self, item: Said) -> Said:
-        """The same, as some clients write it: CRLF, a byte order mark, spaces, blank lines before."""
+        """The same, as some clients write it: CRLF, a byte order mark, spaces, blank
+        lines before.
+        """
         if len(item.frame) > self.limit:
             item.kind = "overlong"
         roll = self.dice.fraction()

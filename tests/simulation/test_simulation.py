@@ -258,10 +258,14 @@ def _overlong_unanswered() -> Any:
 
 
 FAULTS: list[Fault] = [
-    _answered_twice, _left_in_the_table, _rest_of_a_short_write_lost, _never_resumed, _cancel_ignored,
-    _handler_not_told_of_a_cancel, _held_miscounted, _not_told_that_output_drained, _progress_after_the_result,
-    _progress_that_falls, _out_of_turn, _admitted_beyond_the_limit, _call_forgotten, _bytes_of_a_line_lost, _frames_run_together,
-    _end_of_input_cuts_off, _end_of_input_unnoticed, _not_closed, _flush_forgotten, _raised_in_a_callback, _overlong_unanswered,
+    _answered_twice, _left_in_the_table, _rest_of_a_short_write_lost, _never_resumed,
+    _cancel_ignored,
+    _handler_not_told_of_a_cancel, _held_miscounted, _not_told_that_output_drained,
+    _progress_after_the_result,
+    _progress_that_falls, _out_of_turn, _admitted_beyond_the_limit, _call_forgotten,
+    _bytes_of_a_line_lost, _frames_run_together,
+    _end_of_input_cuts_off, _end_of_input_unnoticed, _not_closed, _flush_forgotten,
+    _raised_in_a_callback, _overlong_unanswered,
 ]  # fmt: skip
 
 

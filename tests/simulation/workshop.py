@@ -40,7 +40,8 @@ class Workshop:
     """start_s: how long start() takes; fails: and that it then raises."""
 
     def __init__(
-        self, plans: dict[int, Plan], began: Callable[[Handler], None], elsewhere: Callable[[], Any], limit: int,
+        self, plans: dict[int, Plan], began: Callable[[Handler], None], elsewhere: Callable[[],
+            Any], limit: int,
         start_s: float, fails: bool, failed: Callable[[], None],
     ) -> None:  # fmt: skip
         self.handlers: dict[int, Handler] = {}

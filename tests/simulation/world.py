@@ -294,7 +294,8 @@ class World:
         self.elsewhere = 0  # the thread that the code believes to run in, if not this
         plans = {n: plan for script in setting.scripts for n, plan in script.plans.items()}
         self.workshop = Workshop(
-            plans, self._began, self._in_a_thread, setting.limits.max_message_bytes, setting.start_s, setting.start_fails,
+            plans, self._began, self._in_a_thread, setting.limits.max_message_bytes,
+            setting.start_s, setting.start_fails,
             self._start_failed,
         )  # fmt: skip
         self.lenient = False  # only what the loop is told, and what is left, is wrong

@@ -1,8 +1,10 @@
 """A real server process at the other end of real descriptors, for the tests in this folder.
 
-A `Process` spawns `sys.executable server.py` (or any command) and speaks to it in lines. Every wait is on an event (poll on its
-descriptors and its pidfd) with an upper bound; nothing sleeps. Everything that came on stdout is checked to be JSON-RPC when it is
-read and kept, so that `answers()` can be asked how often an id was answered. Only processes started here are ever killed, by pid.
+A `Process` spawns `sys.executable server.py` (or any command) and speaks to it in lines. Every wait
+is on an event (poll on its descriptors and its pidfd) with an upper bound; nothing sleeps.
+Everything that came on stdout is checked to be JSON-RPC when it is read and kept, so that
+`answers()` can be asked how often an id was answered. Only processes started here are ever killed,
+by pid.
 """
 
 from __future__ import annotations
@@ -98,9 +100,11 @@ def failure_of(answer: Mapping[str, Any]) -> str:
 
 
 class Process:
-    """A server under test. stdin, stdout, stderr: a descriptor for the child, or None for a pipe whose other end is here.
+    """A server under test. stdin, stdout, stderr: a descriptor for the child, or None for a pipe
+    whose other end is here.
 
-    reading, writing: our ends when stdin and stdout are descriptors made by the test (a socket, a terminal).
+    reading, writing: our ends when stdin and stdout are descriptors made by the test (a socket, a
+    terminal).
     """
 
     def __init__(
@@ -168,7 +172,9 @@ class Process:
     def pump(
         self, until: Callable[[], bool], within_s: float = DEADLINE_S, *, read: bool = True
     ) -> None:
-        """Take what comes on stdout and stderr until the condition holds; fail after within_s seconds."""
+        """Take what comes on stdout and stderr until the condition holds; fail after within_s
+        seconds.
+        """
         deadline = time.monotonic() + within_s
         while not until():
             left = deadline - time.monotonic()
@@ -273,7 +279,10 @@ class Process:
         return self.messages[self._next - 1]
 
     def answers(self, id: object) -> list[Any]:
-        """Every answer with this id so far, also those inside batches. Equal in type too: id 1 is not id 1.0."""
+        """Every answer with this id so far, also those inside batches.
+
+        Equal in type too: id 1 is not id 1.0.
+        """
         return self._answers.get((type(id), id), [])
 
     def forget(self) -> None:
@@ -375,7 +384,10 @@ def _refuse(constant: str) -> Any:
 
 
 def script(folder: Path, source: str, name: str = "server.py") -> str:
-    """A server file of a test's own. The source sees `server`, and what a server usually imports."""
+    """A server file of a test's own.
+
+    The source sees `server`, and what a server usually imports.
+    """
     path = folder / name
     path.write_text(f"{PREFACE}\n{source}\n")
     return str(path)
@@ -411,7 +423,9 @@ def put_down(pid: int) -> None:
 
 
 def until(condition: Callable[[], bool], within_s: float = DEADLINE_S) -> None:
-    """Wait for a state of another process that only /proc tells of, and no event: look again and again."""
+    """Wait for a state of another process that only /proc tells of, and no event: look again and
+    again.
+    """
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, f"not so after {within_s} s"
@@ -419,7 +433,9 @@ def until(condition: Callable[[], bool], within_s: float = DEADLINE_S) -> None:
 
 
 def watches_stdin(pid: int) -> bool:
-    """Whether an epoll of the process watches the reading end of a pipe: its stdin (/proc/PID/fdinfo)."""
+    """Whether an epoll of the process watches the reading end of a pipe: its stdin
+    (/proc/PID/fdinfo).
+    """
     descriptors = Path(f"/proc/{pid}/fd")
     for number in os.listdir(descriptors):
         if os.readlink(descriptors / number) == "anon_inode:[eventpoll]":

@@ -1,7 +1,7 @@
 """Bytes and framing over real pipes (RELIABILITY sections 1 and 2).
 
-The exhaustive parts run a Pipe over os.pipe in this process: one process for each split would take minutes. Their expected
-transcript is written out by hand.
+The exhaustive parts run a Pipe over os.pipe in this process: one process for each split would take
+minutes. Their expected transcript is written out by hand.
 """
 
 from __future__ import annotations
@@ -421,7 +421,9 @@ def told(line: bytes) -> tuple[Any, Any]:
 
 
 async def converse(host: Host, chunks: list[bytes]) -> bytes:
-    """Give these chunks to a connection, each in a read of its own, then the end of input; what came back."""
+    """Give these chunks to a connection, each in a read of its own, then the end of input; what
+    came back.
+    """
     there, ours = os.pipe()
     back, writing = os.pipe()
     link = host.attach(PipeConnection(there, writing, Limits()))
@@ -480,7 +482,9 @@ def test_a_dialogue_cut_off_at_every_byte_ends_without_a_lost_or_torn_answer() -
 
 
 def test_every_byte_of_a_request_replaced_leaves_the_next_one_served() -> None:
-    """Each position takes a quote, a bad byte, a newline and a NUL; whatever that means, the ping behind it is answered."""
+    """Each position takes a quote, a bad byte, a newline and a NUL; whatever that means, the ping
+    behind it is answered.
+    """
     good = frame(call(1, "echo", {"text": "é"}, modern=True))
 
     async def main() -> None:

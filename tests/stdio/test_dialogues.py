@@ -1,6 +1,7 @@
 """The same dialogue in every revision, with every way to start a server.
 
-Expected shapes are those of the revisions' own schemas and lifecycle pages (spec/schema, REQUIREMENTS A and B), written out.
+Expected shapes are those of the revisions' own schemas and lifecycle pages (spec/schema,
+REQUIREMENTS A and B), written out.
 """
 
 from __future__ import annotations
@@ -114,7 +115,9 @@ def modern_dialogue(process: Process) -> None:
 
 
 def without_extras(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Without what a schema may add and a client does not need: titles of properties, dialect, additionalProperties."""
+    """Without what a schema may add and a client does not need: titles of properties, dialect,
+    additionalProperties.
+    """
     for tool in tools:
         for name in ("inputSchema", "outputSchema"):
             for extra in ("$schema", "additionalProperties", "title"):

@@ -1,4 +1,6 @@
-"""How a server ends: end of input, signals, a client that is gone, an orphan (RELIABILITY section 7, DESIGN decision 9)."""
+"""How a server ends: end of input, signals, a client that is gone, an orphan (RELIABILITY section
+7, DESIGN decision 9).
+"""
 
 from __future__ import annotations
 
@@ -415,7 +417,8 @@ async def fork() -> int:
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.write(writing, b"!")  # a signal that comes before Python is ready in the child would be lost
+        # A signal that comes before Python is ready in the child would be lost.
+        os.write(writing, b"!")
         time.sleep(10)
         os._exit(3)
     os.read(reading, 1)
@@ -465,11 +468,14 @@ def test_a_client_that_closes_stdout_with_output_held_ends_the_server() -> None:
 
 
 def spawner(folder: Path, body: str) -> str:
-    """A client in a process of its own, that can be killed: it starts the toolbox and says its pid."""
+    """A client in a process of its own, that can be killed: it starts the toolbox and
+    says its pid.
+    """
     path = folder / "client.py"
     path.write_text(f"""
 import subprocess, sys, time
-server = subprocess.Popen([sys.executable, {TOOLBOX!r}], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+PIPE = subprocess.PIPE
+server = subprocess.Popen([sys.executable, {TOOLBOX!r}], stdin=PIPE, stdout=PIPE)
 server.stdin.write({frame(INITIALIZE)!r}); server.stdin.flush()
 server.stdout.readline()
 {body}
@@ -527,7 +533,9 @@ if __name__ == "__main__":
 def test_the_workers_of_a_process_pool_end_with_the_server(
     method: str, seconds: float, tmp_path: Path
 ) -> None:
-    """The interpreter's own shutdown would tell them; the process leaves without it, and they would wait for work for ever."""
+    """The interpreter's own shutdown would tell them; the process leaves without it, and they would
+    wait for work for ever.
+    """
     with Process([script(tmp_path, POOL)]) as process:
         process.initialize()
         worker = int(text_of(process.ask(call(1, "work", {"method": method, "seconds": seconds}))))
@@ -618,7 +626,9 @@ def test_twenty_starts_and_stops_leave_nothing_behind() -> None:
 
 @pytest.mark.requirement("SH-2")
 def test_exit_is_quick_when_nothing_is_under_way() -> None:
-    """The normal close of a client must not cost it a wait: below 50 ms promised, ten times that allowed on a busy machine."""
+    """The normal close of a client must not cost it a wait: below 50 ms promised, ten times that
+    allowed on a busy machine.
+    """
     with Process() as process:
         process.initialize()
         before = time.monotonic()

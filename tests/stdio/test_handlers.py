@@ -61,7 +61,8 @@ def test_whatever_a_handler_raises_is_a_result_and_the_next_call_is_served(tool:
         assert "RecursionError" in failure_of(
             process.ask(call("deep", tool, {"kind": "RecursionError"}))
         )
-        # StopIteration cannot leave a coroutine, nor enter a future: Python makes a RuntimeError of it.
+        # StopIteration cannot leave a coroutine, nor enter a future: Python makes a RuntimeError of
+        # it.
         assert failure_of(process.ask(call("stop", tool, {"kind": "StopIteration"}))).startswith(
             ("RuntimeError", "StopIteration")
         )
@@ -629,7 +630,8 @@ def test_10_000_calls_at_once_are_each_answered_or_told_that_the_server_is_busy(
         assert len(busy) == 10_000 - 1024 - 4096
         assert busy[0]["error"]["data"]["maxWaiting"] == 4096
         told = {message["id"] for message in busy}
-        # All places are taken: what is cancelled gives its place to the next in order, and the queue takes two more.
+        # All places are taken: what is cancelled gives its place to the next in order, and the
+        # queue takes two more.
         process.send(cancel(1000), cancel(1001))
         process.ask(request("ping 1", "ping"))
         process.send(call("a", "open_gate", {"name": "g0"}), call("b", "open_gate", {"name": "g1"}))
@@ -660,7 +662,9 @@ def test_10_000_quick_calls_at_once_are_all_answered() -> None:
 
 
 def test_the_messages_of_calls_that_waited_are_not_kept(tmp_path: Path) -> None:
-    """Until the garbage collector comes, which may be after hundreds of calls: 12 times 8 MB, one after the other."""
+    """Until the garbage collector comes, which may be after hundreds of calls: 12 times 8 MB, one
+    after the other.
+    """
     source = """
 @server.tool
 async def size(text: str) -> int:

@@ -1,4 +1,6 @@
-"""Every kind of descriptor that can stand at 0, 1 and 2, and clients that read slowly or not at all (RELIABILITY 1 and 7)."""
+"""Every kind of descriptor that can stand at 0, 1 and 2, and clients that read slowly or not at all
+(RELIABILITY 1 and 7).
+"""
 
 from __future__ import annotations
 
@@ -396,7 +398,9 @@ def test_uvloop_serves_every_kind_of_stdin(kind: str, tmp_path: Path) -> None:
 
 
 def held(process: Process) -> None:
-    """Ask for 20 MB of answers and read none of them, until the server has stopped to read its stdin."""
+    """Ask for 20 MB of answers and read none of them, until the server has stopped to read its
+    stdin.
+    """
     lines = [frame(call(n, "big", {"count": 100_000})) for n in range(1, 201)]
     rest = memoryview(b"".join(lines))
     while rest:

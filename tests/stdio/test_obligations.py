@@ -1,4 +1,6 @@
-"""What the specification asks of a server and no other test here shows; against a real process. requirements.py names each."""
+"""What the specification asks of a server and no other test here shows; against a real process.
+requirements.py names each.
+"""
 
 from __future__ import annotations
 

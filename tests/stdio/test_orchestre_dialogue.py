@@ -1,7 +1,8 @@
-"""examples/orchestre over a real process: the dialogue of its source document (MCP Protocol Reference), message by message.
+"""examples/orchestre over a real process: the dialogue of its source document (MCP Protocol
+Reference), message by message.
 
-What is sent is that document's, with its ids; what must come is what it shows, where it shows it. Its "..." and comments stand for
-what is checked by tests/examples.
+What is sent is that document's, with its ids; what must come is what it shows, where it shows it.
+Its "..." and comments stand for what is checked by tests/examples.
 """
 
 from __future__ import annotations
@@ -111,7 +112,8 @@ def test_the_document_s_messages_get_the_document_s_answers(
         "risks",
         "phases",
     } <= set(analysis)
-    # "Tool Invocation", "Tool Response"; the first time with what its comment leaves out, the second with it.
+    # "Tool Invocation", "Tool Response"; the first time with what its comment leaves out, the
+    # second with it.
     for given in ({}, analysis):
         answer = ask(
             orchestre,
@@ -256,7 +258,9 @@ def test_secrets_do_not_leave_and_what_only_looks_like_one_stays_whole(tmp_path:
 
 
 def test_debugging_prints_each_message_on_stderr(tmp_path: Path) -> None:
-    """ "Log Message Flow": [MCP] <- and [MCP] ->, for any ORCHESTRE_DEBUG but 0, false and empty."""
+    """ "Log Message Flow": [MCP] <- and [MCP] ->, for any ORCHESTRE_DEBUG but 0, false
+    and empty.
+    """
     for setting, shown in (
         ("true", True),
         ("yes", True),

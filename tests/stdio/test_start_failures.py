@@ -1,4 +1,6 @@
-"""A server that cannot start says so in the protocol: to any first request, in both eras, however it is started."""
+"""A server that cannot start says so in the protocol: to any first request, in both eras, however
+it is started.
+"""
 
 from __future__ import annotations
 
@@ -119,7 +121,10 @@ OPENERS = {
 
 
 def answer_of(process: Process, opener: Mapping[str, Any]) -> dict[str, Any]:
-    """The error that the opener gets. The process must then end with 1, without waiting for the end of its input."""
+    """The error that the opener gets.
+
+    The process must then end with 1, without waiting for the end of its input.
+    """
     process.send(opener)
     process.pump(lambda: bool(process.messages))
     [answer] = process.messages

@@ -1,4 +1,6 @@
-"""What is said on stderr, exit codes, and that nobody has to read it (RELIABILITY section 7, DESIGN decisions 8 and 9)."""
+"""What is said on stderr, exit codes, and that nobody has to read it (RELIABILITY section 7, DESIGN
+decisions 8 and 9).
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ LINE = re.compile(
 
 
 def lines(process: Process) -> list[tuple[str, str, str]]:
-    """(level, component, text) of every log line; fails on a line that is none (a traceback's lines are indented)."""
+    """(level, component, text) of every log line; fails on a line that is none (a traceback's lines
+    are indented).
+    """
     found = []
     for line in process.stderr.splitlines():
         match = LINE.fullmatch(line)
@@ -340,7 +344,10 @@ def test_a_start_that_wants_to_exit_is_one_line_and_exit_code_1(
 
 @pytest.mark.parametrize("kind", ["RuntimeError", "SystemExit"])
 def test_an_offer_that_fails_is_one_line_and_exit_code_1(kind: str, tmp_path: Path) -> None:
-    source = f"class Failing(Server):\n    def features(self):\n        raise {kind}('no')\nserver = Failing('failing')\n"
+    source = (
+        f"class Failing(Server):\n    def features(self):\n        raise {kind}('no')\n"
+        f"server = Failing('failing')\n"
+    )
     with Process([script(tmp_path, source + RUN)]) as process:
         assert process.wait() == 1
         process.pump(lambda: process.eof)
@@ -508,7 +515,10 @@ def test_a_secret_of_the_environment_or_an_argument_appears_nowhere(level: str, 
 
 
 def test_a_field_is_not_shown_in_the_text_twin_of_a_result(tmp_path: Path) -> None:
-    source = "@server.tool\nasync def login(password: str) -> dict[str, str]:\n    return {'password': password}\n"
+    source = (
+        "@server.tool\nasync def login(password: str) -> dict[str, str]:\n"
+        "    return {'password': password}\n"
+    )
     env = {"CONCERTINO_TRACE": "1", "LOG_LEVEL": "debug"}
     with Process([script(tmp_path, source + RUN)], env=env) as process:
         process.initialize()

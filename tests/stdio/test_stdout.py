@@ -1,6 +1,8 @@
-"""Nothing but JSON-RPC reaches stdout, and nothing but the protocol reads stdin (RELIABILITY section 5, DESIGN decision 4).
+"""Nothing but JSON-RPC reaches stdout, and nothing but the protocol reads stdin (RELIABILITY
+section 5, DESIGN decision 4).
 
-The harness fails on any line of stdout that is no JSON-RPC; what a test looks at is where the rest went.
+The harness fails on any line of stdout that is no JSON-RPC; what a test looks at is where the rest
+went.
 """
 
 from __future__ import annotations
@@ -126,7 +128,10 @@ async def put() -> str:
 
 @pytest.mark.requirement("FR-4")
 def test_what_c_stdio_still_holds_at_exit_does_not_reach_the_wire() -> None:
-    """The gap: it reaches nobody. The process leaves by os._exit, which does not flush C's buffers (DESIGN decision 6)."""
+    """The gap: it reaches nobody.
+
+    The process leaves by os._exit, which does not flush C's buffers (DESIGN decision 6).
+    """
     with Process() as process:
         process.initialize()
         assert (
@@ -205,8 +210,9 @@ def test_children_inherit_no_descriptor_of_the_protocol(tmp_path: Path) -> None:
 @server.tool
 async def look() -> str:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", "import os; print([os.readlink(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd') "
-        "if os.path.exists(f'/proc/self/fd/{n}')])", stdout=asyncio.subprocess.PIPE, close_fds=False)
+        sys.executable, "-c", "import os; print([os.readlink(f'/proc/self/fd/{n}') "
+        "for n in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{n}')])",
+        stdout=asyncio.subprocess.PIPE, close_fds=False)
     return (await process.communicate())[0].decode()
 """
     with Process([script(tmp_path, source + RUN)]) as process:

@@ -1,4 +1,6 @@
-"""The server most tests of this folder speak to: one tool for each thing that can happen in a tool."""
+"""The server most tests of this folder speak to: one tool for each thing that can happen
+in a tool.
+"""
 
 from __future__ import annotations
 

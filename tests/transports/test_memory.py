@@ -1,4 +1,6 @@
-"""transports/memory.py and transports/trace.py: two ends in one process, and a Connection around another."""
+"""transports/memory.py and transports/trace.py: two ends in one process, and a Connection around
+another.
+"""
 
 from __future__ import annotations
 
@@ -233,7 +235,9 @@ async def test_a_trace_forwards_what_a_receiver_is_told() -> None:
 
 @on_a_loop
 async def test_a_pair_carries_a_host_that_pauses_and_drains() -> None:
-    """Held output above the high-water mark stops admission on a memory connection too, and lets go again."""
+    """Held output above the high-water mark stops admission on a memory connection too, and lets go
+    again.
+    """
     server = Server("big")
 
     @server.tool

@@ -1,6 +1,8 @@
-"""transports/pipe.py: frames over descriptors, with writes and reads that fail, fall short or must wait.
+"""transports/pipe.py: frames over descriptors, with writes and reads that fail, fall short or must
+wait.
 
-os.write and os.read are replaced where a system does not do such things on demand; what goes out is compared byte by byte.
+os.write and os.read are replaced where a system does not do such things on demand; what goes out is
+compared byte by byte.
 """
 
 from __future__ import annotations
@@ -110,7 +112,9 @@ class Writes:
 def test_what_was_queued_meanwhile_leaves_too_however_many_writes_the_rest_took(
     length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Found by tests/simulation, seed 6310: the rest ended with the last write of a turn, and the queue was forgotten."""
+    """Found by tests/simulation, seed 6310: the rest ended with the last write of a turn, and the
+    queue was forgotten.
+    """
 
     async def main() -> None:
         ends = Ends()

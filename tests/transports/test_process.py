@@ -163,7 +163,8 @@ async def test_a_child_that_closes_stdin_but_lives_is_over_at_once_and_stopped()
         ("import sys; print('up', flush=True); sys.stdin.read()", 0),
         ("import time; print('up', flush=True); time.sleep(60)", -signal.SIGTERM),
         (
-            "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)",
+            "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); "
+            "time.sleep(60)",
             -signal.SIGKILL,
         ),
         (
@@ -184,7 +185,10 @@ async def test_the_ladder_goes_only_as_far_as_it_must(code: str, status: int) ->
 @on_a_loop
 async def test_everything_that_a_wrapper_started_is_gone() -> None:
     # One write each: print() unbuffered makes two, and the two processes' would mix.
-    stubborn = "import os, time, signal; signal.signal(15, signal.SIG_IGN); os.write(1, b'up\\n'); time.sleep(60)"
+    stubborn = (
+        "import os, time, signal; signal.signal(15, signal.SIG_IGN); os.write(1, b'up\\n'); "
+        "time.sleep(60)"
+    )
     sleeper = f'{sys.executable} -c "{stubborn}"'
     child = spawn(["sh", "-c", f"{sleeper} & {sleeper} & wait"], ladder=QUICK)
     ear = Ear()
@@ -199,7 +203,8 @@ async def test_everything_that_a_wrapper_started_is_gone() -> None:
 async def test_what_a_child_left_behind_when_it_ended_is_gone_too() -> None:
     code = (
         "import subprocess, sys\n"
-        "subprocess.Popen([sys.executable, '-c', 'import time; print(1, flush=True); time.sleep(60)'], stdin=subprocess.DEVNULL)"
+        "subprocess.Popen([sys.executable, '-c', 'import time; print(1, flush=True); "
+        "time.sleep(60)'], stdin=subprocess.DEVNULL)"
     )
     async with started(code, ladder=QUICK) as (child, ear):
         await ear.until(lambda: ear.lines and ear.over)
@@ -239,7 +244,8 @@ async def test_what_left_the_group_is_found_and_ended(
 ) -> None:
     ready = tmp_path / "ready"
     code = (
-        f"import os, subprocess, sys, time\none = {SLEEP.format(command=command, options=options)}\n"
+        f"import os, subprocess, sys, time\n"
+        f"one = {SLEEP.format(command=command, options=options)}\n"
         "while 'Popen' in sys.argv[2] and not os.path.exists(sys.argv[1]): time.sleep(0.001)\n"
         "print(one.pid, flush=True)\nsys.stdin.read()"
     )
@@ -262,7 +268,8 @@ async def test_what_left_the_group_of_a_child_that_crashed_is_killed_at_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     code = (
-        "import os, subprocess, sys\none = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        "import os, subprocess, sys\n"
+        "one = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
         "print(one.pid, flush=True)\nos._exit(7)"
     )
     async with started(code, ladder=PATIENT) as (_, ear):
@@ -471,7 +478,10 @@ async def test_closing_goes_on_when_the_caller_is_cancelled_and_may_be_asked_for
 
 @on_a_loop
 async def test_output_that_nobody_reads_does_not_hold_up_the_end() -> None:
-    code = "import sys\nsys.stdin.readline()\nsys.stdout.write('x' * 1_000_000 + '\\n')\nsys.stdin.read()"
+    code = (
+        "import sys\nsys.stdin.readline()\nsys.stdout.write('x' * 1_000_000 + '\\n')\n"
+        "sys.stdin.read()"
+    )
     async with started(code) as (child, _):
         child.pause(True)
         child.write(b"go", None)
@@ -495,7 +505,10 @@ async def test_without_a_descriptor_for_processes_a_thread_sees_the_end(
 async def test_a_system_without_pidfd_waitid_and_proc_sees_the_end_of_the_whole_group(
     status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As macOS: what stands in for them there is POSIX. Only the census of this test reads /proc."""
+    """As macOS: what stands in for them there is POSIX.
+
+    Only the census of this test reads /proc.
+    """
     monkeypatch.delattr(os, "pidfd_open")
     monkeypatch.delattr(os, "waitid")
     sleeper = f'{sys.executable} -c "import time; time.sleep(60)"'
@@ -517,9 +530,7 @@ async def test_a_system_without_pidfd_waitid_and_proc_sees_the_end_of_the_whole_
 
 
 @on_a_loop
-async def test_a_program_that_has_its_children_reaped_by_the_system_loses_the_status_and_nothing_else() -> (
-    None
-):
+async def test_only_the_exit_status_is_lost_when_the_system_reaps_the_children() -> None:
     """SIGCHLD ignored: nobody can wait for the child any more."""
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
@@ -562,7 +573,9 @@ def test_a_rung_without_a_time_is_refused_by_its_name(given: object) -> None:
 async def test_somebody_who_writes_for_ever_does_not_hold_up_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What is asked at the end is whether somebody still holds stdout: no more than a pipe can hold is read for that."""
+    """What is asked at the end is whether somebody still holds stdout: no more than a pipe can hold
+    is read for that.
+    """
     child = spawn(["cat"])
     child.open(Ear())
     reads = 0
@@ -581,7 +594,8 @@ async def test_somebody_who_writes_for_ever_does_not_hold_up_the_end(
 
 # Answers that are there at once
 
-# Echoes its lines, each in one write, but for those that begin with a minus; what has blanks comes back as several lines.
+# Echoes its lines, each in one write, but for those that begin with a minus; what has blanks comes
+# back as several lines.
 LINES = r"""
 import os, sys
 for line in sys.stdin.buffer:
@@ -592,7 +606,9 @@ for line in sys.stdin.buffer:
 
 @asynccontextmanager
 async def looked_at(code: str = LINES, **settings: Any) -> AsyncIterator[tuple[ChildProcess, Ear]]:
-    """A child that has given one line already: from then on it is looked at when it is written to."""
+    """A child that has given one line already: from then on it is looked at when it is
+    written to.
+    """
     async with started(code, **settings) as (child, ear):
         child.send(b"first", None)
         await ear.until(lambda: ear.lines == [b"first"])
@@ -627,9 +643,7 @@ async def test_what_comes_later_than_a_glance_is_delivered() -> None:
 
 
 @on_a_loop
-async def test_several_lines_that_are_there_are_delivered_by_the_loop_and_nothing_overtakes_them() -> (
-    None
-):
+async def test_several_lines_at_once_are_delivered_in_order_by_the_loop() -> None:
     async with looked_at() as (child, ear):
         child.send(b"1 2", None)
         until_it_spoke(child)
@@ -643,7 +657,10 @@ async def test_several_lines_that_are_there_are_delivered_by_the_loop_and_nothin
 
 @on_a_loop
 async def test_a_piece_of_a_line_is_delivered_when_its_rest_has_come() -> None:
-    code = "import sys\nfor line in sys.stdin: print(line.strip(), end='\\n' if line > '2' else '', flush=True)"
+    code = (
+        "import sys\nfor line in sys.stdin: print(line.strip(), end='\\n' if line > '2' else '', "
+        "flush=True)"
+    )
     async with started(code) as (child, ear):
         child.send(b"9", None)
         await ear.until(lambda: ear.lines == [b"9"])

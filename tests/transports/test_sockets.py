@@ -1,4 +1,5 @@
-"""transports/sockets.py and listeners.py: what may be listened at, who may connect, and lines over real sockets.
+"""transports/sockets.py and listeners.py: what may be listened at, who may connect, and lines over
+real sockets.
 
 What a process makes of it is in tests/cli/test_serve_sockets.py.
 """
@@ -60,7 +61,9 @@ def test_the_file_is_for_its_owner_alone_whatever_the_umask_is(mask: int, folder
 def test_the_mode_is_right_when_the_file_appears_and_other_threads_keep_their_umask(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Looked at between bind and everything after it; a umask that was changed would be seen there too."""
+    """Looked at between bind and everything after it; a umask that was changed would be seen there
+    too.
+    """
     seen: list[tuple[int, int]] = []
     listen = socket.socket.listen
 
@@ -142,7 +145,10 @@ def test_a_socket_at_which_somebody_listens_is_refused_and_works_on(folder: Path
 def test_of_two_who_find_a_stale_socket_one_gets_its_place(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second comes when the first is about to remove it. Were it not kept waiting, its own socket would be removed."""
+    """The second comes when the first is about to remove it.
+
+    Were it not kept waiting, its own socket would be removed.
+    """
     stale = socket.socket(socket.AF_UNIX)
     stale.bind(str(folder / "s"))
     stale.close()
@@ -245,7 +251,10 @@ def test_a_failure_after_binding_leaves_no_file(
 
 def test_the_credentials_of_a_unix_socket_are_the_other_process_s(folder: Path) -> None:
     listener = listen_unix(folder / "s")
-    source = f"import socket; s = socket.socket(socket.AF_UNIX); s.connect({str(folder / 's')!r}); s.recv(1)"
+    source = (
+        f"import socket; s = socket.socket(socket.AF_UNIX); s.connect({str(folder / 's')!r}); "
+        f"s.recv(1)"
+    )
     with subprocess.Popen([sys.executable, "-c", source]) as child:
         listener.socket.setblocking(True)
         peer = listener.accept()
@@ -271,7 +280,9 @@ def test_the_same_user_and_root_may_speak_to_a_server(uid: int, own: int, may: b
 def test_a_process_of_another_user_is_not_let_in(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Here the server is told that it is another user; tests/cli has a client that is one, where the tests run as root."""
+    """Here the server is told that it is another user; tests/cli has a client that is one, where
+    the tests run as root.
+    """
     ours, theirs = socket.socketpair()
     monkeypatch.setattr("concertino.transports.sockets.credentials", lambda _: (4711, 1001))
     listener = listen_unix(folder / "s")
@@ -413,7 +424,9 @@ def test_a_name_that_leads_nowhere_and_a_port_that_is_none() -> None:
 def test_of_several_addresses_the_first_that_can_be_had_is_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A machine without IPv6 has ::1 in its hosts file all the same. ::1 cannot be bound to through IPv4."""
+    """A machine without IPv6 has ::1 in its hosts file all the same. ::1 cannot be bound to through
+    IPv4.
+    """
     resolved = [
         (
             socket.AF_INET,
@@ -629,7 +642,9 @@ async def test_a_reset_connection_is_lost() -> None:
 
 @on_a_loop
 async def test_connecting_waits_while_too_many_wait_to_be_accepted(folder: Path) -> None:
-    """connect(2) on a non-blocking Unix socket gives EAGAIN then, and nothing tells when there is room."""
+    """connect(2) on a non-blocking Unix socket gives EAGAIN then, and nothing tells when there is
+    room.
+    """
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(folder / "s"))
     server.listen(0)

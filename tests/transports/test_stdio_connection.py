@@ -1,6 +1,7 @@
 """transports/stdio.py: what take_over() takes, and what a forked child has of it.
 
-Each test runs in a process of its own, whose exit code is its verdict: the runner's descriptors and streams stay as they are.
+Each test runs in a process of its own, whose exit code is its verdict: the runner's descriptors and
+streams stay as they are.
 """
 
 from __future__ import annotations

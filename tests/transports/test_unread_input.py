@@ -1,4 +1,6 @@
-"""transports/unread_input.py: what nobody has read of a pipe, and of what was never written to it."""
+"""transports/unread_input.py: what nobody has read of a pipe, and of what was never
+written to it.
+"""
 
 from __future__ import annotations
 

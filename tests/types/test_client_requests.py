@@ -1,4 +1,5 @@
-"""questions.py: what a server asks of its client and what it gets back, in the shapes of the official schema.
+"""questions.py: what a server asks of its client and what it gets back, in the shapes of the
+official schema.
 
 The examples of the specification are read and written again in test_spec_examples.py.
 """
@@ -93,7 +94,10 @@ def test_what_is_not_said_is_not_written() -> None:
 
 
 def test_a_result_that_is_none_yet_holds_questions_and_a_state_that_stays_as_it_came() -> None:
-    raw = b'{"inputRequests":{"q1":{"method":"roots/list"}},"requestState":"a\\u0062", "resultType":"input_required"}'
+    raw = (
+        b'{"inputRequests":{"q1":{"method":"roots/list"}},"requestState":"a\\u0062", '
+        b'"resultType":"input_required"}'
+    )
     found = msgspec.json.decode(raw, type=client_requests.InputRequiredResult)
     assert found.input_requests["q1"].method == "roots/list"
     assert bytes(found.request_state) == b'"a\\u0062"'

@@ -1,4 +1,6 @@
-"""types/completion.py, by the examples of the specification (2025-06-18 server/utilities/completion)."""
+"""types/completion.py, by the examples of the specification (2025-06-18
+server/utilities/completion).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""result_checks.py: what a Struct must hold. The official schema of 2026-07-28 has the last word on each value."""
+"""result_checks.py: what a Struct must hold.
+
+The official schema of 2026-07-28 has the last word on each value.
+"""
 
 from __future__ import annotations
 
@@ -196,7 +199,8 @@ WRONG: list[tuple[Struct, str, str]] = [
         "completion.values[1]: expected str, got int",
     ),  # type: ignore[list-item]
 ]
-# What the schema lets through, since JSON and its encoding say less than the specification's words and Python's types.
+# What the schema lets through, since JSON and its encoding say less than the specification's words
+# and Python's types.
 WRONG_IN_WORDS: list[tuple[Struct, str]] = [
     (read(text="a", blob=b""), "contents[0]: expected exactly one of text and blob for a:b"),
     (
@@ -325,7 +329,8 @@ def test_schema_and_checks_agree_on_anything(data: some.DataObject) -> None:
         )
     )
     said = says(value)
-    # msgspec writes bytes as a base64 text and None as absent, so JSON shows less than Python knows.
+    # msgspec writes bytes as a base64 text and None as absent, so JSON shows less than Python
+    # knows.
     if said is None:
         assert of_schema(value, type(value).__name__)
     elif (

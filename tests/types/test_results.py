@@ -1,4 +1,6 @@
-"""types.py: what a server sends, decoded from the specification's own examples and encoded again, unchanged."""
+"""types.py: what a server sends, decoded from the specification's own examples and encoded again,
+unchanged.
+"""
 
 from __future__ import annotations
 

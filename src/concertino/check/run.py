@@ -13,7 +13,7 @@ from concertino.check import invariants, process_stats
 from concertino.check.case import Case
 from concertino.check.case_context import CaseContext, tool_result_text
 from concertino.check.findings import RANK, CheckFinding, SkipCase, Verdict, Violation
-from concertino.check.messages import LEGACY, Message, excerpt
+from concertino.check.messages import LEGACY, Message, as_object, excerpt
 from concertino.check.server_process import ServerProcess, kill_all
 from concertino.check.server_under_test import (
     CheckSettings,
@@ -201,6 +201,7 @@ def _inspect_era(server: ServerUnderTest, era: str) -> None:
         # Tools are listed once, in the era that the cases will speak.
         if server.era == era:
             _record_name(server, opening)
+            server.offers_tools = "tools" in (as_object(opening.get("capabilities")) or {})
             _record_tools(server, context)
             process.close_stdin()
             server.obeys_eof = process.wait_for_exit(server.settings.exit_s)

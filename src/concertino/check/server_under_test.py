@@ -101,6 +101,7 @@ class ServerUnderTest(Struct):
 
     revision: the revision that the handshake negotiated.
     legacy, modern: whether it speaks revisions before, and since, 2026-07-28.
+    offers_tools: whether it declares the capability.
     echo_frame: the text that its echo tool puts before and after the echoed text.
     opening_s: how long the slowest start with handshake took, in seconds.
     obeys_eof: whether it exits when its stdin is closed.
@@ -114,6 +115,7 @@ class ServerUnderTest(Struct):
     legacy: bool = False
     modern: bool = False
     tools: dict[str, CheckTool] = {}
+    offers_tools: bool = False
     tool_names: tuple[str, ...] = ()
     echo_frame: tuple[str, str] = ("", "")
     opening_s: float = 0.0

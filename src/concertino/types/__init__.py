@@ -20,6 +20,10 @@ if TYPE_CHECKING:
         ToolResultContent as ToolResultContent,
         ToolUseContent as ToolUseContent,
     )
+    from concertino.types.completion import (
+        PromptReference as PromptReference,
+        ResourceTemplateReference as ResourceTemplateReference,
+    )
     from concertino.types.results import (
         Annotations as Annotations,
         AudioContent as AudioContent,
@@ -48,6 +52,7 @@ if TYPE_CHECKING:
 __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "concertino.types.completion": ("PromptReference", "ResourceTemplateReference"),
         "concertino.types.results": (
             "Annotations",
             "AudioContent",
