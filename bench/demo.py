@@ -3,8 +3,9 @@
 python bench/demo.py [--rounds N] [--python PATH] [--json FILE]
 
 In each round the wheel is installed by `uv pip install` into an empty environment, then
-`uvx --from WHEEL concertino demo` runs with an empty cache, which is cold, and three times more, which
-is warm. Installing and the cold run have a cache each, empty at the start; both download msgspec.
+`uvx --from WHEEL concertino demo` runs with an empty cache, which is cold, and three times more,
+which is warm. Installing and the cold run have a cache each, empty at the start; both download
+msgspec.
 The wheel is built from this checkout. Needs uv (`pip install uv`) and the package index.
 
 Targets: warm at most 1 s; cold at most warm + installing + 0.5 s, from the same run. Exit code 1 if

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """docs/how-to/dependencies.md: its server in a process, its tests, and its types as pyright sees them."""
 
 from __future__ import annotations

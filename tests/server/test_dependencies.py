@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """server/dependencies.py and dependency_scope.py: what Depends provides in a call, and how it is closed.
 
 Annotations are not postponed here: most providers are local to a test.
