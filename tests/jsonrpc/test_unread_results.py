@@ -76,8 +76,8 @@ def test_calls_of_a_tool_that_never_returned_start_little_by_little() -> None:
     rig = Rig()
     for id in range(1200):
         rig.start(id)
-    # 64 results of 1 MiB fit into 64 MiB.
-    assert len(rig.peer.running) == 64
+    # Eight results of 10 MiB, the largest, fit into the 64 MiB held and the 24 MiB that wait.
+    assert len(rig.peer.running) == 8
     assert rig.blocked == 1
     running: list[int] = []
     for tick in range(1, 7):
@@ -85,17 +85,47 @@ def test_calls_of_a_tool_that_never_returned_start_little_by_little() -> None:
             # Several connections may look after the same tool at nearly the same time.
             rig.peer.unread.on_slow_calls(now=tick * 0.5)
         running.append(start_waiting(rig))
-    assert running == [128, 256, 512, 1024, 1024, 1024]
+    assert running == [32, 128, 512, 1024, 1024, 1024]
 
 
 def test_the_first_result_of_a_tool_lets_the_other_calls_start() -> None:
     rig = Rig()
     first = rig.start(0)
     assert first is not None
-    assert sum(rig.start(id) is not None for id in range(1, 100)) == 63
+    assert sum(rig.start(id) is not None for id in range(1, 100)) == 7
     rig.peer.respond(first, result(100))
     rig.read(1)
     assert start_waiting(rig) == 99
+
+
+def test_calls_that_run_already_count_when_the_first_result_was_large() -> None:
+    rig = Rig()
+    calls = [rig.start(id) for id in range(9)]
+    assert calls[7] is not None
+    assert calls[8] is None
+    for left in (7, 6):
+        call = calls[left]
+        assert call is not None
+        rig.peer.respond(call, result(10 * MIB - 100))
+        rig.read(1)
+        # Seven, and one more, of 10 MiB do not fit into 64 MiB. Six do.
+        assert start_waiting(rig) == left
+    call = calls[5]
+    assert call is not None
+    rig.peer.respond(call, result(100))
+    assert start_waiting(rig) == 6
+
+
+def test_the_largest_results_of_the_first_calls_are_all_sent_when_the_client_reads() -> None:
+    rig = Rig()
+    calls = [call for id in range(64) if (call := rig.start(id)) is not None]
+    for call in calls:
+        rig.peer.respond(call, result(10 * MIB - 100))
+    answers: list[Any] = []
+    while rig.frames:
+        answers += rig.read(1)
+    assert [len(answer["result"]["x"]) for answer in answers] == [10 * MIB - 100] * 8
+    assert rig.counts() == (0, 0, 0)
 
 
 def test_the_largest_recent_result_of_a_tool_decides() -> None:
@@ -108,11 +138,11 @@ def test_the_largest_recent_result_of_a_tool_decides() -> None:
 
 
 def test_calls_that_wait_for_room_do_not_hold_up_other_tools() -> None:
-    rig = Rig(max_unread_bytes=4 * MIB)
-    assert [rig.start(id) is not None for id in range(6)] == [True] * 4 + [False] * 2
-    assert [rig.start(id, "other") is not None for id in range(10, 16)] == [True] * 4 + [False] * 2
+    rig = Rig()
+    assert [rig.start(id) is not None for id in range(9)] == [True] * 8 + [False]
+    assert [rig.start(id, "other") is not None for id in range(10, 19)] == [True] * 8 + [False]
     assert rig.start(20) is None
-    assert list(rig.peer.waiting) == [4, 5, 14, 15, 20]
+    assert list(rig.peer.waiting) == [8, 18, 20]
 
 
 def test_the_size_of_a_large_result_is_forgotten_in_time() -> None:

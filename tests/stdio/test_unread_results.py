@@ -148,6 +148,15 @@ def test_memory_is_bounded_and_every_result_comes_when_the_client_reads_at_last(
         assert slowest < 0.25
 
 
+def test_64_first_calls_of_the_largest_results_at_once_are_all_answered(folder: Path) -> None:
+    with Unread(folder) as unread:
+        client = unread.client()
+        start_calls(client, 64, 10**7)
+        sizes = [len(client.read_line()) for _ in range(64)]
+        assert min(sizes) > 10**7
+        assert unread.growth() < 64 * MIB + MARGIN
+
+
 def test_results_beyond_the_budget_are_dropped_when_nobody_reads_and_say_that_the_tool_ran(
     folder: Path,
 ) -> None:

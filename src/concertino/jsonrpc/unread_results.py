@@ -18,11 +18,12 @@ __all__ = ["LARGE_BYTES", "ProcessBudget", "UnreadResults"]
 
 # Smaller responses are always sent: at most max_in_flight of them can arise at a time.
 LARGE_BYTES = 16 * 1024
-# What a call is expected to return if no call of its tool has returned yet: 64 of them start at
-# first. It is halved every HALVING_S while none returns, until as many may start as max_in_flight
-# permits.
-UNKNOWN_BYTES = 2**20
-HALVING_S = 0.4
+# How many calls of a tool start at first if none has returned yet. Eight of the largest results
+# have room: six among those that are held, and two among those that wait. While none returns, four
+# times as many start after each GROWTH_S, until as many run as max_in_flight permits.
+FIRST_CALLS = 8
+GROWTH = 4
+GROWTH_S = 0.5
 LEAST_UNKNOWN_BYTES = 32 * 1024
 # Responses that wait for room, in bytes, over all connections.
 MAX_WAITING_BYTES = 24 * 2**20
@@ -44,7 +45,7 @@ class ProcessBudget:
     unknown: how many calls run, by kind, of those that have never returned.
     """
 
-    __slots__ = ("_guesses", "expected", "held", "limit", "sizes", "unknown", "waiting")
+    __slots__ = ("_first", "_guesses", "expected", "held", "limit", "sizes", "unknown", "waiting")
 
     def __init__(self, limits: Limits) -> None:
         self.limit = limits.max_unread_bytes_total
@@ -53,18 +54,19 @@ class ProcessBudget:
         self.waiting = 0
         self.sizes: dict[Kind, int] = {}
         self.unknown: Counter[Kind] = Counter()
-        # What calls of unknown kinds are expected to return, and when that was last halved.
+        # What calls of unknown kinds are expected to return: at first, and since when how much.
+        self._first = limits.max_unread_bytes // FIRST_CALLS
         self._guesses: dict[Kind, tuple[int, float]] = {}
 
     def guess(self, kind: Kind) -> int:
         """Return what a call is expected to return of which none has returned."""
-        return self._guesses[kind][0] if kind in self._guesses else UNKNOWN_BYTES
+        return self._guesses[kind][0] if kind in self._guesses else self._first
 
-    def halve_guess(self, kind: Kind, now: float) -> None:
+    def lower_guess(self, kind: Kind, now: float) -> None:
         """Expect less of a kind of call, if that was not done a moment ago."""
-        guess, halved_at = self._guesses.get(kind, (UNKNOWN_BYTES, 0.0))
-        if now - halved_at >= HALVING_S:
-            self._guesses[kind] = max(guess // 2, LEAST_UNKNOWN_BYTES), now
+        guess, lowered_at = self._guesses.get(kind, (self._first, 0.0))
+        if now - lowered_at >= GROWTH_S:
+            self._guesses[kind] = max(guess // GROWTH, min(guess, LEAST_UNKNOWN_BYTES)), now
 
     def record_size(self, kind: Kind, size: int) -> None:
         """Remember the size of a response. Larger ones than it are forgotten little by little."""
@@ -117,11 +119,13 @@ class UnreadResults:
         """Return whether the result of one more call will probably fit into the budget."""
         kind = _kind(incoming)
         budget = self._budget
-        expected = expected_of_all = budget.sizes.get(kind)
-        if expected is None or expected_of_all is None:
-            # Tools that have never returned do not hold each other up.
-            expected = budget.guess(kind) * (self._unknown[kind] + 1)
-            expected_of_all = budget.guess(kind) * (budget.unknown[kind] + 1)
+        expected = expected_of_all = budget.sizes.get(kind, -1)
+        if expected < 0 or kind in budget.unknown:
+            # Tools that have never returned do not hold each other up. Calls that started when
+            # nothing was known of their tool will return as much as those that have returned.
+            each = expected if expected >= 0 else budget.guess(kind)
+            expected = each * (self._unknown[kind] + 1)
+            expected_of_all = each * (budget.unknown[kind] + 1)
         if self.on_blocked is None or (
             self.held + self._expected + expected <= self._limit
             and budget.held + budget.expected + expected_of_all <= budget.limit
@@ -167,7 +171,7 @@ class UnreadResults:
     def on_slow_calls(self, now: float) -> None:
         """Expect less of the tools that have never returned, since their calls take their time."""
         for kind in self._unknown:
-            self._budget.halve_guess(kind, now)
+            self._budget.lower_guess(kind, now)
 
     def _expect(self, incoming: IncomingRequest, size: int) -> None:
         change = size - incoming.expected_bytes

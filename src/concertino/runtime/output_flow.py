@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from concertino.jsonrpc.limits import Limits
-from concertino.jsonrpc.unread_results import HALVING_S
+from concertino.jsonrpc.unread_results import GROWTH_S
 from concertino.protocol.session import Session
 from concertino.runtime.tasks import DONE, do_nothing
 
@@ -93,7 +93,7 @@ class OutputFlow:
             self._start_unread_timer()
 
     def _start_unread_timer(self) -> None:
-        delay_s = min(HALVING_S, self._drain_s)
+        delay_s = min(GROWTH_S, self._drain_s)
         self._unread_timer = self._loop.call_later(delay_s, self._on_unread_timer)
 
     def close(self) -> None:
