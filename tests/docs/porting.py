@@ -91,6 +91,19 @@ async def check_lifespan(client: Client) -> None:
     assert [await text_of(client, "visit", name=name) for name in ("Ada", "Bob")] == ["1", "2"]
 
 
+async def check_session(client: Client) -> None:
+    pay = next(tool for tool in await client.list_tools() if tool.name == "pay")
+    assert list(pay.input_schema["properties"]) == ["amount"]
+    assert await text_of(client, "pay", amount=2) == "paid 2"
+    assert await text_of(client, "audit") == "opened closed"
+
+
+async def check_resolved(client: Client) -> None:
+    [tool] = await client.list_tools()
+    assert list(tool.input_schema["properties"]) == ["title"]
+    assert await text_of(client, "order", title="Dune") == "Dune: 2 left"
+
+
 async def check_errors(client: Client) -> None:
     assert await text_of(client, "withdraw", amount=20) == "80"
     refused = await client.call_tool("withdraw", {"amount": 200})
@@ -137,6 +150,8 @@ TOPICS: dict[str, Callable[[Client], Awaitable[None]]] = {
     "resources.py": check_resources,
     "prompts.py": check_prompts,
     "lifespan.py": check_lifespan,
+    "session.py": check_session,
+    "resolved.py": check_resolved,
     "errors.py": check_errors,
     "pictures.py": check_pictures,
     "asking.py": check_asking,

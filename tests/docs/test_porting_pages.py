@@ -26,8 +26,8 @@ PAIRS_OF_BOTH_PAGES = [
     "asking.py",
 ]
 OURS = {
-    FROM_FASTMCP: [*PAIRS_OF_BOTH_PAGES, "guarded.py", "together.py"],
-    FROM_MCP: [*PAIRS_OF_BOTH_PAGES, "lowlevel.py", "together.py"],
+    FROM_FASTMCP: [*PAIRS_OF_BOTH_PAGES, "session.py", "guarded.py", "together.py"],
+    FROM_MCP: [*PAIRS_OF_BOTH_PAGES, "resolved.py", "lowlevel.py", "together.py"],
 }
 THEIRS = {
     FROM_FASTMCP: [
@@ -36,6 +36,7 @@ THEIRS = {
         "fastmcp_resources.py",
         "fastmcp_prompts.py",
         "fastmcp_lifespan.py",
+        "fastmcp_session.py",
         "fastmcp_errors.py",
         "fastmcp_pictures.py",
         "fastmcp_asking.py",
@@ -48,6 +49,7 @@ THEIRS = {
         "mcp_resources.py",
         "mcp_prompts.py",
         "mcp_lifespan.py",
+        "mcp_resolved.py",
         "mcp_errors.py",
         "mcp_pictures.py",
         "mcp_asking.py",
