@@ -286,6 +286,7 @@ def test_a_long_path_is_not_broken() -> None:
             }
         }
     }
+    assert max(len(line) for line in text.splitlines() if path not in line) <= 80
     words = ["claude", "mcp", "add", "calculator", "--", path, "--from", "/a b/concertino.whl"]
     assert format_command(words) == (
         f"claude mcp add calculator -- \\\n    {path} \\\n    --from '/a b/concertino.whl'"

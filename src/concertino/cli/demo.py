@@ -259,9 +259,9 @@ class Demo:
         self._screen.heading("or, for Claude Code:")
         self._screen.verbatim(format_command(["claude", "mcp", "add", NAME, "--", command, *args]))
         self._screen.heading("Then write your own server:")
-        short = "concertino"
-        words = [short] if start == [shutil.which(short)] else start
-        self._screen.verbatim(format_command([*words, "new", "my_server"]))
+        program = Path(start[0]).name
+        first = program if shutil.which(program) == start[0] else start[0]
+        self._screen.verbatim(format_command([first, *start[1:], "new", "my_server"]))
 
     def _show_message(self, direction: str, message: str) -> None:
         # With spaces, lines are broken between members.
@@ -291,7 +291,8 @@ def format_configuration(command: str, args: Sequence[str]) -> str:
     quoted = [encode(word).decode() for word in args]
     words = f"[{', '.join(quoted)}]"
     if len(words) + len('    "args": }}}') > WIDTH:
-        words = "[\n        " + ",\n        ".join(quoted) + "]"
+        pieces = [*(f"{word}," for word in quoted[:-1]), f"{quoted[-1]}]"]
+        words = "[\n        " + "\n        ".join(fill(pieces, WIDTH - len("        }}}")))
     return (
         f'{{"mcpServers": {{"{NAME}": {{\n'
         f'    "command": {encode(command).decode()},\n'
@@ -301,12 +302,16 @@ def format_configuration(command: str, args: Sequence[str]) -> str:
 
 def format_command(words: Sequence[str]) -> str:
     """Return a line for a shell, continued on further lines if it is too long."""
-    lines = [shlex.quote(words[0])]
-    for word in map(shlex.quote, words[1:]):
-        # Two columns for the backslash.
-        if len(lines[-1]) + 1 + len(word) > WIDTH - 2:
-            lines[-1] += " \\"
-            lines.append(f"    {word}")
+    lines = fill([shlex.quote(word) for word in words], WIDTH - len("     \\"))
+    return " \\\n    ".join(lines)
+
+
+def fill(pieces: Sequence[str], width: int) -> list[str]:
+    """Join pieces by spaces into lines of at most this width; a longer piece is a line itself."""
+    lines = [pieces[0]]
+    for piece in pieces[1:]:
+        if len(lines[-1]) + 1 + len(piece) > width:
+            lines.append(piece)
         else:
-            lines[-1] += f" {word}"
-    return "\n".join(lines)
+            lines[-1] += f" {piece}"
+    return lines
