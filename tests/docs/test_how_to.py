@@ -10,6 +10,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -183,3 +184,18 @@ def test_the_inspector_s_command_is_one_that_it_knows(tmp_path: Path) -> None:
     )
     assert ran.code == 0, ran.stderr
     assert json.loads(ran.stdout)["structuredContent"] == {"result": 42}
+
+
+# install.md
+
+
+def test_the_page_about_installing_names_every_extra_and_what_it_installs() -> None:
+    with open(ROOT / "pyproject.toml", "rb") as file:
+        extras: dict[str, list[str]] = tomllib.load(file)["project"]["optional-dependencies"]
+    page = (ROOT / "docs" / "how-to" / "install.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| .* \| ([\w, -]+) \|$", page, re.MULTILINE)
+    assert {name: set(packages.split(", ")) for name, packages in rows} == {
+        name: {re.split(r"[<>=]", item)[0] for item in requirements}
+        for name, requirements in extras.items()
+        if name != "all"
+    }

@@ -138,6 +138,13 @@ def test_after_a_release_a_line_that_needs_a_checkout_is_refused(tmp_path: Path)
     assert done.stderr == expected
 
 
+def test_after_a_release_other_commands_that_need_a_checkout_are_refused(tmp_path: Path) -> None:
+    lines = ["uvx --with rich --from . concertino", "uv pip install .", "uvx --from '.[all]' x"]
+    done = run("--check", "--released", root=tree(tmp_path, "\n".join([*lines, ""])))
+    assert done.returncode == 1
+    assert [line.split(":")[1] for line in done.stderr.splitlines()] == ["1", "2", "3"]
+
+
 def test_a_line_with_two_commands_is_switched_in_both(tmp_path: Path) -> None:
     root = tree(
         tmp_path, "`uvx --from . concertino demo` or `pip install .`, then `concertino demo`.\n"
