@@ -867,6 +867,37 @@ async def test_a_call_whose_thread_step_has_not_begun_drops_it() -> None:
     assert task.cancelled()
 
 
+@on_a_loop
+async def test_a_clean_up_that_waits_for_a_thread_is_made_although_nobody_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dependency_scope, "CLEANUP_S", 0.05)
+    server, sessions = Server("x"), Sessions()
+    go = threading.Event()
+    began: list[int] = []
+
+    @server.tool
+    async def use(session: Annotated[Session, Depends(sessions.generator)]) -> str:
+        while len(began) < 32:  # all threads of the server
+            await asyncio.sleep(0)
+        return "done"
+
+    @server.tool
+    def occupy() -> None:
+        began.append(1)
+        go.wait(30)
+
+    async with Served(server) as served:
+        task = asyncio.create_task(call(served, "use"))
+        await until(lambda: bool(sessions.made), served)
+        others = [asyncio.create_task(served.ask("tools/call", name="occupy")) for _ in range(32)]
+        assert await task == "done"
+        assert sessions.made[0].open
+        go.set()
+        await asyncio.gather(*others)
+        await until(lambda: not sessions.made[0].open, served)
+
+
 @pytest.mark.parametrize("version", ["2025-11-25", wire.MODERN])
 @on_a_loop
 async def test_a_call_that_asks_the_user_opens_and_closes_in_each_round(version: str) -> None:

@@ -282,6 +282,9 @@ class DependentHandler(FinishingHandler):
             else:
                 value = await maybe_await(await scope.run(partial(call, values)))
             result = finish(value)
+        except GeneratorExit:
+            # The loop is closed, so nothing can be awaited any more.
+            raise
         except BaseException as exc:
             await scope.close(exc)
             raise

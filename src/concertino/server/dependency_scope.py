@@ -115,25 +115,62 @@ class Scope:
         cancelled: asyncio.CancelledError | None = None
         while self._open:
             provider, manager = self._open.pop()
-            limit = asyncio.timeout(CLEANUP_S)
             try:
-                async with limit:
-                    if provider.is_async:
-                        await _exit_async(manager, failure)
-                    else:
-                        exit_it = partial(_exit, manager, failure)
-                        await maybe_await(
-                            exit_it() if self._in_thread is None else self._in_thread(exit_it)
-                        )
+                if provider.is_async:
+                    await _exit_async(provider, manager, failure)
+                elif self._in_thread is None:
+                    _exit(manager, failure)
+                else:
+                    await _exit_in_thread(provider, manager, failure, self._in_thread)
             except BaseException as exc:
-                if isinstance(exc, TimeoutError) and limit.expired():
-                    _log_late(provider)
-                elif isinstance(exc, asyncio.CancelledError) and exc is not failure:
+                if isinstance(exc, asyncio.CancelledError) and exc is not failure:
                     cancelled = exc
                 elif exc is not failure:
                     _log_failure(provider, exc)
         if cancelled is not None:
             raise cancelled
+
+
+async def _exit_async(
+    provider: Provider,
+    manager: AbstractAsyncContextManager[Any],
+    failure: BaseException | None,
+) -> None:
+    limit = asyncio.timeout(CLEANUP_S)
+    try:
+        async with limit:
+            await manager.__aexit__(*_details(failure))
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        _log_late(provider)
+
+
+async def _exit_in_thread(
+    provider: Provider,
+    manager: AbstractContextManager[Any],
+    failure: BaseException | None,
+    in_thread: InThread,
+) -> None:
+    """Close a provider in a thread. It is closed even if nobody waits for that any more."""
+
+    async def close() -> None:
+        try:
+            await in_thread(partial(_exit, manager, failure))
+        except BaseException as exc:
+            if exc is not failure:
+                _log_failure(provider, exc)
+
+    closing = asyncio.ensure_future(close())
+    _late.add(closing)
+    closing.add_done_callback(_late.discard)
+    done, _ = await asyncio.wait([closing], timeout=CLEANUP_S)
+    if not done:
+        _log_late(provider)
+
+
+# asyncio itself holds tasks weakly.
+_late: set[asyncio.Future[None]] = set()
 
 
 class _ThreadStep:
@@ -308,19 +345,14 @@ class _SyncScope:
 
 
 def _exit(manager: AbstractContextManager[Any], failure: BaseException | None) -> None:
-    if failure is None:
-        manager.__exit__(None, None, None)
-    else:
-        manager.__exit__(type(failure), failure, failure.__traceback__)
+    manager.__exit__(*_details(failure))
 
 
-async def _exit_async(
-    manager: AbstractAsyncContextManager[Any], failure: BaseException | None
-) -> None:
-    if failure is None:
-        await manager.__aexit__(None, None, None)
-    else:
-        await manager.__aexit__(type(failure), failure, failure.__traceback__)
+def _details(failure: BaseException | None) -> tuple[Any, Any, Any]:
+    """Return what `with` passes to __exit__."""
+    return (
+        (None, None, None) if failure is None else (type(failure), failure, failure.__traceback__)
+    )
 
 
 def _log_late(provider: Provider) -> None:
