@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Coroutine, Generator, Iterator, Mapping
+from collections.abc import Coroutine, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from operator import is_
 from typing import Any, cast
 
 from msgspec import UNSET, DecodeError, Raw, Struct, ValidationError
-from msgspec.json import Decoder, decode, encode
+from msgspec.json import Decoder, encode
 from msgspec.structs import replace
 
 from concertino.backend.call_hooks import CheckArguments, argument_check_of
@@ -24,13 +24,13 @@ from concertino.backend.interface import (
     Backend,
     Call,
     ChangeKind,
-    ClientFacts,
     Context,
     ContextWrapper,
     Notifier,
     ServerFeatures,
     describe_non_backend,
 )
+from concertino.backend.listing import decode_page, list_names
 from concertino.backend.methods import KINDS, LIST_METHODS, ListMethod
 from concertino.errors import (
     INVALID_PARAMS,
@@ -43,9 +43,8 @@ from concertino.errors import (
     unknown_name,
 )
 from concertino.part_starts import PartStarts, start_strictly
-from concertino.protocol.pagination import read_all_pages
 from concertino.types.completion import CompleteParams, PromptReference
-from concertino.types.results import Implementation, Level
+from concertino.types.results import Implementation
 
 __all__ = ["ComposedBackend", "compose"]
 
@@ -143,7 +142,10 @@ class ComposedBackend:
             await self._starts.start(notifier)
         clashes = await self._compute_owners()
         for uri, (first, second) in clashes.items():
-            raise RegistrationError(f"compose: both {first} and {second} have the resource {uri}")
+            raise RegistrationError(
+                f"compose: both {first} and {second} have the resource {uri}; remove one, or give "
+                "it another URI"
+            )
 
     async def _on_late_part(self, name: str) -> None:
         """Tell the clients, and the part, of each other: it has started, or failed, late."""
@@ -170,7 +172,7 @@ class ComposedBackend:
         clashes: dict[str, tuple[str, str]] = {}
         for method in ("resources/list", "resources/templates/list"):
             for name, part in self._parts_with("resources"):
-                for uri in await _list_uris(name, part, method):
+                for uri in await list_names(name, part, method):
                     if (first := owners.setdefault(uri, name)) != name:
                         clashes[uri] = first, name
         self._owners = owners
@@ -297,7 +299,7 @@ class ComposedBackend:
         elsewhere = [part for _, part in parts[:at]]
         for number, (name, part) in enumerate(parts[at:], at + 1):
             request = Call(call.method, params, call.meta)
-            page = _decode_page(await part.handle(request, context), listing)
+            page = decode_page(await part.handle(request, context), listing)
             pages.append(page)
             items += self._rename_items(getattr(page, listing.member), name, listing)
             params = {key: value for key, value in params.items() if key != "cursor"}
@@ -476,64 +478,8 @@ class _PartContext(ContextWrapper):
         return self.inner.call_tool(self._prefix + name, arguments, into=into)
 
 
-class _StartContext:
-    """The Context of the lists that are requested at the start, when there is no caller."""
-
-    client = ClientFacts("concertino", "", "", {})
-    cancelled = False
-    meta: Mapping[str, Any] = {}
-
-    def progress(
-        self,
-        done: float,
-        total: float | None = None,
-        message: str | None = None,
-    ) -> Awaitable[None]:
-        return asyncio.sleep(0)
-
-    def log(
-        self,
-        level: Level,
-        data: object,
-        logger: str | None = None,
-    ) -> Awaitable[None]:
-        return asyncio.sleep(0)
-
-    async def call_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        into: Any = None,
-    ) -> Any:
-        raise RuntimeError("a list must not call tools")
-
-
-async def _list_uris(name: str, part: Backend, method: str) -> list[str]:
-    """Return the URIs or templates that one part lists, from all pages.
-
-    Raises ConcertinoError if a cursor repeats, because the list would never end.
-    """
-    listing = LIST_METHODS[method]
-
-    async def fetch(cursor: str | None) -> Any:
-        params = {} if cursor is None else {"cursor": Raw(encode(cursor))}
-        context = cast("Context", _StartContext())
-        return _decode_page(await part.handle(Call(method, params), context), listing)
-
-    items: list[Any] = await read_all_pages(
-        f"{name}: {method}", fetch, lambda page: getattr(page, listing.member)
-    )
-    return [_uri_of(item, listing) for item in items]
-
-
 def _uri_of(item: Struct, listing: ListMethod) -> str:
     return getattr(item, listing.name_member)
-
-
-# Any: one of four Structs without a common base class.
-def _decode_page(result: Struct | Raw, listing: ListMethod) -> Any:
-    return decode(result, type=listing.result_type) if isinstance(result, Raw) else result
 
 
 def _cache_hints(pages: list[Any], shared: bool) -> dict[str, Any]:

@@ -102,11 +102,30 @@ def make_guard(args: Namespace) -> GuardBackend | None:
         layers.append(telemetry(transport=transport))
 
     def wrap(backend: Backend) -> Backend:
+        if args.max_result_bytes is not None:
+            _warn_of_small_results(args.max_result_bytes)
         for layer in layers:
             backend = layer(backend)
         return backend
 
     return wrap if layers else None
+
+
+def _warn_of_small_results(max_bytes: int) -> None:
+    """Warn if a result that is cut has no room for any of its text."""
+    from concertino.guards.sizes import ENVELOPE_BYTES
+    from concertino.logs.handler import logger
+
+    # The link to the whole result, and what surrounds the text.
+    taken = 2 * ENVELOPE_BYTES
+    if max_bytes <= taken:
+        logger("concertino").warning(
+            "--max-result-bytes %d: a larger result is replaced by a link, and none of its text is "
+            "shown; %d shows %d bytes of it",
+            max_bytes,
+            4 * taken,
+            3 * taken,
+        )
 
 
 # A backend that is never called.

@@ -11,6 +11,7 @@ guards/single_guards.py has a class for each of the parts.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -115,6 +116,13 @@ class Guard(BackendWrapper):
         if self._visibility.is_limited:
             outlet = _FilteredNotifier(self._visibility, outlet)
         await self.inner.start(outlet)
+        if self._visibility.has_allow:
+            from concertino.guards.unmatched_patterns import warn_of_unmatched
+
+            # Not awaited: some backends list only what others answer, such as a hub's plugins.
+            warning = asyncio.create_task(warn_of_unmatched(self.inner, self._visibility))
+            self._limits.late_work.tasks.add(warning)
+            warning.add_done_callback(self._limits.late_work.tasks.discard)
 
     def features(self) -> ServerFeatures:
         features = self.inner.features()

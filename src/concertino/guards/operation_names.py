@@ -8,8 +8,8 @@ The name of a tool is used as it is, that of a prompt as `prompt:NAME`, that of 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from fnmatch import translate
+from collections.abc import Collection, Iterable
+from fnmatch import fnmatchcase, translate
 from typing import Any
 from urllib.parse import unquote
 
@@ -40,13 +40,24 @@ class Patterns:
         if isinstance(items, str) or not hasattr(items, "__iter__"):
             items = (items,)
         globs: dict[str, list[str]] = {}
+        # Each pattern as it was given, and what it applies to.
+        self._given: list[tuple[str, str, str]] = []
         for pattern in items:
             kind, glob = _split_pattern(pattern)
+            self._given.append((pattern, kind, glob))
             globs.setdefault(kind, []).append(translate(glob))
         self._match = {
             kind: re.compile("|".join(expressions)).match for kind, expressions in globs.items()
         }
         self.kinds = frozenset(globs)
+
+    def unmatched(self, kind: str, names: Collection[str]) -> list[str]:
+        """Return the patterns for this kind of operation that match none of the names."""
+        return [
+            pattern
+            for pattern, own_kind, glob in self._given
+            if own_kind == kind and not any(fnmatchcase(name, glob) for name in names)
+        ]
 
     def match(self, kind: str, name: str) -> bool:
         """Return whether one of the patterns matches this operation."""
@@ -72,13 +83,19 @@ class Patterns:
 class Visibility:
     """Decides which operations clients may see and call.
 
-    is_limited: whether there is any pattern; if not, everything is visible.
+    is_limited: whether there is any pattern; if not, everything is visible. has_allow: whether
+    there is one of what is allowed.
     """
 
     def __init__(self, allow: str | Iterable[str], deny: str | Iterable[str]) -> None:
         self._allow = Patterns(allow)
         self._deny = Patterns(deny)
         self.is_limited = bool(self._allow.kinds or self._deny.kinds)
+        self.has_allow = bool(self._allow.kinds)
+
+    def unmatched(self, kind: str, names: Collection[str]) -> list[str]:
+        """Return the patterns of allowed operations of this kind that match none of the names."""
+        return self._allow.unmatched(kind, names)
 
     def allows(self, kind: str, name: str) -> bool:
         """Return whether clients may see an operation. kind: tool, prompt or resource."""

@@ -1,0 +1,76 @@
+"""Lists that are requested of a backend at its start, when there is no client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from typing import Any, cast
+
+from msgspec import Raw, Struct
+from msgspec.json import decode, encode
+
+from concertino.backend.interface import Backend, Call, ClientFacts, Context
+from concertino.backend.methods import LIST_METHODS, ListMethod
+from concertino.protocol.pagination import read_all_pages
+from concertino.types.results import Level
+
+__all__ = ["decode_page", "list_names"]
+
+
+async def list_names(label: str, backend: Backend, method: str) -> list[str]:
+    """Return the names, URIs or templates that a backend lists, from all pages.
+
+    label: the backend, for errors. method: one of LIST_METHODS.
+    Raises ConcertinoError if a cursor repeats, because the list would never end, and whatever the
+    backend raises.
+    """
+    listing = LIST_METHODS[method]
+
+    async def fetch(cursor: str | None) -> Any:
+        params = {} if cursor is None else {"cursor": Raw(encode(cursor))}
+        context = cast("Context", _StartContext())
+        return decode_page(await backend.handle(Call(method, params), context), listing)
+
+    items: list[Any] = await read_all_pages(
+        f"{label}: {method}", fetch, lambda page: getattr(page, listing.member)
+    )
+    return [getattr(item, listing.name_member) for item in items]
+
+
+# Any: one of four Structs without a common base class.
+def decode_page(result: Struct | Raw, listing: ListMethod) -> Any:
+    """Return the result of a list method as a Struct."""
+    return decode(result, type=listing.result_type) if isinstance(result, Raw) else result
+
+
+class _StartContext:
+    """The Context of the lists that are requested at the start, when there is no caller."""
+
+    client = ClientFacts("concertino", "", "", {})
+    cancelled = False
+    meta: Mapping[str, Any] = {}
+
+    def progress(
+        self,
+        done: float,
+        total: float | None = None,
+        message: str | None = None,
+    ) -> Awaitable[None]:
+        return asyncio.sleep(0)
+
+    def log(
+        self,
+        level: Level,
+        data: object,
+        logger: str | None = None,
+    ) -> Awaitable[None]:
+        return asyncio.sleep(0)
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        into: Any = None,
+    ) -> Any:
+        raise RuntimeError("a list must not call tools")

@@ -1,0 +1,55 @@
+"""Warns of patterns of allowed operations that match nothing: a typo there hides everything."""
+
+from __future__ import annotations
+
+import logging
+
+from msgspec import DecodeError
+
+from concertino.backend.interface import Backend
+from concertino.backend.listing import list_names
+from concertino.errors import ConcertinoError
+from concertino.excerpts import shorten
+from concertino.guards.operation_names import Visibility
+
+__all__ = ["warn_of_unmatched"]
+
+log = logging.getLogger("concertino.guards")
+
+MAX_NAMES = 500
+
+
+async def warn_of_unmatched(backend: Backend, visibility: Visibility) -> None:
+    """Log a warning for each `allow` pattern that matches no operation of a backend.
+
+    Nothing is logged where the backend cannot list its operations now.
+    """
+    features = backend.features()
+    offered = {
+        "tool": features.tools,
+        "prompt": features.prompts,
+        # What templates stand for is not listed.
+        "resource": features.resources and not await _list("resources/templates/list", backend),
+    }
+    for kind, is_offered in offered.items():
+        names = await _list(f"{kind}s/list", backend) if is_offered else []
+        if not names:
+            continue
+        visible = [name for name in names if visibility.allows(kind, name)]
+        effect = "" if visible else f", so clients see no {kind}s"
+        for pattern in visibility.unmatched(kind, names):
+            log.warning(
+                "allow %r: no %s has such a name%s; there are: %s",
+                pattern,
+                kind,
+                effect,
+                shorten(", ".join(names), MAX_NAMES),
+            )
+
+
+async def _list(method: str, backend: Backend) -> list[str]:
+    """Return the names that a backend lists; none if that fails, which clients will see, too."""
+    try:
+        return await list_names("allow", backend, method)
+    except (ConcertinoError, DecodeError):
+        return []
