@@ -71,7 +71,7 @@ async def open_conversation(
     and can_restart is True. within_s: time limit of everything. probe_s: how long to wait for the
     result of `server/discover` before the handshake, at most half of the time that is left.
     Raises SpawnError, Disconnected, TimedOut, Incompatible, NotAServer, ProtocolError and RpcError.
-    Nothing is left open then.
+    Nothing is left open then. Raises what a Backend in this process raises when it starts.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + within_s
@@ -109,13 +109,19 @@ async def open_conversation(
             if era == "legacy" or exc.code not in MODERN_ERRORS:
                 raise Incompatible(f"the server refused initialize: {exc}") from exc
             await _discover(conversation, remaining_s(), required=True)
-    except Disconnected as exc:
+    except BaseException as exc:
         await conversation.close()
-        raise conversation.opening.explain_end(exc) from None
-    except BaseException:
-        await conversation.close()
-        raise
+        raise _explain(conversation, exc) from exc.__cause__
     return conversation
+
+
+def _explain(conversation: Conversation, error: BaseException) -> BaseException:
+    """Return the error with which opening fails."""
+    if isinstance(error, Disconnected):
+        return conversation.opening.explain_end(error)
+    # What was raised in this process says more than the response that it led to.
+    failure = conversation.opened.start_failure
+    return failure if isinstance(error, Incompatible) and failure is not None else error
 
 
 async def _start(start: Callable[[], Awaitable[Conversation]], within_s: float) -> Conversation:

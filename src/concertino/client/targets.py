@@ -115,6 +115,11 @@ class OpenTarget:
         self._release: asyncio.Task[None] | None = None
 
     @property
+    def start_failure(self) -> Exception | None:
+        """Return why a Backend in this process has not started; None for any other target."""
+        return None
+
+    @property
     def exit_status(self) -> int | None:
         """Return the exit code of the process, or minus the signal that ended it.
 
@@ -355,6 +360,12 @@ class _OpenInMemory(OpenTarget):
     def __init__(self, connection: Connection, host: Host) -> None:
         super().__init__(connection)
         self._host = host
+
+    @property
+    def start_failure(self) -> Exception | None:
+        failure = self._host.start_failure if self._host.started.done() else None
+        # A cancelled start is no failure, and SystemExit would end the client's process.
+        return failure if isinstance(failure, Exception) else None
 
     async def close(self, within_s: float) -> None:
         await self.connection.close(within_s)
