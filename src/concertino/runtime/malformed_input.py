@@ -20,10 +20,14 @@ GROWTH = 10
 
 
 class MalformedInputLog:
-    """Logs the malformed input of one connection."""
+    """Logs the malformed input of one connection.
 
-    def __init__(self, input: InvalidInput) -> None:
+    is_typed: whether a person at a terminal types it.
+    """
+
+    def __init__(self, input: InvalidInput, *, is_typed: bool = False) -> None:
         self._input = input
+        self._is_typed = is_typed
         self._logged_count = 0
 
     def report(self) -> None:
@@ -40,6 +44,14 @@ class MalformedInputLog:
                 escape_controls(shorten(text, MAX_SHOWN)),
                 extra=AS_ERROR,
             )
+            if self._is_typed:
+                from concertino.runtime.own_command import own_command
+
+                log.warning(
+                    "this server expects JSON-RPC messages; "
+                    "to call a tool: concertino call NAME KEY=VALUE -- %s",
+                    own_command(),
+                )
         elif input.suppressed or input.count >= self._logged_count * GROWTH:
             self._log_count("so far")
 

@@ -79,7 +79,9 @@ class OutputFlow:
             if self._malformed_input is None:
                 from concertino.runtime.malformed_input import MalformedInputLog
 
-                self._malformed_input = MalformedInputLog(self._invalid_input)
+                self._malformed_input = MalformedInputLog(
+                    self._invalid_input, is_typed=self._connection.facts.get("terminal") is True
+                )
             self._malformed_input.report()
 
     def _schedule_drops_log(self) -> None:

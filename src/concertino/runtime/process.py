@@ -174,11 +174,15 @@ class StdioFrontend:
     def prepare(self, limits: Limits, log: logging.Logger) -> int:
         # On a terminal somebody has started the server by hand: tell them why nothing happens.
         if os.isatty(self._descriptors.reading):
+            from concertino.runtime.own_command import own_command
+
             name = log.name.partition(".")[2]
             log.info(
                 "%s waits for JSON-RPC messages on stdin, one per line; "
-                "it is meant to be started by an MCP client (Ctrl-D ends it)",
+                "it is meant to be started by an MCP client (Ctrl-D ends it). "
+                "To try its tools: concertino tools -- %s",
                 name,
+                own_command(),
             )
         self._stdio = StdioConnection(self._descriptors, limits)
         return self._stdio.reading

@@ -115,7 +115,9 @@ class StdioConnection(PipeConnection):
         descriptors: StdioDescriptors,
         limits: Limits,
     ) -> None:
-        facts = {"transport": "stdio", "parent": os.getppid()}
+        facts: dict[str, object] = {"transport": "stdio", "parent": os.getppid()}
+        if os.isatty(descriptors.reading):
+            facts["terminal"] = True
         super().__init__(descriptors.reading, descriptors.writing, limits, facts)
         self.reading = self._in
         self.ending: Callable[[], object] = _do_nothing
