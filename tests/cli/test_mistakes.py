@@ -6,17 +6,22 @@ that runs the tests.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import termios
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 import concertino
+from concertino.errors import RegistrationError
 
 SRC = str(Path(concertino.__file__).parents[1])
 CALCULATOR = """
@@ -416,3 +421,190 @@ def test_json_is_sent_as_it_is(run: Run) -> None:
         ended = run("call", "add", *words, *SERVER)
         assert (ended.code, ended.err) == (1, "")
         assert "INVALID_ARGUMENTS" in ended.out
+
+
+# Programs that are no servers
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["cat"], "`cat` repeats what it is sent: it is no MCP server"),
+        (["echo", "hi"], "`echo hi` prints text that is no JSON-RPC: 'hi'"),
+        (["ls"], "`ls` prints text that is no JSON-RPC: 'calculator.py'"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_program_that_is_no_server(command: list[str], said: str, run: Run) -> None:
+    hint = "write the command of an MCP server behind --, such as -- python server.py"
+    assert run("tools", "--", *command) == Ended(5, "", f"concertino tools: {said}\n  {hint}\n")
+    error = {"code": "protocol", "message": said, "hint": hint}
+    assert json.loads(run("tools", "--json", "--", *command).err) == {"error": error}
+
+
+def test_a_start_that_hangs(run: Run) -> None:
+    ended = run("tools", "--connect-timeout-s", "0.2", "--", "sleep", "60")
+    said = (
+        r"concertino tools: `sleep 60` did not answer within 0\.2 s; the server \(process \d+\) is "
+        r"running; it wrote nothing to stderr\n"
+        r"  --connect-timeout-s S waits longer; -v shows what the server writes to stderr\n"
+    )
+    assert (ended.code, ended.out) == (4, "")
+    assert re.fullmatch(said, ended.err)
+
+
+# On a terminal
+
+
+class Screen:
+    """A terminal of 80 columns, and a process on it."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], folder: Path) -> None:
+        self._ours, theirs = os.openpty()
+        termios.tcsetwinsize(theirs, (24, 80))
+        self.shown = ""
+        self.process = subprocess.Popen(
+            command, env=environment, cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs
+        )
+        os.close(theirs)
+
+    def until(self, pattern: str) -> None:
+        """Read until what was shown matches a pattern."""
+        while re.search(pattern, self.shown, re.DOTALL) is None:
+            self.shown += os.read(self._ours, 65536).decode()
+
+    def type(self, text: str) -> None:
+        os.write(self._ours, text.encode())
+
+    def end(self) -> int:
+        """Wait for the end of the process and return its exit code."""
+        try:
+            while piece := os.read(self._ours, 65536):
+                self.shown += piece.decode()
+        except OSError:
+            # Linux: nobody has the other end any more.
+            pass
+        os.close(self._ours)
+        return self.process.wait(60)
+
+
+@pytest.fixture
+def screen(tmp_path: Path) -> Iterator[Callable[..., Screen]]:
+    """Return a function that runs `concertino WORDS...` on a terminal, in a folder with FILES."""
+    (tmp_path / "calculator.py").write_text(CALCULATOR)
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": SRC, "TERM": "xterm"}
+    screens: list[Screen] = []
+
+    def start(*words: str) -> Screen:
+        command = [sys.executable, "-m", "concertino", *words]
+        screens.append(Screen(command, environment, tmp_path))
+        return screens[-1]
+
+    yield start
+    for screen in screens:
+        screen.process.kill()
+        screen.process.wait(60)
+
+
+WAITING = r"waiting for the server's first answer \((\d) s of 60\) \.\.\. Ctrl-C to stop"
+
+
+@pytest.mark.waits
+def test_a_silent_server_is_waited_for_in_one_line(screen: Callable[..., Screen]) -> None:
+    shown = screen("tools", "-v", "--", "sh", "-c", "echo loading >&2; exec sleep 60")
+    shown.until(f"{WAITING}.*{WAITING}")
+    first, second, *_ = map(int, re.findall(WAITING, shown.shown))
+    assert 2 <= first < second
+    # Each line is drawn over the one before, and below what the server writes.
+    assert shown.shown.startswith("loading\r\n\r\x1b[Kwaiting")
+    shown.process.send_signal(signal.SIGINT)
+    assert shown.end() == 130
+    assert shown.shown.endswith("\r\x1b[K")
+
+
+@pytest.mark.waits
+def test_text_of_a_server_that_starts_is_shown_at_once(screen: Callable[..., Screen]) -> None:
+    shown = screen("tools", "--", "sh", "-c", "echo loading; exec sleep 60")
+    shown.until(WAITING)
+    note = "concertino tools: the server printed a line that is no answer: loading\r\n"
+    assert shown.shown.startswith(note)
+    shown.process.send_signal(signal.SIGINT)
+    assert shown.end() == 130
+
+
+def test_words_typed_into_a_waiting_server(screen: Callable[..., Screen]) -> None:
+    shown = screen("serve", "calculator.py")
+    shown.until("started successfully")
+    own = f"{Path(sys.orig_argv[0]).name} -m concertino serve calculator.py"
+    assert "(Ctrl-D ends it). To try its tools: concertino tools -- " + own in shown.shown
+    shown.type("add 1 2\n")
+    shown.until("this server expects[^\n]*\n")
+    said = "this server expects JSON-RPC messages; to call a tool: concertino call NAME KEY=VALUE"
+    assert f"{said} -- {own}\r\n" in shown.shown
+    shown.type("\x04")
+    assert shown.end() == 0
+
+
+# Guards
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            ["--allow", "ad"],
+            "[guards] allow 'ad': no tool has such a name, so clients see no tools; there are: "
+            "add, divide",
+        ),
+        (
+            ["--allow", "add", "--allow", "divid"],
+            "[guards] allow 'divid': no tool has such a name; there are: add, divide",
+        ),
+        (
+            ["--allow", "prompt:greets"],
+            "[guards] allow 'prompt:greets': no prompt has such a name, so clients see no prompts; "
+            "there are: spend, greet",
+        ),
+        (
+            ["--allow", "resource:config:*"],
+            None,
+        ),
+        (
+            ["--max-result-bytes", "9"],
+            "[concertino] --max-result-bytes 9: a larger result is replaced by a link, and none of "
+            "its text is shown; 4096 shows 3072 bytes of it",
+        ),
+        (["--max-result-bytes", "4096"], None),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_guard_that_hides_everything(options: list[str], said: str | None, run: Run) -> None:
+    opening = (
+        '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18",'
+        '"capabilities":{},"clientInfo":{"name":"test","version":"1"}}}\n'
+        '{"jsonrpc":"2.0","id":2,"method":"tools/list"}\n'
+    )
+    ended = run("serve", "calculator.py", *options, stdin=opening)
+    warnings = [line for line in ended.err.splitlines() if "[WARN]" in line]
+    assert [line.partition("[WARN] ")[2] for line in warnings] == ([] if said is None else [said])
+    assert ended.code == 0
+
+
+# Compositions in memory
+
+
+def test_a_conflict_of_a_composition_is_raised_in_a_test() -> None:
+    one, other = concertino.Server("one"), concertino.Server("other")
+    for server in (one, other):
+        server.add_resource("notes://today", lambda: "", name="today")
+
+    async def open_client() -> None:
+        async with concertino.Client(concertino.compose(one=one, other=other)):
+            pass
+
+    with pytest.raises(RegistrationError) as error:
+        asyncio.run(open_client())
+    assert str(error.value) == (
+        "compose: both one and other have the resource notes://today; remove one, or give it "
+        "another URI"
+    )

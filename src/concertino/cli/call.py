@@ -140,7 +140,9 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
     except ConcertinoError as exc:
         path = next((text[5:] for text in args.env if text.startswith("PATH=")), None)
         path = os.environ.get("PATH", os.defpath) if path is None else path
-        raise explain_failure(exc, server, path, is_open=command.is_open) from exc
+        raise explain_failure(
+            exc, server, path, args.connect_timeout_s, is_open=command.is_open
+        ) from exc
     except OSError as exc:
         # The result could not be written, for instance because the disk is full.
         _discard_stdout()

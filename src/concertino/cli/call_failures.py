@@ -49,13 +49,14 @@ def explain_failure(
     error: ConcertinoError,
     server: Sequence[str],
     path: str,
+    connect_s: float,
     *,
     is_open: bool,
 ) -> CommandFailure:
     """Return the failure of a command.
 
-    server: the words after `--`. path: the PATH that its program was searched in. is_open: whether
-    the session had been opened.
+    server: the words after `--`. path: the PATH that its program was searched in. connect_s:
+    how long opening the session may take. is_open: whether that was done.
     """
     code, exit_code = next(
         ((code, exit_code) for kind, code, exit_code in CODES if isinstance(error, kind)),
@@ -69,12 +70,13 @@ def explain_failure(
             hint = _suggest_listening(server[0])
         elif error.exit_status is not None:
             text = _describe_exit(error, server)
+    elif isinstance(error, TimedOut) and is_open:
+        hint = "--timeout-s S waits longer"
     elif isinstance(error, TimedOut):
-        hint = (
-            "--timeout-s S waits longer"
-            if is_open
-            else "--connect-timeout-s S waits longer; -v shows what the server writes to stderr"
-        )
+        # A person does not care which request was under way, but what the server does.
+        state = text.partition("; ")[2]
+        text = f"{_quote(server)} did not answer within {connect_s:g} s{state and f'; {state}'}"
+        hint = "--connect-timeout-s S waits longer; -v shows what the server writes to stderr"
     elif isinstance(error, NotAServer):
         hint = (
             "something else listens there; a server is started with concertino serve"
@@ -109,10 +111,14 @@ def _describe_exit(error: Disconnected, server: Sequence[str]) -> str:
     """Return how a server ended that was not opened, and what it wrote to stderr."""
     status = error.exit_status or 0
     how = f"exited with code {status}" if status >= 0 else f"was ended by signal {-status}"
-    text = f"`{shorten(shlex.join(server), MAX_COMMAND)}` {how} before its first answer"
+    text = f"{_quote(server)} {how} before its first answer"
     if not error.stderr:
         return f"{text}; it wrote nothing to stderr"
     return f"{text}; its stderr ends with:\n{error.stderr[-MAX_STDERR:]}"
+
+
+def _quote(server: Sequence[str]) -> str:
+    return f"`{shorten(shlex.join(server), MAX_COMMAND)}`"
 
 
 def _rpc(error: ConcertinoError) -> Any:
