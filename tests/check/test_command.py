@@ -81,6 +81,7 @@ def test_a_document_has_the_keys_that_are_promised() -> None:
         "modern": False,
         "era": "legacy",
         "tools": [],
+        "notes": [],
     }
     case, *others = whole["cases"]
     assert sorted(case) == [

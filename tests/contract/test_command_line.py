@@ -334,6 +334,7 @@ def test_what_check_says_as_json(tmp_path: Path) -> None:
         "modern",
         "era",
         "tools",
+        "notes",
     ]
     assert found["server"]["legacy"] == "2025-11-25"
     assert found["server"]["modern"] is True

@@ -15,7 +15,8 @@ from concertino.library.document import Document
 from concertino.library.index import Index
 from concertino.library.query import Query
 from concertino.library.rendering import Hit, render
-from concertino.library.tokens import Counter, counter, estimate
+from concertino.library.tokens import Counter, counter
+from concertino.token_estimate import estimate
 
 Mode = Literal["full", "catalog", "index", "minimal"]
 MODES = st.sampled_from(["full", "catalog", "index", "minimal"])

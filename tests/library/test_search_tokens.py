@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from concertino.library import tokens
-from concertino.library.tokens import MAX_PIECE, counter, estimate, weigh
+from concertino.library.tokens import MAX_PIECE, counter
+from concertino.token_estimate import estimate, weigh
 
 # Texts of three kinds, which are on every machine that has Python and this repository.
 STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
@@ -114,7 +115,8 @@ def test_without_the_extra_it_is_named() -> None:
     code = (
         "import sys; sys.modules['bpe_openai'] = None\n"
         "from concertino.errors import TargetError\n"
-        "from concertino.library.tokens import counter, estimate\n"
+        "from concertino.library.tokens import counter\n"
+        "from concertino.token_estimate import estimate\n"
         "assert counter('estimate') is estimate\n"
         "try: counter('o200k_base')\n"
         "except TargetError as why: print(why)"

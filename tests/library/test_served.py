@@ -24,7 +24,7 @@ from server.served import Served
 from concertino import Library
 from concertino.errors import RegistrationError
 from concertino.library import resource_reader as reader_module
-from concertino.library.tokens import estimate
+from concertino.token_estimate import estimate
 
 version = pytest.mark.parametrize("version", wire.REVISIONS)
 

@@ -719,8 +719,8 @@ async def test_a_tool_added_by_a_thread_while_the_list_is_made_is_in_the_next_li
             thread.join()
             return iter(names)
 
-    server._tools.entries = Slow(server._tools.entries)
     async with Served(server) as served:
+        server._tools.entries = Slow(server._tools.entries)
         assert list(await served.tools()) == ["a"]
         assert list(await served.tools()) == ["a", "b"]
 

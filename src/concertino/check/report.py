@@ -35,7 +35,7 @@ class TerminalReport:
         self._section = 0
 
     def format_server(self, server: ServerUnderTest) -> str:
-        """Return one line with the server's name, eras and tools."""
+        """Return one line with the server's name, eras and tools, and its notes."""
         eras: list[str] = []
         if server.legacy:
             eras.append(f"{server.revision} (initialize)")
@@ -43,7 +43,10 @@ class TerminalReport:
             eras.append("2026-07-28 (server/discover)")
         tools = f"{len(server.tool_names)} tools, {len(server.tools)} of them known to the cases"
         name = f"{server.name or 'a server'} {server.version}"
-        return f"{name}: {' and '.join(eras)}; {tools}; cases speak {server.era}"
+        lines = [f"{name}: {' and '.join(eras)}; {tools}; cases speak {server.era}"]
+        for note in server.notes:
+            lines += _format_paragraph("note", note)
+        return "\n".join(lines)
 
     def format_result(self, result: CaseResult) -> str:
         """Return one line for a result, and an explanation if the verdict is not `ok`."""
@@ -170,6 +173,7 @@ def _describe_server(server: ServerUnderTest) -> dict[str, Any]:
         "modern": server.modern,
         "era": server.era,
         "tools": sorted(server.tools),
+        "notes": list(server.notes),
     }
 
 

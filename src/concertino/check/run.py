@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import json
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,11 @@ from concertino.check.server_under_test import (
     make_environment,
 )
 from concertino.check.stdio_setup import PLAIN
+from concertino.protocol.host_limits import (
+    describe_instructions,
+    describe_list,
+    describe_names,
+)
 
 # A server that repeats its cursor must not keep the check busy forever.
 MAX_PAGES = 100
@@ -224,6 +230,7 @@ def _record_name(server: ServerUnderTest, opening: Message) -> None:
     )
     server.name = excerpt(info.get("name", ""), 60)
     server.version = excerpt(info.get("version", ""), 40)
+    server.add_notes(describe_instructions(str(opening.get("instructions") or "")))
 
 
 def _record_tools(server: ServerUnderTest, context: CaseContext) -> None:
@@ -238,6 +245,13 @@ def _record_tools(server: ServerUnderTest, context: CaseContext) -> None:
         if cursor is None:
             break
     server.tool_names = tuple(str(tool.get("name")) for tool in listed)
+    members = ("name", "description", "inputSchema")
+    texts = (
+        json.dumps([tool.get(name) for name in members], ensure_ascii=False) for tool in listed
+    )
+    server.add_notes(
+        describe_names(server.name, server.tool_names), describe_list(texts, len(listed))
+    )
     server.tools = find_tools(listed)
 
     if "echo" in server.tools:

@@ -105,6 +105,7 @@ class ServerUnderTest(Struct):
     echo_frame: the text that its echo tool puts before and after the echoed text.
     opening_s: how long the slowest start with handshake took, in seconds.
     obeys_eof: whether it exits when its stdin is closed.
+    notes: sentences about what hosts would cut or leave out.
     """
 
     command: Sequence[str]
@@ -120,6 +121,11 @@ class ServerUnderTest(Struct):
     echo_frame: tuple[str, str] = ("", "")
     opening_s: float = 0.0
     obeys_eof: bool = True
+    notes: tuple[str, ...] = ()
+
+    def add_notes(self, *notes: str) -> None:
+        """Add sentences; empty ones are left out."""
+        self.notes = (*self.notes, *filter(None, notes))
 
     @property
     def era(self) -> str:

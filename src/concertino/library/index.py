@@ -28,8 +28,9 @@ from concertino.library.document import Document
 from concertino.library.query import MAX_QUERY_CHARACTERS, MAX_TERMS, Query
 from concertino.library.rendering import Hit, RenderedText, render
 from concertino.library.spelling import correct_spelling
-from concertino.library.tokens import Counter, estimate
+from concertino.library.tokens import Counter
 from concertino.library.uris import singular
+from concertino.token_estimate import estimate
 
 if TYPE_CHECKING:
     import tantivy

@@ -26,7 +26,8 @@ from msgspec import Struct
 from concertino.library.document import Document
 from concertino.library.outline import HEADING, lines_outside_fences
 from concertino.library.query import Query
-from concertino.library.tokens import Counter, estimate, round_up, weigh
+from concertino.library.tokens import Counter
+from concertino.token_estimate import estimate, round_up, weigh
 
 # Returns the tokens of a document's body.
 Length: TypeAlias = Callable[[Document], int]

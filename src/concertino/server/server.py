@@ -146,7 +146,7 @@ class Server:
         self._coerce = coerce
         self.envelope = envelope
         self._log = logging.getLogger(f"concertino.{name}")
-        self._tools = Tools(page_size, hints, argument_errors, TagSwitches())
+        self._tools = Tools(page_size, hints, argument_errors, TagSwitches(), self._log)
         self._features = LazyFeatures(
             features, self._tools, self._in_thread, page_size, hints, self._log
         )
@@ -492,6 +492,7 @@ class Server:
         with self._lock:
             self._starts += 1
             self._notifiers = [*self._notifiers, outlet]
+        self._tools.report_host_limits(self.name, self._features.features.instructions or "")
         if self._lifespans is not None:
             await self._lifespans.open()
 

@@ -5,6 +5,8 @@ server.py calls them, because nearly every message asks for that.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -70,6 +72,12 @@ class RegisteredTool(Struct):
     removed: bool = False
 
 
+# Up to these lengths no host cuts anything: of the instructions; of the names of server and tool
+# together, to which hosts add 7 characters. Beyond them, protocol/host_limits.py looks closer.
+LONG_INSTRUCTIONS = 2048
+LONG_NAMES = 57
+
+
 class Tools(Registry[RegisteredTool]):
     """The tools of a server.
 
@@ -83,12 +91,15 @@ class Tools(Registry[RegisteredTool]):
         hints: CacheHints,
         argument_errors: str,
         switches: TagSwitches,
+        log: logging.Logger,
     ) -> None:
         super().__init__("tool", page_size, self._conflict, switches)
+        self._log = log
         self.oversize: OversizeStore | None = None
         self._hints = hints
         self._argument_errors = argument_errors
-        self._reported_missing_types = False
+        # What has been logged once: "types", "limits", "list".
+        self._reported: set[str] = set()
 
     def _conflict(self, name: str) -> str:
         location = handler_location(self.records[name].function)
@@ -110,16 +121,36 @@ class Tools(Registry[RegisteredTool]):
 
     def report_missing_types(self, handler: Handler) -> None:
         """Log, once, that the parameters of a tool have no annotations."""
-        if not self._reported_missing_types:
-            self._reported_missing_types = True
+        if "types" not in self._reported:
+            self._reported.add("types")
             from concertino.server.handler_warnings import warn_of_missing_annotations
 
             warn_of_missing_annotations(handler)
+
+    def report_host_limits(self, server: str, instructions: str) -> None:
+        """Log, once, that hosts cut the instructions or leave out tools with long names."""
+        longest = max(map(len, self.entries), default=0)
+        if len(instructions) <= LONG_INSTRUCTIONS and len(server) + longest <= LONG_NAMES:
+            return
+        if "limits" not in self._reported:
+            self._reported.add("limits")
+            from concertino.server.host_warnings import warn_at_start
+
+            warn_at_start(self._log, server, instructions, self.entries)
+
+    def _report_long_list(self) -> None:
+        from concertino.server.host_warnings import warn_of_list
+
+        warn_of_list(self._log, [entry.tool for entry in self.entries.values()])
 
     async def list(self, call: Call, context: Context) -> ListToolsResult:
         page = self.page(call.params, context)
         if page.result is None:
             hints = self._hints
+            if "list" not in self._reported:
+                self._reported.add("list")
+                # After the response has been written.
+                asyncio.get_running_loop().call_soon(self._report_long_list)
             page.result = ListToolsResult(
                 [entry.tool for entry in page.entries],
                 page.next_cursor,
