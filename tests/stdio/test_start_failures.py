@@ -8,6 +8,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import time
 import venv
 from collections.abc import Iterable, Mapping
@@ -20,6 +21,7 @@ from stdio.harness import (
     INITIALIZE,
     Process,
     call,
+    environment,
     request,
     script,
 )
@@ -29,6 +31,8 @@ import concertino
 SECRET = "c4n4ry-7f3a91-do-not-show"
 SERVE = ["-m", "concertino", "serve"]
 RUN = "\nserver.run()\n"
+COMMAND = [sys.executable, "-c"]
+RUN_FILE = "import runpy; runpy.run_path('server.py', run_name='__main__')"
 
 # What stands in the file -> the sentence. Line 1 of the file imports Server.
 SERVER = "from concertino import Server\nserver = Server('broken')\n"
@@ -286,6 +290,45 @@ def test_the_end_of_input_ends_the_wait(tmp_path: Path) -> None:
     with Process([*SERVE, str(path)]) as process:
         assert process.finish() == 1
     assert time.monotonic() - began < 1.8
+
+
+def test_a_script_that_fails_does_not_wait_if_nobody_reads_its_output(tmp_path: Path) -> None:
+    (tmp_path / "server.py").write_text(SERVER + "1 / 0\n")
+    reading, writing = os.pipe()
+    os.close(reading)
+    silent, open_end = os.pipe()
+    try:
+        # Longer than the wait, so that the test shows which of the two ended it.
+        done = subprocess.run(
+            [*COMMAND, "import concertino.runtime.refusal as r; r.FIRST_S = 600; " + RUN_FILE],
+            cwd=tmp_path,
+            env=environment(),
+            stdin=silent,
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        for descriptor in (writing, silent, open_end):
+            os.close(descriptor)
+    assert done.returncode == 1
+    assert b"ZeroDivisionError" in done.stderr
+
+
+def test_a_script_in_a_pipeline_that_fails_writes_nothing_to_its_stdout(tmp_path: Path) -> None:
+    (tmp_path / "server.py").write_text(SERVER + "1 / 0\n")
+    done = subprocess.run(
+        [sys.executable, "server.py"],
+        cwd=tmp_path,
+        env=environment(),
+        input=b'some text\n{"a": 1}\n[]\n',
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert b"ZeroDivisionError" in done.stderr
 
 
 def test_a_person_at_a_terminal_does_not_wait(tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ FIRST_S = 2.0
 MORE_S = 0.5
 
 READ_BYTES = 2**16
+# How the answer to a message without an id begins.
+NO_ID = b'{"jsonrpc":"2.0","id":null,'
 
 
 class RefusedInput:
@@ -114,22 +116,27 @@ def refuse_clients(sockets: Sequence[socket.socket], failure: BaseException | st
 def refuse_requests(reading: int, writing: int, failure: BaseException | str) -> bool:
     """Answer the requests that come at a descriptor, without an event loop.
 
-    failure: see start_failure_text(). Returns whether there was one, at the end of the input or
-    when the time is over. Nothing is awaited from a terminal, since a person has read the log by
-    then.
+    failure: see start_failure_text(). Returns whether there was one, at the end of the input, when
+    nobody reads the answers any more, or when the time is over. Nothing is awaited from a terminal,
+    since a person has read the log by then.
     """
     if os.isatty(reading):
         return False
 
     def send(frame: bytes, request_id: Id | None) -> int:
+        # Malformed input may be no client's: perhaps the script is part of a pipeline.
+        if frame.startswith(NO_ID):
+            return 0
         # A short line fits into a pipe at once, if anything does.
         if writable.poll(max(0.0, until - time.monotonic()) * 1000):
             os.write(writing, frame + b"\n")
         return 0
 
     text = start_failure_text(failure)
-    readable, writable = select.poll(), select.poll()
-    readable.register(reading, select.POLLIN)
+    poll, writable = select.poll(), select.poll()
+    # Only to notice that nobody reads; if both are one socket, the next line replaces this.
+    poll.register(writing, 0)
+    poll.register(reading, select.POLLIN)
     writable.register(writing, select.POLLOUT)
     limits = Limits()
     framer = Framer(limits.max_message_bytes)
@@ -137,7 +144,7 @@ def refuse_requests(reading: int, writing: int, failure: BaseException | str) ->
     has_refused = False
     until = time.monotonic() + FIRST_S
     try:
-        while (left_s := until - time.monotonic()) > 0 and readable.poll(left_s * 1000):
+        while _is_input_ready(poll, reading, until - time.monotonic()):
             try:
                 chunk = os.read(reading, READ_BYTES)
             except BlockingIOError:
@@ -154,6 +161,11 @@ def refuse_requests(reading: int, writing: int, failure: BaseException | str) ->
         # The client is gone.
         pass
     return has_refused
+
+
+def _is_input_ready(poll: select.poll, reading: int, within_s: float) -> bool:
+    """Wait for input, or its end. Returns False if none comes, or nobody reads what is written."""
+    return within_s > 0 and reading in dict(poll.poll(within_s * 1000))
 
 
 def _refuse_frame(peer: Peer[Any], frame: bytes, text: str) -> bool:
