@@ -582,6 +582,60 @@ def test_the_exit_code_of_a_client_command_without_a_good_server(
     assert run(command("tools", *options, "--", *server)).code == code
 
 
+REFUSING = [
+    sys.executable,
+    "-S",
+    "-c",
+    "import sys, json\n"
+    "for line in sys.stdin:\n"
+    "    message = json.loads(line)\n"
+    "    result = {'protocolVersion': '2025-11-25', 'capabilities': {'tools': {}}}\n"
+    "    reply = {'error': {'code': -32050, 'message': 'no', 'data': {'why': 'late'}}}\n"
+    "    if message['method'] == 'initialize': reply = {'result': result}\n"
+    "    if 'id' in message:\n"
+    "        print(json.dumps({'jsonrpc': '2.0', 'id': message['id'], **reply}), flush=True)\n",
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "server", "code", "exit_code"),
+    [
+        (["tools", "--nonsense"], REFUSING, "usage", 2),
+        (["call", "x"], REFUSING, "refused", 1),
+        (["prompts"], REFUSING, "unsupported", 1),
+        (["tools"], ["/nonexistent/server"], "unreachable", 3),
+        (["tools", "--connect-timeout-s", "0.1"], HANGING, "timeout", 4),
+        (["tools"], GARBLED, "protocol", 5),
+        (["tools"], ["cat"], "protocol", 5),
+        (
+            ["tools"],
+            [sys.executable, "-S", "-c", SIGNALLING.format("SIGINT")],
+            "interrupted",
+            130,
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_failure_with_json_is_one_object(
+    words: list[str], server: list[str], code: str, exit_code: int
+) -> None:
+    ended = run(command(*words, "--json", "--era", "legacy", "--", *server))
+    assert (ended.code, ended.out) == (exit_code, "")
+    [line] = ended.err.splitlines()
+    found = json.loads(line)
+    assert list(found) == ["error"]
+    keys = ["code", "message", "hint", *(["rpc"] if code == "refused" else [])]
+    assert list(found["error"]) == keys
+    assert found["error"]["code"] == code
+    if code == "refused":
+        assert found["error"]["rpc"] == {"code": -32050, "message": "no", "data": {"why": "late"}}
+
+
+def test_a_tool_that_is_not_there_is_not_found_with_json(offering: str) -> None:
+    ended = run(command("call", "none", "--json", "--", offering))
+    assert json.loads(ended.err)["error"]["code"] == "not-found"
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [

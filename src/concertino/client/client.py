@@ -194,7 +194,8 @@ class Client(ConnectionFacts):
 
         Raises SpawnError (the server cannot be started), Disconnected (it ended meanwhile),
         TimedOut, Incompatible (no common revision), NotAServer (it does not speak MCP) and
-        ProtocolError. Nothing is left running then.
+        ProtocolError, and what the start of a Backend in memory raised. Nothing is left running
+        then.
         """
         try:
             await self._connection.open()
