@@ -5,6 +5,7 @@ Annotations are not postponed here: most providers are local to a test.
 """
 
 import asyncio
+import gc
 import logging
 import re
 import sqlite3
@@ -996,6 +997,23 @@ def test_an_override_in_which_another_provider_needs_the_first_is_refused() -> N
         server.override(sync, fake).__enter__()
     with server.override(sync, not_sync):
         pass
+
+
+def test_providers_are_forgotten_with_the_last_handler_that_needs_them() -> None:
+    """A server may register and remove tools for as long as it runs."""
+    server = Server("x")
+    for _ in range(5):
+
+        def inner() -> str:
+            return "x"
+
+        def outer(text: Annotated[str, Depends(inner)]) -> str:
+            return text
+
+        add_tool(server, "def", outer, str)
+        assert len(server._providers()._providers) == 2
+        server.remove_tool("use")
+        gc.collect()
 
 
 # Registration

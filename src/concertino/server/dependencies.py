@@ -27,6 +27,7 @@ from contextlib import aclosing, contextmanager
 from functools import partial
 from inspect import Parameter, Signature, isasyncgenfunction, iscoroutine, signature
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin
+from weakref import WeakValueDictionary
 
 from concertino.backend.interface import Context
 from concertino.errors import RegistrationError
@@ -100,7 +101,8 @@ class Dependencies:
         self.overrides: Mapping[object, Provider] = {}
         self._lifespans = lifespans
         self._in_thread = in_thread
-        self._providers: dict[object, Provider] = {}
+        # By key, as long as a handler needs them.
+        self._providers: WeakValueDictionary[object, Provider] = WeakValueDictionary()
 
     def fill(
         self,
@@ -139,7 +141,7 @@ class Dependencies:
         before = self.overrides.get(key)
         self.overrides = {**self.overrides, key: made}
         try:
-            self.sort((key,))
+            self.sort((made,))
             yield
         finally:
             others = {other: item for other, item in self.overrides.items() if other != key}
@@ -147,8 +149,8 @@ class Dependencies:
 
     # Registration
 
-    def _add(self, function: Callable[..., Any], path: tuple[object, ...]) -> object:
-        """Register a provider and those that it needs; return its key.
+    def _add(self, function: Callable[..., Any], path: tuple[object, ...]) -> Provider:
+        """Return the provider that a function is. It holds those that it needs.
 
         path: the keys of the providers that need it, the outermost first.
         """
@@ -158,9 +160,10 @@ class Dependencies:
             raise RegistrationError(
                 f"{_describe(function)} depends on itself: {' > '.join([*names, names[0]])}"
             )
-        if key not in self._providers:
-            self._providers[key] = self._make(function, key, path)
-        return key
+        provider = self._providers.get(key)
+        if provider is None:
+            provider = self._providers[key] = self._make(function, key, path)
+        return provider
 
     def _make(
         self,
@@ -208,27 +211,28 @@ class Dependencies:
         lifespans = self._lifespans()
         return function if lifespans is None else lifespans.fill(function, skip)
 
-    def sort(self, keys: Iterable[object]) -> Order:
+    def sort(self, providers: Iterable[Provider]) -> Order:
         """Return providers and all that they need, in the order in which to open them.
 
         Raises RegistrationError for providers that depend on each other.
         """
         found: dict[object, Provider] = {}
 
-        def visit(key: object, path: tuple[object, ...]) -> None:
+        def visit(provider: Provider, path: tuple[object, ...]) -> None:
+            key = provider.key
             if key in path:
                 names = [self._name_of(item) for item in path[path.index(key) :]]
                 raise RegistrationError(
                     f"override: {' > '.join([*names, names[0]])}: a provider depends on itself"
                 )
             if key not in found:
-                provider = self.overrides.get(key) or self._providers[key]
+                provider = self.overrides.get(key, provider)
                 for _, needed in provider.needs:
                     visit(needed, (*path, key))
                 found[key] = provider
 
-        for key in keys:
-            visit(key, ())
+        for provider in providers:
+            visit(provider, ())
         return tuple(found.values())
 
     def _name_of(self, key: object) -> str:
@@ -238,14 +242,14 @@ class Dependencies:
 class DependentHandler(FinishingHandler):
     """A handler without the parameters that providers fill.
 
-    handler: the author's, whose lifespan values are filled. needs: its parameters -> the keys of
-    their providers. in_thread: runs a `def`; None: on the event loop.
+    handler: the author's, whose lifespan values are filled. needs: its parameters -> their
+    providers. in_thread: runs a `def`; None: on the event loop.
     """
 
     def __init__(
         self,
         handler: Handler,
-        needs: Mapping[str, object],
+        needs: Mapping[str, Provider],
         dependencies: Dependencies,
         in_thread: InThread | None,
     ) -> None:
@@ -327,7 +331,7 @@ class DependentHandler(FinishingHandler):
         context, args, kwargs = self._arguments.split(bound)
 
         def call(values: Values) -> Any:
-            needed = {name: values[key] for name, key in self._needs.items()}
+            needed = {name: values[provider.key] for name, provider in self._needs.items()}
             return self._handler(*args, **kwargs, **needed)
 
         return self._sorted[1], context, call

@@ -33,13 +33,13 @@ log = logging.getLogger("concertino.dependencies")
 CLEANUP_S = 5.0
 
 
-class Provider(Struct, frozen=True, eq=False):
+class Provider(Struct, frozen=True, eq=False, weakref=True):
     """A function that provides a value for a call, and how to call it.
 
     key: identifies it among the values of a call. description: name and place, for messages.
     is_async: an `async def`. is_generator: it yields the value, and cleans up afterwards.
-    contexts: its parameters that take the Context. needs: its other parameters and the keys of
-    the providers whose values they get.
+    contexts: its parameters that take the Context. needs: its other parameters and the providers
+    whose values they get.
     """
 
     key: object
@@ -48,11 +48,11 @@ class Provider(Struct, frozen=True, eq=False):
     is_async: bool
     is_generator: bool
     contexts: tuple[str, ...]
-    needs: tuple[tuple[str, object], ...]
+    needs: tuple[tuple[str, Provider], ...]
 
     def arguments(self, values: Values, context: Context) -> dict[str, Any]:
         """Return the arguments for a call. values: those of the providers before it."""
-        needed = {name: values[key] for name, key in self.needs}
+        needed = {name: values[provider.key] for name, provider in self.needs}
         return {**dict.fromkeys(self.contexts, context), **needed}
 
 
