@@ -166,7 +166,10 @@ def relevance(documents: Sequence[Document], figures: dict[str, float]) -> None:
         f"{'mean reciprocal rank':24}{'line':>8}{'+-':>7}{'A':>7}{'B':>7}  "
         f" {'four':>6}{'+-':>7}{'A':>7}{'B':>7}"
     )
-    results = {"stock tantivy": judged(stock(held), asked), "concertino": judged(ours, asked)}
+    results = {
+        "stock tantivy": reciprocal_ranks(stock(held), asked),
+        "concertino": reciprocal_ranks(ours, asked),
+    }
     for name, (line, four) in results.items():
         print(f"{name:24}{row(line)}   {row(four)}")
     (stock_line, stock_four), (line, four) = (
@@ -187,7 +190,7 @@ def relevance(documents: Sequence[Document], figures: dict[str, float]) -> None:
     print()
 
 
-def judged(
+def reciprocal_ranks(
     search: Callable[[str], list[str]], asked: Sequence[Question]
 ) -> tuple[list[float], list[float]]:
     """The reciprocal rank of each question: of its line, and the mean of its draws."""
@@ -285,7 +288,7 @@ def answer_times(
     for what, answer in (("search", index.search), ("match", index.match)):
         for text in queries[:100]:
             answer(Query(text))
-        times = sorted(timed(answer, text) for text in queries)
+        times = sorted(time_answer(answer, text) for text in queries)
         figures[f"{name}: {what} p50 ms"] = times[len(times) // 2]
         figures[f"{name}: {what} p99 ms"] = times[int(len(times) * 0.99)]
         figures[f"{name}: {what} slowest ms"] = times[-1]
@@ -294,17 +297,17 @@ def answer_times(
         ("100,000 characters", " ".join(queries)[:100_000]),
         ("10,000 unknown words", " ".join(f"qx{number}unknownz" for number in range(10_000))),
     ):
-        figures[f"{name}: {what} ms"] = min(timed(index.match, text) for _ in range(3))
+        figures[f"{name}: {what} ms"] = min(time_answer(index.match, text) for _ in range(3))
 
 
-def timed(answer: Callable[[Query], Any], text: str) -> float:
+def time_answer(answer: Callable[[Query], Any], text: str) -> float:
     began = time.perf_counter()
     answer(Query(text))
     return (time.perf_counter() - began) * 1000
 
 
 def large(documents: Sequence[Document], count: int, figures: dict[str, float]) -> None:
-    made = generated(documents, count)
+    made = generate_documents(documents, count)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.perf_counter()
     index = Index.build(made)
@@ -336,7 +339,7 @@ def place_of(hits: Sequence[Hit], document: Document) -> int:
     return next((place for place, hit in enumerate(hits) if hit.document is document), -1)
 
 
-def generated(documents: Sequence[Document], count: int) -> list[Document]:
+def generate_documents(documents: Sequence[Document], count: int) -> list[Document]:
     """Documents of the corpus's own words, each word as often as there; no two alike."""
     chance = random.Random(SEED)
     words = [

@@ -87,7 +87,7 @@ async def at_once(call: Callable[[], Awaitable[Any]], seconds: float) -> float:
     return count / (time.perf_counter() - began)
 
 
-def started(folder: Path, transport: str) -> tuple[subprocess.Popen[str], str]:
+def start_hub(folder: Path, transport: str) -> tuple[subprocess.Popen[str], str]:
     """A hub with its plugin, and the hub's address."""
     (folder / "echo.py").write_text(PLUGIN)
     socket = "true" if transport == "unix" else "false"
@@ -114,7 +114,7 @@ def started(folder: Path, transport: str) -> tuple[subprocess.Popen[str], str]:
 
 
 async def measure(transport: str, seconds: float, folder: Path) -> None:
-    hub, address = started(folder, transport)
+    hub, address = start_hub(folder, transport)
     try:
         bridge = Bridge(address, prepare_bridge(address, folder / "certs"))
         await bridge.start(Notifier())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["ROWS", "Row", "selected"]
+__all__ = ["ROWS", "Row", "select_rows"]
 
 ALL = (
     "cold",
@@ -146,7 +146,7 @@ ROWS: tuple[Row, ...] = (
 )
 
 
-def selected(only: list[str]) -> tuple[Row, ...]:
+def select_rows(only: list[str]) -> tuple[Row, ...]:
     """The rows of these names; a name stands for its variants too (`mcp` for `mcp-low-modern`).
     Empty: all of them.
 

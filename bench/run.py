@@ -16,7 +16,7 @@ from typing import Any
 
 from charts import publish
 from measure import Bench, Cores, Figures, Plan, pick_cores, take_all
-from rows import ROWS, Row, selected
+from rows import ROWS, Row, select_rows
 from table import markdown
 from targets import verdicts
 from workshop import (
@@ -42,7 +42,7 @@ def main() -> int:
             "the benchmark pins processes and reads their CPU clocks: it runs on Linux only"
         )
     try:
-        rows = selected([name for name in options.only.split(",") if name])
+        rows = select_rows([name for name in options.only.split(",") if name])
         interpreter = describe_interpreter(options.python)
         load = build_tool()
     except (ValueError, BuildError) as error:

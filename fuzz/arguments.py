@@ -186,7 +186,7 @@ def one(data: bytes) -> None:
     try:
         args, kwargs = arguments.bind(raw, None)
     except InvalidArguments as bad:
-        _complained(bad, arguments, raw)
+        _check_complaint(bad, arguments, raw)
         accepted = False
     else:
         handler(*args, **kwargs)
@@ -210,7 +210,7 @@ def one(data: bytes) -> None:
         )
 
 
-def _complained(bad: InvalidArguments, arguments: ArgumentDecoder, raw: bytes) -> None:
+def _check_complaint(bad: InvalidArguments, arguments: ArgumentDecoder, raw: bytes) -> None:
     """Every problem names a place that exists, and says something."""
     assert bad.violations
     names = set(arguments.schema.get("properties", ()))

@@ -203,11 +203,11 @@ def _compare(frame: bytes, found: Message | InvalidMessage) -> None:
         assert repr(actual) == repr(wanted), f"{actual}, expected {wanted}"
         assert found.message.isprintable()
     else:
-        actual = _said(found)
+        actual = _describe(found)
         assert repr(actual) == repr(wanted), f"{actual}, expected {wanted}"
 
 
-def _said(found: Message) -> Verdict:
+def _describe(found: Message) -> Verdict:
     id = None if found.id is UNSET else found.id
     if found.method is UNSET:
         return ("response", id, "error" if found.result is ABSENT else "result")
@@ -251,4 +251,4 @@ def _again(found: Message) -> None:
     assert repr(json.loads(frame)) == repr(members), f"{frame}, expected {members}"
     second = decode(Raw(frame))
     assert isinstance(second, Message)
-    assert repr(_said(second)) == repr(_said(found))
+    assert repr(_describe(second)) == repr(_describe(found))

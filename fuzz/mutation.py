@@ -18,13 +18,11 @@ def mutations(
     for _ in range(count):
         data = chance.choice(corpus)
         for _ in range(chance.choice((1, 1, 2, 3, 5))):
-            data = _changed(data, corpus, tokens, chance)
+            data = _change(data, corpus, tokens, chance)
         yield data[:max_bytes]
 
 
-def _changed(
-    data: bytes, corpus: Sequence[bytes], tokens: Sequence[bytes], chance: Random
-) -> bytes:
+def _change(data: bytes, corpus: Sequence[bytes], tokens: Sequence[bytes], chance: Random) -> bytes:
     at = chance.randrange(len(data) + 1)
     size = chance.choice((1, 1, 1, 2, 4, 8, 16))
     match chance.randrange(7):

@@ -106,7 +106,7 @@ def one(data: bytes) -> None:
         given = strict(data[2:])
     except (ValueError, RecursionError):
         return
-    returned, wanted, sayable = _made(given)
+    returned, wanted, sayable = _make_value(given)
     refused = ""
     result = CallToolResult([])
     try:
@@ -151,7 +151,7 @@ def one(data: bytes) -> None:
         )
 
 
-def _made(value: object) -> tuple[object, object, bool]:
+def _make_value(value: object) -> tuple[object, object, bool]:
     """The value a tool returns, the JSON value that is, and whether it is one at all."""
     if type(value) is str:
         if value in UNSAYABLE:
@@ -160,10 +160,12 @@ def _made(value: object) -> tuple[object, object, bool]:
             return *SAYABLE[value], True
         return value, value, True
     if isinstance(value, list):
-        parts = [_made(item) for item in cast("list[object]", value)]
+        parts = [_make_value(item) for item in cast("list[object]", value)]
         return [a for a, _, _ in parts], [b for _, b, _ in parts], all(ok for _, _, ok in parts)
     if isinstance(value, dict):
-        members = {name: _made(item) for name, item in cast("dict[str, object]", value).items()}
+        members = {
+            name: _make_value(item) for name, item in cast("dict[str, object]", value).items()
+        }
         made = {name: a for name, (a, _, _) in members.items()}
         return (
             made,

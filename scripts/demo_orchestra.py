@@ -52,7 +52,7 @@ async def orchestra(say: Say, step: Step) -> None:
             stderr=subprocess.PIPE,
         )
         try:
-            await _shown(hub, folder, say, step)
+            await _show(hub, folder, say, step)
         finally:
             if hub.returncode is None:
                 hub.terminate()
@@ -60,7 +60,7 @@ async def orchestra(say: Say, step: Step) -> None:
         say(f"  The hub has ended with exit code {hub.returncode}, and its plugins with it.")
 
 
-async def _shown(hub: Any, folder: Path, say: Say, step: Step) -> None:
+async def _show(hub: Any, folder: Path, say: Say, step: Step) -> None:
     step(
         "A hub starts two plugins",
         "Each is a process: one has tools, the other stores files of Markdown for it.",

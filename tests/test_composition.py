@@ -269,7 +269,7 @@ async def test_two_parts_with_one_resource_do_not_start(twice: tuple[Part, Part]
         assert "both one and other have the resource" in str(error)
 
 
-def paged(items: list[str]) -> Callable[[dict[str, Any]], Any]:
+def make_paged(items: list[str]) -> Callable[[dict[str, Any]], Any]:
     def page(params: dict[str, Any]) -> Any:
         cursor = params.get("cursor")
         at = 0 if cursor is None else items.index(cursor) if cursor in items else -1
@@ -291,9 +291,9 @@ def paged(items: list[str]) -> Callable[[dict[str, Any]], Any]:
 @on_a_loop
 async def test_a_list_goes_on_where_a_part_has_a_further_page() -> None:
     parts = compose(
-        a=Part({"tools/list": paged(["1", "2:x", ""])}, tools=True),
+        a=Part({"tools/list": make_paged(["1", "2:x", ""])}, tools=True),
         b=calculator(),
-        c=Part({"tools/list": paged(["3", "4"])}, tools=True),
+        c=Part({"tools/list": make_paged(["3", "4"])}, tools=True),
     )
     async with client_of(parts) as caller:
         pages: list[list[str]] = []
@@ -310,7 +310,7 @@ async def test_a_list_goes_on_where_a_part_has_a_further_page() -> None:
 @pytest.mark.parametrize("cursor", ["a", "nobody:1", "b:9", ":", 5])
 @on_a_loop
 async def test_a_cursor_that_was_never_given_is_refused(cursor: Any) -> None:
-    parts = compose(a=calculator(), b=Part({"tools/list": paged(["3", "4"])}, tools=True))
+    parts = compose(a=calculator(), b=Part({"tools/list": make_paged(["3", "4"])}, tools=True))
     async with client_of(parts) as caller:
         with pytest.raises(RpcError) as caught:
             await caller.request("tools/list", {"cursor": cursor})

@@ -32,7 +32,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(installation, "RELEASED", False)
 
 
-def installed(folder: Path, origin: object) -> None:
+def write_metadata(folder: Path, origin: object) -> None:
     """Write the metadata that pip and uv write for a package they install from a URL."""
     metadata = folder / "concertino-0.0.dist-info"
     metadata.mkdir()
@@ -74,18 +74,18 @@ def test_after_a_release_an_extra_has_the_name_of_the_project(
 def test_before_a_release_an_extra_comes_from_where_concertino_came_from(
     origin: object, requirement: str, tmp_path: Path
 ) -> None:
-    installed(tmp_path, origin)
+    write_metadata(tmp_path, origin)
     assert install_extra("watch") == f"'{PYTHON}' -m pip install {requirement}"
 
 
 def test_a_project_depends_on_where_concertino_came_from(tmp_path: Path) -> None:
     url = "file:///tmp/a%20b/concertino-0.0-py3-none-any.whl"
-    installed(tmp_path, {"url": url, "archive_info": {}})
+    write_metadata(tmp_path, {"url": url, "archive_info": {}})
     assert dependency("1.2.3") == f"concertino @ {url}"
 
 
 def test_a_project_depends_on_the_checkout_that_runs(tmp_path: Path) -> None:
-    installed(tmp_path, None)
+    write_metadata(tmp_path, None)
     checkout = Path(installation.__file__).parents[2]
     expected = f"concertino @ {checkout.as_uri()}" if (checkout / "src").is_dir() else None
     assert dependency("1.2.3") == expected
@@ -113,7 +113,7 @@ def test_an_environment_in_uv_s_cache_gets_packages_by_an_option(
     (cache / "CACHEDIR.TAG").touch()
     assert runs_in_uv_cache()
     assert install_package("httpx") == "add --with httpx to the uvx or uv run command"
-    installed(tmp_path, {"url": "file:///src/concertino", "dir_info": {"editable": True}})
+    write_metadata(tmp_path, {"url": "file:///src/concertino", "dir_info": {"editable": True}})
     assert (
         install_extra("watch") == "add --with '/src/concertino[watch]' to the uvx or uv run command"
     )

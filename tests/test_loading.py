@@ -10,7 +10,7 @@ import sys
 import pytest
 
 
-def said(program: str) -> str:
+def output_of(program: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
     )
@@ -28,13 +28,13 @@ def test_modules_are_loaded_without_collections():
         "gc.callbacks.append(lambda phase, info: phase == 'start' and seen.append(info))\n"
         "from concertino import Server\nprint(len(seen) <= 1)"
     )
-    assert said(program) == "True\n"
+    assert output_of(program) == "True\n"
 
 
 @pytest.mark.parametrize("before", ["enable", "disable"])
 def test_the_collector_is_afterwards_as_it_was(before: str):
     program = f"import gc\ngc.{before}()\nfrom concertino import Server\nprint(gc.isenabled())"
-    assert said(program) == f"{before == 'enable'}\n"
+    assert output_of(program) == f"{before == 'enable'}\n"
 
 
 def test_also_when_an_import_fails():
@@ -42,14 +42,14 @@ def test_also_when_an_import_fails():
         "import gc\nfrom concertino.loading import load\ntry: load('concertino.nothing')\n"
         "except ImportError: print(gc.isenabled())"
     )
-    assert said(program) == "True\n"
+    assert output_of(program) == "True\n"
 
 
 def test_what_an_application_froze_stays_frozen():
     program = (
         "import gc\ngc.freeze()\nfrom concertino import Server\nprint(gc.get_freeze_count() > 2000)"
     )
-    assert said(program) == "True\n"
+    assert output_of(program) == "True\n"
 
 
 def test_garbage_of_before_is_still_found():
@@ -58,4 +58,4 @@ def test_garbage_of_before_is_still_found():
         "left = weakref.ref(node)\ndel node\n"
         "from concertino import Server\ngc.collect()\nprint(left() is None)"
     )
-    assert said(program) == "True\n"
+    assert output_of(program) == "True\n"

@@ -150,14 +150,14 @@ def test_no_feature_is_listed_that_nothing_waits_for() -> None:
 def binding(source: str, side: str) -> set[str]:
     """The ids of what binds one side of a connection: as written here, or as the document says."""
     if source == "here":
-        return {f"{section}-{number}" for section, number in numbered(BINDING[side])}
+        return {f"{section}-{number}" for section, number in list_numbers(BINDING[side])}
     roles = {side[0].upper(), "B"}
     return {
         id for id, role in ROW.findall(SPEC.read_text()) if roles & set(role.strip().split("/"))
     }
 
 
-def numbered(text: str) -> Iterator[tuple[str, int]]:
+def list_numbers(text: str) -> Iterator[tuple[str, int]]:
     """Yield ("A", 1), ("A", 2), ("A", 4) for "A 1-2 4"."""
     for part in text.split(";"):
         section, *ranges = part.split()

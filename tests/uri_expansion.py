@@ -31,7 +31,11 @@ def expand(template: str, values: Mapping[str, Any]) -> str:
     uri = encode(parts[0], RESERVED)
     for operator, variables, literal in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
         first, separator, *_ = OPERATORS[operator]
-        texts = [text for name in variables.split(",") for text in written(name, operator, values)]
+        texts = [
+            text
+            for name in variables.split(",")
+            for text in expand_variable(name, operator, values)
+        ]
         uri += first + separator.join(texts) if texts else ""
         uri += encode(literal, RESERVED)
     return uri
@@ -44,7 +48,7 @@ def encode(text: str, safe: str) -> str:
     return "".join(part if i % 2 else quote(part, safe=safe + "~") for i, part in enumerate(parts))
 
 
-def written(variable: str, operator: str, values: Mapping[str, Any]) -> Iterator[str]:
+def expand_variable(variable: str, operator: str, values: Mapping[str, Any]) -> Iterator[str]:
     """Yield the texts that one variable adds to its expression."""
     _, _, named, empty, safe = OPERATORS[operator]
     star = variable.endswith("*")

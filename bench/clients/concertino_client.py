@@ -11,7 +11,7 @@ from concertino import Client, Limits
 
 
 @asynccontextmanager
-async def opened(program: str) -> AsyncIterator[Call]:
+async def open_client(program: str) -> AsyncIterator[Call]:
     async with Client([program], limits=Limits(max_message_bytes=64 * 2**20)) as client:
 
         async def call(text: str) -> str:
@@ -20,4 +20,4 @@ async def opened(program: str) -> AsyncIterator[Call]:
         yield call
 
 
-main(opened)
+main(open_client)

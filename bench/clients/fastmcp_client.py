@@ -11,7 +11,7 @@ from measures import Call, main
 
 
 @asynccontextmanager
-async def opened(program: str) -> AsyncIterator[Call]:
+async def open_client(program: str) -> AsyncIterator[Call]:
     async with Client(StdioTransport(program, [], keep_alive=False)) as client:
 
         async def call(text: str) -> str:
@@ -20,4 +20,4 @@ async def opened(program: str) -> AsyncIterator[Call]:
         yield call
 
 
-main(opened)
+main(open_client)

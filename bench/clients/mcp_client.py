@@ -11,7 +11,7 @@ from measures import Call, main
 
 
 @asynccontextmanager
-async def opened(program: str) -> AsyncIterator[Call]:
+async def open_client(program: str) -> AsyncIterator[Call]:
     async with (
         stdio_client(StdioServerParameters(command=program)) as (reading, writing),
         ClientSession(reading, writing) as session,
@@ -24,4 +24,4 @@ async def opened(program: str) -> AsyncIterator[Call]:
         yield call
 
 
-main(opened)
+main(open_client)

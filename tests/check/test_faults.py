@@ -82,7 +82,7 @@ AT_EVERY_END: dict[str, Verdict] = {
 }
 
 
-def found(fault: str, asked: tuple[str, ...]) -> dict[str, Verdict]:
+def bad_verdicts(fault: str, asked: tuple[str, ...]) -> dict[str, Verdict]:
     """Return the verdicts on a server with this fault that are not ok."""
     server: ServerUnderTest = inspect_server([sys.executable, "-S", FAULTY, fault], SETTINGS)
     cases = [case for case in CASES if case.name in asked]
@@ -98,24 +98,24 @@ def found(fault: str, asked: tuple[str, ...]) -> dict[str, Verdict]:
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["", "offers no tools"])
 def test_an_unknown_tool_is_refused_with_or_without_tools(fault: str) -> None:
-    assert found(fault, ("tool-unknown",)) == {}
+    assert bad_verdicts(fault, ("tool-unknown",)) == {}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_found_by_its_cases(fault: str) -> None:
     asked = tuple(FAULTS[fault]) or ("unknown-method", "eof-idle")
-    assert found(fault, asked) == FAULTS[fault]
+    assert bad_verdicts(fault, asked) == FAULTS[fault]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_found_by_no_other_case(fault: str) -> None:
     asked = tuple(name for name in ASKED if name not in FAULTS[fault])
-    assert found(fault, asked) == {}
+    assert bad_verdicts(fault, asked) == {}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", AT_EVERY_END)
 def test_a_fault_at_the_end_is_found_by_whatever_is_tried(fault: str) -> None:
-    assert found(fault, ("unknown-method",)) == {"unknown-method": AT_EVERY_END[fault]}
+    assert bad_verdicts(fault, ("unknown-method",)) == {"unknown-method": AT_EVERY_END[fault]}

@@ -19,7 +19,7 @@ from concertino.cli.call_arguments import (
 )
 
 
-def converted(schema: Any, text: str, definitions: dict[str, Any] | None = None) -> Any:
+def convert_argument(schema: Any, text: str, definitions: dict[str, Any] | None = None) -> Any:
     """Return what `x=TEXT` becomes for an argument with this schema."""
     root = {"type": "object", "properties": {"x": schema}, "$defs": definitions or {}}
     return convert_texts("t", {"x": text}, root)["x"]
@@ -145,14 +145,14 @@ def test_a_text_becomes_what_its_schema_says(schema: Any, text: str, value: Any)
         "Count": {"type": "integer"},
         "Loop": {"anyOf": [{"$ref": "#/$defs/Loop"}, {"type": "integer"}]},
     }
-    found = converted(schema, text, definitions)
+    found = convert_argument(schema, text, definitions)
     assert found == value
     assert type(found) is type(value)
 
 
 def test_an_integer_keeps_all_its_digits() -> None:
     digits = "123456789012345678901234567890"
-    assert encode(converted({"type": "integer"}, digits)).decode() == digits
+    assert encode(convert_argument({"type": "integer"}, digits)).decode() == digits
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_an_integer_keeps_all_its_digits() -> None:
 )
 def test_a_text_of_another_type_is_refused(schema: Any, text: str, message: str, hint: str) -> None:
     with pytest.raises(UsageError) as refused:
-        converted(schema, text)
+        convert_argument(schema, text)
     assert str(refused.value) == message
     assert refused.value.hint.splitlines()[:-1] == ([hint] if hint else [])
     assert refused.value.hint.splitlines()[-1].startswith("t takes optional: x (")
@@ -189,7 +189,7 @@ def test_references_that_multiply_take_no_time() -> None:
         f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"} for _ in range(10)]} for n in range(20)
     }
     definitions["d20"] = {"type": "integer"}
-    assert converted({"$ref": "#/$defs/d0"}, "1", definitions) == 1
+    assert convert_argument({"$ref": "#/$defs/d0"}, "1", definitions) == 1
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def _clean_imports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "modules", sys.modules.copy())
 
 
-def written(folder: Path, source: str, name: str = "target.py") -> str:
+def write_target(folder: Path, source: str, name: str = "target.py") -> str:
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("from concertino import Server\n" + source)
@@ -42,32 +42,32 @@ def written(folder: Path, source: str, name: str = "target.py") -> str:
 
 
 def test_the_only_server_of_a_file_is_found(tmp_path: Path) -> None:
-    found = load_target(written(tmp_path, "anything = Server('only')\nother = 5")).backend
+    found = load_target(write_target(tmp_path, "anything = Server('only')\nother = 5")).backend
     assert isinstance(found, Server)
     assert found.name == "only"
 
 
 def test_one_server_under_two_names_is_one(tmp_path: Path) -> None:
     assert (
-        load_target(written(tmp_path, "a = b = Server('one')")).backend.features().info.name
+        load_target(write_target(tmp_path, "a = b = Server('one')")).backend.features().info.name
         == "one"
     )
 
 
 def test_the_server_that_run_is_called_on_is_meant(tmp_path: Path) -> None:
     source = "a = Server('a')\nb = Server('b')\nb.run()\nafter = 'reached'"
-    assert load_target(written(tmp_path, source)).backend.features().info.name == "b"
+    assert load_target(write_target(tmp_path, source)).backend.features().info.name == "b"
     assert entry.run_calls.get() is None
 
 
 def test_run_under_the_usual_guard_is_not_called(tmp_path: Path) -> None:
     source = "a = Server('a')\nif __name__ == '__main__':\n    raise SystemExit\n"
-    assert load_target(written(tmp_path, source)).backend.features().info.name == "a"
+    assert load_target(write_target(tmp_path, source)).backend.features().info.name == "a"
 
 
 def test_a_server_made_in_a_function_is_found_by_its_run(tmp_path: Path) -> None:
     assert (
-        load_target(written(tmp_path, "def main():\n    Server('inner').run()\nmain()"))
+        load_target(write_target(tmp_path, "def main():\n    Server('inner').run()\nmain()"))
         .backend.features()
         .info.name
         == "inner"
@@ -80,7 +80,7 @@ def test_what_a_file_gives_to_run_is_kept(tmp_path: Path) -> None:
         "b = Server('b')\n"
         "a.run(limits=Limits(max_in_flight=7), loop_factory=new_event_loop)\n"
     )
-    path = written(tmp_path, source)
+    path = write_target(tmp_path, source)
     for target in (path, f"{path}:a"):
         found = load_target(target)
         assert found.backend.features().info.name == "a"
@@ -97,7 +97,7 @@ def test_serving_uses_what_a_file_gives_to_run(tmp_path: Path) -> None:
         "Server('a').run(loop_factory=loop)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-m", "concertino", "serve", written(tmp_path, source)],
+        [sys.executable, "-m", "concertino", "serve", write_target(tmp_path, source)],
         env={**os.environ, "PYTHONPATH": SRC},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -108,19 +108,19 @@ def test_serving_uses_what_a_file_gives_to_run(tmp_path: Path) -> None:
 
 
 def test_a_path_may_hold_a_colon(tmp_path: Path) -> None:
-    path = written(tmp_path, "s = Server('s')", "a:b/c:d.py")
+    path = write_target(tmp_path, "s = Server('s')", "a:b/c:d.py")
     assert load_target(path).backend.features().info.name == "s"
     assert load_target(f"{path}:s").backend.features().info.name == "s"
 
 
 def test_a_class_is_not_a_server(tmp_path: Path) -> None:
-    path = written(tmp_path, "class Mine(Server): ...")
+    path = write_target(tmp_path, "class Mine(Server): ...")
     with pytest.raises(TargetError, match="got the class Mine; give an object"):
         load_target(f"{path}:Mine")
 
 
 def test_an_attribute_names_one_of_several(tmp_path: Path) -> None:
-    path = written(tmp_path, "a = Server('a')\nclass box:\n    b = Server('b')")
+    path = write_target(tmp_path, "a = Server('a')\nclass box:\n    b = Server('b')")
     assert load_target(f"{path}:a").backend.features().info.name == "a"
     assert load_target(f"{path}:box.b").backend.features().info.name == "b"
 
@@ -131,21 +131,22 @@ def test_any_backend_will_do(tmp_path: Path) -> None:
         "guarded = BackendWrapper(server)"
     )
     assert (
-        load_target(f"{written(tmp_path, source)}:guarded").backend.features().info.name == "inner"
+        load_target(f"{write_target(tmp_path, source)}:guarded").backend.features().info.name
+        == "inner"
     )
 
 
 def test_a_module_is_found_from_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written(tmp_path, "s = Server('s')", "shop_for_test/floor.py")
+    write_target(tmp_path, "s = Server('s')", "shop_for_test/floor.py")
     monkeypatch.chdir(tmp_path)
     assert load_target("shop_for_test.floor:s").backend.features().info.name == "s"
 
 
 def test_a_file_can_import_its_neighbours_and_itself(tmp_path: Path) -> None:
-    written(tmp_path, "word = 'neighbour'", "neighbour_for_test.py")
-    path = written(
+    write_target(tmp_path, "word = 'neighbour'", "neighbour_for_test.py")
+    path = write_target(
         tmp_path,
         "import neighbour_for_test, itself_for_test\ns = Server(neighbour_for_test.word)",
         "itself_for_test.py",
@@ -154,7 +155,7 @@ def test_a_file_can_import_its_neighbours_and_itself(tmp_path: Path) -> None:
 
 
 def test_a_file_named_as_a_module_that_is_loaded_does_not_take_its_place(tmp_path: Path) -> None:
-    path = written(tmp_path, "import json\ns = Server(json.dumps([1]))", "json.py")
+    path = write_target(tmp_path, "import json\ns = Server(json.dumps([1]))", "json.py")
     assert load_target(path).backend.features().info.name == "[1]"
     import json
 
@@ -189,9 +190,9 @@ def test_a_target_that_leads_nowhere_says_what_was_found(target: str, said: str)
 
 def test_no_server_and_several_servers_are_said(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match=r"no concertino\.Server found"):
-        load_target(written(tmp_path, "x = 5", "none.py"))
+        load_target(write_target(tmp_path, "x = 5", "none.py"))
     with pytest.raises(TargetError, match=r"several servers \(a, b\).*:ATTRIBUTE"):
-        load_target(written(tmp_path, "a = Server('a')\nb = Server('b')", "two.py"))
+        load_target(write_target(tmp_path, "a = Server('a')\nb = Server('b')", "two.py"))
 
 
 def test_a_backend_that_is_no_server_is_served_when_run_is_called_on_it(tmp_path: Path) -> None:
@@ -199,7 +200,7 @@ def test_a_backend_that_is_no_server_is_served_when_run_is_called_on_it(tmp_path
         "import concertino\na = Server('a')\nguarded = concertino.backend.BackendWrapper(a)\n"
         "concertino.run(guarded)"
     )
-    assert type(load_target(written(tmp_path, source)).backend).__name__ == "BackendWrapper"
+    assert type(load_target(write_target(tmp_path, source)).backend).__name__ == "BackendWrapper"
 
 
 def add_tool(name: str) -> str:
@@ -208,8 +209,8 @@ def add_tool(name: str) -> str:
 
 def test_several_targets_are_composed_under_their_names(tmp_path: Path) -> None:
     one, other = (
-        written(tmp_path, add_tool("one"), "one_t.py"),
-        written(tmp_path, add_tool("other"), "other_t.py"),
+        write_target(tmp_path, add_tool("one"), "one_t.py"),
+        write_target(tmp_path, add_tool("other"), "other_t.py"),
     )
     assert list(load_targets([one, f"my_name={other}", f"c={other}:server"]).backend.parts) == [
         "one_t",
@@ -221,11 +222,13 @@ def test_several_targets_are_composed_under_their_names(tmp_path: Path) -> None:
 
 
 def test_a_file_with_an_equals_sign_in_its_name_is_a_target(tmp_path: Path) -> None:
-    assert isinstance(load_targets([written(tmp_path, add_tool("x"), "a=b.py")]).backend, Server)
+    assert isinstance(
+        load_targets([write_target(tmp_path, add_tool("x"), "a=b.py")]).backend, Server
+    )
 
 
 def test_names_that_collide_are_said(tmp_path: Path) -> None:
-    one = written(tmp_path, add_tool("one"), "same_t.py")
+    one = write_target(tmp_path, add_tool("one"), "same_t.py")
     with pytest.raises(TargetError, match=r"two with the name 'same_t'.*NAME="):
         load_targets([one, one])
     with pytest.raises(TargetError, match="could get the same name"):
@@ -234,12 +237,12 @@ def test_names_that_collide_are_said(tmp_path: Path) -> None:
 
 def test_what_importing_raises_is_raised_and_leaves_run_as_it_was(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
-        load_target(written(tmp_path, "1 / 0"))
+        load_target(write_target(tmp_path, "1 / 0"))
     assert entry.run_calls.get() is None
 
 
 def test_a_module_that_a_target_lacks_is_its_own_failure_not_a_wrong_target(tmp_path: Path) -> None:
-    written(tmp_path, "import no_such_module_inside", "lacking_for_test.py")
+    write_target(tmp_path, "import no_such_module_inside", "lacking_for_test.py")
     sys.path.insert(0, str(tmp_path))
     with pytest.raises(ModuleNotFoundError, match="no_such_module_inside"):
         load_target("lacking_for_test:server")
@@ -248,7 +251,7 @@ def test_a_module_that_a_target_lacks_is_its_own_failure_not_a_wrong_target(tmp_
 # The command
 
 
-def served(target: str) -> subprocess.CompletedProcess[str]:
+def load_server(target: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "concertino", "serve", target],
         env={**os.environ, "PYTHONPATH": SRC},
@@ -268,7 +271,7 @@ def test_a_start_that_fails_late_counts_although_nobody_speaks(tmp_path: Path) -
         "    for _ in range(100): await asyncio.sleep(0)\n"
         "    raise OSError('no such database')\n    yield\n"
     )
-    run = served(written(tmp_path, source))
+    run = load_server(write_target(tmp_path, source))
     assert run.returncode == 1
     assert "Failed to start server: OSError: no such database" in run.stderr
 
@@ -285,7 +288,7 @@ def test_a_failed_import_names_the_place_in_what_was_written_not_in_a_library(
     source: str, tmp_path: Path
 ) -> None:
     (tmp_path / "part.py").write_text("\n\nimport json; json.loads('{')")
-    run = served(written(tmp_path, source))
+    run = load_server(write_target(tmp_path, source))
     assert run.returncode == 1
     assert run.stderr.splitlines()[0].endswith(
         "(part.py:3)" if "part" in source else "(target.py:3)"

@@ -18,14 +18,14 @@ BASH = shutil.which("bash")
 needs_bash = pytest.mark.skipif(BASH is None, reason="there is no bash")
 
 
-def command_named(*words: str) -> CommandWords:
+def find_command(*words: str) -> CommandWords:
     (found,) = (command for command in find_commands() if command.words == words)
     return found
 
 
 def test_every_command_is_known() -> None:
-    assert list(command_named().commands) == list(COMMANDS)
-    assert list(command_named("certs").commands) == ["init", "issue", "show", "renew"]
+    assert list(find_command().commands) == list(COMMANDS)
+    assert list(find_command("certs").commands) == ["init", "issue", "show", "renew"]
 
 
 def test_every_option_of_the_help_is_known(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 FOLDERS = ("tutorial", "how-to", "reference")
 
 
-def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def run_docs(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     with pytest.raises(SystemExit) as ended:
         main(["docs", *words])
     assert ended.value.code == 0
@@ -28,7 +28,7 @@ def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def test_the_list_has_every_page_and_fits_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = shown(capsys).splitlines()
+    lines = run_docs(capsys).splitlines()
     assert max(map(len, lines)) <= 80
     titles = [re.split(r"  +", line)[2] for line in lines if line.startswith("  ")]
     pages = [
@@ -44,11 +44,11 @@ def test_a_topic_is_a_page_as_it_is(folder: str, capsys: pytest.CaptureFixture[s
     paths = sorted((DOCS / folder).glob("*.md"))
     assert paths
     for path in paths:
-        assert shown(capsys, f"{folder}/{path.stem}") == path.read_text()
+        assert run_docs(capsys, f"{folder}/{path.stem}") == path.read_text()
 
 
 def test_a_name_is_enough_if_there_is_one_page_of_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert shown(capsys, "Sockets.md").startswith("# Serve over sockets\n")
+    assert run_docs(capsys, "Sockets.md").startswith("# Serve over sockets\n")
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def add(a: int, b: int) -> int:
 MAIN = "if __name__ == '__main__':\n    "
 
 
-def written(folder: Path, ending: str) -> str:
+def write_file(folder: Path, ending: str) -> str:
     path = folder / "shop.py"
     path.write_text(SERVER + ending)
     return str(path)
@@ -48,14 +48,14 @@ def written(folder: Path, ending: str) -> str:
 def test_a_guard_in_the_call_of_run_is_served(tmp_path: Path, start: str, ending: str) -> None:
     if not start:
         ending = ending.replace("\n    ", "\n")
-    target = load_target(written(tmp_path, start + ending + "\n"))
+    target = load_target(write_file(tmp_path, start + ending + "\n"))
     assert isinstance(target.backend, Guard)
     assert isinstance(target.backend.inner, Server)
 
 
 def test_the_limits_of_the_main_block_apply(tmp_path: Path) -> None:
     ending = MAIN + "server.run(limits=Limits(max_in_flight=7))\n"
-    target = load_target(written(tmp_path, ending))
+    target = load_target(write_file(tmp_path, ending))
     assert target.limits is not None
     assert target.limits.max_in_flight == 7
 
@@ -71,7 +71,7 @@ def test_the_limits_of_the_main_block_apply(tmp_path: Path) -> None:
 def test_the_outermost_guard_of_a_file_without_run_is_served(
     tmp_path: Path, ending: str, guards: int
 ) -> None:
-    backend = load_target(written(tmp_path, ending)).backend
+    backend = load_target(write_file(tmp_path, ending)).backend
     for _ in range(guards):
         assert isinstance(backend, Guard)
         backend = backend.inner
@@ -80,13 +80,13 @@ def test_the_outermost_guard_of_a_file_without_run_is_served(
 
 def test_a_composition_stands_for_its_parts(tmp_path: Path) -> None:
     ending = "from concertino import compose\nboth = compose(a=server, b=Server('other'))\n"
-    backend = load_target(written(tmp_path, ending)).backend
+    backend = load_target(write_file(tmp_path, ending)).backend
     assert sorted(backend.parts) == ["a", "b"]  # type: ignore[attr-defined]
 
 
 def test_two_servers_are_still_too_many(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="several servers"):
-        load_target(written(tmp_path, "other = Server('other')\n"))
+        load_target(write_file(tmp_path, "other = Server('other')\n"))
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_two_servers_are_still_too_many(tmp_path: Path) -> None:
 def test_a_main_block_that_serves_nothing_is_not_executed(
     tmp_path: Path, block: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert isinstance(load_target(written(tmp_path, MAIN + block + "\n")).backend, Server)
+    assert isinstance(load_target(write_file(tmp_path, MAIN + block + "\n")).backend, Server)
     assert capsys.readouterr().out == ""
 
 
@@ -116,7 +116,7 @@ def run_python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
 
 
 def test_pytest_fails_with_the_reason_instead_of_passing_without_a_test(tmp_path: Path) -> None:
-    path = written(tmp_path, "server.run()\n")
+    path = write_file(tmp_path, "server.run()\n")
     line = Path(path).read_text().splitlines().index("server.run()") + 1
     (tmp_path / "test_shop.py").write_text(
         "from shop import server\n\ndef test_it() -> None:\n    assert server\n"
@@ -129,7 +129,7 @@ def test_pytest_fails_with_the_reason_instead_of_passing_without_a_test(tmp_path
     )
     assert expected in done.stdout
 
-    written(tmp_path, MAIN + "server.run()\n")
+    write_file(tmp_path, MAIN + "server.run()\n")
     done = run_python(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_shop.py")
     assert done.returncode == 0
     assert "1 passed" in done.stdout
@@ -143,7 +143,7 @@ def test_pytest_fails_with_the_reason_instead_of_passing_without_a_test(tmp_path
     ],
 )
 def test_a_server_of_another_module_can_be_run(tmp_path: Path, file: str, code: str) -> None:
-    written(tmp_path, "")
+    write_file(tmp_path, "")
     (tmp_path / file).write_text(code)
     done = run_python(tmp_path, file)
     assert done.returncode == 0, done.stderr
@@ -151,13 +151,13 @@ def test_a_server_of_another_module_can_be_run(tmp_path: Path, file: str, code: 
 
 
 def test_a_console_script_runs_a_server_of_a_module_that_it_has_imported(tmp_path: Path) -> None:
-    written(tmp_path, "def main():\n    server.run()\n")
+    write_file(tmp_path, "def main():\n    server.run()\n")
     done = run_python(tmp_path, "-c", "from shop import main; main()")
     assert done.returncode == 0, done.stderr
 
 
 def test_a_function_that_is_called_during_the_import_is_found_too(tmp_path: Path) -> None:
-    written(tmp_path, "def main():\n    server.run()\nmain()\n")
+    write_file(tmp_path, "def main():\n    server.run()\nmain()\n")
     done = run_python(tmp_path, "-c", "import shop")
     assert done.returncode == 1
     assert "server.run() called while <string> imports it" in done.stderr

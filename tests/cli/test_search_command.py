@@ -42,7 +42,7 @@ def library(tmp_path: Path) -> Path:
     return folder
 
 
-def searched(*words: str, cwd: Path, status: int = 0, **variables: str) -> str:
+def run_search(*words: str, cwd: Path, status: int = 0, **variables: str) -> str:
     environment = os.environ | {"XDG_CACHE_HOME": str(cwd / "cache")} | variables
     command = [sys.executable, "-m", "concertino", "search", *words]
     done = subprocess.run(
@@ -53,7 +53,7 @@ def searched(*words: str, cwd: Path, status: int = 0, **variables: str) -> str:
 
 
 def test_each_hit_says_what_made_it_fit(library: Path) -> None:
-    said = searched("library", "kubernetes rollbacks", cwd=library.parent).splitlines()
+    said = run_search("library", "kubernetes rollbacks", cwd=library.parent).splitlines()
     assert said[0].startswith("  1.")
     assert said[0].endswith("  orchestr8://guides/rollback  (31 tokens)")
     assert said[1].strip() == "Going back"
@@ -67,7 +67,7 @@ def test_each_hit_says_what_made_it_fit(library: Path) -> None:
 
 def test_json_has_the_same_and_sums_that_are_right(library: Path) -> None:
     said: dict[str, Any] = json.loads(
-        searched("library", "kuberntes", "blurble", "--json", cwd=library.parent)
+        run_search("library", "kuberntes", "blurble", "--json", cwd=library.parent)
     )
     assert said["repairs"] == {"kuberntes": "kubernetes"}
     assert said["unknown"] == ["blurble"]
@@ -83,44 +83,48 @@ def test_json_has_the_same_and_sums_that_are_right(library: Path) -> None:
 
 
 def test_a_mode_prints_what_a_client_gets(library: Path) -> None:
-    said = searched("library", "release", "--mode", "index", cwd=library.parent)
+    said = run_search("library", "release", "--mode", "index", cwd=library.parent)
     assert said.startswith("orchestr8://guides/rollback - Going back (31 tokens)\n")
-    cut = searched("library", "release", "--mode", "full", "--max-tokens", "60", cwd=library.parent)
+    cut = run_search(
+        "library", "release", "--mode", "full", "--max-tokens", "60", cwd=library.parent
+    )
     assert "<!-- orchestr8://guides/rollback -->\n\n# Going back\n" in cut
 
 
 def test_filters_narrow_what_is_found(library: Path) -> None:
-    assert "guides/other" not in searched(
+    assert "guides/other" not in run_search(
         "library", "kubernetes", "--tag", "deploy", cwd=library.parent
     )
-    assert searched(
+    assert run_search(
         "library", "kubernetes", "--category", "skill", cwd=library.parent, status=1
     ).startswith("None of 3")
-    assert "  2." not in searched("library", "kubernetes", "--max-results", "1", cwd=library.parent)
+    assert "  2." not in run_search(
+        "library", "kubernetes", "--max-results", "1", cwd=library.parent
+    )
 
 
 def test_no_document_steers_the_terminal(library: Path) -> None:
-    said = searched("library", "steering", cwd=library.parent)
+    said = run_search("library", "steering", cwd=library.parent)
     assert "\x1b" not in said
     assert "Terminal \ufffd[31mred" in said
 
 
 def test_the_folder_can_come_from_the_environment(library: Path) -> None:
     resources = str(library / "resources")
-    assert "guides/rollback" in searched(
+    assert "guides/rollback" in run_search(
         "-", "release", cwd=library.parent, RESOURCES_PATH=resources
     )
-    assert "mine://guides/rollback" in searched(
+    assert "mine://guides/rollback" in run_search(
         "library", "release", "--scheme", "mine", cwd=library.parent
     )
 
 
 def test_an_edit_is_found_and_without_a_cache_nothing_is_kept(library: Path) -> None:
-    assert searched("library", "giraffe", "--no-cache", cwd=library.parent, status=1)
+    assert run_search("library", "giraffe", "--no-cache", cwd=library.parent, status=1)
     assert not (library.parent / "cache").exists()
-    assert searched("library", "giraffe", cwd=library.parent, status=1)
+    assert run_search("library", "giraffe", cwd=library.parent, status=1)
     (library / "resources/guides/other.md").write_text("# Now of a giraffe\n")
-    assert "guides/other" in searched("library", "giraffe", cwd=library.parent)
+    assert "guides/other" in run_search("library", "giraffe", cwd=library.parent)
     assert len(list((library.parent / "cache/concertino/library").glob("*.cache"))) == 1
 
 
@@ -144,4 +148,4 @@ def test_an_edit_is_found_and_without_a_cache_nothing_is_kept(library: Path) -> 
     ],
 )
 def test_what_does_not_fit_is_named(words: list[str], why: str, library: Path) -> None:
-    assert searched(*words, cwd=library.parent, status=2) == why
+    assert run_search(*words, cwd=library.parent, status=2) == why

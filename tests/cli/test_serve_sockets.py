@@ -33,11 +33,11 @@ from stdio.harness import (
     call,
     environment,
     frame,
-    gone,
     put_down,
     request,
     text_of,
     until,
+    wait_until_gone,
 )
 
 from concertino.transports.sockets import is_trusted
@@ -163,7 +163,7 @@ class Client:
         return messages
 
 
-def refused(*options: str, target: str = TOOLBOX, **more: Any) -> tuple[int, str]:
+def run_failing_start(*options: str, target: str = TOOLBOX, **more: Any) -> tuple[int, str]:
     """A start that fails: its exit code, and what it says."""
     done = subprocess.run(
         [sys.executable, "-m", "concertino", "serve", target, *options],
@@ -543,7 +543,7 @@ def test_beyond_the_limit_of_clients_the_next_is_closed_at_once(folder: Path) ->
             service.until_stderr("a client was refused: 3 are connected, which is the maximum")
             assert text_of(clients[0].ask(call(1, "echo", {"text": "fine"}))) == "fine"
             silent.__exit__()
-            until(lambda: _served(service))
+            until(lambda: is_served(service))
         assert service.stop() == 0
 
 
@@ -565,7 +565,7 @@ def test_600_silent_connections_at_a_tcp_port_lock_nobody_out(folder: Path) -> N
         assert service.stop() == 0
 
 
-def _served(service: Service) -> bool:
+def is_served(service: Service) -> bool:
     with service.client() as client:
         try:
             client.send(request(1, "ping"))
@@ -663,7 +663,7 @@ def test_another_user_is_kept_out_by_the_mode_and_by_the_credentials(folder: Pat
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "192.0.2.1"])
 def test_an_address_that_others_may_reach_is_refused(host: str) -> None:
-    code, said = refused("--tcp", f"{host}:0")
+    code, said = run_failing_start("--tcp", f"{host}:0")
     assert code == 2
     assert (
         f"tcp:{host}:0 may be reached from other machines, and there is no authentication" in said
@@ -698,10 +698,10 @@ def test_a_server_that_was_killed_leaves_a_socket_that_the_next_replaces(folder:
 
 def test_a_second_server_at_the_same_place_is_refused_and_the_first_goes_on(folder: Path) -> None:
     with Service("--unix", f"{folder}/s", "--tcp", "127.0.0.1:0") as service:
-        code, said = refused("--unix", f"{folder}/s")
+        code, said = run_failing_start("--unix", f"{folder}/s")
         assert (code, "another process listens there" in said) == (1, True)
         port = service.addresses[0].removeprefix("tcp:")
-        code, said = refused("--tcp", port)
+        code, said = run_failing_start("--tcp", port)
         assert (code, f"tcp:{port}: Address already in use" in said) == (1, True)
         with service.client(1) as client:
             client.initialize()
@@ -730,7 +730,7 @@ def test_a_start_that_cannot_be_says_why_and_leaves_nothing(
     options: list[str], code: int, said: str, folder: Path
 ) -> None:
     (folder / "precious").write_text("keep me")
-    ended, errors = refused(*options, cwd=folder)
+    ended, errors = run_failing_start(*options, cwd=folder)
     assert said.format(folder=folder) in errors
     assert ended == code
     assert os.listdir(folder) == ["precious"]
@@ -767,7 +767,7 @@ def test_a_start_that_cannot_be_says_why_and_leaves_nothing(
 def test_a_server_that_fails_to_start_leaves_no_socket(
     source: str, code: int, folder: Path
 ) -> None:
-    ended, errors = refused("--unix", f"{folder}/s", target=script(folder, source))
+    ended, errors = run_failing_start("--unix", f"{folder}/s", target=script(folder, source))
     assert ended == code, errors
     assert not (folder / "s").exists()
 
@@ -857,7 +857,7 @@ def test_a_forked_child_does_not_keep_clients_waiting_nor_write_to_them(folder: 
             assert not (folder / "s").exists()
         finally:
             put_down(child)
-        assert gone(child, 5)
+        assert wait_until_gone(child, 5)
 
 
 @pytest.mark.parametrize("how", ["return", "raise", "sys.exit"])
@@ -912,7 +912,7 @@ def inherited_by_children() -> int:
 """
 
 
-def activated(sockets: Sequence[Sequence[str]], *arguments: str, **spec: Any) -> list[str]:
+def activation_command(sockets: Sequence[Sequence[str]], *arguments: str, **spec: Any) -> list[str]:
     """A command that starts a server as systemd does: with listening sockets from
     descriptor 3 on.
     """
@@ -935,7 +935,7 @@ def test_the_sockets_that_systemd_gives_are_served_and_left_alone(folder: Path) 
         ["tcp", "127.0.0.1"],
         ["abstract", f"concertino-test-{os.getpid()}"],
     ]
-    with Activated(activated(sockets, target, "--unix", f"{folder}/own")) as service:
+    with Activated(activation_command(sockets, target, "--unix", f"{folder}/own")) as service:
         service.until_stderr("started successfully")
         assert [address.partition(":")[0] for address in service.addresses] == [
             "unix",
@@ -959,7 +959,7 @@ def test_the_sockets_that_systemd_gives_are_served_and_left_alone(folder: Path) 
 
 def test_a_message_that_waits_in_the_socket_starts_the_conversation(folder: Path) -> None:
     """As activation works: the client connects first, then the server is started."""
-    with Activated(activated([["unix", f"{folder}/s"]], TOOLBOX)) as service:
+    with Activated(activation_command([["unix", f"{folder}/s"]], TOOLBOX)) as service:
         until(lambda: (folder / "s").exists())
 
         def connect() -> bool:
@@ -1005,14 +1005,14 @@ def test_a_message_that_waits_in_the_socket_starts_the_conversation(folder: Path
 def test_what_cannot_be_listened_at_is_refused_by_number(
     sockets: list[list[str]], spec: dict[str, Any], said: str, folder: Path
 ) -> None:
-    with Activated(activated(sockets, TOOLBOX, **spec), cwd=folder) as service:
+    with Activated(activation_command(sockets, TOOLBOX, **spec), cwd=folder) as service:
         assert service.wait() == 2
         service.pump(lambda: service._errors < 0)
         assert said in service.stderr.decode()
 
 
 def test_sockets_for_another_process_are_said_and_stdio_is_served(folder: Path) -> None:
-    command = activated([["unix", f"{folder}/s"]], TOOLBOX, pid="1")
+    command = activation_command([["unix", f"{folder}/s"]], TOOLBOX, pid="1")
     with Process(command) as process:
         process.initialize()
         assert text_of(process.ask(call(1, "echo", {"text": "over stdio"}))) == "over stdio"

@@ -149,7 +149,7 @@ async def test_members_for_meta_are_sent_beside_our_own(like: str) -> None:
 # Lists
 
 
-def paged(key: str, pages: list[tuple[list[Any], Any]]) -> Any:
+def make_pages(key: str, pages: list[tuple[list[Any], Any]]) -> Any:
     """Pages with their cursors: (items, nextCursor or None)."""
 
     def handler(script: Script, message: dict[str, Any]) -> Any:
@@ -170,12 +170,14 @@ async def test_lists_are_read_to_their_last_page(like: str) -> None:
     """PG-3: an empty cursor is a cursor."""
     tool = {"name": "t", "inputSchema": {"type": "object"}}
     handlers = {
-        "tools/list": paged("tools", [([tool], "a"), ([], ""), ([tool], None)]),
-        "resources/list": paged("resources", [([{"uri": "x:1", "name": "one"}], "a"), ([], None)]),
-        "resources/templates/list": paged(
+        "tools/list": make_pages("tools", [([tool], "a"), ([], ""), ([tool], None)]),
+        "resources/list": make_pages(
+            "resources", [([{"uri": "x:1", "name": "one"}], "a"), ([], None)]
+        ),
+        "resources/templates/list": make_pages(
             "resourceTemplates", [([{"uriTemplate": "x:{n}", "name": "n"}], None)]
         ),
-        "prompts/list": paged("prompts", [([{"name": "p"}], None)]),
+        "prompts/list": make_pages("prompts", [([{"name": "p"}], None)]),
     }
     async with opened(handlers, like) as (client, script):
         assert await client.list_tools() == [Tool("t", {"type": "object"})] * 2

@@ -49,7 +49,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return give_a_minute
 
 
-async def refused(command: list[str], **options: object) -> str:
+async def open_error(command: list[str], **options: object) -> str:
     with pytest.raises(NotAServer) as error:
         async with Client(command, timeouts=PATIENT, **options):  # pyright: ignore[reportArgumentType]
             pass
@@ -59,26 +59,28 @@ async def refused(command: list[str], **options: object) -> str:
 @pytest.mark.parametrize("era", ["auto", "modern", "legacy"])
 @on_a_loop
 async def test_cat_repeats_what_it_is_sent(era: str) -> None:
-    assert await refused(["cat"], era=era) == "`cat` repeats what it is sent: it is no MCP server"
+    assert (
+        await open_error(["cat"], era=era) == "`cat` repeats what it is sent: it is no MCP server"
+    )
 
 
 @on_a_loop
 async def test_a_program_that_repeats_its_input_among_words_is_no_server() -> None:
-    text = await refused(["sh", "-c", 'while read -r line; do echo "got $line"; done'])
+    text = await open_error(["sh", "-c", 'while read -r line; do echo "got $line"; done'])
     assert text.endswith("repeats what it is sent: it is no MCP server")
 
 
 @pytest.mark.parametrize("era", ["auto", "modern", "legacy"])
 @on_a_loop
 async def test_a_program_that_prints_text_and_ends_is_no_server(era: str) -> None:
-    assert await refused(["echo", "hello you"], era=era) == (
+    assert await open_error(["echo", "hello you"], era=era) == (
         "`echo 'hello you'` prints text that is no JSON-RPC: 'hello you'"
     )
 
 
 @on_a_loop
 async def test_a_program_that_prints_json_that_is_no_message_is_no_server() -> None:
-    text = await refused(["echo", '{"level": "info"}'])
+    text = await open_error(["echo", '{"level": "info"}'])
     assert text.endswith('prints text that is no JSON-RPC: \'{"level": "info"}\'')
 
 
@@ -86,7 +88,7 @@ async def test_a_program_that_prints_json_that_is_no_message_is_no_server() -> N
 async def test_a_program_that_reads_and_prints_text_only_is_no_server(
     soon: Callable[[], None],
 ) -> None:
-    text = await refused(["sh", "-c", "echo hello; echo why >&2; cat > /dev/null"])
+    text = await open_error(["sh", "-c", "echo hello; echo why >&2; cat > /dev/null"])
     assert text.endswith("prints text that is no JSON-RPC: 'hello'; its stderr ends with:\nwhy")
 
 

@@ -81,7 +81,7 @@ for line in sys.stdin:
 """
 
 
-def counted(folder: Path, era: str) -> ServerParameters:
+def counting_server(folder: Path, era: str) -> ServerParameters:
     (folder / "counted.py").write_text(SERVER)
     return ServerParameters(
         sys.executable, [str(folder / "counted.py"), str(folder / "starts"), era], ladder=LADDER
@@ -100,7 +100,7 @@ async def until(condition: Callable[[], object]) -> None:
 async def test_a_server_that_died_is_started_again_and_what_was_under_way_is_not_repeated(
     era: Any, tmp_path: Path
 ) -> None:
-    async with Client(counted(tmp_path, era), era=era, restart=SOON) as client:
+    async with Client(counting_server(tmp_path, era), era=era, restart=SOON) as client:
         assert (client.state, client.restarts, client.failure) == ("running", 0, None)
         first = client.pid
         waiting = asyncio.ensure_future(client.call_tool("x", {"do": "wait"}))
@@ -134,7 +134,7 @@ async def test_subscriptions_the_log_level_and_changes_hold_on(era: Any, tmp_pat
     updated: list[str] = []
     changed: list[str] = []
     settings: dict[str, Any] = {"updated": updated.append, "changed": changed.append}
-    async with Client(counted(tmp_path, era), era=era, restart=SOON, **settings) as client:
+    async with Client(counting_server(tmp_path, era), era=era, restart=SOON, **settings) as client:
         await client.subscribe("x:1")
         await client.subscribe("x:2")
         await client.subscribe("x:3")
@@ -163,7 +163,7 @@ async def test_a_server_that_ends_again_while_it_is_set_up_loses_no_subscription
     """
     updated: list[str] = []
     async with Client(
-        counted(tmp_path, era), era=era, restart=SOON, updated=updated.append
+        counting_server(tmp_path, era), era=era, restart=SOON, updated=updated.append
     ) as client:
         for uri in ("x:fatal", "x:2", "x:3"):
             await client.subscribe(uri)
@@ -189,7 +189,7 @@ async def test_a_server_that_does_not_stay_is_given_up_after_pauses_that_grow(
 
     monkeypatch.setattr("concertino.client.supervision.asyncio.sleep", noted)
     rules = Restart(first_s=1, longest_s=4, tries=4)
-    async with Client(counted(tmp_path, "legacy"), era="legacy", restart=rules) as client:
+    async with Client(counting_server(tmp_path, "legacy"), era="legacy", restart=rules) as client:
         for _ in range(5):
             with pytest.raises(Disconnected):
                 await client.call_tool("x", {"do": "die"})
@@ -216,7 +216,7 @@ async def test_a_server_that_does_not_stay_is_given_up_after_pauses_that_grow(
 @on_a_loop
 async def test_a_server_that_stayed_up_begins_anew_with_its_tries(tmp_path: Path) -> None:
     rules = Restart(first_s=0.01, longest_s=0.01, tries=1, steady_s=1e-9)
-    async with Client(counted(tmp_path, "legacy"), era="legacy", restart=rules) as client:
+    async with Client(counting_server(tmp_path, "legacy"), era="legacy", restart=rules) as client:
         for number in range(4):
             assert (await client.call_tool("x", into=dict))["number"] == number
             with pytest.raises(Disconnected):
@@ -227,7 +227,7 @@ async def test_a_server_that_stayed_up_begins_anew_with_its_tries(tmp_path: Path
 @on_a_loop
 async def test_a_program_that_is_gone_is_looked_for_again_and_then_given_up(tmp_path: Path) -> None:
     program = tmp_path / "program"
-    target = counted(tmp_path, "legacy")
+    target = counting_server(tmp_path, "legacy")
     program.write_text(f"#!/bin/sh\nexec {sys.executable} {' '.join(target.args)}\n")
     program.chmod(0o755)
     async with Client([program], era="legacy", restart=Restart(first_s=0.01, tries=2)) as client:
@@ -254,7 +254,7 @@ async def test_what_is_asked_while_the_server_is_down_waits_no_longer_than_its_o
     tmp_path: Path,
 ) -> None:
     async with Client(
-        counted(tmp_path, "legacy"), era="legacy", restart=Restart(first_s=60)
+        counting_server(tmp_path, "legacy"), era="legacy", restart=Restart(first_s=60)
     ) as client:
         with pytest.raises(Disconnected):
             await client.call_tool("x", {"do": "die"})
@@ -281,7 +281,7 @@ async def test_the_old_tree_is_gone_before_the_next_start(tmp_path: Path) -> Non
 
     Here a process that ignores SIGTERM does, and the next start would see it.
     """
-    target = counted(tmp_path, "legacy")
+    target = counting_server(tmp_path, "legacy")
     stubborn = (
         f"{sys.executable} -c 'import signal, time; signal.signal(15, signal.SIG_IGN); "
         f"time.sleep(60)'"
@@ -314,7 +314,7 @@ async def test_a_crash_is_over_at_once_although_the_server_leaves_a_process_behi
     stdin: str, tmp_path: Path
 ) -> None:
     """With the usual time limits, which are 2 s for each gentle step and would delay it by one."""
-    target = counted(tmp_path, "legacy")
+    target = counting_server(tmp_path, "legacy")
     program = tmp_path / "program"
     program.write_text(
         f"#!/bin/sh\nsleep 600 {stdin} & exec {sys.executable} {' '.join(target.args)}\n"
@@ -342,7 +342,7 @@ async def test_a_server_that_hangs_is_noticed_by_pings_and_ended(
     """LC-15."""
     times = Timeouts(ping_every_s=0.05, ping_s=0.2)
     quick = ShutdownTimeouts(stdin_closed_s=0.1, terminated_s=0.1, killed_s=10)
-    target = counted(tmp_path, era)
+    target = counting_server(tmp_path, era)
     target = ServerParameters(target.command, target.args, ladder=quick)
     async with Client(target, era=era, restart=restart, timeouts=times) as client:
         first = client.pid
@@ -384,7 +384,7 @@ async def test_closing_ends_it_wherever_it_is_and_leaves_nothing(tmp_path: Path)
     descriptors = set(os.listdir("/proc/self/fd"))
     for turns in range(0, 60, 3):
         client = Client(
-            counted(tmp_path, "legacy"),
+            counting_server(tmp_path, "legacy"),
             era="legacy",
             restart=Restart(first_s=0.001, longest_s=0.001),
         )
@@ -436,7 +436,7 @@ def test_rules_that_make_no_sense_are_refused(name: str, value: Any) -> None:
 
 
 def test_the_client_for_threads_is_restarted_too(tmp_path: Path) -> None:
-    with SyncClient(counted(tmp_path, "legacy"), era="legacy", restart=SOON) as client:
+    with SyncClient(counting_server(tmp_path, "legacy"), era="legacy", restart=SOON) as client:
         assert client.pid is not None
         os.kill(client.pid, signal.SIGKILL)
         for _ in range(2):  # the first may be under way when the end is seen

@@ -93,12 +93,12 @@ async def test_structured_content_is_the_value_that_the_tool_returned(
         assert (await client.call_tool(name, arguments)).structured_content == value
 
 
-def listed(schema: Any) -> dict[str, Any]:
+def tool_list(schema: Any) -> dict[str, Any]:
     tool = {"name": "t", "inputSchema": {"type": "object"}, "outputSchema": schema}
     return {"resultType": "complete", "tools": [tool]}
 
 
-def answered(content: Any, text: str) -> dict[str, Any]:
+def tool_result(content: Any, text: str) -> dict[str, Any]:
     blocks = [{"type": "text", "text": text}]
     return {"resultType": "complete", "content": blocks, "structuredContent": content}
 
@@ -138,7 +138,7 @@ UNMARKED = {**RESULT_SCHEMA, "title": "addOutput"}
 async def test_a_value_is_taken_out_where_the_schema_or_without_one_the_text_says_so(
     era: str, schema: Any, content: Any, text: str, value: Any
 ) -> None:
-    answers = {"tools/list": listed(schema), "tools/call": answered(content, text)}
+    answers = {"tools/list": tool_list(schema), "tools/call": tool_result(content, text)}
     if schema is None:
         del answers["tools/list"]["tools"][0]["outputSchema"]
     async with opened(answers, era, validate=False) as (client, _):
@@ -149,8 +149,8 @@ async def test_a_value_is_taken_out_where_the_schema_or_without_one_the_text_say
 async def test_the_list_is_fetched_once_and_again_when_it_has_changed() -> None:
     schemas = [FASTMCP, UNMARKED]
     answers = {
-        "tools/list": lambda script, message: listed(schemas[0]),
-        "tools/call": answered(RESULT_3, "3"),
+        "tools/list": lambda script, message: tool_list(schemas[0]),
+        "tools/call": tool_result(RESULT_3, "3"),
     }
     async with opened(answers, "legacy", validate=False) as (client, script):
         for _ in range(2):
@@ -166,7 +166,7 @@ async def test_the_list_is_fetched_once_and_again_when_it_has_changed() -> None:
 
 @on_a_loop
 async def test_other_results_fetch_no_list() -> None:
-    answers = {"tools/list": listed(FASTMCP), "tools/call": answered({"sum": 3}, "3")}
+    answers = {"tools/list": tool_list(FASTMCP), "tools/call": tool_result({"sum": 3}, "3")}
     async with opened(answers, "legacy") as (client, script):
         assert (await client.call_tool("t")).structured_content == {"sum": 3}
         assert (await client.call_tool("t", into=dict)) == {"sum": 3}
@@ -178,7 +178,7 @@ async def test_without_the_list_the_text_decides() -> None:
     def refuse(script: Script, message: dict[str, Any]) -> Any:
         raise Refusal(-32603, "no list today")
 
-    answers = {"tools/list": refuse, "tools/call": answered(RESULT_3, "3")}
+    answers = {"tools/list": refuse, "tools/call": tool_result(RESULT_3, "3")}
     async with opened(answers, "legacy") as (client, script):
         for _ in range(2):
             assert (await client.call_tool("t")).structured_content == 3

@@ -122,7 +122,7 @@ def run(requirements: str, into: Path) -> list[Scenario]:
 
     into: an empty folder for what the suite writes, and for logs.
     """
-    scored = _scored(requirements)
+    scored = _list_scored_scenarios(requirements)
     with front(into / "front.log", sys.executable, EVERYTHING) as url:
         command = [
             NODE,
@@ -153,7 +153,7 @@ def run(requirements: str, into: Path) -> list[Scenario]:
     return list(found.values())
 
 
-def _scored(requirements: str) -> frozenset[str]:
+def _list_scored_scenarios(requirements: str) -> frozenset[str]:
     """The server's scenarios that count, from the suite's own list."""
     text = (SUITE / "requirements" / f"{requirements}.yaml").read_text()
     block = re.search(r"^server:\n((?: +- .+\n)+)", text, re.MULTILINE)

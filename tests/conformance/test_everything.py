@@ -178,7 +178,7 @@ def get(revision: str, prompt: str) -> Any:
     return [message["content"] for message in messages]
 
 
-def heard(revision: str, method: str) -> list[Any]:
+def notifications_of(revision: str, method: str) -> list[Any]:
     return [item["params"] for item in talk(revision, *REQUESTS) if item.get("method") == method]
 
 
@@ -272,7 +272,7 @@ def test_resources_are_embedded(revision: str) -> None:
 
 @every_revision
 def test_log_messages_come_in_order(revision: str) -> None:
-    told = heard(revision, "notifications/message")
+    told = notifications_of(revision, "notifications/message")
     words = ["Tool execution started", "Tool processing data", "Tool execution completed"]
     assert {item["level"] for item in told} == {"info"}
     assert [item["data"] for item in told if item["data"].startswith("Tool ")] == words
@@ -283,7 +283,7 @@ def test_log_messages_come_in_order(revision: str) -> None:
 
 @every_revision
 def test_progress_goes_from_nothing_to_all(revision: str) -> None:
-    told = heard(revision, "notifications/progress")
+    told = notifications_of(revision, "notifications/progress")
     token = 1 + REQUESTS.index(_call("test_tool_with_progress"))
     assert told == [
         {"progressToken": token, "progress": done, "total": 100} for done in (0, 50, 100)

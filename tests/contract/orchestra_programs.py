@@ -11,7 +11,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from concertino import Plugin
 
-__all__ = ["PACKAGE", "ask", "descriptor", "message", "packed"]
+__all__ = ["PACKAGE", "ask", "descriptor", "message", "pack_struct"]
 
 PACKAGE = "orchestra.plugin.v1"
 assert Plugin("tools.none")  # loads the generated module, which registers its descriptors
@@ -27,7 +27,7 @@ def message(name: str, **fields: Any) -> Any:
     return message_factory.GetMessageClass(descriptor(name))(**fields)
 
 
-def packed(value: Mapping[str, Any]) -> bytes:
+def pack_struct(value: Mapping[str, Any]) -> bytes:
     """Return a JSON object as a serialized google.protobuf.Struct."""
     made = Struct()
     made.update(dict(value))

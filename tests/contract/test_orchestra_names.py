@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contract.orchestra_programs import ask, message, packed
+from contract.orchestra_programs import ask, message, pack_struct
 from contract.programs import (
     INITIALIZE,
     INITIALIZED,
@@ -111,7 +111,7 @@ def tool_call(name: str, **arguments: Any) -> Any:
     return message(
         "PluginRequest",
         request_id="1",
-        tool_call={"tool_name": name, "arguments": packed(arguments)},
+        tool_call={"tool_name": name, "arguments": pack_struct(arguments)},
     )
 
 

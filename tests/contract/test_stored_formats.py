@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 import pytest
 import tantivy
-from contract.orchestra_programs import ask, message, packed
+from contract.orchestra_programs import ask, message, pack_struct
 from contract.programs import answers_by_id, call_main, command, modern, run, start
 
 import concertino.server
@@ -53,35 +53,37 @@ def digest(*parts: bytes) -> bytes:
     return whole.digest()
 
 
-def authenticated(signed: bytes) -> bytes:
+def read_state(signed: bytes) -> bytes:
     """Return the first 32 bytes of a state of the tool `roots` of the server `asking`."""
     bound = digest(b"tools/call", b'{"name":"roots"}', b"", b"asking")
     return hmac.digest(hashlib.sha256(STATE_KEY.encode()).digest(), bound + signed, "sha256")
 
 
-def asked(**members: Any) -> Any:
+def call_params(**members: Any) -> Any:
     line = modern(1, "tools/call", {"roots": {}}, name="roots", **members)
     ended = run([sys.executable, "-c", ASKING], [line], {"CONCERTINO_STATE_KEY": STATE_KEY})
     return answers_by_id(ended.out)[1]
 
 
 def test_a_state_is_32_bytes_of_authentication_16_of_chance_8_of_time_and_its_content() -> None:
-    answer = asked()
+    answer = call_params()
     assert answer["resultType"] == "input_required"
     assert list(answer["inputRequests"]) == ["q1"]
     token = answer["requestState"]
     assert re.fullmatch("[A-Za-z0-9_-]+", token)
     raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
     mac, signed = raw[:32], raw[32:]
-    assert mac == authenticated(signed)
+    assert mac == read_state(signed)
     assert abs(int.from_bytes(signed[16:24], "big") / 1000 - time.time()) < 60
     assert signed[24:] == CONTENT
 
 
 def test_a_state_of_another_process_with_the_same_key_is_read() -> None:
     signed = os.urandom(16) + int(time.time() * 1000).to_bytes(8, "big") + CONTENT
-    token = base64.urlsafe_b64encode(authenticated(signed) + signed).rstrip(b"=").decode()
-    answer = asked(requestState=token, inputResponses={"q1": {"roots": [{"uri": "file:///here"}]}})
+    token = base64.urlsafe_b64encode(read_state(signed) + signed).rstrip(b"=").decode()
+    answer = call_params(
+        requestState=token, inputResponses={"q1": {"roots": [{"uri": "file:///here"}]}}
+    )
     assert answer["resultType"] == "complete"
     assert answer["structuredContent"] == ["file:///here"]
 
@@ -210,7 +212,7 @@ def private() -> Iterator[Path]:
         yield Path(folder)
 
 
-def stored(folder: Path, words: list[str | Path], *requests: Any) -> list[Any]:
+def ask_storage(folder: Path, words: list[str | Path], *requests: Any) -> list[Any]:
     """Return the responses of a storage plugin to requests."""
     with start(
         command("plugin", *words, "--listen-addr", f"unix:{folder}/s"), cwd=folder
@@ -229,13 +231,13 @@ def storage(kind: str, **fields: Any) -> Any:
 WRITE = {
     "path": "features/FEAT-001.md",
     "content": b"# Login\n",
-    "metadata": packed({"title": "Login", "open": True, "size": 3}),
+    "metadata": pack_struct({"title": "Login", "open": True, "size": 3}),
 }
 READ = {"path": "features/FEAT-001.md"}
 
 
 def test_a_store_of_markdown_writes_these_files(private: Path) -> None:
-    first, second, read, listed, conflict, missing, outside = stored(
+    first, second, read, listed, conflict, missing, outside = ask_storage(
         private,
         ["markdown", "--workspace", "."],
         storage("write", **WRITE),
@@ -285,11 +287,11 @@ def test_a_store_of_markdown_reads_what_was_written_before(private: Path) -> Non
     (folder / "FEAT-003.md.version").write_bytes(b"2\n")
     (folder / "FEAT-003.md.next").write_bytes(f"3 {hashlib.sha256(content).hexdigest()}\n".encode())
     paths = [f"features/FEAT-00{number}.md" for number in (1, 2, 3)]
-    first, second, third = stored(
+    first, second, third = ask_storage(
         private, ["markdown", "--workspace", "."], *(storage("read", path=path) for path in paths)
     )
     assert (first.storage_read.content, first.storage_read.version) == (b"# Login\n", 7)
-    assert first.storage_read.metadata == packed({"title": "Login"})
+    assert first.storage_read.metadata == pack_struct({"title": "Login"})
     assert (second.storage_read.content, second.storage_read.version) == (b"# Logout\n", 1)
     assert third.storage_read.version == 3
     assert (folder / "FEAT-003.md.version").read_bytes() == b"3"
@@ -312,9 +314,9 @@ def test_a_store_of_sqlite_reads_and_writes_this_table(private: Path) -> None:
         storage("read", path="notes/old.md", storage_type="sqlite"),
         storage("write", **WRITE, storage_type="sqlite"),
     ]
-    old, written = stored(private, ["sqlite"], *requests)
+    old, written = ask_storage(private, ["sqlite"], *requests)
     assert (old.storage_read.content, old.storage_read.version) == (b"# Old\n", 7)
-    assert old.storage_read.metadata == packed({"title": "Old"})
+    assert old.storage_read.metadata == pack_struct({"title": "Old"})
     assert written.storage_write.new_version == 1
     with closing(sqlite3.connect(private / "orchestra.db")) as database:
         row = database.execute(
@@ -324,7 +326,7 @@ def test_a_store_of_sqlite_reads_and_writes_this_table(private: Path) -> None:
 
 
 def test_a_store_of_sqlite_makes_this_table(private: Path) -> None:
-    [written] = stored(
+    [written] = ask_storage(
         private, ["sqlite", "--file", "kept.db"], storage("write", **WRITE, storage_type="sqlite")
     )
     assert written.storage_write.success

@@ -131,7 +131,7 @@ SENT = [
 ]
 
 
-def served(*lines: str, mode: str = "result", more: str = "", **environment: str) -> str:
+def run_server(*lines: str, mode: str = "result", more: str = "", **environment: str) -> str:
     """Return the stdout of a server to which these lines were sent."""
     source = f"MODE = {mode!r}\n{SERVER}{more}\nserver.run()\n"
     ended = run(
@@ -143,7 +143,7 @@ def served(*lines: str, mode: str = "result", more: str = "", **environment: str
 
 @pytest.fixture(scope="module")
 def out() -> str:
-    return served(*SENT)
+    return run_server(*SENT)
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +226,7 @@ def test_what_is_no_json_is_a_parse_error(errors: dict[Any, Any]) -> None:
 
 
 def test_arguments_that_do_not_fit_can_be_an_error_of_the_protocol() -> None:
-    out = served(
+    out = run_server(
         INITIALIZE,
         INITIALIZED,
         request(1, "tools/call", name="add", arguments={"a": 1}),
@@ -247,7 +247,7 @@ import concertino.server
 async def ask(context: concertino.Context) -> str:
     return str(await context.roots())
 """
-    out = served(
+    out = run_server(
         request(
             "version",
             "tools/list",
@@ -294,10 +294,10 @@ def test_codes_of_one_era_are_internal_errors_in_the_other() -> None:
 def visit() -> str:
     raise Error(-32042, "a URL must be visited", {{"elicitations": []}})
 """
-    legacy = served(INITIALIZE, INITIALIZED, request(1, "prompts/get", name="visit"), more=more)
+    legacy = run_server(INITIALIZE, INITIALIZED, request(1, "prompts/get", name="visit"), more=more)
     assert answers_by_id(legacy)[1]["code"] == -32042
     assert (
-        answers_by_id(served(modern(1, "prompts/get", name="visit"), more=more))[1]["code"]
+        answers_by_id(run_server(modern(1, "prompts/get", name="visit"), more=more))[1]["code"]
         == -32603
     )
 
@@ -315,7 +315,7 @@ async def wait() -> str:
         "CONCERTINO_DRAIN_S": "0.05",
     }
     calls = [request(id, "tools/call", name="wait") for id in (1, 2, 3)]
-    error = answers_by_id(served(INITIALIZE, INITIALIZED, *calls, more=more, **limits))[3]
+    error = answers_by_id(run_server(INITIALIZE, INITIALIZED, *calls, more=more, **limits))[3]
     assert error["code"] == -31001
     assert error["message"].startswith("busy: ")
     assert error["data"] == {"maxWaiting": 1, "maxWaitingBytes": 1000}
@@ -323,7 +323,7 @@ async def wait() -> str:
 
 def test_a_message_over_the_limit_is_refused_with_both_sizes() -> None:
     line = request(1, "ping", padding="x" * 2000)
-    out = served(INITIALIZE, line, CONCERTINO_MAX_MESSAGE_BYTES="1000")
+    out = run_server(INITIALIZE, line, CONCERTINO_MAX_MESSAGE_BYTES="1000")
     [error] = [message["error"] for message in answers(out) if "error" in message]
     assert error["code"] == -32600
     assert error["message"].startswith("Invalid Request: ")
@@ -442,7 +442,7 @@ async def values() -> list:
 """
     calls = [request(name, "tools/call", name=name) for name in ("fields", "values")]
     variables = {f"MY_{word}": f"secret value {word}" for word in WORDS}
-    bodies = tool_bodies(served(INITIALIZE, INITIALIZED, *calls, more=more, **variables))
+    bodies = tool_bodies(run_server(INITIALIZE, INITIALIZED, *calls, more=more, **variables))
     assert bodies["fields"] == dict.fromkeys(FIELDS, "[REDACTED]")
     assert bodies["values"] == ["[REDACTED]"] * len(WORDS)
 
@@ -463,14 +463,14 @@ def class_with(method: str, argument: str) -> Any:
     return found
 
 
-async def called(client: Client, name: str, **arguments: Any) -> Any:
+async def call_tool_json(client: Client, name: str, **arguments: Any) -> Any:
     """Return the JSON in the text of a tool's result."""
     return json.loads((await client.call_tool(name, arguments)).content[0].text)
 
 
 async def code_of(client: Client, name: str, **arguments: Any) -> str:
     """Return the code in a tool's error."""
-    return str((await called(client, name, **arguments))["code"])
+    return str((await call_tool_json(client, name, **arguments))["code"])
 
 
 def rendering(limit_s: float) -> Server:
@@ -491,18 +491,20 @@ def test_long_operations_keep_their_tools_members_and_codes() -> None:
         async with Client(rendering(60)) as client:
             tools = {tool.name for tool in await client.list_tools()}
             assert tools == {"render", "get_operation", "cancel_operation"}
-            started = await called(client, "render")
+            started = await call_tool_json(client, "render")
             assert list(started) == ["status", "message", "estimatedTime", "operationId"]
             assert started["status"] == "in_progress"
             assert started["message"] == "Rendering..."
             assert started["estimatedTime"] == "5 minutes"
             assert re.fullmatch("op_[0-9a-f]{32}", started["operationId"])
             handle = {"operationId": started["operationId"]}
-            assert (await called(client, "get_operation", **handle))["status"] == "in_progress"
+            assert (await call_tool_json(client, "get_operation", **handle))[
+                "status"
+            ] == "in_progress"
             assert await code_of(client, "render") == "TOO_MANY_OPERATIONS"
             unknown = {"operationId": "op_1"}
             assert await code_of(client, "get_operation", **unknown) == "OPERATION_NOT_FOUND"
-            cancelled = await called(client, "cancel_operation", **handle)
+            cancelled = await call_tool_json(client, "cancel_operation", **handle)
             assert cancelled == {"status": "cancelled", **handle}
             assert await code_of(client, "get_operation", **handle) == "OPERATION_CANCELLED"
 
@@ -512,10 +514,10 @@ def test_long_operations_keep_their_tools_members_and_codes() -> None:
 def test_a_long_operation_that_is_late_has_a_code() -> None:
     async def conversation() -> None:
         async with Client(rendering(0.01)) as client:
-            handle = {"operationId": (await called(client, "render"))["operationId"]}
+            handle = {"operationId": (await call_tool_json(client, "render"))["operationId"]}
             answer = {"status": "in_progress"}
             while answer.get("status") == "in_progress":
-                answer = await called(client, "get_operation", **handle)
+                answer = await call_tool_json(client, "get_operation", **handle)
             assert answer["code"] == "OPERATION_TIMED_OUT"
 
     asyncio.run(conversation())
@@ -531,18 +533,20 @@ def test_contexts_keep_their_tools_members_and_codes() -> None:
                 "set_context",
                 "get_context",
             }
-            begun = await called(client, "set_context", key="theme", value="dark")
+            begun = await call_tool_json(client, "set_context", key="theme", value="dark")
             assert list(begun) == ["success", "context", "expiresAfterSeconds"]
             context = begun["context"]
             assert re.fullmatch("ctx_[0-9a-f]{32}", context)
-            assert await called(client, "get_context", context=context) == {
+            assert await call_tool_json(client, "get_context", context=context) == {
                 "context": context,
                 "values": {"theme": "dark"},
             }
-            missing = await called(client, "get_context", context=context, key="none")
+            missing = await call_tool_json(client, "get_context", context=context, key="none")
             assert missing["code"] == "KEY_NOT_FOUND"
             assert missing["availableKeys"] == ["theme"]
-            full = await called(client, "set_context", context=context, key="other", value=1)
+            full = await call_tool_json(
+                client, "set_context", context=context, key="other", value=1
+            )
             assert full["code"] == "CONTEXT_FULL"
             assert await code_of(client, "get_context", context="ctx_1") == "CONTEXT_NOT_FOUND"
             long = {"key": "k", "value": "x" * 20}

@@ -18,11 +18,11 @@ __all__ = [
     "DOCS",
     "NAME",
     "ROOT",
-    "asked",
+    "ask_server",
     "blocks",
     "environment",
     "paste",
-    "refused",
+    "run_failing_server",
     "run_shell",
     "run_tests",
     "serve",
@@ -107,7 +107,7 @@ def spoken_to(
     return [answers[request["id"]]["result"] for request in requests], notifications, done.stderr
 
 
-def asked(
+def ask_server(
     command: list[str], requests: list[tuple[str, dict[str, Any]]], cwd: Path, **more: str
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], str]:
     """Start a server, open, send requests, close its stdin: the results, or errors, in order; the
@@ -140,7 +140,9 @@ def asked(
     return [answers[number + 1] for number in range(len(requests))], notifications, done.stderr
 
 
-def refused(command: list[str], cwd: Path, stdin: str = "", **more: str) -> tuple[int, str, str]:
+def run_failing_server(
+    command: list[str], cwd: Path, stdin: str = "", **more: str
+) -> tuple[int, str, str]:
     """Start a server that ends by itself, while its stdin stays open: exit code, stdout, stderr."""
     pipe = subprocess.PIPE
     with subprocess.Popen(

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from docs.pages import DOCS, asked, blocks, paste, run_tests
+from docs.pages import DOCS, ask_server, blocks, paste, run_tests
 
 pytestmark = pytest.mark.waits
 
@@ -24,7 +24,7 @@ def test_a_sale_begins_for_those_who_may_see_it(tmp_path: Path) -> None:
         ("prompts/list", {}),
         ("tools/call", {"name": "reduce", "arguments": {"item": "tea", "cents": 5}}),
     ]
-    (before, _, after, reduced), notifications, _ = asked(
+    (before, _, after, reduced), notifications, _ = ask_server(
         [sys.executable, "shop.py"], requests, tmp_path
     )
     assert before["prompts"] == []

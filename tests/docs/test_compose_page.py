@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docs.pages import DOCS, asked, environment, paste, refused, run_shell
+from docs.pages import DOCS, ask_server, environment, paste, run_failing_server, run_shell
 
 PAGE = DOCS / "how-to" / "compose.md"
 SERVE = [sys.executable, "-m", "concertino", "serve"]
@@ -46,7 +46,7 @@ def test_both_servers_are_one(command: list[str], name: str, folder: Path) -> No
         ("prompts/get", {"name": "diary_look_back", "arguments": {"day": "2026-07-28"}}),
         ("prompts/list", {}),
     ]
-    (again, tools, sum_, added, _, prompt, prompts), _, _ = asked(command, requests, folder)
+    (again, tools, sum_, added, _, prompt, prompts), _, _ = ask_server(command, requests, folder)
     assert again["code"] == -32600  # a second initialize; what the first said is looked at below
     assert [tool["name"] for tool in tools["tools"]] == ["math_add", "diary_add"]
     assert sum_["structuredContent"] == {"result": 42}
@@ -70,7 +70,7 @@ def test_both_servers_are_one(command: list[str], name: str, folder: Path) -> No
 
 
 def test_a_page_of_the_diary_is_read_under_its_own_uri(folder: Path) -> None:
-    [page], _, _ = asked(
+    [page], _, _ = ask_server(
         [*SERVE, "desk.py"], [("resources/read", {"uri": "diary://2026-07-28"})], folder
     )
     assert page["contents"] == [
@@ -106,7 +106,7 @@ def test_what_cannot_be_told_apart_ends_the_start(
         '    raise ValueError("no pages")\n'
         "    yield\n"
     )
-    ended, stdout, stderr = refused([*SERVE, *targets], folder)
+    ended, stdout, stderr = run_failing_server([*SERVE, *targets], folder)
     assert (ended, stdout) == (code, "")
     assert text in stderr
 
@@ -120,7 +120,7 @@ def test_modules_of_one_name_are_the_first_one_imported(folder: Path) -> None:
             'server = Server("configured")\n@server.tool\ndef who() -> str:\n    return WHO\n'
         )
     calls = [("tools/call", {"name": name}) for name in ("a_who", "b_who")]
-    answers, _, _ = asked(
+    answers, _, _ = ask_server(
         [*SERVE, "a=first/first_server.py", "b=second/second_server.py"], calls, folder
     )
     assert [item["content"][0]["text"] for item in answers] == ["first", "first"]

@@ -31,7 +31,7 @@ def test_the_tests_of_the_page_that_tells_pass(tmp_path: Path) -> None:
     assert "2 passed" in run_tests(tmp_path, "test_weather.py")
 
 
-def spoken(folder: Path, server: str, *messages: dict[str, Any]) -> list[dict[str, Any]]:
+def exchange(folder: Path, server: str, *messages: dict[str, Any]) -> list[dict[str, Any]]:
     lines = "".join(json.dumps({"jsonrpc": "2.0", **item}) + "\n" for item in messages)
     done = subprocess.run(
         [sys.executable, server],
@@ -66,7 +66,7 @@ def test_what_the_page_shows_goes_over_the_wire_and_the_end_comes_in_order(tmp_p
         "method": "tools/call",
         "params": {"name": "report", "arguments": arguments, "_meta": META},
     }
-    said = [item for item in spoken(tmp_path, "weather.py", listen, call) if item.get("id") != 8]
+    said = [item for item in exchange(tmp_path, "weather.py", listen, call) if item.get("id") != 8]
     assert [item.get("method", "result") for item in said] == [
         "notifications/subscriptions/acknowledged",
         "notifications/resources/updated",
@@ -87,9 +87,9 @@ def test_what_the_page_shows_goes_over_the_wire_and_the_end_comes_in_order(tmp_p
 def test_what_is_not_declared_is_32021_and_a_state_of_another_call_is_32602(tmp_path: Path) -> None:
     paste(ASK, tmp_path)
     params = {"name": "book", "arguments": {"to": "Rome"}, "_meta": META}
-    [refused] = spoken(tmp_path, "travel.py", {"id": 1, "method": "tools/call", "params": params})
+    [refused] = exchange(tmp_path, "travel.py", {"id": 1, "method": "tools/call", "params": params})
     assert refused["error"]["code"] == -32021
     assert refused["error"]["data"] == {"requiredCapabilities": {"elicitation": {}}}
     params = {**params, "requestState": "AAAA"}
-    [refused] = spoken(tmp_path, "travel.py", {"id": 1, "method": "tools/call", "params": params})
+    [refused] = exchange(tmp_path, "travel.py", {"id": 1, "method": "tools/call", "params": params})
     assert refused["error"]["code"] == -32602

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docs.pages import DOCS, ROOT, asked, environment, paste, run_tests
+from docs.pages import DOCS, ROOT, ask_server, environment, paste, run_tests
 
 pytestmark = pytest.mark.waits
 
@@ -72,7 +72,7 @@ def test_a_client_without_a_name_is_refused(tmp_path: Path) -> None:
         ("tools/call", {"name": name, "arguments": {"item": "tea"} if name == "order" else {}})
         for name in ("whoami", "order")
     ]
-    answers, _, _ = asked([sys.executable, "orders.py"], requests, tmp_path, ORDERS="kept.db")
+    answers, _, _ = ask_server([sys.executable, "orders.py"], requests, tmp_path, ORDERS="kept.db")
     for answer in answers:
         assert answer["isError"]
         assert "WHO_ARE_YOU" in answer["content"][0]["text"]

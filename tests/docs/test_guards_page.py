@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docs.pages import DOCS, asked, paste
+from docs.pages import DOCS, ask_server, paste
 
 SERVE = ["-m", "concertino", "serve"]
 PAGE = DOCS / "how-to" / "guards.md"
@@ -26,7 +26,7 @@ def test_the_fourth_call_within_a_minute_is_refused_and_each_is_logged(
     assert paste(PAGE, tmp_path) == ["shop.py", "limited.py"]
     call = ("tools/call", {"name": "price", "arguments": {"item": "apple"}})
     requests: list[tuple[str, dict[str, Any]]] = [call, call, ("tools/list", {}), call, call]
-    results, _, log = asked([sys.executable, *command], requests, tmp_path)
+    results, _, log = ask_server([sys.executable, *command], requests, tmp_path)
     prices = [results[at] for at in (0, 1, 3)]
     assert [each["structuredContent"] for each in prices] == [{"result": 1.5}] * 3
     assert [tool["name"] for tool in results[2]["tools"]] == ["price"]
@@ -43,13 +43,13 @@ def test_a_guard_is_served_without_a_run_too(tmp_path: Path) -> None:
     assert source.endswith('\nif __name__ == "__main__":\n    run(guarded)\n')
     (tmp_path / "limited.py").write_text(source.rpartition("\nif ")[0])
     call = ("tools/call", {"name": "price", "arguments": {"item": "apple"}})
-    results, _, _ = asked([sys.executable, *SERVE, "limited.py"], [call] * 4, tmp_path)
+    results, _, _ = ask_server([sys.executable, *SERVE, "limited.py"], [call] * 4, tmp_path)
     assert sum(result.get("isError", False) for result in results) == 1
 
 
 def test_a_call_without_a_name_is_answered_by_the_server_and_logged(tmp_path: Path) -> None:
     paste(PAGE, tmp_path)
-    [answer], _, log = asked([sys.executable, "limited.py"], [("tools/call", {})], tmp_path)
+    [answer], _, log = ask_server([sys.executable, "limited.py"], [("tools/call", {})], tmp_path)
     assert answer["code"] == -32602
     assert " called nothing: " in log
 
@@ -96,7 +96,7 @@ def test_a_guard_changes_refuses_and_forwards_the_calls_of_one_part(tmp_path: Pa
     (tmp_path / "letters.py").write_text(OTHERS)
     names = ("swapped_a", "swapped_b", "swapped_c", "plain_a")
     requests: list[tuple[str, dict[str, Any]]] = [("tools/call", {"name": name}) for name in names]
-    (first, second, refused, plain, tools), _, _ = asked(
+    (first, second, refused, plain, tools), _, _ = ask_server(
         [sys.executable, "letters.py"], [*requests, ("tools/list", {})], tmp_path
     )
     assert [each["content"][0]["text"] for each in (first, second, plain)] == ["b", "a", "a"]
@@ -123,7 +123,9 @@ def test_the_shop_is_guarded_as_the_page_says(tmp_path: Path) -> None:
         call("opening_hours"),
         call("drop_everything"),
     ]
-    results, _, _ = asked([sys.executable, "shop.py"], [*requests, ("tools/list", {})], tmp_path)
+    results, _, _ = ask_server(
+        [sys.executable, "shop.py"], [*requests, ("tools/list", {})], tmp_path
+    )
     apples, plums, pears, refused, order, catalogue, hours, dropped, tools = results
     assert [apples["structuredContent"], pears["structuredContent"]] == [
         {"result": 1.5},

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from docs.pages import DOCS, ROOT, asked, blocks, paste, run_shell
+from docs.pages import DOCS, ROOT, ask_server, blocks, paste, run_shell
 
 from concertino.orchestra.plugins_file import (
     InvalidPluginsFile,
@@ -44,14 +44,16 @@ def test_the_example_keeps_notes(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "concertino", "serve", "plugins.yaml"]
     keep = {"name": "keep", "arguments": {"name": "first", "text": "Hello you"}}
     recall = {"name": "recall", "arguments": {"name": "other"}}
-    results, _, log = asked(
+    results, _, log = ask_server(
         command, [("tools/call", keep), ("tools/call", recall), ("tools/list", {})], folder
     )
     assert results[0]["content"] == [{"type": "text", "text": "kept first, version 1"}], log
     assert results[1]["isError"]
     assert results[1]["content"][0]["text"] == "notes/other.md: there is nothing under this path"
     assert [tool["name"] for tool in results[2]["tools"]] == ["keep", "recall"]
-    [read] = asked(command, [("resources/read", {"uri": "orchestra://notes/first"})], folder)[0]
+    [read] = ask_server(command, [("resources/read", {"uri": "orchestra://notes/first"})], folder)[
+        0
+    ]
     assert read["contents"][0]["text"] == "Hello you"
 
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from docs.pages import DOCS, asked, blocks, environment, paste, run_shell
+from docs.pages import DOCS, ask_server, blocks, environment, paste, run_shell
 
 from concertino.library.front_matter import MAX_BYTES, MAX_DEPTH, MAX_VALUES
 from concertino.library.library import MAX_FILES
@@ -48,7 +48,7 @@ def test_its_server_is_the_folder_and_the_tools(folder: Path) -> None:
         ("resources/read", {"uri": "docs://skills/dns"}),
         ("prompts/get", {"name": "docs_review", "arguments": {"what": "it", "depth": "quick"}}),
     ]
-    (added, read, prompt), _, _ = asked(
+    (added, read, prompt), _, _ = ask_server(
         [sys.executable, "-m", "concertino", "serve", "knowing.py"], requests, folder
     )
     assert added["structuredContent"] == {"result": 42}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docs.pages import DOCS, asked, paste, refused, run_tests
+from docs.pages import DOCS, ask_server, paste, run_failing_server, run_tests
 
 pytestmark = pytest.mark.waits
 
@@ -32,7 +32,7 @@ def test_what_is_put_is_there_in_the_next_life_and_clients_see_no_database(tmp_p
             ("tools/call", {"name": "up"}),
             ("tools/list", {}),
         ]
-        (put, up, tools), _, _ = asked(
+        (put, up, tools), _, _ = ask_server(
             [sys.executable, "shelves.py"], requests, tmp_path, SHELVES="kept.db"
         )
         assert put["structuredContent"] == {"result": amount}
@@ -58,7 +58,7 @@ def test_a_start_that_fails_is_answered_logged_and_ends_the_process(tmp_path: Pa
         {"id": 1, "method": "tools/call", "params": {"name": "up"}},
     ]
     stdin = "".join(json.dumps({"jsonrpc": "2.0", **item}) + "\n" for item in messages)
-    code, stdout, stderr = refused(
+    code, stdout, stderr = run_failing_server(
         [sys.executable, "shelves.py"], tmp_path, stdin, SHELVES="no/such/folder/kept.db"
     )
     assert code == 1

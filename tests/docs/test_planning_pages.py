@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docs.pages import DOCS, asked, blocks, environment, paste
+from docs.pages import DOCS, ask_server, blocks, environment, paste
 
 from concertino import Client, ServerParameters
 
@@ -30,7 +30,7 @@ def test_the_pieces_are_told_and_the_whole_is_the_result(tmp_path: Path) -> None
         call("tell", "t", story="Once upon a time"),
         call("find", "f", word="a", text="an apple\npie\ncake"),
     ]
-    (told, found), notifications, _ = asked([sys.executable, "pieces.py"], requests, tmp_path)
+    (told, found), notifications, _ = ask_server([sys.executable, "pieces.py"], requests, tmp_path)
     assert told["content"][0]["text"] == "Once upon a time "
     assert found["structuredContent"] == {
         "result": [{"line": 1, "text": "an apple"}, {"line": 3, "text": "cake"}]
@@ -105,7 +105,7 @@ def test_the_planner_does_what_its_page_says(tmp_path: Path) -> None:
         ("prompts/get", {"name": "plan_it", "arguments": {"requirements": text}}),
     ]
     notes = tmp_path / "notes.db"
-    answers, _, _ = asked(
+    answers, _, _ = ask_server(
         [sys.executable, "planner.py"], requests, tmp_path, PLANNER_NOTES=str(notes)
     )
     analysis, missing, blank, planned, given, started, unknown, kept, prompt = answers
@@ -123,7 +123,7 @@ def test_the_planner_does_what_its_page_says(tmp_path: Path) -> None:
     assert json.loads(unknown["content"][0]["text"])["availableTemplates"] == ["web", "service"]
     assert text in prompt["messages"][0]["content"]["text"]
     handle = kept["structuredContent"]["context"]
-    [got], _, _ = asked(
+    [got], _, _ = ask_server(
         [sys.executable, "planner.py"],
         [call("get_context", context=handle)],
         tmp_path,

@@ -69,7 +69,7 @@ def parameters(of: object) -> list[str]:
     return [name for name, item in found.items() if name != "self" and item.kind in named]
 
 
-def described(name: str, body: str) -> bool:
+def is_described(name: str, body: str) -> bool:
     """Whether a name stands in code, at the start of it or as a parameter or a member."""
     return any(re.search(rf"\b{name}\b", code) for code in re.findall(r"`([^`]+)`", body))
 
@@ -119,7 +119,7 @@ def missing(name: str, of: object) -> list[str]:
         body += SECTIONS["Server"]
     if of is concertino.backend.ContextWrapper:
         body += SECTIONS["Context"]
-    return [item for item in wanted if not described(item, body)]
+    return [item for item in wanted if not is_described(item, body)]
 
 
 @pytest.mark.parametrize("name", sorted(name for name in PUBLIC if name in SECTIONS))
@@ -153,7 +153,7 @@ def test_the_hooks_of_a_call_are_documented() -> None:
     body = SECTIONS["SupportsCallStarter"]
     names = parameters(call_hooks.CallStarter)
     names += [name for name in vars(CallHooks) if not name.startswith("_")]
-    assert [name for name in names if not described(name, body)] == []
+    assert [name for name in names if not is_described(name, body)] == []
 
 
 def test_what_is_missing_would_be_found_out() -> None:

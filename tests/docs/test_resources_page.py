@@ -19,10 +19,12 @@ from concertino.schema.uri_template import UriTemplate
 PAGE = DOCS / "how-to" / "resources-and-prompts.md"
 
 
-def asked(folder: Path, *requests: tuple[str, dict[str, Any]]) -> list[Any]:
+def ask_page_server(folder: Path, *requests: tuple[str, dict[str, Any]]) -> list[Any]:
     """The answers of the page's server, result or error, and at the end all notifications."""
     assert paste(PAGE, folder) == ["notes.py"]
-    answers, notifications, _ = pages.asked([sys.executable, "notes.py"], list(requests), folder)
+    answers, notifications, _ = pages.ask_server(
+        [sys.executable, "notes.py"], list(requests), folder
+    )
     return [*answers, notifications]
 
 
@@ -34,7 +36,7 @@ def test_its_resources_are_read(tmp_path: Path) -> None:
         "notes://notes/ideas?style=shouted",
         "notes://notes/x",
     ]
-    listed, *found, missing, _ = asked(
+    listed, *found, missing, _ = ask_page_server(
         tmp_path, ("resources/list", {}), *(("resources/read", {"uri": uri}) for uri in uris)
     )
     assert [item["uri"] for item in listed["resources"]] == uris[:3]
@@ -47,7 +49,7 @@ def test_its_resources_are_read(tmp_path: Path) -> None:
 
 def test_its_prompts_are_filled_in_and_completed(tmp_path: Path) -> None:
     argument = {"name": "name", "value": "i"}
-    improved, pictured, refused, prompt, template, _ = asked(
+    improved, pictured, refused, prompt, template, _ = ask_page_server(
         tmp_path,
         ("prompts/get", {"name": "improve", "arguments": {"name": "ideas", "sentences": "2"}}),
         ("prompts/get", {"name": "describe_picture"}),
@@ -74,7 +76,7 @@ def test_its_prompts_are_filled_in_and_completed(tmp_path: Path) -> None:
 
 
 def test_who_subscribed_hears_of_a_note_that_was_written(tmp_path: Path) -> None:
-    *_, notifications = asked(
+    *_, notifications = ask_page_server(
         tmp_path,
         ("resources/subscribe", {"uri": "notes://notes/ideas"}),
         ("tools/call", {"name": "write", "arguments": {"name": "ideas", "text": "None."}}),

@@ -15,7 +15,7 @@ PAGE = (DOCS / "how-to" / "troubleshooting.md").read_text()
 DOTS = re.compile(r"(?:\.\.\.)+")
 
 
-def quoted(section: str) -> list[str]:
+def quoted_texts(section: str) -> list[str]:
     """The texts in the headings of a section; what varies is `...`."""
     [body] = re.findall(rf"^## {section}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
     return re.findall(r"^### `(.*)`$", body, re.MULTILINE)
@@ -45,7 +45,7 @@ OURS = [
         "What concertino logs",
         "When a tool cannot be offered",
     )
-    for text in quoted(section)
+    for text in quoted_texts(section)
 ]
 TEMPLATES = templates()
 
@@ -65,7 +65,7 @@ def test_a_text_that_is_not_ours_would_be_found_out() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", quoted("What clients say"))
+@pytest.mark.parametrize("text", quoted_texts("What clients say"))
 def test_a_text_of_a_client_stands_in_that_client(text: str) -> None:
     if text in ("spawn ... ENOENT", "is not valid JSON"):  # of Node itself: made by it, here
         code = "require('child_process').spawn('/no/such').on('error', e => console.log(e.message))"

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from docs.pages import DOCS, asked, environment, paste, run_shell, run_tests, serve
+from docs.pages import DOCS, ask_server, environment, paste, run_shell, run_tests, serve
 
 FIRST = DOCS / "tutorial" / "first-server.md"
 RECIPES = DOCS / "tutorial" / "resources-and-prompts.md"
@@ -40,7 +40,7 @@ def test_the_resources_and_the_prompt_say_what_it_says(tmp_path: Path) -> None:
         ("prompts/get", {"name": "shopping_list", "arguments": {"name": "compote"}}),
         ("completion/complete", {"ref": reference, "argument": {"name": "name", "value": "p"}}),
     ]
-    [index, recipe, missing, prompt, names], _, _ = asked(
+    [index, recipe, missing, prompt, names], _, _ = ask_server(
         [sys.executable, "recipes.py"], asking, tmp_path
     )
     assert json.loads(index["contents"][0]["text"]) == ["compote", "pancakes"]

@@ -30,7 +30,7 @@ def create(name: str = "shop", template: str = "cloudflare-hono", path: str = ".
     return projects.create(name, template, path)
 
 
-def refused(*arguments: str) -> str:
+def run_failing(*arguments: str) -> str:
     with pytest.raises(ToolError) as error:
         create(*arguments)
     assert error.value.body is not None
@@ -69,7 +69,7 @@ def test_a_project_has_real_files_with_its_name_in_them(root: Path, template: st
     "name", ["", "Shop", "a b", "a/b", "..", ".", "a.b", "a\n", "ä", "x" * 101, "a\0"]
 )
 def test_other_names_are_refused(root: Path, name: str) -> None:
-    assert refused(name) == "INVALID_PROJECT_NAME"
+    assert run_failing(name) == "INVALID_PROJECT_NAME"
     assert list(root.iterdir()) == []
 
 
@@ -93,13 +93,13 @@ def test_a_template_that_is_not_there_is_told_with_those_that_are(root: Path) ->
 def test_what_is_there_already_stays_as_it_is(root: Path) -> None:
     create()
     before = {file: (root / "shop" / file).read_bytes() for file in below(root / "shop")}
-    assert refused("shop", "makerkit-nextjs") == "PROJECT_EXISTS"
+    assert run_failing("shop", "makerkit-nextjs") == "PROJECT_EXISTS"
     assert {file: (root / "shop" / file).read_bytes() for file in below(root / "shop")} == before
     (root / "file").write_text("x")
     (root / "empty").mkdir()
     (root / "dangling").symlink_to(root / "nowhere")
     for name in ("file", "empty", "dangling"):
-        assert refused(name) == "PROJECT_EXISTS"
+        assert run_failing(name) == "PROJECT_EXISTS"
     assert sorted(item.name for item in root.iterdir()) == ["dangling", "empty", "file", "shop"]
 
 
@@ -117,7 +117,7 @@ def test_nothing_is_written_outside_of_the_root(root: Path) -> None:
         "a/../../outside",
         str(root) + "2",
     ):
-        assert refused("shop", "cloudflare-hono", path) == "PERMISSION_DENIED"
+        assert run_failing("shop", "cloudflare-hono", path) == "PERMISSION_DENIED"
     assert list(outside.iterdir()) == []
     assert sorted(item.name for item in root.parent.iterdir()) == ["outside", "root"]
     assert create("shop", "cloudflare-hono", str(root / "inside")).path == str(
@@ -129,7 +129,7 @@ def test_what_is_no_folder_is_told(root: Path) -> None:
     (root / "file").write_text("x")
     (root / "loop").symlink_to("loop")
     for path in ("file", "file/deeper", "a\0b", "x" * 300, "loop"):
-        assert refused("shop", "cloudflare-hono", path) == "INVALID_PROJECT_PATH"
+        assert run_failing("shop", "cloudflare-hono", path) == "INVALID_PROJECT_PATH"
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_folder_that_may_not_be_written_is_told(
         raise failing
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
-    assert refused() == "PERMISSION_DENIED"
+    assert run_failing() == "PERMISSION_DENIED"
 
 
 @pytest.mark.parametrize("number", [1, 2, 5])

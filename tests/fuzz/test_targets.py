@@ -116,12 +116,12 @@ def test_what_sessions_send_is_what_the_official_schemas_call_messages():
 # --- each target finds the fault that it is there to find: planted here, one at a time ---
 
 
-def found(name: str) -> bool:
+def finds_fault(name: str) -> bool:
     """Whether the corpus alone shows that something is wrong."""
     return any(fault(fuzz.target(name).one, data) for data in inputs(name))
 
 
-def changed(function: Callable[..., Any], change: Callable[[Any], Any]) -> Callable[..., Any]:
+def change_result(function: Callable[..., Any], change: Callable[[Any], Any]) -> Callable[..., Any]:
     return lambda *args, **named: change(function(*args, **named))
 
 
@@ -135,7 +135,7 @@ def test_a_framer_that_keeps_carriage_returns_is_found(monkeypatch: pytest.Monke
         "_check_length",
         lambda self, line: line if len(line) <= self._limit else framing.OversizeFrame(999),
     )
-    assert found("framing")
+    assert finds_fault("framing")
 
 
 def test_a_framer_that_holds_what_it_should_discard_is_found(monkeypatch: pytest.MonkeyPatch):
@@ -148,7 +148,7 @@ def test_a_framer_that_holds_what_it_should_discard_is_found(monkeypatch: pytest
         return frames
 
     monkeypatch.setattr(framing.Framer, "feed", hoarding)
-    assert found("framing")
+    assert finds_fault("framing")
 
 
 @pytest.mark.parametrize(
@@ -172,8 +172,8 @@ def test_a_framer_that_holds_what_it_should_discard_is_found(monkeypatch: pytest
 def test_a_decoder_that_misunderstands_is_found(
     monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]
 ):
-    monkeypatch.setattr(messages_target, "decode", changed(messages.decode, change))
-    assert found("messages")
+    monkeypatch.setattr(messages_target, "decode", change_result(messages.decode, change))
+    assert finds_fault("messages")
 
 
 def test_a_decoder_that_takes_half_a_surrogate_pair_or_nan_is_found(
@@ -186,24 +186,26 @@ def test_a_decoder_that_takes_half_a_surrogate_pair_or_nan_is_found(
             "decode",
             lambda frame, wrong=wrong, right=right: decode(bytes(frame).replace(wrong, right)),  # type: ignore[misc]
         )
-        assert found("messages")
+        assert finds_fault("messages")
 
 
 def test_a_second_decoder_that_disagrees_is_found(monkeypatch: pytest.MonkeyPatch):
     def other(found: Any) -> Any:
         return replace(found, method=found.method + "x")
 
-    monkeypatch.setattr(messages_target, "decode_request", changed(messages.decode_request, other))
-    assert found("messages")
+    monkeypatch.setattr(
+        messages_target, "decode_request", change_result(messages.decode_request, other)
+    )
+    assert finds_fault("messages")
 
 
 def test_a_batch_that_loses_an_element_is_found(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
         messages_target,
         "decode_batch",
-        changed(messages.decode_batch, lambda found: found and found[1:]),
+        change_result(messages.decode_batch, lambda found: found and found[1:]),
     )
-    assert found("messages")
+    assert finds_fault("messages")
 
 
 def twice(self: Any, incoming: Any, frame: bytes) -> None:
@@ -241,7 +243,7 @@ def test_a_session_that_breaks_a_promise_is_found(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, wrong: Any
 ):
     monkeypatch.setattr(owner, name, wrong)
-    assert found("session")
+    assert finds_fault("session")
 
 
 def test_arguments_that_are_not_checked_are_found(monkeypatch: pytest.MonkeyPatch):
@@ -249,7 +251,7 @@ def test_arguments_that_are_not_checked_are_found(monkeypatch: pytest.MonkeyPatc
         arguments.argument_decoder(handler, coerce=True) for handler in arguments_target.HANDLERS
     )
     monkeypatch.setattr(arguments_target, "READ", lenient)
-    assert found("arguments")
+    assert finds_fault("arguments")
 
 
 def test_a_result_that_changes_on_its_way_is_found(monkeypatch: pytest.MonkeyPatch):
@@ -257,11 +259,11 @@ def test_a_result_that_changes_on_its_way_is_found(monkeypatch: pytest.MonkeyPat
         return replace(result, content=[])
 
     wrong = [
-        return_values.ResultShaper(each.schema, changed(each.shape, emptied))
+        return_values.ResultShaper(each.schema, change_result(each.shape, emptied))
         for each in results_target.READ
     ]
     monkeypatch.setattr(results_target, "READ", wrong)
-    assert found("results")
+    assert finds_fault("results")
 
 
 def test_a_docstring_whose_words_are_invented_is_found(monkeypatch: pytest.MonkeyPatch):
@@ -269,22 +271,24 @@ def test_a_docstring_whose_words_are_invented_is_found(monkeypatch: pytest.Monke
     monkeypatch.setattr(
         docstrings_target,
         "parse_docstring",
-        changed(parse, lambda doc: replace(doc, description=f"{doc.description}!")),
+        change_result(parse, lambda doc: replace(doc, description=f"{doc.description}!")),
     )
-    assert found("docstrings")
+    assert finds_fault("docstrings")
 
 
 def test_an_assembler_that_takes_too_long_a_frame_is_found(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(frames_target, "Assembler", lambda limit: frames.Assembler(limit + 1))
-    assert found("frames")
+    assert finds_fault("frames")
 
 
 def test_an_assembler_that_loses_a_byte_is_found(monkeypatch: pytest.MonkeyPatch):
     feed = frames.Assembler.feed
     monkeypatch.setattr(
-        frames.Assembler, "feed", changed(feed, lambda payloads: [each[1:] for each in payloads])
+        frames.Assembler,
+        "feed",
+        change_result(feed, lambda payloads: [each[1:] for each in payloads]),
     )
-    assert found("frames")
+    assert finds_fault("frames")
 
 
 @pytest.mark.parametrize(
@@ -299,8 +303,10 @@ def test_an_assembler_that_loses_a_byte_is_found(monkeypatch: pytest.MonkeyPatch
 def test_a_struct_that_is_misread_is_found(
     monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]
 ):
-    monkeypatch.setattr(frames_target, "decode_struct", changed(structs.decode_struct, change))
-    assert found("frames")
+    monkeypatch.setattr(
+        frames_target, "decode_struct", change_result(structs.decode_struct, change)
+    )
+    assert finds_fault("frames")
 
 
 # --- the tools around the targets ---

@@ -10,10 +10,10 @@ from concertino.backend import Host
 from concertino.client import RawClient
 from concertino.transports import connect, memory_pair
 
-__all__ = ["asked", "text_of"]
+__all__ = ["ask_server", "text_of"]
 
 
-def asked(server: Any, *requests: tuple[str, dict[str, Any]]) -> list[Any]:
+def ask_server(server: Any, *requests: tuple[str, dict[str, Any]]) -> list[Any]:
     """The answers of a server to a client of 2025-11-25, one after the other; an error answer is
     its RpcError.
     """

@@ -106,7 +106,7 @@ def on_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 
 @asynccontextmanager
-async def called(
+async def make_caller(
     backend: Backend, told: list[Any] | None = None
 ) -> AsyncIterator[Callable[[str], Awaitable[Any]]]:
     """A function that calls `work`, as a client of 2025-11-25 with a progress token does."""
@@ -135,7 +135,7 @@ async def test_a_call_that_ignores_its_cancel_is_answered_in_time_and_keeps_its_
 ) -> None:
     desk = Desk()
     told: list[Any] = []
-    async with called(way(Guard(desk.server, timeout_s=0.05, max_in_flight=1)), told) as call:
+    async with make_caller(way(Guard(desk.server, timeout_s=0.05, max_in_flight=1)), told) as call:
         assert code_of(await call("ignores_its_cancel")) == "TIMED_OUT"
         assert not desk.ended.is_set()
         assert code_of(await call("at_once")) == "TOO_MANY_IN_FLIGHT"
@@ -151,7 +151,7 @@ async def test_a_call_that_ignores_its_cancel_is_answered_in_time_and_keeps_its_
 @on_a_loop
 async def test_a_call_that_obeys_its_cancel_has_no_slot_when_its_caller_goes_on(way: Any) -> None:
     desk = Desk()
-    async with called(way(Guard(desk.server, timeout_s=0.05, max_in_flight=1))) as call:
+    async with make_caller(way(Guard(desk.server, timeout_s=0.05, max_in_flight=1))) as call:
         for _ in range(3):
             assert code_of(await call("waits")) == "TIMED_OUT"
         assert text_of(await call("at_once")) == "done"
@@ -160,7 +160,7 @@ async def test_a_call_that_obeys_its_cancel_has_no_slot_when_its_caller_goes_on(
 @on_a_loop
 async def test_what_is_left_over_ends_with_the_guard(way: Any) -> None:
     desk = Desk()
-    async with called(way(Guard(desk.server, timeout_s=0.05))) as call:
+    async with make_caller(way(Guard(desk.server, timeout_s=0.05))) as call:
         assert code_of(await call("ignores_its_cancel")) == "TIMED_OUT"
         assert not desk.ended.is_set()
     await desk.ended.wait()
@@ -171,7 +171,7 @@ async def test_a_call_that_its_client_cancels_gives_its_slot_back_and_has_no_ans
     way: Any,
 ) -> None:
     desk = Desk()
-    async with called(way(Guard(desk.server, timeout_s=30, max_in_flight=1))) as call:
+    async with make_caller(way(Guard(desk.server, timeout_s=30, max_in_flight=1))) as call:
         task = asyncio.ensure_future(call("waits"))
         await desk.begun.wait()
         task.cancel()
@@ -185,7 +185,7 @@ async def test_a_call_that_waits_and_is_done_in_time_is_answered_and_leaves_no_t
     way: Any,
 ) -> None:
     desk = Desk()
-    async with called(way(Guard(desk.server, timeout_s=3600, max_in_flight=1))) as call:
+    async with make_caller(way(Guard(desk.server, timeout_s=3600, max_in_flight=1))) as call:
         task = asyncio.ensure_future(call("waits"))
         await desk.begun.wait()
         desk.release.set()
@@ -208,7 +208,7 @@ async def test_what_a_call_answers_and_tells_has_no_secrets_waiting_or_not(way: 
     told: list[Any] = []
     redact.refresh({"CANARY_TOKEN": CANARY})
     try:
-        async with called(way(Guard(desk.server, redact=True, timeout_s=30)), told) as call:
+        async with make_caller(way(Guard(desk.server, redact=True, timeout_s=30)), told) as call:
             assert text_of(await call("tells")) == "[REDACTED]"
             with pytest.raises(RpcError, match=r"not with \[REDACTED\] \(-32000\)$"):
                 await call("is_refused")
@@ -231,7 +231,7 @@ class Counting(Guard):
 @on_a_loop
 async def test_a_guard_that_begins_calls_itself_begins_each(way: Any) -> None:
     guard = Counting(Desk().server, rate_limit="100/60", max_in_flight=1)
-    async with called(way(guard)) as call:
+    async with make_caller(way(guard)) as call:
         for _ in range(3):
             assert text_of(await call("at_once")) == "done"
     assert guard.calls == 3
@@ -247,10 +247,10 @@ async def test_what_is_said_about_a_text_has_no_secrets_and_counts_for_its_size(
 
     redact.refresh({"CANARY_TOKEN": CANARY})
     try:
-        async with called(way(Guard(server, redact=True))) as call:
+        async with make_caller(way(Guard(server, redact=True))) as call:
             [block] = (await call(CANARY))["content"]
             assert block["annotations"]["lastModified"] == "[REDACTED]"
-        async with called(way(Guard(server, max_result_bytes=600))) as call:
+        async with make_caller(way(Guard(server, max_result_bytes=600))) as call:
             assert "zzz" not in json.dumps(await call("z" * 5000))
     finally:
         redact.refresh()
@@ -260,7 +260,7 @@ async def test_what_is_said_about_a_text_has_no_secrets_and_counts_for_its_size(
 async def test_guards_around_guards_each_do_their_part(way: Any) -> None:
     desk = Desk()
     inner = Guard(desk.server, timeout_s=0.05, max_in_flight=2)
-    async with called(way(Guard(inner, max_in_flight=1, timeout_s=30, redact=True))) as call:
+    async with make_caller(way(Guard(inner, max_in_flight=1, timeout_s=30, redact=True))) as call:
         assert code_of(await call("ignores_its_cancel")) == "TIMED_OUT"
         assert (
             text_of(await call("at_once")) == "done"
@@ -277,7 +277,7 @@ async def test_what_fails_to_be_written_is_an_internal_error_and_gives_its_slot_
     desk = Desk()
     logging.getLogger("concertino.host").disabled = True
     try:
-        async with called(
+        async with make_caller(
             way(Guard(desk.server, max_result_bytes=10_000, max_in_flight=1))
         ) as call:
             with pytest.raises(RpcError, match="Internal error"):
@@ -326,7 +326,7 @@ async def test_a_tool_that_is_replaced_or_removed_is_called_no_more(way: Any) ->
         return "second"
 
     server.add_tool(first, name="work")
-    async with called(way(Guard(server, max_in_flight=1))) as call:
+    async with make_caller(way(Guard(server, max_in_flight=1))) as call:
         assert text_of(await call("")) == "first"
         server.remove_tool("work")
         with pytest.raises(RpcError, match="Unknown tool: work"):
@@ -347,7 +347,7 @@ async def test_a_tool_with_guards_of_its_own_keeps_them_within_a_guard(way: Any)
     async def work(how: str) -> str:
         return "done"
 
-    async with called(way(Guard(server, max_in_flight=1))) as call:
+    async with make_caller(way(Guard(server, max_in_flight=1))) as call:
         assert text_of(await call("")) == "done"
         assert code_of(await call("")) == "RATE_LIMIT_EXCEEDED"
 
@@ -363,7 +363,7 @@ async def test_a_call_that_cannot_be_begun_gives_its_slot_back(way: Any) -> None
             return super().handle(call, context)
 
     inner = Fails(Desk().server)
-    async with called(way(Guard(inner, max_in_flight=1))) as call:
+    async with make_caller(way(Guard(inner, max_in_flight=1))) as call:
         for _ in range(2):
             with pytest.raises(RpcError, match="not now"):
                 await call("at_once")
@@ -439,7 +439,7 @@ def test_whoever_stands_around_a_guard_sees_what_it_answers() -> None:
 
     async def test() -> None:
         desk = Desk()
-        async with called(Watches(Guard(desk.server, redact=True, timeout_s=0.05))) as call:
+        async with make_caller(Watches(Guard(desk.server, redact=True, timeout_s=0.05))) as call:
             await call("tells")
             await call("waits")
 

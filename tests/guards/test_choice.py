@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 import pytest
-from guards.asking import asked
+from guards.asking import ask_server
 
 from concertino import Guard, Rate, RpcError, Server
 from concertino.guards.operation_names import Patterns
@@ -37,11 +37,11 @@ def server() -> Server:
     return made
 
 
-def listed(backend: Any, method: str, member: str, key: str) -> list[str]:
+def list_names(backend: Any, method: str, member: str, key: str) -> list[str]:
     found: list[str] = []
     params: dict[str, Any] = {}
     while True:
-        [page] = asked(backend, (method, params))
+        [page] = ask_server(backend, (method, params))
         found += [each[key] for each in page[member]]
         if "nextCursor" not in page:
             return found
@@ -49,7 +49,7 @@ def listed(backend: Any, method: str, member: str, key: str) -> list[str]:
 
 
 def tools(backend: Any) -> list[str]:
-    return listed(backend, "tools/list", "tools", "name")
+    return list_names(backend, "tools/list", "tools", "name")
 
 
 @pytest.mark.parametrize(
@@ -67,11 +67,11 @@ def test_lists_and_calls_agree(allow: Any, deny: Any, seen: list[str]) -> None:
     backend = Filter(server(), allow, deny)
     assert tools(backend) == seen
     for name in ("read_a", "read_b", "drop_a", "write"):
-        [answer] = asked(backend, ("tools/call", {"name": name}))
+        [answer] = ask_server(backend, ("tools/call", {"name": name}))
         if name in seen:
             assert answer["content"][0]["text"] == "done"
         else:  # as the server says it of a tool that there is not
-            [unknown] = asked(server(), ("tools/call", {"name": "nothing"}))
+            [unknown] = ask_server(server(), ("tools/call", {"name": "nothing"}))
             assert (answer.code, answer.message) == (
                 unknown.code,
                 unknown.message.replace("nothing", name),
@@ -81,11 +81,11 @@ def test_lists_and_calls_agree(allow: Any, deny: Any, seen: list[str]) -> None:
 
 def test_prompts_and_their_completion() -> None:
     backend = Filter(server(), deny="prompt:s*")
-    assert listed(backend, "prompts/list", "prompts", "name") == ["greet"]
+    assert list_names(backend, "prompts/list", "prompts", "name") == ["greet"]
 
     def ask(name: str) -> list[Any]:
         ref = {"type": "ref/prompt", "name": name}
-        return asked(
+        return ask_server(
             backend,
             ("prompts/get", {"name": name}),
             ("completion/complete", {"ref": ref, "argument": {"name": "who", "value": ""}}),
@@ -100,8 +100,8 @@ def test_resources_their_templates_and_other_spellings() -> None:
     backend = Filter(
         server(), allow=("resource:notes://*", "resource:day://*"), deny="resource:*private*"
     )
-    assert listed(backend, "resources/list", "resources", "uri") == ["notes://public"]
-    assert listed(backend, "resources/templates/list", "resourceTemplates", "uriTemplate") == [
+    assert list_names(backend, "resources/list", "resources", "uri") == ["notes://public"]
+    assert list_names(backend, "resources/templates/list", "resourceTemplates", "uriTemplate") == [
         "day://{day}"
     ]
     uris = (
@@ -112,7 +112,7 @@ def test_resources_their_templates_and_other_spellings() -> None:
         "day://%70rivate",
         "other://x",
     )
-    answers = asked(backend, *(("resources/read", {"uri": uri}) for uri in uris))
+    answers = ask_server(backend, *(("resources/read", {"uri": uri}) for uri in uris))
     assert [isinstance(each, RpcError) for each in answers] == [
         False,
         False,
@@ -221,7 +221,7 @@ def test_no_refusal_repeats_a_secret_that_was_named(
     request = method, json.loads(json.dumps(params).replace("#", canary))
     redact.refresh({"CANARY_TOKEN": canary})
     try:
-        answers = asked(Guard(server(), redact=True, **settings), request, request)
+        answers = ask_server(Guard(server(), redact=True, **settings), request, request)
     finally:
         redact.refresh()
     said = [

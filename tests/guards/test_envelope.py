@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from guards.asking import asked, text_of
+from guards.asking import ask_server, text_of
 
 from concertino import Context, Server, ToolError
 from concertino.errors import RegistrationError
@@ -16,10 +16,10 @@ from concertino.server import Contexts, Operations
 from concertino.types import CallToolResult, TextContent
 
 
-def enveloped(handler: Callable[..., Any]) -> Any:
+def make_enveloped(handler: Callable[..., Any]) -> Any:
     server = Server("orchestre", version="3.0.0")
     server.add_tool(handler, envelope=True, name="tool")
-    listed, result = asked(server, ("tools/list", {}), ("tools/call", {"name": "tool"}))
+    listed, result = ask_server(server, ("tools/list", {}), ("tools/call", {"name": "tool"}))
     assert "outputSchema" not in listed["tools"][0]
     return result
 
@@ -28,7 +28,7 @@ def test_an_envelope_is_text_with_an_indent_of_two() -> None:
     def analyze() -> dict[str, list[int]]:
         return {"scores": [7]}
 
-    result = enveloped(analyze)
+    result = make_enveloped(analyze)
     assert "structuredContent" not in result
     text, found = re.subn(
         r'"timestamp": "\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"',
@@ -61,16 +61,16 @@ def test_the_data_of_an_envelope(value: Any, data: Any) -> None:
     def tool() -> Any:
         return value
 
-    assert json.loads(text_of(enveloped(tool)))["data"] == data
+    assert json.loads(text_of(make_enveloped(tool)))["data"] == data
 
 
 def test_a_result_of_its_own_and_an_error_get_no_envelope() -> None:
-    assert text_of(enveloped(lambda: CallToolResult([TextContent("mine")]))) == "mine"
+    assert text_of(make_enveloped(lambda: CallToolResult([TextContent("mine")]))) == "mine"
 
     def fail() -> str:
         raise ToolError("A", "no")
 
-    assert json.loads(text_of(enveloped(fail))) == {"error": "no", "code": "A"}
+    assert json.loads(text_of(make_enveloped(fail))) == {"error": "no", "code": "A"}
 
 
 def test_a_server_puts_the_results_of_all_its_tools_into_envelopes() -> None:
@@ -89,7 +89,7 @@ def test_a_server_puts_the_results_of_all_its_tools_into_envelopes() -> None:
         return "bare"
 
     Contexts().add_tools(server)
-    results = asked(
+    results = ask_server(
         server,
         ("tools/call", {"name": "add", "arguments": {"a": 1}}),
         ("tools/call", {"name": "letters"}),
@@ -109,7 +109,7 @@ def test_the_result_of_a_long_operation_has_an_envelope() -> None:
         return 5
 
     Operations(server).tool(slow)
-    [result] = asked(server, ("tools/call", {"name": "slow"}))
+    [result] = ask_server(server, ("tools/call", {"name": "slow"}))
     assert json.loads(text_of(result))["data"] == 5
 
 
@@ -129,7 +129,7 @@ def test_a_tool_that_calls_another_gets_what_is_in_the_envelope() -> None:
         scores = await context.call_tool("analyze", into=dict[str, list[int]])
         return [scores, await context.call_tool("name", into=str)]
 
-    [result] = asked(server, ("tools/call", {"name": "plan"}))
+    [result] = ask_server(server, ("tools/call", {"name": "plan"}))
     assert json.loads(text_of(result))["data"] == [{"scores": [7]}, "shop"]
 
 

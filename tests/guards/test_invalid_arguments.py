@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from guards.asking import asked, text_of
+from guards.asking import ask_server, text_of
 
 from concertino import Library, Plugin, RpcError, Server, compose
 from concertino.backend import Backend
@@ -30,7 +30,7 @@ def make_server(argument_errors: Any = "result", **guards: Any) -> Server:
 
 def codes(backend: Backend, *arguments: dict[str, Any], tool: str = "add") -> list[str]:
     """How each call ended, in order: `ok`, the code in the result, or the number of the error."""
-    results = asked(
+    results = ask_server(
         backend, *[("tools/call", {"name": tool, "arguments": item}) for item in arguments]
     )
     return [
@@ -100,7 +100,7 @@ def test_prompts_with_invalid_arguments_use_up_no_rate(
     )
     good = {"name": "say", "arguments": {"word": "hello"}}
     bad = [{"name": "say"}, {"name": "say", "arguments": {"word": 1}}]
-    *results, last = asked(
+    *results, last = ask_server(
         backend, *[("prompts/get", params) for params in (*bad, good, *bad, good, good)]
     )
     outcomes = [getattr(result, "code", "ok") for result in results]
@@ -128,7 +128,7 @@ class HubOfOnePlugin:
 
 def test_arguments_that_a_plugin_refuses_use_up_no_rate() -> None:
     backend = RateLimit(HubBackend(HubOfOnePlugin("").ask), 1)
-    results = asked(
+    results = ask_server(
         backend,
         *[("tools/call", {"name": "add", "arguments": item}) for item in (*BAD, GOOD, GOOD)],
     )
@@ -142,7 +142,7 @@ def test_arguments_that_a_plugin_refuses_use_up_no_rate() -> None:
 
 def test_a_tool_of_a_plugin_that_fails_uses_up_its_rate() -> None:
     backend = RateLimit(HubBackend(HubOfOnePlugin("handler_error").ask), 1)
-    failed, refused = asked(backend, *[("tools/call", {"name": "add", "arguments": GOOD})] * 2)
+    failed, refused = ask_server(backend, *[("tools/call", {"name": "add", "arguments": GOOD})] * 2)
     assert text_of(failed) == "ValueError: no"
     assert "RATE_LIMIT_EXCEEDED" in text_of(refused)
 
@@ -161,7 +161,7 @@ def test_a_tool_that_fails_uses_up_its_rate() -> None:
     def fail(arguments: dict[str, Any]) -> None:
         raise ValueError("no")
 
-    results = asked(
+    results = ask_server(
         RateLimit(server, 1),
         *[("tools/call", {"name": "fail", "arguments": item}) for item in ({}, GOOD, GOOD)],
     )

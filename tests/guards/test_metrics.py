@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from guards.asking import asked
+from guards.asking import ask_server
 from msgspec import Raw
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -38,7 +38,7 @@ LINE = re.compile(
 LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
 
 
-def parsed(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+def parse_metrics(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     found: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
     assert text.endswith("\n")
     for line in text.splitlines():
@@ -87,8 +87,8 @@ DURATION = "mcp_server_operation_duration_seconds"
 def test_every_call_is_counted_and_timed_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "metrics.prom"
     now = iter(range(1000))
-    asked(Metrics(server(), path, clock=lambda: next(now) * 0.25), *CALLS)
-    found = parsed(path.read_text())
+    ask_server(Metrics(server(), path, clock=lambda: next(now) * 0.25), *CALLS)
+    found = parse_metrics(path.read_text())
     assert [each.name for each in tmp_path.iterdir()] == ["metrics.prom"]
 
     def count(**labels: str) -> float:
@@ -140,7 +140,7 @@ def test_names_are_bounded_and_escaped(tmp_path: Path) -> None:
             guard.handle(Call("tools/call", {"name": Raw(json.dumps(name).encode())}), None).send(
                 None
             )  # type: ignore[arg-type]
-    found = parsed(guard.text())
+    found = parse_metrics(guard.text())
     counts = {labels: value for (name, labels), value in found.items() if name.endswith("_count")}
     assert len(counts) == SERIES + 1
     assert (
@@ -152,14 +152,14 @@ def test_names_are_bounded_and_escaped(tmp_path: Path) -> None:
 # OpenTelemetry
 
 
-def observed(
+def observe_calls(
     monkeypatch: pytest.MonkeyPatch, *calls: tuple[str, dict[str, Any]]
 ) -> tuple[list[Any], list[Any]]:
     """Spans, and points of the duration metric."""
     exporter, reader = InMemorySpanExporter(), InMemoryMetricReader()
     tracers, meters = TracerProvider(), MeterProvider([reader])
     tracers.add_span_processor(SimpleSpanProcessor(exporter))
-    asked(Telemetry(server(), tracer_provider=tracers, meter_provider=meters), *calls)
+    ask_server(Telemetry(server(), tracer_provider=tracers, meter_provider=meters), *calls)
     data = reader.get_metrics_data()
     assert data is not None
     [metric] = data.resource_metrics[0].scope_metrics[0].metrics
@@ -168,7 +168,7 @@ def observed(
 
 
 def test_spans_and_durations_follow_the_conventions(monkeypatch: pytest.MonkeyPatch) -> None:
-    spans, points = observed(monkeypatch, *CALLS)
+    spans, points = observe_calls(monkeypatch, *CALLS)
     assert [span.name for span in spans] == [
         "tools/list",
         "tools/call echo",
@@ -230,7 +230,7 @@ def test_the_callers_trace_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
         "tools/call",
         {"name": "echo", "arguments": {"text": "a"}, "_meta": {"traceparent": parent, "x": 1}},
     )
-    [span], _ = observed(monkeypatch, call)
+    [span], _ = observe_calls(monkeypatch, call)
     assert f"{span.context.trace_id:032x}" == "0af7651916cd43dd8448eb211c80319c"
     assert f"{span.parent.span_id:016x}" == "b7ad6b7169203331"
 
@@ -239,7 +239,7 @@ def test_a_secret_is_in_no_span(monkeypatch: pytest.MonkeyPatch) -> None:
     canary = "sk-canary-7f3a91"
     redact.refresh({"CANARY_TOKEN": canary})
     try:
-        spans, points = observed(
+        spans, points = observe_calls(
             monkeypatch,
             ("tools/call", {"name": canary}),
             ("tools/call", {"name": "echo", "arguments": {"text": canary}}),
@@ -303,5 +303,7 @@ def test_without_the_extra_the_error_names_it(use: str) -> None:
 
 
 def test_what_is_refused_by_the_protocol_reaches_the_caller_through_both(tmp_path: Path) -> None:
-    errors = asked(Metrics(Telemetry(server()), tmp_path / "m"), ("tools/call", {"name": "nobody"}))
+    errors = ask_server(
+        Metrics(Telemetry(server()), tmp_path / "m"), ("tools/call", {"name": "nobody"})
+    )
     assert isinstance(errors[0], RpcError)

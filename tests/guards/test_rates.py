@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from guards.asking import asked, text_of
+from guards.asking import ask_server, text_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
@@ -258,7 +258,7 @@ def test_a_tool_says_its_own_rate() -> None:
         ("tools/call", {"name": name})
         for name in ("limited", "limited", "limited", "free", "free", "free")
     ]
-    answers = asked(server, *calls)
+    answers = ask_server(server, *calls)
     assert [each.get("isError", False) for each in answers] == [
         False,
         False,

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from guards.asking import asked, text_of
+from guards.asking import ask_server, text_of
 
 from concertino import Guard, RpcError, Server, compose
 from concertino.guards.single_guards import SizeLimit
@@ -44,18 +44,18 @@ def call(name: str, **arguments: Any) -> tuple[str, dict[str, Any]]:
     return "tools/call", {"name": name, "arguments": arguments}
 
 
-def linked(backend: Any, request: tuple[str, dict[str, Any]]) -> tuple[Any, list[Any]]:
+def read_cut_result(backend: Any, request: tuple[str, dict[str, Any]]) -> tuple[Any, list[Any]]:
     """A cut result, and what its link holds: by a second conversation with the same backend."""
-    [result] = asked(backend, request)
+    [result] = ask_server(backend, request)
     [uri] = [block["uri"] for block in result["content"] if block["type"] == "resource_link"]
-    [read] = asked(backend, ("resources/read", {"uri": uri}))
+    [read] = ask_server(backend, ("resources/read", {"uri": uri}))
     assert {each["uri"] for each in read["contents"]} == {uri}
     return result, read["contents"]
 
 
 @pytest.mark.parametrize("letter", ["a", "\u00e9", "\U0001f600", '"', "\n", "\u0001"])
 def test_a_long_text_is_cut_to_the_limit_and_the_whole_is_behind_the_link(letter: str) -> None:
-    result, [whole] = linked(
+    result, [whole] = read_cut_result(
         SizeLimit(server(), 4000), call("text", characters=30_000, letter=letter)
     )
     assert whole == {"uri": whole["uri"], "text": letter * 30_000, "mimeType": "text/plain"}
@@ -70,10 +70,10 @@ def test_a_long_text_is_cut_to_the_limit_and_the_whole_is_behind_the_link(letter
 
 
 def test_a_result_of_exactly_the_limit_is_sent_as_it_is() -> None:
-    [whole] = asked(server(), call("text", characters=3000))
+    [whole] = ask_server(server(), call("text", characters=3000))
     size = len(json.dumps({"content": whole["content"]}, separators=(",", ":")))
     exact, cut = (
-        asked(SizeLimit(server(), limit), call("text", characters=3000))[0]
+        ask_server(SizeLimit(server(), limit), call("text", characters=3000))[0]
         for limit in (size, size - 1)
     )
     assert exact == whole
@@ -81,7 +81,7 @@ def test_a_result_of_exactly_the_limit_is_sent_as_it_is() -> None:
 
 
 def test_structured_content_cannot_be_cut_so_it_is_an_error_with_the_link() -> None:
-    result, [whole] = linked(SizeLimit(server(), 1000), call("numbers", count=2000))
+    result, [whole] = read_cut_result(SizeLimit(server(), 1000), call("numbers", count=2000))
     assert json.loads(whole["text"]) == list(range(2000))
     assert whole["mimeType"] == "application/json"
     assert result["isError"] is True
@@ -95,7 +95,7 @@ def test_structured_content_cannot_be_cut_so_it_is_an_error_with_the_link() -> N
 
 
 def test_every_piece_of_content_is_behind_the_link() -> None:
-    result, [text, picture] = linked(SizeLimit(server(), 2000), call("mixed"))
+    result, [text, picture] = read_cut_result(SizeLimit(server(), 2000), call("mixed"))
     assert text["text"] == "b" * 3000
     assert base64.b64decode(picture["blob"]) == PICTURE
     assert picture["mimeType"] == "image/png"
@@ -103,7 +103,7 @@ def test_every_piece_of_content_is_behind_the_link() -> None:
 
 
 def test_an_error_that_is_too_long_stays_one() -> None:
-    result, [whole] = linked(SizeLimit(server(), 1000), call("fails"))
+    result, [whole] = read_cut_result(SizeLimit(server(), 1000), call("fails"))
     assert result["isError"] is True
     assert whole["text"] == "c" * 5000
 
@@ -111,12 +111,12 @@ def test_an_error_that_is_too_long_stays_one() -> None:
 def test_a_part_of_several_serves_what_it_kept() -> None:
     together = compose(a=SizeLimit(server(), 1000), b=SizeLimit(server(), 1000))
     for name in ("a_text", "b_text"):
-        _, [whole] = linked(together, call(name, characters=5000))
+        _, [whole] = read_cut_result(together, call(name, characters=5000))
         assert whole["text"] == "a" * 5000
 
 
 def test_a_server_without_resources_lists_none_and_knows_no_other() -> None:
-    answers = asked(
+    answers = ask_server(
         SizeLimit(server(), 1000),
         ("resources/list", {}),
         ("resources/templates/list", {}),
@@ -131,7 +131,7 @@ def test_a_resource_and_a_prompt_that_are_too_large_are_refused() -> None:
     made = server()
     made.add_resource("a:b", text="x" * 5000)
     made.add_prompt(lambda: "x" * 5000, name="long")
-    errors = asked(
+    errors = ask_server(
         SizeLimit(made, 1000), ("resources/read", {"uri": "a:b"}), ("prompts/get", {"name": "long"})
     )
     for error in errors:
@@ -150,9 +150,9 @@ def test_a_tool_says_its_own_size_and_the_server_serves_the_whole() -> None:
     async def free() -> str:
         return "a" * 5000
 
-    _result, [whole] = linked(made, call("long"))
+    _result, [whole] = read_cut_result(made, call("long"))
     assert whole["text"] == "a" * 5000
-    free_result, templates = asked(made, call("free"), ("resources/templates/list", {}))
+    free_result, templates = ask_server(made, call("free"), ("resources/templates/list", {}))
     assert text_of(free_result) == "a" * 5000
     assert [each["uriTemplate"] for each in templates["resourceTemplates"]] == [
         "result://concertino/{id}"
@@ -196,7 +196,9 @@ def test_results_are_kept_for_a_time_and_no_longer() -> None:
 
 
 def test_what_is_larger_than_the_store_is_not_kept_and_it_is_said() -> None:
-    [result] = asked(SizeLimit(server(), 1000, store_bytes=2000), call("text", characters=5000))
+    [result] = ask_server(
+        SizeLimit(server(), 1000, store_bytes=2000), call("text", characters=5000)
+    )
     assert [block["type"] for block in result["content"]] == ["text"]
     assert "ask for less" in text_of(result)
 
@@ -208,12 +210,12 @@ def test_guards_around_one_another_serve_each_what_it_kept() -> None:
     async def long() -> str:
         return "a" * 5000
 
-    _, [whole] = linked(Guard(made, max_result_bytes=20_000), call("long"))
+    _, [whole] = read_cut_result(Guard(made, max_result_bytes=20_000), call("long"))
     assert whole["text"] == "a" * 5000
 
 
 def test_what_a_guard_kept_can_be_read_whatever_resources_are_allowed() -> None:
-    _, [whole] = linked(
+    _, [whole] = read_cut_result(
         Guard(server(), max_result_bytes=1000, allow="resource:notes:*"),
         call("text", characters=5000),
     )

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from guards.asking import asked, text_of
+from guards.asking import ask_server, text_of
 from msgspec import Raw
 
 from concertino import Context, RpcError, Server, ToolError
@@ -46,7 +46,7 @@ class Alone:
     cancelled = False
 
 
-def limited(work: Callable[[Any], Awaitable[Any]], **more: Any) -> Guard:
+def limit_time(work: Callable[[Any], Awaitable[Any]], **more: Any) -> Guard:
     return Guard(Does(work), timeout_s=LIMIT_S, **more)  # type: ignore[arg-type]
 
 
@@ -75,7 +75,7 @@ def test_slow_work_is_cancelled_and_answered_in_words() -> None:
     async def test() -> None:
         task = asyncio.current_task()
         assert task is not None
-        result = await limited(slow).handle(CALL, Alone())  # type: ignore[arg-type]
+        result = await limit_time(slow).handle(CALL, Alone())  # type: ignore[arg-type]
         assert json.loads(result.content[0].text) == {  # type: ignore[union-attr]
             "error": "slow took longer than 0.05 s and was stopped.",
             "code": "TIMED_OUT",
@@ -99,7 +99,7 @@ def test_work_that_is_done_in_time_is_answered_as_it_is_and_leaves_no_timer() ->
 
     async def test() -> None:
         for work in (quick, at_once):
-            assert await limited(work).handle(CALL, Alone()) is DONE  # type: ignore[arg-type]
+            assert await limit_time(work).handle(CALL, Alone()) is DONE  # type: ignore[arg-type]
         left = [each for each in asyncio.get_running_loop()._scheduled if not each.cancelled()]  # type: ignore[attr-defined]
         assert len(left) == 1  # the test's own
 
@@ -117,7 +117,7 @@ def test_an_exception_and_a_refusal_pass() -> None:
                     raise error
 
                 with pytest.raises(type(error)) as raised:
-                    await limited(fail).handle(CALL, Alone())  # type: ignore[arg-type]
+                    await limit_time(fail).handle(CALL, Alone())  # type: ignore[arg-type]
                 assert raised.value is error
 
     run(test)
@@ -137,7 +137,7 @@ def test_work_that_goes_on_after_the_cancel_does_not_delay_the_answer() -> None:
             ended.set()
             return DONE
 
-        guard = limited(stubborn, max_in_flight=1)
+        guard = limit_time(stubborn, max_in_flight=1)
         assert is_timed_out(await guard.handle(CALL, Alone()))  # type: ignore[arg-type]
         assert not ended.is_set()
         refused = await guard.handle(CALL, Alone())  # type: ignore[arg-type]
@@ -191,7 +191,7 @@ def test_work_that_answers_its_cancel_is_too_late_all_the_same() -> None:
             return DONE
 
     async def test() -> None:
-        assert is_timed_out(await limited(late).handle(CALL, Alone()))  # type: ignore[arg-type]
+        assert is_timed_out(await limit_time(late).handle(CALL, Alone()))  # type: ignore[arg-type]
 
     run(test)
 
@@ -224,7 +224,7 @@ def test_a_time_limit_inside_of_a_time_limit_counts() -> None:
 
     async def test() -> None:
         assert await Guard(Does(slow), timeout_s=30).handle(CALL, Alone()) is DONE  # type: ignore[arg-type]
-        inner = limited(lambda context: asyncio.Event().wait())
+        inner = limit_time(lambda context: asyncio.Event().wait())
         assert is_timed_out(await TimeLimit(inner, 30).handle(CALL, Alone()))  # type: ignore[arg-type]
         outer = TimeLimit(TimeLimit(Does(lambda context: asyncio.Event().wait()), 30), LIMIT_S)  # type: ignore[arg-type]
         assert is_timed_out(await outer.handle(CALL, Alone()))  # type: ignore[arg-type]
@@ -245,7 +245,7 @@ def test_prompts_and_resources_are_answered_by_an_error() -> None:
         await asyncio.Event().wait()
         return ""
 
-    errors = asked(
+    errors = ask_server(
         TimeLimit(server, LIMIT_S),
         ("resources/read", {"uri": "a:b"}),
         ("prompts/get", {"name": "greet"}),
@@ -280,7 +280,7 @@ def test_tools_of_every_kind_say_their_own_time_and_a_thread_hears_of_it() -> No
     async def refuses() -> str:
         raise ToolError("no")
 
-    answers = asked(
+    answers = ask_server(
         server,
         *(("tools/call", {"name": name}) for name in ("waits", "blocks", "quick", "refuses")),
     )
@@ -332,7 +332,7 @@ def test_a_tool_tells_progress_and_more_through_its_guard() -> None:
         await context.log("info", "here")
         return context.client.name
 
-    [answer] = asked(server, ("tools/call", {"name": "facts"}))
+    [answer] = ask_server(server, ("tools/call", {"name": "facts"}))
     assert not answer.get("isError")
 
 

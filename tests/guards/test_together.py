@@ -64,7 +64,7 @@ def all_on(inner: Any) -> Guard:
     )
 
 
-async def told(backend: Any, era: Any, *names: str) -> list[Any]:
+async def call_results(backend: Any, era: Any, *names: str) -> list[Any]:
     async with (
         asyncio.timeout(20),
         Client(backend, era=era, elicit=lambda question, of: {"name": "Ada"}) as client,
@@ -74,7 +74,9 @@ async def told(backend: Any, era: Any, *names: str) -> list[Any]:
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 def test_with_every_guard_on_tools_ask_call_one_another_and_stream(era: Any) -> None:
-    booked, twice, streamed = asyncio.run(told(all_on(server()), era, "book", "twice", "tell"))
+    booked, twice, streamed = asyncio.run(
+        call_results(all_on(server()), era, "book", "twice", "tell")
+    )
     assert [result.content[0].text for result in (booked, twice, streamed)] == [
         "Ada",
         "[2, 3]",
@@ -85,14 +87,15 @@ def test_with_every_guard_on_tools_ask_call_one_another_and_stream(era: Any) -> 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 def test_a_tool_called_by_another_counts_like_one_called_by_the_client(era: Any) -> None:
-    [result] = asyncio.run(told(RateLimit(server(), 1, 60, match="add"), era, "twice"))
+    [result] = asyncio.run(call_results(RateLimit(server(), 1, 60, match="add"), era, "twice"))
     assert result.is_error
     assert json.loads(result.content[0].text)["code"] == "RATE_LIMIT_EXCEEDED"
 
 
 def test_since_2026_each_round_of_a_question_counts_as_the_call_it_is() -> None:
     legacy, modern = (
-        asyncio.run(told(RateLimit(server(), 1, 60), era, "book")) for era in ("legacy", "modern")
+        asyncio.run(call_results(RateLimit(server(), 1, 60), era, "book"))
+        for era in ("legacy", "modern")
     )
     assert not legacy[0].is_error
     assert json.loads(modern[0].content[0].text)["code"] == "RATE_LIMIT_EXCEEDED"

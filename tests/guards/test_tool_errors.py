@@ -9,7 +9,7 @@ import pickle
 from typing import Any
 
 import pytest
-from guards.asking import asked, text_of
+from guards.asking import ask_server, text_of
 
 from concertino import Server, ToolError
 
@@ -24,8 +24,8 @@ def failing(error: BaseException) -> Server:
     return server
 
 
-def raised(error: BaseException) -> str:
-    [result] = asked(failing(error), ("tools/call", {"name": "fail"}))
+def call_raising(error: BaseException) -> str:
+    [result] = ask_server(failing(error), ("tools/call", {"name": "fail"}))
     assert result["isError"] is True
     return text_of(result)
 
@@ -37,7 +37,7 @@ def test_a_code_makes_the_text_json_with_error_code_suggestion_and_what_else_is_
         suggestion="Choose one of the available templates",
         availableTemplates=["makerkit-nextjs", "cloudflare-hono"],
     )
-    assert raised(error) == (
+    assert call_raising(error) == (
         '{"error":"Template not found","code":"TEMPLATE_NOT_FOUND","suggestion":"Choose one '
         'of the available templates",'
         '"availableTemplates":["makerkit-nextjs","cloudflare-hono"]}'
@@ -45,7 +45,7 @@ def test_a_code_makes_the_text_json_with_error_code_suggestion_and_what_else_is_
 
 
 def test_a_text_alone_stays_a_text() -> None:
-    assert raised(ToolError("in my words")) == "in my words"
+    assert call_raising(ToolError("in my words")) == "in my words"
     assert (
         str(ToolError("in my words")),
         ToolError("in my words").code,
@@ -59,7 +59,7 @@ def test_a_text_alone_stays_a_text() -> None:
 
 
 def test_a_suggestion_without_a_code_has_the_general_one() -> None:
-    assert json.loads(raised(ToolError("no", suggestion="yes"))) == {
+    assert json.loads(call_raising(ToolError("no", suggestion="yes"))) == {
         "error": "no",
         "code": "TOOL_FAILED",
         "suggestion": "yes",
@@ -67,7 +67,7 @@ def test_a_suggestion_without_a_code_has_the_general_one() -> None:
 
 
 def test_what_is_given_besides_does_not_replace_what_has_a_name() -> None:
-    body = json.loads(raised(ToolError("A", "no", error="x", code="B", more=1)))
+    body = json.loads(call_raising(ToolError("A", "no", error="x", code="B", more=1)))
     assert body == {"error": "no", "code": "A", "more": 1}
 
 
@@ -90,7 +90,7 @@ CYCLE.append(CYCLE)
     ids=["key", "surrogate", "cycle", "class", "large"],
 )
 def test_what_json_cannot_hold_does_not_hide_the_failure(odd: Any) -> None:
-    body = json.loads(raised(ToolError("A", "no", odd=odd, good=[1])))
+    body = json.loads(call_raising(ToolError("A", "no", odd=odd, good=[1])))
     assert (body["error"], body["code"], body["good"]) == ("no", "A", [1])
     assert "odd" in body
 
@@ -102,7 +102,7 @@ def test_of_a_resource_it_is_an_error_answer_with_the_body_as_data() -> None:
     def read() -> str:
         raise ToolError("GONE", "no more", suggestion="ask later")
 
-    [error] = asked(server, ("resources/read", {"uri": "a:b"}))
+    [error] = ask_server(server, ("resources/read", {"uri": "a:b"}))
     assert (error.code, error.message) == (-32603, "no more")
     assert error.data == {"error": "no more", "code": "GONE", "suggestion": "ask later"}
 
@@ -115,12 +115,12 @@ def test_arguments_that_do_not_fit_have_the_same_shape_with_an_entry_for_each() 
     for each in (server, protocol):
         each.tool(analyze_project)
     call = ("tools/call", {"name": "analyze_project", "arguments": {"count": "x"}})
-    [result] = asked(server, call)
+    [result] = ask_server(server, call)
     body = json.loads(text_of(result))
     assert (result["isError"], body["code"]) == (True, "INVALID_ARGUMENTS")
     assert [each["path"] for each in body["details"]] == ["requirements", "count"]
     assert {"error", "code", "suggestion"} <= body.keys()
-    [error] = asked(protocol, ("tools/call", {"name": "analyze_project", "arguments": {}}))
+    [error] = ask_server(protocol, ("tools/call", {"name": "analyze_project", "arguments": {}}))
     assert (error.code, error.message, error.data) == (
         -32602,
         "Invalid params",

@@ -22,14 +22,14 @@ ANSWERS: dict[str, Any] = {
 }
 
 
-async def elicited(message: str, response_type: Any, params: Any, context: Any) -> Any:
+async def answer_elicitation(message: str, response_type: Any, params: Any, context: Any) -> Any:
     schema = getattr(params, "requestedSchema", None) or params.requested_schema
     return {
         name: item.get("default", ANSWERS.get(name)) for name, item in schema["properties"].items()
     }
 
 
-async def sampled(messages: Any, params: Any, context: Any) -> str:
+async def answer_sampling(messages: Any, params: Any, context: Any) -> str:
     most = getattr(params, "maxTokens", None) or params.max_tokens
     return f"at most {most}"
 
@@ -39,7 +39,10 @@ async def main() -> None:
     transport = StdioTransport(python, [server], env={"PYTHONPATH": source})
     said: dict[str, str] = {}
     async with Client(
-        transport, elicitation_handler=elicited, sampling_handler=sampled, roots=["file:///work"]
+        transport,
+        elicitation_handler=answer_elicitation,
+        sampling_handler=answer_sampling,
+        roots=["file:///work"],
     ) as client:
         for name, arguments in json.load(sys.stdin):
             try:

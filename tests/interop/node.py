@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from interop.tools import alone_in, node_program, not_available
-from stdio.harness import gone, put_down
+from stdio.harness import put_down, wait_until_gone
 
 __all__ = ["PACKAGES", "Ran", "node", "packages", "run"]
 
@@ -105,7 +105,7 @@ def run(
         except subprocess.TimeoutExpired:
             late = True
         left = [
-            pid for pid in session(process.pid) if late or not gone(pid, 2)
+            pid for pid in session(process.pid) if late or not wait_until_gone(pid, 2)
         ]  # not what is just leaving
         for pid in left:
             put_down(pid)

@@ -33,14 +33,14 @@ ANSWERS: dict[str, Any] = {
 }
 
 
-async def elicited(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+async def answer_elicitation(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
     assert isinstance(params, types.ElicitRequestFormParams)
     properties = params.requested_schema["properties"]
     content = {name: field.get("default", ANSWERS.get(name)) for name, field in properties.items()}
     return types.ElicitResult(action="accept", content=content)
 
 
-async def sampled(
+async def answer_sampling(
     context: Any, params: types.CreateMessageRequestParams
 ) -> types.CreateMessageResult:
     text = f"at most {params.max_tokens}"
@@ -49,7 +49,7 @@ async def sampled(
     )
 
 
-async def rooted(context: Any) -> types.ListRootsResult:
+async def answer_roots(context: Any) -> types.ListRootsResult:
     return types.ListRootsResult(roots=[types.Root(uri="file:///work")])
 
 
@@ -68,9 +68,9 @@ def talk(mode: str, what: Callable[[Client], Awaitable[None]], **settings: Any) 
 
 
 ALL: dict[str, Any] = {
-    "elicitation_callback": elicited,
-    "sampling_callback": sampled,
-    "list_roots_callback": rooted,
+    "elicitation_callback": answer_elicitation,
+    "sampling_callback": answer_sampling,
+    "list_roots_callback": answer_roots,
 }
 EXPECTED = {
     "test_sampling": "LLM response: at most 100",
@@ -129,7 +129,7 @@ def test_what_it_did_not_offer_is_not_asked(mode: str) -> None:
         assert error.value.error.code == -32021
         assert error.value.error.data == {"requiredCapabilities": {"sampling": {}}}
 
-    talk(mode, what, elicitation_callback=elicited)
+    talk(mode, what, elicitation_callback=answer_elicitation)
 
 
 def test_it_listens_to_several_at_once_and_hears_what_it_asked_for() -> None:

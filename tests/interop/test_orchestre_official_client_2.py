@@ -80,7 +80,7 @@ class Model:
         )
 
 
-async def planned(client: Client) -> tuple[Any, Any]:
+async def make_plan(client: Client) -> tuple[Any, Any]:
     """An analysis and a plan, as the source document composes them."""
     await client.list_tools()
     analysis = body(await client.call_tool("analyze_project", {"requirements": IDEA}))
@@ -95,7 +95,7 @@ def test_from_an_idea_to_files_without_any_model(mode: str, tmp_path: Path) -> N
     async def what(client: Client) -> None:
         prompt = await client.get_prompt("orchestrate", {"requirements": IDEA})
         assert IDEA in prompt.messages[0].content.text  # type: ignore[union-attr]
-        analysis, plan = await planned(client)
+        analysis, plan = await make_plan(client)
         assert analysis["complexity"]["level"] == "medium"
         assert analysis["secondOpinion"] is None
         assert plan["phases"][0]["name"] == "Foundation"
@@ -122,7 +122,7 @@ def test_the_same_requirements_have_the_same_analysis_and_plan(mode: str, tmp_pa
     found: list[Any] = []
 
     async def what(client: Client) -> None:
-        found.append(await planned(client))
+        found.append(await make_plan(client))
 
     for _ in range(2):
         talk(mode, tmp_path, what)
@@ -152,7 +152,7 @@ def test_three_models_review_a_plan_each_in_its_role_and_are_merged(
     )
 
     async def what(client: Client) -> None:
-        _, plan = await planned(client)
+        _, plan = await make_plan(client)
         before = len(model.asked)
         review = body(await client.call_tool("multi_llm_review", {"plan": plan}))
         assert [
@@ -199,7 +199,7 @@ def test_rules_speak_where_the_model_refuses(tmp_path: Path) -> None:
         return types.ErrorData(code=-1, message="User rejected sampling request")
 
     async def what(client: Client) -> None:
-        analysis, plan = await planned(client)
+        analysis, plan = await make_plan(client)
         assert analysis["secondOpinion"] is None
         review = body(await client.call_tool("multi_llm_review", {"plan": plan}))
         assert {item["source"] for item in review["reviewers"]} == {"rules"}

@@ -29,9 +29,9 @@ from stdio.harness import (
     call,
     environment,
     frame,
-    gone,
     put_down,
     text_of,
+    wait_until_gone,
 )
 
 slow = pytest.mark.slow
@@ -84,7 +84,7 @@ def test_a_node_parent_that_is_killed_leaves_no_server(number: int) -> None:
         try:
             parent.send_signal(number)
             parent.wait(10)
-            assert gone(server, 5)  # a call was under way: 2 s of drain time
+            assert wait_until_gone(server, 5)  # a call was under way: 2 s of drain time
         finally:
             put_down(server)
 
@@ -136,7 +136,7 @@ def test_a_wrapper_hides_nothing_and_ends_with_the_server(name: str, tmp_path: P
         check_dialogue(process)
         server = int(process.ask(call("pid", "facts"))["result"]["structuredContent"]["pid"])
         assert process.finish() == 0
-        assert gone(server, 5)
+        assert wait_until_gone(server, 5)
 
 
 @slow

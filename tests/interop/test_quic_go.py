@@ -107,7 +107,7 @@ def request(value: dict[str, object]) -> PluginRequest:
     return PluginRequest(request_id="ours", tool_call=asked)
 
 
-async def echoed(link: RpcConnection, value: dict[str, object]) -> object:
+async def echo_arguments(link: RpcConnection, value: dict[str, object]) -> object:
     """The arguments as Go's Struct has understood them."""
     response = await link.request(request(value))
     assert response.tool_call.success, response.tool_call.error_message
@@ -126,17 +126,19 @@ def test_our_link_calls_a_server_on_quic_go(peer: Path, certificates: Certificat
             # More than the 100 streams that quic-go allows at first: it gives them back only if the
             # end comes with the data.
             for number in range(260):
-                assert await echoed(link, {"n": number}) == {"n": number}
+                assert await echo_arguments(link, {"n": number}) == {"n": number}
             many = await asyncio.gather(
-                *(echoed(link, {"n": number, "text": "ä" * 1000}) for number in range(500))
+                *(echo_arguments(link, {"n": number, "text": "ä" * 1000}) for number in range(500))
             )
             assert [item["n"] for item in many] == list(range(500))  # type: ignore[index]
             large = {"text": "x" * 5_000_000}
-            assert await echoed(link, large) == large
+            assert await echo_arguments(link, large) == large
             deep: dict[str, object] = {}
             for _ in range(100):
                 deep = {"a": deep}
-            assert await echoed(link, deep) == deep  # Go's decoder takes what the C one refuses
+            assert (
+                await echo_arguments(link, deep) == deep
+            )  # Go's decoder takes what the C one refuses
             values = {
                 "null": None,
                 "yes": True,
@@ -144,7 +146,7 @@ def test_our_link_calls_a_server_on_quic_go(peer: Path, certificates: Certificat
                 "empty": "",
                 "big": 2.0**70,
             }
-            assert await echoed(link, values) == values
+            assert await echo_arguments(link, values) == values
             exact = await link.request(request({"n": 2**53 + 1}))
             assert json.loads(decode_struct(exact.tool_call.result)["text"]) == {
                 "n": 2**53

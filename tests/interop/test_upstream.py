@@ -103,7 +103,7 @@ def skip(reason: str) -> NoReturn:
     pytest.skip(text)
 
 
-def installed(cache: Path) -> dict[str, Path]:
+def install_upstream(cache: Path) -> dict[str, Path]:
     """The upstream programs, installed if they are not in the cache yet: each in a folder of its
     own, where Go calls it `cmd`.
     """
@@ -153,7 +153,7 @@ def install(go: str, what: str, folder: Path) -> None:
         skip(f"{what} could not be installed ({done.stderr.strip()[-300:]})")
 
 
-def named(folder: Path) -> dict[str, Path]:
+def find_programs(folder: Path) -> dict[str, Path]:
     """The programs of a folder that somebody has named.
 
     All must be there: a wrong name is a mistake, and not a reason to skip.
@@ -169,7 +169,7 @@ def named(folder: Path) -> dict[str, Path]:
 
 def the_programs(cache: Path) -> dict[str, Path]:
     said = os.environ.get("ORCHESTRA_BIN")
-    return named(Path(said).absolute()) if said else installed(cache)
+    return find_programs(Path(said).absolute()) if said else install_upstream(cache)
 
 
 @pytest.fixture(scope="module", params=["upstream", "ours"])
@@ -442,7 +442,7 @@ async def storage_works(link: RpcConnection, place: Path) -> None:
     assert [(entry.path, entry.version) for entry in entries] == [("features/one.md", 2)]
 
 
-async def linked(address: str, certificates: Path) -> RpcConnection:
+async def link_as_bridge(address: str, certificates: Path) -> RpcConnection:
     """As whoever a bridge is."""
     return await open_link(
         address,
@@ -484,7 +484,7 @@ async def cannot_call(made: Client) -> None:
 def test_their_storage_under_our_hub(programs: dict[str, Path], place: Path) -> None:
     async def main() -> None:
         async with our_hub(place, programs) as (address, certificates):
-            link = await linked(address, certificates)
+            link = await link_as_bridge(address, certificates)
             await storage_works(link, place)
             async with client(*bridge(address, certificates)) as made:
                 await resources_work(made)
@@ -513,7 +513,7 @@ def test_our_bridge_and_our_plugin_on_their_hub(programs: dict[str, Path], place
                 # Their hub keeps the field that it does not know: the integer is not rounded on its
                 # way.
                 assert await made.calls("next_of", number=BIG) == (str(BIG + 1), False)
-            link = await linked(address, certificates)
+            link = await link_as_bridge(address, certificates)
             await storage_works(link, place)
             await link.close()
             async with client(*bridge(address, certificates)) as made:

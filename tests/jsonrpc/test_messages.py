@@ -476,7 +476,7 @@ def strict(frame: bytes) -> object:
     return value
 
 
-def expected(frame: bytes) -> Verdict:
+def expected_message(frame: bytes) -> Verdict:
     """What a frame is, by the reference; the id of a parse error is not foreseen."""
     if not frame.removeprefix(BOM).strip():
         return SILENT
@@ -612,7 +612,7 @@ def frames(draw: st.DrawFn) -> bytes:
 @example(b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":1e400}}')
 @example(b'[1,2,"\\ud800"]')
 def test_a_frame_means_what_json_and_the_specification_say(frame: bytes):
-    found, wanted = actual(frame), expected(frame)
+    found, wanted = actual(frame), expected_message(frame)
     # What cannot be read, but would be a response if it could, is not answered either.
     assert found == wanted or (
         found == SILENT and wanted == (PARSE,) and (b'"result"' in frame or b'"error"' in frame)
@@ -622,7 +622,7 @@ def test_a_frame_means_what_json_and_the_specification_say(frame: bytes):
 @RULES
 @given(st.binary(max_size=40))
 def test_random_bytes_mean_what_json_says(frame: bytes):
-    assert actual(frame) == expected(frame)
+    assert actual(frame) == expected_message(frame)
 
 
 @RULES

@@ -14,7 +14,7 @@ WORDS = """api design graph database index kubernetes deployment rollback cache 
 CATEGORIES = ("agents", "skills", "best-practices", "strategies")
 
 
-def made(
+def make_document(
     name: str,
     body: str = "",
     *,
@@ -79,7 +79,7 @@ def libraries(draw: st.DrawFn) -> list[Document]:
         )
     )
     return [
-        made(
+        make_document(
             name,
             draw(bodies()),
             category=draw(st.sampled_from(CATEGORIES)),

@@ -81,10 +81,10 @@ def test_samples_are_servers_that_clients_can_list(page: Page, imported: Importe
         if isinstance(item, Server)
     ]
     for server in {id(item): item for item in servers}.values():
-        asyncio.run(listed(server))
+        asyncio.run(list_names(server))
 
 
-async def listed(server: Server) -> None:
+async def list_names(server: Server) -> None:
     async with Client(server) as client:
         offered = client.capabilities
         tools = await client.list_tools() if "tools" in offered else []

@@ -305,7 +305,7 @@ alpha, and {link}
 """
 
 
-def linted(tmp_path: Path, *words: str) -> tuple[list[dict[str, Any]], int]:
+def run_lint(tmp_path: Path, *words: str) -> tuple[list[dict[str, Any]], int]:
     done = subprocess.run(
         [*CONCERTINO, "lint", ".", "--json", *words],
         cwd=tmp_path,
@@ -342,7 +342,7 @@ def test_a_library_without_mistakes_ends_with_0(tmp_path: Path) -> None:
             )
         },
     )
-    found, code = linted(tmp_path, "--ignore", "tokens")
+    found, code = run_lint(tmp_path, "--ignore", "tokens")
     assert (found, code) == ([], 0)
 
 
@@ -392,7 +392,7 @@ def test_each_mistake_is_found_where_it_is(
     files: dict[str, str | bytes], expected: list[tuple[str, int, str]], tmp_path: Path
 ) -> None:
     fill(tmp_path / "resources", files)
-    found, code = linted(tmp_path)
+    found, code = run_lint(tmp_path)
     assert code == 1
     said = [(item["path"], item["line"], item["rule"]) for item in found]
     rules = {rule for _, _, rule in expected}
@@ -411,7 +411,7 @@ def test_what_is_like_many_others_cannot_be_reached(tmp_path: Path) -> None:
             for number in range(30)
         },
     )
-    found, _ = linted(tmp_path)
+    found, _ = run_lint(tmp_path)
     assert [item["path"] for item in found if item["rule"] == "unreachable"] == [
         f"resources/a/{number:02}.md" for number in range(15, 30)
     ]
@@ -425,7 +425,7 @@ def test_prompts_are_looked_at_too(tmp_path: Path) -> None:
             "b.md": "---\nname: a\ndescription: d\n---\ntext",
         },
     )
-    found, code = linted(tmp_path)
+    found, code = run_lint(tmp_path)
     assert code == 1
     assert [(item["path"], item["line"], item["rule"], item["message"]) for item in found] == [
         ("prompts/a.md", 0, "prompt", "arguments: 'y' is nowhere in the text"),

@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from library.search_documents import libraries, made, phrases
+from library.search_documents import libraries, make_document, phrases
 
 from concertino.library.document import Document
 from concertino.library.index import Index
@@ -63,7 +63,9 @@ def test_no_text_exceeds_its_budget(
 def test_no_text_exceeds_its_budget_by_an_exact_tokenizer() -> None:
     count = counter("o200k_base")
     documents = [
-        made(f"d{number}", f"# T\n\n{'word ' * number}\n\n## Two\n\ncode: `x={number}`" * 3)
+        make_document(
+            f"d{number}", f"# T\n\n{'word ' * number}\n\n## Two\n\ncode: `x={number}`" * 3
+        )
         for number in range(1, 60)
     ]
     for mode in ("full", "catalog", "index", "minimal"):
@@ -109,7 +111,9 @@ def test_a_cut_fragment_ends_at_a_heading_or_a_paragraph(
 
 def test_full_shows_whole_fragments_best_first_and_says_what_was_used() -> None:
     result = render(
-        Query("x"), hits([made("b", "# B\n\nsecond"), made("a", "# A\n\nfirst\n")]), by_length
+        Query("x"),
+        hits([make_document("b", "# B\n\nsecond"), make_document("a", "# A\n\nfirst\n")]),
+        by_length,
     )
     above = (
         "<!-- orchestr8://skills/b -->\n\n# B\n\nsecond\n\n---\n\n<!-- orchestr8://skills/a"
@@ -133,7 +137,7 @@ def test_a_fragment_too_long_is_cut_before_a_heading_and_names_its_uri() -> None
         + "\n\n## Two\n\n"
         + "b " * 2000
     )
-    result = render(Query("x", max_tokens=150), hits([made("long", body)]), by_length)
+    result = render(Query("x", max_tokens=150), hits([make_document("long", body)]), by_length)
     assert result.text == (
         "<!-- orchestr8://skills/long -->\n\n# Long\n\nIntroduction.\n\n```sh\n## no"
         " heading\n```\n\n## One\n\n"
@@ -146,7 +150,7 @@ def test_a_fragment_too_long_is_cut_before_a_heading_and_names_its_uri() -> None
 def test_what_cannot_be_cut_is_named_and_what_fits_behind_it_is_shown() -> None:
     result = render(
         Query("x", max_tokens=200),
-        hits([made("huge", "a " * 5000), made("small", "# Small\n\ntext")]),
+        hits([make_document("huge", "a " * 5000), make_document("small", "# Small\n\ntext")]),
         by_length,
     )
     assert result.uris == ("orchestr8://skills/small",)
@@ -158,7 +162,9 @@ def test_what_cannot_be_cut_is_named_and_what_fits_behind_it_is_shown() -> None:
 def test_rather_than_nothing_the_first_paragraphs_are_shown() -> None:
     body = "# Long\n\nWhat it is for.\n\nWhen.\n\n```\n\n" + "code\n" * 500 + "```\n\n## Two\n\nend"
     result = render(
-        Query("x", max_tokens=60), hits([made("long", body), made("other", body)]), by_length
+        Query("x", max_tokens=60),
+        hits([make_document("long", body), make_document("other", body)]),
+        by_length,
     )
     assert result.uris == ("orchestr8://skills/long",)
     assert result.text.startswith(
@@ -170,8 +176,8 @@ def test_rather_than_nothing_the_first_paragraphs_are_shown() -> None:
 def test_rather_than_nothing_the_section_of_a_worse_one_is_shown() -> None:
     found = hits(
         [
-            made("huge", "a " * 5000),
-            made("long", "# Long\n\nIntroduction.\n\n## One\n\n" + "b " * 2000),
+            make_document("huge", "a " * 5000),
+            make_document("long", "# Long\n\nIntroduction.\n\n## One\n\n" + "b " * 2000),
         ]
     )
     result = render(Query("x", max_tokens=100), found, by_length)
@@ -184,12 +190,14 @@ def test_rather_than_nothing_the_section_of_a_worse_one_is_shown() -> None:
     [(16, "orchestr8://skills/huge - huge (2440 tokens)"), (6, "orchestr8://skills/huge"), (5, "")],
 )
 def test_where_no_part_fits_the_best_one_is_named(limit: int, text: str) -> None:
-    result = render(Query("x", max_tokens=limit), hits([made("huge", "a " * 5000)]), by_length)
+    result = render(
+        Query("x", max_tokens=limit), hits([make_document("huge", "a " * 5000)]), by_length
+    )
     assert (result.text, result.fragments) == (text, 0)
 
 
 def test_a_catalog_has_an_entry_for_each() -> None:
-    document = made(
+    document = make_document(
         "a",
         "x" * 41,
         title="On\nA",
@@ -206,7 +214,7 @@ def test_a_catalog_has_an_entry_for_each() -> None:
 
 
 def test_an_index_has_a_line_for_each_and_minimal_is_json() -> None:
-    found = hits([made("a", "x" * 41, title="On A"), made("b", "", title="On B")])
+    found = hits([make_document("a", "x" * 41, title="On A"), make_document("b", "", title="On B")])
     lines = render(Query("x", mode="index"), found, by_length).text.split("\n")
     assert lines[:2] == [
         "orchestr8://skills/a - On A (10 tokens)",
@@ -243,7 +251,9 @@ def test_a_huge_document_is_counted_once_however_often_it_is_found() -> None:
         return by_length(text)
 
     sections = "".join(f"\n\n## Section {number}\n\n" + "words " * 100 for number in range(5000))
-    index = Index.build([made("huge", "# Huge\n\nAll about zebras." + sections)], count=count)
+    index = Index.build(
+        [make_document("huge", "# Huge\n\nAll about zebras." + sections)], count=count
+    )
     for _ in range(3):
         result = index.match(Query("zebras", max_tokens=500))
         assert result.fragments == 1
@@ -256,5 +266,5 @@ def test_a_huge_document_is_counted_once_however_often_it_is_found() -> None:
 
 def test_blank_lines_around_a_body_cost_nothing() -> None:
     body = "\n" * 5000 + "# Short\n\nAll that there is." + "\n" * 5000
-    result = render(Query("x", max_tokens=60), hits([made("short", body)]), by_length)
+    result = render(Query("x", max_tokens=60), hits([make_document("short", body)]), by_length)
     assert "# Short\n\nAll that there is.\n\n---\n\n1 of 1 fragments" in result.text

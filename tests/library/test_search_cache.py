@@ -18,7 +18,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from library.search_documents import libraries, made, phrases
+from library.search_documents import libraries, make_document, phrases
 from msgspec.structs import replace
 
 from concertino.library import cache as cache_module
@@ -33,7 +33,9 @@ from concertino.library.query import Query
 
 pytestmark = pytest.mark.waits
 
-DOCUMENTS = [made(f"d{number}", f"common word{number}", tags=("t",)) for number in range(60)]
+DOCUMENTS = [
+    make_document(f"d{number}", f"common word{number}", tags=("t",)) for number in range(60)
+]
 
 
 @pytest.fixture(params=["in memory", "on disk"])
@@ -59,7 +61,7 @@ def entries(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name != "work")
 
 
-def opened(folder: Path, documents: list[Document], monkeypatch: pytest.MonkeyPatch) -> Index:
+def open_index(folder: Path, documents: list[Document], monkeypatch: pytest.MonkeyPatch) -> Index:
     """The index of the cache; fails if it is made anew."""
     with monkeypatch.context() as patch:
         patch.setattr(Index, "_create", lambda *_: pytest.fail("the index was made anew"))
@@ -76,15 +78,15 @@ def test_documents_and_index_come_back(folder: Path, monkeypatch: pytest.MonkeyP
     first = Index.build(DOCUMENTS, cache=Cache("library", folder))
     kept = Cache("library", folder).documents()
     assert kept == {document.path: document for document in DOCUMENTS}
-    second = opened(folder, list(kept.values()), monkeypatch)
+    second = open_index(folder, list(kept.values()), monkeypatch)
     for text in ("common", "word7", "common word3 t"):
         assert second.search(Query(text)) == first.search(Query(text))
 
 
 def test_what_changed_since_is_taken_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Index.build(DOCUMENTS, cache=Cache("library", folder))
-    now = [made("d0", "zebra"), *DOCUMENTS[2:], made("new", "giraffe")]
-    index = opened(folder, now, monkeypatch)
+    now = [make_document("d0", "zebra"), *DOCUMENTS[2:], make_document("new", "giraffe")]
+    index = open_index(folder, now, monkeypatch)
     assert [
         hit.document.id for hit in index.search(Query("zebra giraffe", max_results=50)).hits
     ] == ["d0", "new"]
@@ -235,7 +237,7 @@ def test_bad_content_with_the_right_checksum_is_no_cache_and_no_error(
     index = Index.build(DOCUMENTS, cache=Cache("library", tmp_path))
     assert len(index.search(Query("common", max_results=100)).hits) == 60
     assert [hit.document.id for hit in index.search(Query("word3")).hits] == ["d3"]
-    index.update([made("new", "zebra")])
+    index.update([make_document("new", "zebra")])
     assert len(index.search(Query("zebra")).hits) == 1
     # It was written anew.
     again = Cache("library", tmp_path).load()
@@ -253,7 +255,7 @@ def test_a_cached_document_that_is_not_of_its_file_is_read_again(tmp_path: Path)
         loader = FileLoader(
             "orchestr8", Folder(resources.parent, max_file_bytes=1000, max_files=10), None
         )
-        known = made("a", "pears", category="notes")
+        known = make_document("a", "pears", category="notes")
         known = replace(known, size=own.size, mtime_ns=own.mtime_ns)
         loader.known = {own.path: replace(known, **change)}
         [item] = loader.refresh().items.values()
@@ -376,7 +378,7 @@ def test_all_files_together_have_a_bounded_size(
 def test_nothing_is_left_beside_the_file_when_the_index_is_gone(folder: Path) -> None:
     index = Index.build(DOCUMENTS, cache=Cache("library", folder))
     assert len(workplaces(folder)) == 1
-    index.update([made("d1", "other")])
+    index.update([make_document("d1", "other")])
     del index
     assert workplaces(folder) == []
     assert len(entries(folder)) == 1
@@ -388,11 +390,11 @@ def test_a_workplace_that_was_taken_away_costs_no_update(
     index = Index.build(DOCUMENTS, cache=Cache("library", folder))
     [work] = workplaces(folder)
     shutil.rmtree(work)
-    index.update([made("d1", "zebra")], [DOCUMENTS[2].uri])
+    index.update([make_document("d1", "zebra")], [DOCUMENTS[2].uri])
     assert "made anew in memory" in caplog.text
     assert [hit.document.id for hit in index.search(Query("zebra")).hits] == ["d1"]
     assert len(index.search(Query("common", max_results=100)).hits) == 58
-    index.update([made("d3", "giraffe")])
+    index.update([make_document("d3", "giraffe")])
     assert [hit.document.id for hit in index.search(Query("giraffe")).hits] == ["d3"]
 
 
@@ -466,7 +468,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next(folder: Path) -> None
     assert left not in workplaces(folder)
     assert len(workplaces(folder)) == 2
     for index in (mine, another):
-        index.update([made("d1", "zebra")])
+        index.update([make_document("d1", "zebra")])
         assert len(index.search(Query("zebra")).hits) == 1
 
 
@@ -492,4 +494,4 @@ def test_few_changes_do_not_write_the_file_anew(
     Index.build(DOCUMENTS, cache=Cache("library", folder))
     monkeypatch.setattr(Cache, "save", lambda *_: pytest.fail("escape_uri"))
     assert index_module.MAX_STALE_SHARE > 1 / 60
-    Index.build([made("d0", "zebra"), *DOCUMENTS[1:]], cache=Cache("library", folder))
+    Index.build([make_document("d0", "zebra"), *DOCUMENTS[1:]], cache=Cache("library", folder))

@@ -17,7 +17,7 @@ import pytest
 import tantivy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from library.search_documents import CATEGORIES, WORDS, libraries, made, phrases
+from library.search_documents import CATEGORIES, WORDS, libraries, make_document, phrases
 from msgspec.structs import replace
 
 from concertino.library.analysis import shared_analyser
@@ -30,7 +30,7 @@ from concertino.library.query import MAX_TERMS, Query
 few = settings(max_examples=15, deadline=None)
 
 
-def found(index: Index, text: str, **asked: Any) -> list[str]:
+def find_uris(index: Index, text: str, **asked: Any) -> list[str]:
     return [hit.document.uri.rpartition("/")[2] for hit in index.search(Query(text, **asked)).hits]
 
 
@@ -40,14 +40,14 @@ def found(index: Index, text: str, **asked: Any) -> list[str]:
 def test_every_part_of_a_document_can_be_found() -> None:
     index = Index.build(
         [
-            made(
+            make_document(
                 "alpha-id",
                 "the body says bravo",
                 title="Charlie",
                 tags=("delta",),
                 category="guides",
             ),
-            made(
+            make_document(
                 "other",
                 capabilities=("Echoes foxtrots",),
                 use_when=("Golfing in hotels",),
@@ -56,9 +56,9 @@ def test_every_part_of_a_document_can_be_found() -> None:
         ]
     )
     for word in ("alpha", "bravo", "charlie", "delta", "guides"):
-        assert found(index, word) == ["alpha-id"], word
+        assert find_uris(index, word) == ["alpha-id"], word
     for word in ("echoing", "foxtrot", "golf", "hotel", "india"):
-        assert found(index, word) == ["other"], word
+        assert find_uris(index, word) == ["other"], word
 
 
 @pytest.mark.parametrize("name", ["C++", "C#", ".NET", "node.js", "k8s", "CI/CD", "F#"])
@@ -66,31 +66,34 @@ def test_technical_names_find_theirs_and_no_other(name: str) -> None:
     names = ["C++", "C#", ".NET", "node.js", "k8s", "CI/CD", "F#", "C", "net", "script"]
     index = Index.build(
         [
-            made(f"d{number}", f"All about {item} here", title="x")
+            make_document(f"d{number}", f"All about {item} here", title="x")
             for number, item in enumerate(names)
         ]
     )
-    assert found(index, name)[0] == f"d{names.index(name)}"
+    assert find_uris(index, name)[0] == f"d{names.index(name)}"
     if name not in ("node.js", "CI/CD"):
-        assert len(found(index, name)) == 1
+        assert len(find_uris(index, name)) == 1
 
 
 def test_a_title_counts_more_than_a_body() -> None:
     index = Index.build(
-        [made("a", "caching of things", title="one"), made("b", "one of things", title="caching")]
+        [
+            make_document("a", "caching of things", title="one"),
+            make_document("b", "one of things", title="caching"),
+        ]
     )
-    assert found(index, "caching") == ["b", "a"]
+    assert find_uris(index, "caching") == ["b", "a"]
 
 
 def test_nothing_is_found_for_no_words_and_for_unknown_ones() -> None:
-    index = Index.build([made("a", "words")])
+    index = Index.build([make_document("a", "words")])
     for text in ("", "the of and", "...", "zzyzzy", "\0", "\U0001f600"):
-        assert found(index, text) == []
+        assert find_uris(index, text) == []
     assert Index.build([]).search(Query("words")).hits == []
 
 
 def test_words_that_no_document_has_do_not_keep_the_others_from_being_found() -> None:
-    index = Index.build([made("a", "kubernetes"), made("b", "other")])
+    index = Index.build([make_document("a", "kubernetes"), make_document("b", "other")])
     result = index.search(Query("kubernetes zzyzzyzzy"))
     assert [hit.document.id for hit in result.hits] == ["a"]
     assert (result.corrections, result.unknown) == ({}, ["zzyzzyzzy"])
@@ -109,19 +112,21 @@ def test_words_that_no_document_has_do_not_keep_the_others_from_being_found() ->
     ],
 )
 def test_a_slip_is_repaired(typo: str) -> None:
-    index = Index.build([made("a", "kubernetes deployment"), made("b", "kubectl")])
-    assert found(index, typo) == ["a"]
+    index = Index.build(
+        [make_document("a", "kubernetes deployment"), make_document("b", "kubectl")]
+    )
+    assert find_uris(index, typo) == ["a"]
     assert list(index.search(Query(typo)).corrections) == [typo]
 
 
 def test_a_correction_prefers_the_same_first_letter_then_the_more_frequent_word() -> None:
     index = Index.build(
         [
-            made("a", "matter"),
-            made("b", "batter"),
-            made("c", "batter"),
-            made("d", "better"),
-            made("e", "better better"),
+            make_document("a", "matter"),
+            make_document("b", "batter"),
+            make_document("c", "batter"),
+            make_document("d", "better"),
+            make_document("e", "better better"),
         ]
     )
     assert index.search(Query("battes")).corrections == {"battes": "batter"}
@@ -129,7 +134,7 @@ def test_a_correction_prefers_the_same_first_letter_then_the_more_frequent_word(
 
 
 def test_short_words_and_known_ones_are_not_repaired() -> None:
-    index = Index.build([made("a", "part ship"), made("b", "token")])
+    index = Index.build([make_document("a", "part ship"), make_document("b", "token")])
     assert index.search(Query("pact shap token")).corrections == {}
 
 
@@ -139,11 +144,11 @@ def test_short_words_and_known_ones_are_not_repaired() -> None:
 def library_of_categories() -> Index:
     return Index.build(
         [
-            made("s", "word", category="skills", tags=("Red", "blue")),
-            made("a", "word", category="agents", tags=("red",)),
-            made("b", "word", category="best-practices", tags=("green",)),
-            made("g", "word", category="strategies"),
-            made("c", "word", category="classes"),
+            make_document("s", "word", category="skills", tags=("Red", "blue")),
+            make_document("a", "word", category="agents", tags=("red",)),
+            make_document("b", "word", category="best-practices", tags=("green",)),
+            make_document("g", "word", category="strategies"),
+            make_document("c", "word", category="classes"),
         ]
     )
 
@@ -162,7 +167,7 @@ def library_of_categories() -> Index:
     ],
 )
 def test_categories_in_the_singular_or_plural(names: tuple[str, ...], expected: str) -> None:
-    assert sorted(found(library_of_categories(), "word", categories=names)) == list(expected)
+    assert sorted(find_uris(library_of_categories(), "word", categories=names)) == list(expected)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +181,7 @@ def test_categories_in_the_singular_or_plural(names: tuple[str, ...], expected: 
     ],
 )
 def test_all_tags_are_required(tags: tuple[str, ...], expected: str) -> None:
-    assert sorted(found(library_of_categories(), "word", tags=tags)) == list(expected)
+    assert sorted(find_uris(library_of_categories(), "word", tags=tags)) == list(expected)
 
 
 def test_filters_change_no_score() -> None:
@@ -189,9 +194,9 @@ def test_filters_change_no_score() -> None:
 def test_min_score_and_max_results_bound_what_is_found() -> None:
     index = library_of_categories()
     scores = [hit.score for hit in index.search(Query("word skills")).hits]
-    assert found(index, "word skills", min_score=scores[0]) == ["s"]
-    assert found(index, "word skills", min_score=scores[0] + 1) == []
-    assert len(found(index, "word", max_results=2)) == 2
+    assert find_uris(index, "word skills", min_score=scores[0]) == ["s"]
+    assert find_uris(index, "word skills", min_score=scores[0] + 1) == []
+    assert len(find_uris(index, "word", max_results=2)) == 2
 
 
 @given(
@@ -210,9 +215,9 @@ def test_singular_and_plural_have_one_key(name: str) -> None:
 def test_what_fits_as_well_is_in_the_order_of_the_uris_wherever_the_cut_is() -> None:
     names = [f"n{number:03}" for number in range(300)]
     shuffled = random.Random(1).sample(names, len(names))
-    index = Index.build([made(name, "same words", title="same") for name in shuffled])
+    index = Index.build([make_document(name, "same words", title="same") for name in shuffled])
     for most in (1, 7, 15, 100, 300, 400):
-        assert found(index, "words", max_results=most) == names[:most]
+        assert find_uris(index, "words", max_results=most) == names[:most]
 
 
 def model_scores(documents: list[Document], text: str) -> dict[str, float]:
@@ -323,15 +328,15 @@ def test_after_changes_the_same_is_found_as_if_it_had_always_been_so(
 
 
 def test_a_change_is_found_when_the_update_returns_and_what_was_removed_is_not() -> None:
-    index = Index.build([made(f"d{number}", "common words") for number in range(50)])
+    index = Index.build([make_document(f"d{number}", "common words") for number in range(50)])
     index.update(
-        [made("d7", "zebra common"), made("new", "giraffe")],
+        [make_document("d7", "zebra common"), make_document("new", "giraffe")],
         ["orchestr8://skills/d8", "orchestr8://skills/unknown"],
     )
-    assert found(index, "zebra") == ["d7"]
-    assert found(index, "giraffe") == ["new"]
-    assert "d8" not in found(index, "common", max_results=100)
-    assert len(found(index, "common", max_results=100)) == 49
+    assert find_uris(index, "zebra") == ["d7"]
+    assert find_uris(index, "giraffe") == ["new"]
+    assert "d8" not in find_uris(index, "common", max_results=100)
+    assert len(find_uris(index, "common", max_results=100)) == 49
     assert len(index.documents) == 50
 
 
@@ -339,11 +344,14 @@ def test_after_many_changes_scores_are_those_of_a_fresh_index() -> None:
     """Removed documents count in what is rare and common until the index is made anew,
     which it is.
     """
-    documents = [made(f"d{number}", f"common word{number}") for number in range(20)]
+    documents = [make_document(f"d{number}", f"common word{number}") for number in range(20)]
     index = Index.build(documents)
     for turn in range(12):
-        index.update([made(f"d{turn}", f"common changed{turn}")])
-    now = [*(made(f"d{turn}", f"common changed{turn}") for turn in range(12)), *documents[12:]]
+        index.update([make_document(f"d{turn}", f"common changed{turn}")])
+    now = [
+        *(make_document(f"d{turn}", f"common changed{turn}") for turn in range(12)),
+        *documents[12:],
+    ]
     index.update([], [])
     fresh = {
         hit.document.uri: hit.score
@@ -354,18 +362,18 @@ def test_after_many_changes_scores_are_those_of_a_fresh_index() -> None:
     }
     assert hits == pytest.approx(fresh, rel=0.5)
     for turn in range(12):
-        assert found(index, f"changed{turn}") == [f"d{turn}"]
+        assert find_uris(index, f"changed{turn}") == [f"d{turn}"]
 
 
 def test_searches_go_on_in_other_threads_during_updates() -> None:
-    index = Index.build([made(f"d{number}", "steady words") for number in range(30)])
+    index = Index.build([make_document(f"d{number}", "steady words") for number in range(30)])
     wrong: list[object] = []
     done = threading.Event()
 
     def look() -> None:
         while not done.is_set():
             try:
-                hits = found(index, "steady", max_results=100)
+                hits = find_uris(index, "steady", max_results=100)
                 if len(hits) != 30:
                     wrong.append(hits)
             except Exception as why:
@@ -375,7 +383,7 @@ def test_searches_go_on_in_other_threads_during_updates() -> None:
     for thread in threads:
         thread.start()
     for turn in range(20):
-        index.update([made(f"d{turn}", f"steady words turn {turn}")])
+        index.update([make_document(f"d{turn}", f"steady words turn {turn}")])
     done.set()
     for thread in threads:
         thread.join(20)
@@ -386,10 +394,10 @@ def test_searches_go_on_in_other_threads_during_updates() -> None:
 
 
 def test_of_a_query_the_first_64_terms_count() -> None:
-    index = Index.build([made("first", "word0"), made("last", "word99")])
+    index = Index.build([make_document("first", "word0"), make_document("last", "word99")])
     text = " ".join(f"word{number}" for number in range(100))
     assert len(index.search(Query(text)).terms) <= MAX_TERMS
-    assert found(index, text) == ["first"]
+    assert find_uris(index, text) == ["first"]
 
 
 @pytest.mark.parametrize(
@@ -415,7 +423,7 @@ def test_work_for_a_query_is_bounded_whatever_its_length(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counted, not timed: look-ups in the dictionary and terms searched for."""
-    index = Index.build([made("a", "kubernetes")])
+    index = Index.build([make_document("a", "kubernetes")])
     looked: list[str] = []
     searcher = index._snapshot.searcher
 
@@ -445,8 +453,8 @@ def threads_of_this_process() -> Iterator[str]:
     sys.platform != "linux", reason="threads of other than Python are listed by Linux only"
 )
 def test_no_thread_of_tantivy_is_left() -> None:
-    index = Index.build([made("a", "words")])
-    index.update([made("b", "words")])
+    index = Index.build([make_document("a", "words")])
+    index.update([make_document("b", "words")])
     deadline = threading.Event()
     for _ in range(100):  # they are told to end and go when they next run: at most 5 s are waited
         names = set(threads_of_this_process())
@@ -469,13 +477,17 @@ def test_documents_with_anything_in_them_can_be_indexed() -> None:
         "x " * 200_000,
         "`" * 10_000,
     ]
-    index = Index.build([made(f"d{place}", text + " findme") for place, text in enumerate(strange)])
-    assert len(found(index, "findme")) == len(strange)
+    index = Index.build(
+        [make_document(f"d{place}", text + " findme") for place, text in enumerate(strange)]
+    )
+    assert len(find_uris(index, "findme")) == len(strange)
 
 
 def test_tantivy_s_own_explanation_names_the_fields_that_were_searched() -> None:
     """The scores come from tantivy: its explanation of the top hit has the same sum."""
-    index = Index.build([made("a", "alpha beta", title="alpha"), made("b", "beta")])
+    index = Index.build(
+        [make_document("a", "alpha beta", title="alpha"), make_document("b", "beta")]
+    )
     query = Query("alpha")
     asked = index._make_query(query, ["alpha"])
     [(score, address)] = index._snapshot.searcher.search(asked, 1).hits

@@ -404,14 +404,15 @@ def strings(value: object) -> list[str]:
     return [value] if isinstance(value, str) else []
 
 
-def planted(draw: st.DrawFn, value: object, secrets: list[str]) -> object:
+def plant_secrets(draw: st.DrawFn, value: object, secrets: list[str]) -> object:
     """Put secrets into some of the strings of a JSON value."""
     if isinstance(value, dict):
         return {
-            planted(draw, key, secrets): planted(draw, item, secrets) for key, item in value.items()
+            plant_secrets(draw, key, secrets): plant_secrets(draw, item, secrets)
+            for key, item in value.items()
         }
     if isinstance(value, list):
-        return [planted(draw, item, secrets) for item in value]
+        return [plant_secrets(draw, item, secrets) for item in value]
     if isinstance(value, str) and draw(st.booleans()):
         return value + draw(st.sampled_from(secrets)) + draw(st.text(CHARACTERS, max_size=3))
     return value
@@ -420,7 +421,7 @@ def planted(draw: st.DrawFn, value: object, secrets: list[str]) -> object:
 @st.composite
 def secrets_and_values(draw: st.DrawFn) -> tuple[list[str], object]:
     secrets = draw(SECRETS | st.lists(NASTY, min_size=1, max_size=2))
-    return secrets, planted(draw, draw(JSON), secrets)
+    return secrets, plant_secrets(draw, draw(JSON), secrets)
 
 
 @rule

@@ -32,10 +32,10 @@ __all__ = [
     "Process",
     "bridge",
     "call",
-    "certified",
     "definition",
-    "failed",
     "gave",
+    "make_certificates",
+    "make_failure",
     "request",
     "tools",
 ]
@@ -52,7 +52,7 @@ def gave(result: Mapping[str, Any]) -> PluginResponse:
     )
 
 
-def failed(code: str, message: str = "") -> PluginResponse:
+def make_failure(code: str, message: str = "") -> PluginResponse:
     """A tool's failure."""
     return error_response("", code, message)
 
@@ -66,7 +66,7 @@ def definition(
     return made
 
 
-def certified(folder: Path) -> Certificates:
+def make_certificates(folder: Path) -> Certificates:
     """An authority, and certificates of a hub and of a bridge."""
     made = Certificates(folder / "certs")
     create_authority(made)
@@ -82,7 +82,7 @@ class Hub:
 
     def __init__(self, transport: str, folder: Path) -> None:
         self.transport = transport
-        self.certificates = certified(folder)
+        self.certificates = make_certificates(folder)
         self.address = f"unix:{folder}/hub" if transport == "unix" else "localhost:0"
         self.asked: list[PluginRequest] = []
         self.answers: dict[str, PluginResponse | Script] = {}

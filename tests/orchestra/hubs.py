@@ -84,7 +84,7 @@ def entry(id: str, binary: str, **members: Any) -> dict[str, Any]:
     }
 
 
-def written(folder: Path, *entries: Mapping[str, Any], **members: Any) -> Path:
+def write_plugins_file(folder: Path, *entries: Mapping[str, Any], **members: Any) -> Path:
     """A plugins file in a folder."""
     path = folder / "plugins.yaml"
     path.write_text(
@@ -120,14 +120,14 @@ async def running(path: Path, **options: Any) -> AsyncIterator[Hub]:
         await hub.stop()
 
 
-async def called(hub: Hub, tool: str, **arguments: Any) -> PluginResponse:
+async def call_tool(hub: Hub, tool: str, **arguments: Any) -> PluginResponse:
     request = PluginRequest(
         request_id="1", tool_call=ToolRequest(tool_name=tool, arguments=pack(arguments).struct)
     )
     return await hub.answer(request, SOMEBODY)
 
 
-async def stored(hub: Hub, path: str, content: bytes, kind: str = "") -> PluginResponse:
+async def store(hub: Hub, path: str, content: bytes, kind: str = "") -> PluginResponse:
     request = StorageWriteRequest(
         path=path, content=content, expected_version=-1, storage_type=kind
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from msgspec import Raw
-from orchestra.bridges import Hub, bridge, call, definition, failed, gave, request, tools
+from orchestra.bridges import Hub, bridge, call, definition, gave, make_failure, request, tools
 
 import concertino
 from concertino.errors import RpcError
@@ -84,7 +84,7 @@ def test_the_documents_dialogue(hub: Hub) -> None:
             {"name": "My App"},
             "transport.stdio",
         )
-        hub.answers["tool_call"] = failed("validation_error")
+        hub.answers["tool_call"] = make_failure("validation_error")
         process.send(call(4, "create_feature", {"project_id": "my-app", "title": "Add login page"}))
         assert process.receive()["result"] == {
             "content": [{"type": "text", "text": "tool error: validation_error"}],
@@ -290,7 +290,7 @@ def test_prompts(hub: Hub) -> None:
         }
         (sent,) = hub.of("prompt_get")
         assert (sent.prompt_name, dict(sent.arguments)) == ("welcome", {"city": "Rome"})
-        hub.answers["prompt_get"] = failed("prompt_not_found", "no plugin has the prompt 'x'")
+        hub.answers["prompt_get"] = make_failure("prompt_not_found", "no plugin has the prompt 'x'")
         error = process.ask(request(3, "prompts/get", {"name": "x"}))["error"]
         assert (error["code"], error["message"]) == (-32602, "no plugin has the prompt 'x'")
 
@@ -382,7 +382,7 @@ def test_bytes_that_are_no_text_are_a_blob(local: Hub) -> None:
 
 @pytest.mark.parametrize("code", ["storage_not_found", "routing_error"])
 def test_no_storage_is_an_empty_list(local: Hub, code: str) -> None:
-    local.answers["storage_list"] = failed(code, "no plugin has the storage 'markdown'")
+    local.answers["storage_list"] = make_failure(code, "no plugin has the storage 'markdown'")
     with bridge(local) as process:
         process.initialize()
         assert process.ask(request(1, "resources/list"))["result"] == {"resources": []}

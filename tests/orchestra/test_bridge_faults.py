@@ -21,10 +21,10 @@ from orchestra.bridges import (
     Process,
     bridge,
     call,
-    certified,
     definition,
-    failed,
     gave,
+    make_certificates,
+    make_failure,
     request,
     tools,
 )
@@ -74,7 +74,7 @@ def test_without_a_hub_it_serves_and_each_call_fails_at_once(hub: Hub) -> None:
 @pytest.mark.slow
 def test_the_opening_is_answered_while_nobody_has_answered_the_first_attempt(folder: Path) -> None:
     """A UDP socket that is there and says nothing: connecting takes its whole time."""
-    certificates = certified(folder)
+    certificates = make_certificates(folder)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
         silent.bind(("127.0.0.1", 0))
         hub = Hub.__new__(Hub)
@@ -127,7 +127,7 @@ asyncio.run(main())
 
 
 @contextmanager
-def unanswered(folder: Path) -> Iterator[tuple[Process, subprocess.Popen[str]]]:
+def bridge_without_answer(folder: Path) -> Iterator[tuple[Process, subprocess.Popen[str]]]:
     """A bridge, and the process of a hub, which has heard of call 1 and does not answer it."""
     address = f"unix:{folder}/hub"
     hub = Hub.__new__(Hub)
@@ -148,7 +148,7 @@ def unanswered(folder: Path) -> Iterator[tuple[Process, subprocess.Popen[str]]]:
 
 
 def test_a_hub_that_is_killed_is_noticed_at_once(folder: Path) -> None:
-    with unanswered(folder) as (process, silent):
+    with bridge_without_answer(folder) as (process, silent):
         silent.kill()
         error = process.answer(1, 10)["error"]
         assert error["code"] == -32603
@@ -161,7 +161,7 @@ def test_a_hub_that_stands_still_is_noticed_by_health_pings(folder: Path) -> Non
 
     Pings are 5 s apart and are waited for 5 s.
     """
-    with unanswered(folder) as (process, silent):
+    with bridge_without_answer(folder) as (process, silent):
         silent.send_signal(signal.SIGSTOP)
         assert process.ask(request("ping", "ping"))["result"] == {}
         assert process.answer(1, 20)["error"]["code"] == -32603
@@ -288,7 +288,7 @@ class Raw:
         self._listener.close()
 
 
-def framed(response: PluginResponse, id: str) -> bytes:
+def make_frame(response: PluginResponse, id: str) -> bytes:
     response.request_id = id
     payload = response.SerializeToString()
     return struct.pack(">I", len(payload)) + payload
@@ -303,9 +303,9 @@ def nonsense(request: PluginRequest) -> bytes | None:
 
 RUBBISH: dict[str, Callable[[PluginRequest], bytes | None]] = {
     "no protobuf": nonsense,
-    "of another kind": lambda asked: framed(tools(definition("x")), asked.request_id),
-    "of no kind": lambda asked: framed(PluginResponse(), asked.request_id),
-    "a Struct that is none": lambda asked: framed(_broken(), asked.request_id),
+    "of another kind": lambda asked: make_frame(tools(definition("x")), asked.request_id),
+    "of no kind": lambda asked: make_frame(PluginResponse(), asked.request_id),
+    "a Struct that is none": lambda asked: make_frame(_broken(), asked.request_id),
     "a frame above the limit": lambda asked: struct.pack(">I", 16 * 2**20 + 1),
     "a frame of 4 GiB": lambda asked: b"\xff\xff\xff\xff",
     "nothing, and the end": lambda asked: None,
@@ -322,9 +322,9 @@ def _broken() -> PluginResponse:
 def test_an_answer_that_is_none_fails_its_call_alone(what: str, folder: Path) -> None:
     def answer(asked: PluginRequest) -> bytes | None:
         if asked.HasField("health"):
-            return framed(PluginResponse(), asked.request_id)
+            return make_frame(PluginResponse(), asked.request_id)
         if asked.tool_call.tool_name == "good":
-            return framed(gave({"text": "good"}), asked.request_id)
+            return make_frame(gave({"text": "good"}), asked.request_id)
         return RUBBISH[what](asked)
 
     raw = Raw(folder, answer)
@@ -346,12 +346,12 @@ def test_an_answer_that_is_none_fails_its_call_alone(what: str, folder: Path) ->
 def test_an_answer_that_comes_twice_is_given_once(folder: Path) -> None:
     def answer(asked: PluginRequest) -> bytes | None:
         if asked.HasField("health"):
-            return framed(PluginResponse(), asked.request_id)
-        twice = framed(gave({"text": asked.tool_call.tool_name}), asked.request_id)
+            return make_frame(PluginResponse(), asked.request_id)
+        twice = make_frame(gave({"text": asked.tool_call.tool_name}), asked.request_id)
         return (
             twice
-            + framed(failed("handler_error", "the second"), asked.request_id)
-            + framed(gave({}), "nobody's")
+            + make_frame(make_failure("handler_error", "the second"), asked.request_id)
+            + make_frame(gave({}), "nobody's")
         )
 
     raw = Raw(folder, answer)
@@ -398,7 +398,7 @@ def test_a_hub_under_another_name_or_authority_gets_no_call(folder: Path) -> Non
     hub.start()
     other = folder / "other"
     other.mkdir(0o700)
-    stranger = certified(other)
+    stranger = make_certificates(other)
     try:
         with bridge(hub, "--certs-dir", str(stranger.folder)) as process:
             process.initialize()
@@ -412,7 +412,7 @@ def test_a_hub_under_another_name_or_authority_gets_no_call(folder: Path) -> Non
 # Cannot start
 
 
-def started(*options: str, **env: str) -> tuple[int, str]:
+def start_bridge(*options: str, **env: str) -> tuple[int, str]:
     with Process(["-m", "concertino", "bridge", *options], env=env) as process:
         process.close_stdin()
         code = process.finish()
@@ -423,7 +423,7 @@ def started(*options: str, **env: str) -> tuple[int, str]:
     "address", ["nowhere", "localhost", "localhost:0", "localhost:99999", "unix:", "::1:50100"]
 )
 def test_an_address_that_is_none_ends_it_with_1(address: str, folder: Path) -> None:
-    code, said = started("--orchestrator-addr", address, "--certs-dir", str(folder))
+    code, said = start_bridge("--orchestrator-addr", address, "--certs-dir", str(folder))
     assert code == 1
     assert "expected HOST:PORT" in said
     assert repr(address) in said
@@ -432,19 +432,19 @@ def test_an_address_that_is_none_ends_it_with_1(address: str, folder: Path) -> N
 def test_certificates_that_cannot_be_used_end_it_with_1_and_the_command_that_mends_them(
     folder: Path,
 ) -> None:
-    missing = started("--certs-dir", str(folder / "none"))
+    missing = start_bridge("--certs-dir", str(folder / "none"))
     assert missing[0] == 1
     assert f"concertino certs init --certs-dir {folder / 'none'}" in missing[1]
     certificates = Certificates(folder / "certs")
     create_authority(certificates)
     issue(certificates, "transport.stdio-client")
     certificates.key("transport.stdio-client").chmod(0o644)
-    readable = started("--certs-dir", str(certificates.folder))
+    readable = start_bridge("--certs-dir", str(certificates.folder))
     assert readable[0] == 1
     assert "chmod 600" in readable[1]
     certificates.key("ca").unlink()
     certificates.key("transport.stdio-client").unlink()
-    gone = started("--certs-dir", str(certificates.folder))
+    gone = start_bridge("--certs-dir", str(certificates.folder))
     assert gone[0] == 1
     assert "Traceback" not in missing[1] + readable[1] + gone[1]
 
@@ -452,12 +452,14 @@ def test_certificates_that_cannot_be_used_end_it_with_1_and_the_command_that_men
 def test_its_own_certificate_is_issued_where_the_authority_is(folder: Path) -> None:
     certificates = Certificates(folder / "certs")
     create_authority(certificates)
-    code, _ = started("--certs-dir", str(certificates.folder), "--orchestrator-addr", "localhost:1")
+    code, _ = start_bridge(
+        "--certs-dir", str(certificates.folder), "--orchestrator-addr", "localhost:1"
+    )
     assert code == 0
     assert certificates.names() == ["transport.stdio-client"]
 
 
 def test_a_unix_socket_needs_no_certificates(folder: Path) -> None:
-    code, said = started("--orchestrator-addr", f"unix:{folder}/nobody", HOME=str(folder))
+    code, said = start_bridge("--orchestrator-addr", f"unix:{folder}/nobody", HOME=str(folder))
     assert code == 0, said
     assert list(folder.iterdir()) == []

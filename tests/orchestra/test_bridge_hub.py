@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from orchestra.bridges import bridge, call, certified, request
+from orchestra.bridges import bridge, call, make_certificates, request
 from stdio.harness import environment
 
 from concertino.orchestra.authority import issue
@@ -55,7 +55,7 @@ class Orchestra:
 
     def __init__(self, transport: str, folder: Path) -> None:
         self.folder = folder
-        certificates = certified(folder)
+        certificates = make_certificates(folder)
         for each in ("tools.busy", "tools.busy-client", "orchestrator-to-tools.busy"):
             issue(certificates, each)
         (folder / "busy.py").write_text(PLUGIN)

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
-from orchestra.bridges import certified
+from orchestra.bridges import make_certificates
 
 from concertino.orchestra.authority import issue
 from concertino.orchestra.certificates import Certificates
@@ -242,7 +242,7 @@ def test_what_was_written_outlives_a_plugin_that_is_killed(kind: str, folder: Pa
 
 
 def test_it_is_called_over_quic_with_certificates_of_its_own(folder: Path) -> None:
-    certificates = certified(folder)
+    certificates = make_certificates(folder)
     issue(certificates, "orchestrator-to-storage.markdown")
     store = Asked(
         "markdown", folder, f"--certs-dir={certificates.folder}", certificates=certificates

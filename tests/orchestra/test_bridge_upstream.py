@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from orchestra.bridges import Hub, Process, bridge, definition, failed, gave, request, tools
+from orchestra.bridges import Hub, Process, bridge, definition, gave, make_failure, request, tools
 
 from concertino.orchestra.plugin_pb2 import (
     ContentBlock,
@@ -81,7 +81,7 @@ ROWS: list[Row] = [
     ),
     (
         "tools/list that fails",
-        {"list_tools": failed("list_tools_error", "down")},
+        {"list_tools": make_failure("list_tools_error", "down")},
         "tools/list",
         {},
         error(-32603, "down"),
@@ -95,14 +95,14 @@ ROWS: list[Row] = [
     ),
     (
         "a tool's error is its message",
-        {"tool_call": failed("validation_error", "title is missing")},
+        {"tool_call": make_failure("validation_error", "title is missing")},
         "tools/call",
         {"name": "create_feature"},
         {**text("title is missing"), "isError": True},
     ),
     (
         "or its code",
-        {"tool_call": failed("validation_error")},
+        {"tool_call": make_failure("validation_error")},
         "tools/call",
         {"name": "create_feature"},
         {**text("tool error: validation_error"), "isError": True},
@@ -203,7 +203,7 @@ ROWS: list[Row] = [
     ),
     (
         "prompts/list that fails",
-        {"list_prompts": failed("list_prompts_error", "x")},
+        {"list_prompts": make_failure("list_prompts_error", "x")},
         "prompts/list",
         {},
         error(-32603),

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from loops import on_a_loop
-from orchestra.hubs import GREETER, SOURCES, entry, is_gone, raw, sdk, written
+from orchestra.hubs import GREETER, SOURCES, entry, is_gone, raw, sdk, write_plugins_file
 
 from concertino import Client, ServerParameters
 from concertino.orchestra.certificates import Certificates
@@ -48,7 +48,7 @@ def children(pid: int) -> list[int]:
 async def test_tools_and_resources_of_plugins_are_an_mcp_server(folder: Path) -> None:
     (folder / ".projects" / "notes").mkdir(parents=True)
     (folder / ".projects" / "notes" / "NOTE-1.md").write_text("---\ntitle: First\n---\n\n# Hello\n")
-    path = written(
+    path = write_plugins_file(
         folder,
         sdk(folder, "tools.greeter", GREETER),
         entry("storage.markdown", "concertino", args=["plugin", "markdown", "--workspace=."]),
@@ -69,7 +69,9 @@ async def test_a_plugin_that_dies_under_a_call_is_an_error_and_then_back(folder:
         "@plugin.tool\ndef die() -> None:\n    'End.'\n    import os\n    os._exit(3)\n"
         "plugin.run()\n"
     )
-    path = written(folder, sdk(folder, "tools.greeter", GREETER.replace("plugin.run()\n", die)))
+    path = write_plugins_file(
+        folder, sdk(folder, "tools.greeter", GREETER.replace("plugin.run()\n", die))
+    )
     async with client_of(str(path)) as client:
         failed, said = await text_of(client, "die")
         assert failed
@@ -85,7 +87,7 @@ async def test_a_plugin_that_dies_under_a_call_is_an_error_and_then_back(folder:
 
 @on_a_loop
 async def test_a_hub_is_one_of_several_servers_under_its_name(folder: Path) -> None:
-    path = written(folder, sdk(folder, "tools.greeter", GREETER))
+    path = write_plugins_file(folder, sdk(folder, "tools.greeter", GREETER))
     (folder / "shop.py").write_text(
         "from concertino import Server\nserver = Server('shop')\n@server.tool\n"
         "def buy() -> str:\n    'Buy.'\n    return 'bought'\n"
@@ -103,7 +105,9 @@ def test_nothing_is_left_when_the_client_goes_even_with_a_plugin_that_does_not_e
     folder: Path, end: str
 ) -> None:
     stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
-    path = written(folder, raw(folder, "stubborn", stubborn), sdk(folder, "tools.greeter", GREETER))
+    path = write_plugins_file(
+        folder, raw(folder, "stubborn", stubborn), sdk(folder, "tools.greeter", GREETER)
+    )
     with subprocess.Popen(
         command(str(path)),
         env={**os.environ, **ENVIRONMENT},
@@ -133,7 +137,7 @@ def test_nothing_is_left_when_the_client_goes_while_plugins_start_and_its_call_w
     folder: Path,
 ) -> None:
     (folder / "mute.py").write_text("import signal\nsignal.pause()\n")
-    path = written(folder, entry("mute", "mute.py"))
+    path = write_plugins_file(folder, entry("mute", "mute.py"))
     with subprocess.Popen(
         command(str(path)),
         env={**os.environ, **ENVIRONMENT},
@@ -203,7 +207,7 @@ async def test_two_beside_each_other_with_plugins_over_quic(
     folder: Path, certificates: Certificates
 ) -> None:
     greeter = {**sdk(folder, "tools.greeter", GREETER), "socket": False}
-    path = written(
+    path = write_plugins_file(
         folder, greeter, certs_dir=str(certificates.folder), listen_addr="localhost:50100"
     )
     async with client_of(str(path)) as one, client_of(str(path)) as other:

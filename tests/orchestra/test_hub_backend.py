@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 from loops import on_a_loop
 from msgspec import UNSET, Raw
-from orchestra.bridges import definition, failed, gave, tools
+from orchestra.bridges import definition, gave, make_failure, tools
 
 from concertino.backend.interface import Call
 from concertino.errors import Disconnected, ResourceNotFound, RpcError, TimedOut
@@ -183,7 +183,7 @@ async def test_prompts_are_told_of_by_themselves() -> None:
 
 
 @pytest.mark.parametrize(
-    "why", [Disconnected("gone"), TimedOut("late"), failed("list_tools_error", "broken")]
+    "why", [Disconnected("gone"), TimedOut("late"), make_failure("list_tools_error", "broken")]
 )
 def test_a_list_that_could_not_be_had_is_told_of_when_it_can(why: Any) -> None:
     @on_a_loop

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from loops import on_a_loop
-from orchestra.hubs import GREETER, SOURCES, is_gone, raw, sdk, written
+from orchestra.hubs import GREETER, SOURCES, is_gone, raw, sdk, write_plugins_file
 
 from concertino.orchestra.authority import create_authority
 from concertino.orchestra.certificates import Certificates
@@ -64,7 +64,7 @@ def ending(pid: int) -> Generator[Callable[[], bool]]:
 
 @on_a_loop
 async def test_a_hub_listens_says_so_and_ends_with_a_signal(folder: Path) -> None:
-    path = written(
+    path = write_plugins_file(
         folder,
         sdk(folder, "tools.greeter", GREETER),
         listen_addr=f"unix:{folder}/hub",
@@ -98,7 +98,9 @@ async def answer(request, peer):
         await asyncio.Event().wait()
     return await easy(request, peer)
 """
-    path = written(folder, raw(folder, "stubborn", body), listen_addr=f"unix:{folder}/hub")
+    path = write_plugins_file(
+        folder, raw(folder, "stubborn", body), listen_addr=f"unix:{folder}/hub"
+    )
     with orchestrating(path) as hub:
         lines_until(hub, "Listening on")
         [pid] = plugin_pids(hub.pid)
@@ -112,7 +114,7 @@ async def answer(request, peer):
 
 def test_plugins_do_not_outlive_a_hub_that_is_killed_and_end_in_order(folder: Path) -> None:
     hook = "@plugin.on_shutdown\ndef end(): open(__file__ + '.ended', 'w').close()\nplugin.run()\n"
-    path = written(
+    path = write_plugins_file(
         folder,
         sdk(folder, "tools.greeter", GREETER.replace("plugin.run()\n", hook)),
         listen_addr=f"unix:{folder}/hub",
@@ -171,7 +173,7 @@ def test_an_option_that_is_no_address_is_a_usage_error(folder: Path, address: st
         "-m",
         "concertino",
         "orchestrate",
-        str(written(folder)),
+        str(write_plugins_file(folder)),
         f"--listen-addr={address}",
     ]
     certificates = Certificates(folder / "certs")
@@ -203,7 +205,7 @@ main({words!r})
 def test_a_signal_while_it_is_still_loaded_ends_it_in_order(
     folder: Path, words: list[str], name: str
 ) -> None:
-    written(folder)
+    write_plugins_file(folder)
     command = [sys.executable, "-c", INTERRUPTED.format(signal=name, words=words)]
     done = subprocess.run(
         command,
@@ -219,7 +221,7 @@ def test_a_signal_while_it_is_still_loaded_ends_it_in_order(
 
 
 def test_options_count_more_than_the_file(folder: Path) -> None:
-    path = written(folder, listen_addr=f"unix:{folder}/not-here")
+    path = write_plugins_file(folder, listen_addr=f"unix:{folder}/not-here")
     with orchestrating(path, "--listen-addr", f"unix:{folder}/here") as hub:
         lines_until(hub, f"Listening on unix:{folder}/here")
         hub.send_signal(signal.SIGINT)

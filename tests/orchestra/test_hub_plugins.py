@@ -24,16 +24,16 @@ from orchestra.hubs import (
     GREETER,
     SOMEBODY,
     SOURCES,
-    called,
+    call_tool,
     entry,
     is_gone,
     raw,
     read,
     running,
     sdk,
-    stored,
+    store,
     until,
-    written,
+    write_plugins_file,
 )
 
 from concertino.orchestra import plugin_process, plugin_run
@@ -99,7 +99,7 @@ async def answer(request, peer):
         await pretend()
     return await easy(request, peer)
 """
-    async with running(written(folder, raw(folder, "impostor", impostor))):
+    async with running(write_plugins_file(folder, raw(folder, "impostor", impostor))):
         told = (folder / "impostor.py.told").read_text()
     assert told == "the hub started this process as impostor, not as another"
 
@@ -114,7 +114,7 @@ say("[2026-11-22T05:55:30.262Z] [INFO] [noisy.disk] of its own name")
 say("[not a log line] as it is")
 """
     caplog.set_level(logging.INFO, "concertino.hub")
-    async with running(written(folder, raw(folder, "noisy", noisy))):
+    async with running(write_plugins_file(folder, raw(folder, "noisy", noisy))):
         pass
     said = [
         (each.levelname, each.getMessage())
@@ -132,7 +132,7 @@ async def test_ready_is_found_behind_a_line_that_somebody_else_has_not_ended(
 ) -> None:
     caplog.set_level(logging.INFO, "concertino.hub")
     body = "tools.append('echo'); os.write(2, b'loading ...')"
-    async with running(written(folder, raw(folder, "loud", body))) as hub:
+    async with running(write_plugins_file(folder, raw(folder, "loud", body))) as hub:
         assert hub.plugins["loud"].state == "running"
     assert "loading ..." in [each.getMessage() for each in caplog.records]
 
@@ -154,7 +154,7 @@ async def test_a_program_that_knows_nothing_of_hubs_ends_with_a_hub_that_is_kill
 ) -> None:
     (folder / name).write_text(text)
     (folder / name).chmod(0o755)
-    path = written(folder, entry("foreign", f"./{name}"))
+    path = write_plugins_file(folder, entry("foreign", f"./{name}"))
     command = [
         sys.executable,
         "-m",
@@ -179,7 +179,7 @@ async def test_a_program_that_knows_nothing_of_hubs_ends_with_a_hub_that_is_kill
 async def test_tools_prompts_and_storage_of_several_plugins_are_behind_one_address(
     folder: Path,
 ) -> None:
-    path = written(
+    path = write_plugins_file(
         folder, sdk(folder, "tools.greeter", GREETER), sdk(folder, "storage.memory", STORE)
     )
     async with running(path, is_private=False, listen_addr=f"unix:{folder}/hub") as hub:
@@ -202,7 +202,7 @@ async def test_tools_prompts_and_storage_of_several_plugins_are_behind_one_addre
         while "memory" not in hub.routes.storage:
             await asyncio.sleep(0.01)
         assert hub.plugins["storage.memory"].features.manifest.version == "0.1"
-        assert (await stored(hub, "a", b"content", "memory")).storage_write.success
+        assert (await store(hub, "a", b"content", "memory")).storage_write.success
         assert (await read(hub, "a", "memory")).storage_read.content == b"content"
         nobody = await read(hub, "a")
         assert nobody.storage_read.failure.code == "storage_not_found"
@@ -224,7 +224,7 @@ def _asking(tool: str, **arguments: str) -> PluginRequest:
 
 @on_a_loop
 async def test_structs_and_fields_that_the_hub_does_not_know_pass_as_they_are(folder: Path) -> None:
-    path = written(folder, raw(folder, "echo", "tools.append('echo')"))
+    path = write_plugins_file(folder, raw(folder, "echo", "tools.append('echo')"))
     async with running(path) as hub:
         # Bytes that are no Struct at all come back: nothing on the way has looked at them.
         request = PluginRequest(
@@ -247,26 +247,28 @@ async def answer(request, peer):
         await asyncio.Event().wait()
     return await easy(request, peer)
 """
-    path = written(folder, raw(folder, "tools.raw", body), sdk(folder, "tools.greeter", GREETER))
+    path = write_plugins_file(
+        folder, raw(folder, "tools.raw", body), sdk(folder, "tools.greeter", GREETER)
+    )
     async with running(path) as hub:
         plugin = hub.plugins["tools.raw"]
         first = plugin.pid
         assert first is not None
-        hanging = asyncio.ensure_future(called(hub, "hang"))
+        hanging = asyncio.ensure_future(call_tool(hub, "hang"))
         while not plugin._in_flight:
             await asyncio.sleep(0)
         # One that takes its time keeps no other waiting.
-        assert unpack((await called(hub, "greet", name="Ada")).tool_call.result) == {
+        assert unpack((await call_tool(hub, "greet", name="Ada")).tool_call.result) == {
             "text": "Hello, Ada!"
         }
-        assert unpack((await called(hub, "echo", n=1)).tool_call.result) == {"n": 1}
+        assert unpack((await call_tool(hub, "echo", n=1)).tool_call.result) == {"n": 1}
         os.kill(first, signal.SIGKILL)
         async with asyncio.timeout(1):  # within which a dead plugin must be noticed
             failed = await hanging
         assert failed.tool_call.error_code == "plugin_unavailable"
-        down = await called(hub, "echo")
+        down = await call_tool(hub, "echo")
         assert down.tool_call.error_code == "plugin_unavailable"
-        assert unpack((await called(hub, "greet", name="Ada")).tool_call.result) == {
+        assert unpack((await call_tool(hub, "greet", name="Ada")).tool_call.result) == {
             "text": "Hello, Ada!"
         }
         assert tools_of(hub) == ["echo", "greet", "hang"]  # lists do not flap
@@ -274,7 +276,7 @@ async def answer(request, peer):
         assert plugin.restarts == 1
         assert plugin.pid != first
         assert is_gone(first)
-        assert unpack((await called(hub, "echo", n=1)).tool_call.result) == {"n": 1}
+        assert unpack((await call_tool(hub, "echo", n=1)).tool_call.result) == {"n": 1}
 
 
 @pytest.mark.slow
@@ -283,18 +285,18 @@ async def test_a_stopped_plugin_is_noticed_by_its_health_and_replaced(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plugin_run, "HEALTH_S", 0.3)
-    path = written(folder, raw(folder, "tools.raw", "tools.append('echo')"))
+    path = write_plugins_file(folder, raw(folder, "tools.raw", "tools.append('echo')"))
     async with running(path) as hub:
         first = hub.plugins["tools.raw"].pid
         assert first is not None
         os.kill(first, signal.SIGSTOP)
-        waiting = asyncio.ensure_future(called(hub, "echo"))
+        waiting = asyncio.ensure_future(call_tool(hub, "echo"))
         await until(hub, "tools.raw", "backing-off")
         failed = (await waiting).tool_call
         assert failed.error_code == "plugin_unavailable"
         assert failed.error_message == "tools.raw: it did not answer a health ping within 0.3 s"
         assert "did not answer a health ping within 0.3 s" in hub.plugins["tools.raw"].reason
-        assert (await called(hub, "echo")).tool_call.error_code == "plugin_unavailable"
+        assert (await call_tool(hub, "echo")).tool_call.error_code == "plugin_unavailable"
         await until(hub, "tools.raw", "running")
         assert is_gone(first)
 
@@ -330,7 +332,7 @@ async def listen_for_links(*all):
         "RESULT", "RegistrationResult(reject_reason='not me')"
     )
     no_boot = refuses.replace("WHICH", "boot").replace("RESULT", "BootResult(error='no disk')")
-    path = written(
+    path = write_plugins_file(
         folder,
         raw(folder, "mute", "async def main():\n    await asyncio.Event().wait()\n"),
         raw(folder, "leaves", "os._exit(7)"),
@@ -353,7 +355,7 @@ async def listen_for_links(*all):
         raw(folder, "twice", twice),
     )
     async with running(path) as hub:
-        assert unpack((await called(hub, "echo", n=1)).tool_call.result) == {"n": 1}
+        assert unpack((await call_tool(hub, "echo", n=1)).tool_call.result) == {"n": 1}
         assert hub.plugins["twice"].state == "running"
         why = {id: plugin.reason for id, plugin in hub.plugins.items() if plugin.state != "running"}
         assert why == {
@@ -391,10 +393,10 @@ async def answer(request, peer):
             os.write(2, b"x" * 65536 + b"\\n" + b"\\x1b[31mred\\n")
     return await easy(request, peer)
 """
-    path = written(folder, raw(folder, "loud", body))
+    path = write_plugins_file(folder, raw(folder, "loud", body))
     began = time.monotonic()
     async with running(path) as hub:
-        assert unpack((await called(hub, "echo", n=1)).tool_call.result) == {"n": 1}
+        assert unpack((await call_tool(hub, "echo", n=1)).tool_call.result) == {"n": 1}
         lines = [
             record.getMessage() for record in caplog.records if record.name == "concertino.hub.loud"
         ]
@@ -416,7 +418,7 @@ async def test_secrets_of_a_plugin_s_environment_and_control_characters_are_not_
     caplog.set_level(logging.INFO, "concertino")
     body = "say('key ' + os.environ['SHOP_API_KEY'] + ' \\x1b[31m'); print('to stdout', flush=True)"
     secret = "sk-0123456789abcdef"
-    path = written(folder, raw(folder, "talks", body, env={"SHOP_API_KEY": secret}))
+    path = write_plugins_file(folder, raw(folder, "talks", body, env={"SHOP_API_KEY": secret}))
     async with running(path) as hub:
         assert hub.plugins["talks"].state == "running"
     lines = [
@@ -444,7 +446,9 @@ async def answer(request, peer):
         await lie()
     return await easy(request, peer)
 """
-    path = written(folder, raw(folder, "victim"), raw(folder, "liar", liar, depends_on=["victim"]))
+    path = write_plugins_file(
+        folder, raw(folder, "victim"), raw(folder, "liar", liar, depends_on=["victim"])
+    )
     async with running(path) as hub:
         assert hub.plugins["liar"].state == "running"
         told = (folder / "liar.py.told").read_text()
@@ -456,7 +460,7 @@ async def answer(request, peer):
 async def test_a_certificate_binds_the_id_that_registers_and_the_caller_of_a_tool(
     folder: Path,
 ) -> None:
-    hub = Hub(read_plugins(written(folder, entry("tools.greeter", "./x"))))
+    hub = Hub(read_plugins(write_plugins_file(folder, entry("tools.greeter", "./x"))))
     for name, id, accepted in (
         ("tools.greeter-client", "tools.greeter", True),
         ("tools.other-client", "tools.greeter", False),
@@ -485,7 +489,7 @@ async def answer(request, peer):
         return PluginResponse(tool_call=ToolResponse(success=True, error_code="WHO"))
     return await easy(request, peer)
 """
-    path = written(
+    path = write_plugins_file(
         folder,
         raw(
             folder,
@@ -503,8 +507,8 @@ async def answer(request, peer):
             ]:  # without anybody asking
                 await asyncio.sleep(0.001)
         assert tools_of(hub) == ["own_first", "own_second", "same"]
-        assert (await called(hub, "same")).tool_call.error_code == "first"
-        assert (await called(hub, "own_second")).tool_call.error_code == "second"
+        assert (await call_tool(hub, "same")).tool_call.error_code == "first"
+        assert (await call_tool(hub, "own_second")).tool_call.error_code == "second"
         assert hub.routes.storage["markdown"].id == "first"
     said = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
     assert said.count(collision) == 1
@@ -529,7 +533,7 @@ async def answer(request, peer):
         return PluginResponse(shutdown=ShutdownResult(clean=True))
     return await easy(request, peer)
 """
-    path = written(
+    path = write_plugins_file(
         folder,
         raw(folder, "c", body, depends_on=["b"]),
         raw(folder, "b", body, depends_on=["a"]),
@@ -547,7 +551,7 @@ async def answer(request, peer):
 @pytest.mark.slow
 @on_a_loop
 async def test_a_plugin_waits_for_one_that_fails_and_starts_when_that_runs(folder: Path) -> None:
-    path = written(
+    path = write_plugins_file(
         folder, entry("late", "./late.py"), raw(folder, "needs.late", "", depends_on=["late"])
     )
     async with running(path) as hub:
@@ -573,7 +577,7 @@ async def answer(request, peer):
             raise
     return await easy(request, peer)
 """
-    path = written(folder, raw(folder, "tools.raw", body))
+    path = write_plugins_file(folder, raw(folder, "tools.raw", body))
     async with running(path, is_private=False, listen_addr=f"unix:{folder}/hub"):
         link = await open_link(f"unix:{folder}/hub")
         asking = asyncio.ensure_future(link.request(_asking("hang")))
@@ -601,7 +605,7 @@ plugin.run()
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nif not os.fork():\n    signal.pause()\n"
     )
     before = set(os.listdir("/proc/self/fd"))
-    path = written(
+    path = write_plugins_file(
         folder,
         sdk(folder, "tools.greeter", GREETER.replace("plugin.run()\n", slow)),
         raw(folder, "stubborn", stubborn),
@@ -609,7 +613,7 @@ plugin.run()
     async with running(path) as hub:
         pids = [plugin.pid for plugin in hub.plugins.values()]
         sockets = hub._listeners.folder
-        calling = asyncio.ensure_future(called(hub, "slow"))
+        calling = asyncio.ensure_future(call_tool(hub, "slow"))
         while not hub.plugins["tools.greeter"]._in_flight:
             await asyncio.sleep(0)
     assert unpack((await calling).tool_call.result) == {"text": "done"}
@@ -618,7 +622,7 @@ plugin.run()
     assert sockets is not None
     assert not sockets.exists()
     assert set(os.listdir("/proc/self/fd")) == before
-    assert (await called(hub, "slow")).tool_call.error_code == "plugin_unavailable"
+    assert (await call_tool(hub, "slow")).tool_call.error_code == "plugin_unavailable"
 
 
 def _groups() -> set[int]:
@@ -640,7 +644,7 @@ def _groups() -> set[int]:
 @on_a_loop
 async def test_what_a_plugin_offers_after_a_restart_is_on_change(folder: Path) -> None:
     body = f"tools += ['echo'] + (['more'] if os.path.exists({str(folder / 'more')!r}) else [])"
-    path = written(folder, raw(folder, "tools.raw", body))
+    path = write_plugins_file(folder, raw(folder, "tools.raw", body))
     async with running(path) as hub:
         told: asyncio.Queue[str] = asyncio.Queue()
         hub._last_lists = hub._serialize_lists()
@@ -663,7 +667,7 @@ async def test_a_plugin_without_a_socket_is_reached_over_quic(
 ) -> None:
     # From what was issued, without the authority's key.
     shutil.copytree(certificates.folder, folder / "certs", ignore=shutil.ignore_patterns("ca.key"))
-    path = written(
+    path = write_plugins_file(
         folder, {**sdk(folder, "tools.greeter", GREETER), "socket": False}, certs_dir="certs"
     )
     async with running(path, is_private=False, listen_addr="127.0.0.1:0") as hub:
@@ -677,7 +681,7 @@ async def test_a_plugin_without_a_socket_is_reached_over_quic(
         while hub.plugins["tools.greeter"].features.manifest.version != "1.2.0":
             await asyncio.sleep(0.01)
         os.kill(hub.plugins["tools.greeter"].pid or 0, signal.SIGSTOP)
-        hanging = asyncio.ensure_future(called(hub, "greet", name="x"))
+        hanging = asyncio.ensure_future(call_tool(hub, "greet", name="x"))
         while not hub.plugins["tools.greeter"]._in_flight:
             await asyncio.sleep(0)
         os.kill(hub.plugins["tools.greeter"].pid or 0, signal.SIGKILL)
@@ -687,7 +691,9 @@ async def test_a_plugin_without_a_socket_is_reached_over_quic(
         # Told by the process or by its port, whichever is first.
         seen = ("it was ended by signal 9", "Connection refused")
         assert failed.tool_call.error_message.removeprefix("tools.greeter: ") in seen
-        assert (await called(hub, "greet", name="x")).tool_call.error_code == "plugin_unavailable"
+        assert (
+            await call_tool(hub, "greet", name="x")
+        ).tool_call.error_code == "plugin_unavailable"
         await until(hub, "tools.greeter", "running")
         await link.close()
 
@@ -696,7 +702,7 @@ async def test_a_plugin_without_a_socket_is_reached_over_quic(
 async def test_a_hub_that_cannot_listen_leaves_nothing(
     folder: Path, certificates: Certificates
 ) -> None:
-    path = written(folder, raw(folder, "tools.raw"))
+    path = write_plugins_file(folder, raw(folder, "tools.raw"))
     (folder / "hub").write_text("no socket")
     before = set(os.listdir("/proc/self/fd"))
     hub = Hub(read_plugins(path), listen_addr=f"unix:{folder}/hub")
@@ -731,7 +737,7 @@ async def test_what_a_killed_hub_has_left_is_removed_and_nothing_else(
     (folder / "orchestra-somebody").mkdir()
     (folder / "orchestra-notahub1").mkdir()
     os.utime(folder / "orchestra-notahub1", (1, 1))
-    async with running(written(folder)) as hub:
+    async with running(write_plugins_file(folder)) as hub:
         own = hub._listeners.folder
     assert own is not None
     left = {place.name for place in folder.glob("orchestra-*")} - {own.name}

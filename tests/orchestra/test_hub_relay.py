@@ -8,7 +8,7 @@ import asyncio
 from pathlib import Path
 
 from loops import on_a_loop
-from orchestra.hubs import entry, running, written
+from orchestra.hubs import entry, running, write_plugins_file
 
 from concertino.orchestra.link import open_link
 from concertino.orchestra.plugin_pb2 import PluginRequest, ToolRequest
@@ -59,7 +59,9 @@ async def test_what_a_plugin_says_to_a_call_that_was_passed_on_is_looked_at(tmp_
     tmp_path.chmod(0o700)
     address = f"unix:{tmp_path}/hub"
     async with running(
-        written(tmp_path, entry("tools.odd", "./odd.py")), is_private=False, listen_addr=address
+        write_plugins_file(tmp_path, entry("tools.odd", "./odd.py")),
+        is_private=False,
+        listen_addr=address,
     ):
         link = await open_link(address)
         another, garbage, after = [
@@ -92,19 +94,21 @@ async def test_a_call_that_is_passed_on_is_cancelled_at_the_plugin(tmp_path: Pat
     tmp_path.chmod(0o700)
     address = f"unix:{tmp_path}/hub"
     async with running(
-        written(tmp_path, entry("tools.slow", "./slow.py")), is_private=False, listen_addr=address
+        write_plugins_file(tmp_path, entry("tools.slow", "./slow.py")),
+        is_private=False,
+        listen_addr=address,
     ):
         link = await open_link(address)
         arguments = pack({"path": f"{tmp_path}/call"}).struct
         request = PluginRequest(tool_call=ToolRequest(tool_name="sleep", arguments=arguments))
         asking = asyncio.create_task(link.request(request))
-        await appeared(tmp_path / "call.began")
+        await wait_for_file(tmp_path / "call.began")
         asking.cancel()
-        await appeared(tmp_path / "call.over")
+        await wait_for_file(tmp_path / "call.over")
         await link.close()
 
 
-async def appeared(path: Path) -> None:
+async def wait_for_file(path: Path) -> None:
     async with asyncio.timeout(10):
         while not path.exists():  # another process makes it
             await asyncio.sleep(0.01)

@@ -11,8 +11,17 @@ from typing import Any
 
 import pytest
 from loops import on_a_loop
-from orchestra.bridges import certified
-from orchestra.hubs import GREETER, SOMEBODY, called, entry, raw, running, sdk, written
+from orchestra.bridges import make_certificates
+from orchestra.hubs import (
+    GREETER,
+    SOMEBODY,
+    call_tool,
+    entry,
+    raw,
+    running,
+    sdk,
+    write_plugins_file,
+)
 from orchestra.test_embedded_hub import ENVIRONMENT, client_of, command, text_of
 
 from concertino import Client, ServerParameters
@@ -49,7 +58,7 @@ async def test_a_client_s_first_request_does_not_wait_for_a_plugin_that_is_never
 ) -> None:
     # More than the hub starts at once.
     mutes = [mute(folder, f"mute{number}") for number in range(6)]
-    path = written(folder, *mutes, sdk(folder, "tools.greeter", GREETER))
+    path = write_plugins_file(folder, *mutes, sdk(folder, "tools.greeter", GREETER))
     async with asyncio.timeout(SOON_S), client_of(str(path)) as client:
         if first == "list":
             assert [tool.name for tool in await client.list_tools()] == ["greet"]
@@ -60,7 +69,7 @@ async def test_a_client_s_first_request_does_not_wait_for_a_plugin_that_is_never
 async def test_over_quic_too_although_plugins_start_one_by_one(
     folder: Path, certificates: Certificates
 ) -> None:
-    path = written(
+    path = write_plugins_file(
         folder,
         mute(folder, "mute", socket=False),
         sdk(folder, "tools.greeter", GREETER, socket=False),
@@ -81,7 +90,7 @@ async def test_nor_for_one_over_quic_that_computes_for_ever(
         entry("busy", "busy.py", socket=False),
         sdk(folder, "tools.greeter", GREETER, socket=False),
     ]
-    path = written(
+    path = write_plugins_file(
         folder, *(plugins if is_first else plugins[::-1]), certs_dir=str(certificates.folder)
     )
     async with asyncio.timeout(SOON_S), client_of(str(path)) as client:
@@ -99,7 +108,7 @@ async def answer(request, peer):
         await asyncio.Event().wait()
     return await easy(request, peer)
 """
-    path = written(
+    path = write_plugins_file(
         folder,
         raw(folder, "never", never),
         raw(folder, "dependent", depends_on=["never"]),
@@ -109,7 +118,7 @@ async def answer(request, peer):
     try:
         async with asyncio.timeout(SOON_S):
             await hub.launch()
-            response = await called(hub, "greet", name="Ada")
+            response = await call_tool(hub, "greet", name="Ada")
             assert unpack(response.tool_call.result) == {"text": "Hello, Ada!"}
             assert await names(hub) == ["greet"]
             assert hub.plugins["never"].state == "starting"
@@ -124,7 +133,7 @@ async def test_a_list_waits_for_a_plugin_that_works_until_it_is_ready(folder: Pa
         "tools.append('late')\nuntil = time.process_time() + 1.0\n"
         "while time.process_time() < until: pass"
     )
-    path = written(folder, raw(folder, "works", works), mute(folder, "mute"))
+    path = write_plugins_file(folder, raw(folder, "works", works), mute(folder, "mute"))
     hub = Hub(read_plugins(path), is_private=True)
     try:
         await hub.launch()
@@ -140,23 +149,23 @@ async def test_a_call_waits_for_a_plugin_that_starts_and_no_longer_than_that(
 ) -> None:
     # Longer than a list waits.
     sleeps = "tools.append('late')\ntime.sleep(1.0)"
-    path = written(folder, raw(folder, "sleeps", sleeps))
+    path = write_plugins_file(folder, raw(folder, "sleeps", sleeps))
     hub = Hub(read_plugins(path), is_private=True)
     try:
         await hub.launch()
         assert await names(hub) == []
-        response = await called(hub, "late", n=1)
+        response = await call_tool(hub, "late", n=1)
         assert unpack(response.tool_call.result) == {"n": 1}
-        unknown = await called(hub, "none")
+        unknown = await call_tool(hub, "none")
         assert unknown.tool_call.error_code == "tool_not_found"
     finally:
         await hub.stop()
 
     monkeypatch.setattr(hub_module, "START_S", 0.2)
-    hub = Hub(read_plugins(written(folder, mute(folder, "mute"))), is_private=True)
+    hub = Hub(read_plugins(write_plugins_file(folder, mute(folder, "mute"))), is_private=True)
     try:
         await hub.launch()
-        assert (await called(hub, "late")).tool_call.error_code == "tool_not_found"
+        assert (await call_tool(hub, "late")).tool_call.error_code == "tool_not_found"
     finally:
         await hub.stop()
 
@@ -164,7 +173,9 @@ async def test_a_call_waits_for_a_plugin_that_starts_and_no_longer_than_that(
 @on_a_loop
 async def test_a_client_that_has_listed_is_told_of_a_plugin_that_comes_late(folder: Path) -> None:
     sleeps = "tools.append('late')\ntime.sleep(1.0)"
-    path = written(folder, raw(folder, "sleeps", sleeps), sdk(folder, "tools.greeter", GREETER))
+    path = write_plugins_file(
+        folder, raw(folder, "sleeps", sleeps), sdk(folder, "tools.greeter", GREETER)
+    )
     changed = asyncio.Event()
     program, *arguments = command(str(path))
     parameters = ServerParameters(program, arguments, env=ENVIRONMENT)
@@ -209,9 +220,9 @@ async def test_plugins_over_quic_start_one_by_one_in_the_order_of_the_file(
 ) -> None:
     # These programs in Python use more processor time before they are ready than those in Go.
     monkeypatch.setattr(plugin_process, "NEXT_S", 60)
-    certificates = certified(folder)
+    certificates = make_certificates(folder)
     ids = ["c", "a", "d", "b"]
-    path = written(
+    path = write_plugins_file(
         folder,
         *(
             raw(folder, id, TIMES, socket=False, depends_on=["b"] if id == "a" else [])
@@ -235,7 +246,7 @@ open(__file__ + ".begun", "w").close()
 while not os.path.exists(os.path.join(os.path.dirname(__file__), "OTHER.py.begun")):
     time.sleep(0.01)
 """
-    path = written(
+    path = write_plugins_file(
         folder,
         raw(folder, "one", meet.replace("OTHER", "two")),
         raw(folder, "two", meet.replace("OTHER", "one")),
@@ -261,8 +272,8 @@ async def test_the_first_call_already_gets_the_last_plugin_over_quic_that_offers
     folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plugin_process, "LATE_S", 60)
-    certificates = certified(folder)
-    path = written(
+    certificates = make_certificates(folder)
+    path = write_plugins_file(
         folder,
         *(raw(folder, id, TIMES + SAME, socket=False) for id in ("first", "second", "third")),
         mute(folder, "mute", socket=False),
@@ -272,10 +283,10 @@ async def test_the_first_call_already_gets_the_last_plugin_over_quic_that_offers
     try:
         await hub.launch()
         async with asyncio.timeout(SOON_S):
-            assert (await called(hub, "same")).tool_call.error_message == "third.py"
+            assert (await call_tool(hub, "same")).tool_call.error_message == "third.py"
         assert hub.plugins["mute"].state == "starting"
         for _ in range(3):
-            assert (await called(hub, "same")).tool_call.error_message == "third.py"
+            assert (await call_tool(hub, "same")).tool_call.error_message == "third.py"
     finally:
         await hub.stop()
     said = [each.getMessage() for each in caplog.records if "'same'" in each.getMessage()]

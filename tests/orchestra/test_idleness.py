@@ -29,7 +29,7 @@ THREAD = [
 
 
 @contextmanager
-def started(command: list[str]) -> Iterator[int]:
+def start_command(command: list[str]) -> Iterator[int]:
     process = subprocess.Popen(command, start_new_session=True)
     try:
         yield process.pid
@@ -40,7 +40,7 @@ def started(command: list[str]) -> Iterator[int]:
 
 @on_a_loop
 async def test_a_process_that_sleeps_is_idle() -> None:
-    with started(["sleep", "600"]) as pid:
+    with start_command(["sleep", "600"]) as pid:
         async with asyncio.timeout(10):
             await wait_until_idle(pid, 0.1)
 
@@ -48,7 +48,7 @@ async def test_a_process_that_sleeps_is_idle() -> None:
 @pytest.mark.parametrize("command", [COMPUTING, PARENT, THREAD], ids=["itself", "child", "thread"])
 @on_a_loop
 async def test_a_process_that_computes_is_not_even_on_a_loaded_machine(command: list[str]) -> None:
-    with started(command) as pid:
+    with start_command(command) as pid:
         # The first look may find the parent before it has a child.
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(wait_until_idle(pid, 0.4), 1.0)

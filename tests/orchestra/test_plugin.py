@@ -524,7 +524,7 @@ class Process:
 
 
 @asynccontextmanager
-async def started(
+async def start_plugin(
     folder: Path, *flags: object, env: Mapping[str, str] = {}
 ) -> AsyncIterator[Process]:
     path = folder / "greeter.py"
@@ -555,7 +555,7 @@ def places(transport: str, folder: Path) -> tuple[str, str]:
 
 @on_a_loop
 async def test_a_plugin_logs_a_call_that_holds_its_event_loop(folder: Path) -> None:
-    async with started(folder, "--listen-addr", f"unix:{folder}/plugin") as plugin:
+    async with start_plugin(folder, "--listen-addr", f"unix:{folder}/plugin") as plugin:
         link = await open_link((await plugin.until("READY ")).removeprefix("READY "))
         assert result(await link.request(call("hold"))) == {"text": "held"}
         line = await plugin.until("has blocked the event loop")
@@ -593,7 +593,7 @@ async def test_a_plugin_s_life_under_a_hub(
         "--certs-dir",
         certificates.folder,
     )
-    async with started(folder, *flags) as plugin:
+    async with start_plugin(folder, *flags) as plugin:
         ready = (await plugin.until("READY ")).removeprefix("READY ")
         manifest, peer = await registered
         assert manifest.id == "tools.greeter"
@@ -677,7 +677,7 @@ async def test_a_plugin_ends_when_its_parent_and_the_hub_are_gone_whatever_the_h
 @pytest.mark.slow
 @on_a_loop
 async def test_a_signal_drains_and_ends_the_plugin(folder: Path) -> None:
-    async with started(folder, "--listen-addr", f"unix:{folder}/p") as plugin:
+    async with start_plugin(folder, "--listen-addr", f"unix:{folder}/p") as plugin:
         await plugin.until("READY ")
         link = await open_link(f"unix:{folder}/p")
         hanging = asyncio.create_task(link.request(call("hang")))
@@ -745,7 +745,7 @@ async def test_ready_is_not_among_the_lines_that_are_dropped(folder: Path) -> No
 async def test_a_plugin_ends_with_the_process_of_its_hub(folder: Path) -> None:
     hub = await asyncio.create_subprocess_exec("sleep", "600")
     env = {"CONCERTINO_HUB_PID": str(hub.pid)}
-    async with started(folder, "--listen-addr", f"unix:{folder}/p", env=env) as plugin:
+    async with start_plugin(folder, "--listen-addr", f"unix:{folder}/p", env=env) as plugin:
         await plugin.until("READY ")
         hub.kill()
         await hub.wait()
@@ -759,7 +759,7 @@ async def test_a_hub_that_refuses_ends_the_plugin_with_the_reason(folder: Path) 
 
     listening = await listen_for_links(f"unix:{folder}/hub", hub)
     flags = ("--listen-addr", f"unix:{folder}/p", "--orchestrator-addr", listening.address)
-    async with started(folder, *flags) as plugin:
+    async with start_plugin(folder, *flags) as plugin:
         assert await plugin.ended() == 1
         assert any("refuses this plugin: two of you" in line for line in plugin.said)
     await listening.close()
@@ -774,7 +774,7 @@ async def test_a_hub_that_comes_back_is_registered_at_again(folder: Path) -> Non
         return PluginResponse(register=RegistrationResult(accepted=True))
 
     flags = ("--listen-addr", f"unix:{folder}/p", "--orchestrator-addr", f"unix:{folder}/hub")
-    async with started(folder, *flags) as plugin:
+    async with start_plugin(folder, *flags) as plugin:
         await plugin.until("READY ")
         for _ in range(2):
             listening = await listen_for_links(f"unix:{folder}/hub", hub)
@@ -787,7 +787,7 @@ async def test_a_hub_that_comes_back_is_registered_at_again(folder: Path) -> Non
 async def test_who_is_no_hub_may_not_call_a_plugin_over_quic(
     folder: Path, certificates: Certificates
 ) -> None:
-    async with started(
+    async with start_plugin(
         folder, "--listen-addr", "127.0.0.1:0", "--certs-dir", certificates.folder
     ) as plugin:
         ready = (await plugin.until("READY ")).removeprefix("READY ")
@@ -816,7 +816,7 @@ async def test_a_start_that_fails_says_why_in_one_line(
 ) -> None:
     if "--certs-dir" not in flags:
         flags = [*flags, "--certs-dir", str(certificates.folder)]
-    async with started(folder, *flags) as plugin:
+    async with start_plugin(folder, *flags) as plugin:
         assert await plugin.ended() == code
         assert sum(said in line for line in plugin.said) == 1
         assert not any("Traceback" in line for line in plugin.said)

@@ -19,7 +19,7 @@ from concertino.orchestra.rpc_interface import RequestHandler
 
 
 @asynccontextmanager
-async def linked(
+async def open_linked(
     certificates: Certificates, answer: RequestHandler = echo
 ) -> AsyncIterator[tuple[Any, Any]]:
     """A link, and the connection at its other end."""
@@ -67,7 +67,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 async def test_datagrams_are_no_larger_than_upstream_takes(
     certificates: Certificates, sent: list[list[int]]
 ) -> None:
-    async with linked(certificates) as (link, _):
+    async with open_linked(certificates) as (link, _):
         await link.request(call(arguments=bytes(300_000)))
     assert max(map(max, filter(None, sent))) == 1452
 
@@ -76,7 +76,7 @@ async def test_datagrams_are_no_larger_than_upstream_takes(
 async def test_acknowledgements_go_with_requests_and_responses(
     certificates: Certificates, sent: list[list[int]]
 ) -> None:
-    async with linked(certificates) as (link, answering):
+    async with open_linked(certificates) as (link, answering):
         for each in (link.connection, answering):
             each._loop = Still()
         await link.request(call())
@@ -99,7 +99,7 @@ async def test_acknowledgements_go_with_requests_and_responses(
 async def test_a_connection_that_is_idle_does_nothing(
     certificates: Certificates, sent: list[list[int]]
 ) -> None:
-    async with linked(certificates) as (link, _):
+    async with open_linked(certificates) as (link, _):
         await link.request(call())
         # What is due after a request: acknowledgements, after 25 ms at most, and their timers.
         await asyncio.sleep(0.2)
@@ -112,7 +112,7 @@ async def test_a_connection_that_is_idle_does_nothing(
 async def test_an_acknowledgement_that_nothing_goes_with_is_sent_by_itself(
     certificates: Certificates,
 ) -> None:
-    async with linked(certificates) as (link, answering):
+    async with open_linked(certificates) as (link, answering):
         await link.request(call(arguments=bytes(200_000)))
         async with asyncio.timeout(10):
             while answering.is_sending:
@@ -134,7 +134,7 @@ async def test_the_loop_turns_often_while_something_large_is_sent(
         turns += 1
         loop.call_soon(turn)
 
-    async with linked(certificates) as (link, _):
+    async with open_linked(certificates) as (link, _):
         turn()
         before, size = turns, 4_000_000
         assert len((await link.request(call(arguments=bytes(size)))).tool_call.result) == size
@@ -157,7 +157,7 @@ async def test_what_gets_lost_on_the_way_is_sent_again(
         lost += len(found) - len(kept)
         return kept
 
-    async with linked(certificates) as (link, _):
+    async with open_linked(certificates) as (link, _):
         monkeypatch.setattr(QuicConnection, "datagrams_to_send", losing)
         for n in range(30):
             assert (await link.request(call(arguments=b"%d" % n))).tool_call.result == b"%d" % n

@@ -51,7 +51,7 @@ def own(certificates: Certificates, tmp_path: Path) -> Certificates:
 # --- the TLS matrix ---
 
 
-def made(
+def make_certificate(
     authority: Identity | None = None,
     *,
     name: str = "tools.greeter-client",
@@ -127,17 +127,19 @@ def tls_1_2(connection: QuicConnection) -> None:
 Case = tuple[Callable[[Certificates], Identity], Callable[[QuicConnection], None], str]
 CLIENTS: dict[str, Case] = {
     "no certificate": (
-        lambda c: nothing(made(signer(c))),
+        lambda c: nothing(make_certificate(signer(c))),
         no_change,
         "a client certificate is required",
     ),
     "expired": (
-        lambda c: made(signer(c), start=NOW - timedelta(days=2), end=NOW - timedelta(days=1)),
+        lambda c: make_certificate(
+            signer(c), start=NOW - timedelta(days=2), end=NOW - timedelta(days=1)
+        ),
         no_change,
         "expired",
     ),
     "not yet valid": (
-        lambda c: made(signer(c), start=NOW + timedelta(hours=1)),
+        lambda c: make_certificate(signer(c), start=NOW + timedelta(hours=1)),
         no_change,
         "is not valid before",
     ),
@@ -146,19 +148,23 @@ CLIENTS: dict[str, Case] = {
         no_change,
         "was not issued by our authority",
     ),
-    "self-signed": (lambda c: trusting(made(), c), no_change, "was not issued by our authority"),
+    "self-signed": (
+        lambda c: trusting(make_certificate(), c),
+        no_change,
+        "was not issued by our authority",
+    ),
     "for servers only": (
-        lambda c: made(signer(c), eku=(SERVER,)),
+        lambda c: make_certificate(signer(c), eku=(SERVER,)),
         no_change,
         "is not for a client",
     ),
     "the wrong name for this role": (
-        lambda c: made(signer(c), name="stranger"),
+        lambda c: make_certificate(signer(c), name="stranger"),
         no_change,
         "may not come in here",
     ),
-    "another protocol": (lambda c: made(signer(c)), other_alpn, "ALPN"),
-    "TLS 1.2": (lambda c: made(signer(c)), tls_1_2, "No supported protocol version"),
+    "another protocol": (lambda c: make_certificate(signer(c)), other_alpn, "ALPN"),
+    "TLS 1.2": (lambda c: make_certificate(signer(c)), tls_1_2, "No supported protocol version"),
 }
 
 
@@ -178,7 +184,7 @@ def changing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[QuicConnect
     return use
 
 
-async def dialled(
+async def dial_as(
     listening: RpcListener, identity: Identity, expects: str | None = None
 ) -> RpcConnection:
     return await quic_link.dial(listening.address, identity, expects, 5.0)
@@ -194,7 +200,7 @@ async def test_a_client_that_is_not_what_it_must_be_is_refused_before_any_reques
     recording = Recording()
     async with hub(certificates, recording, lambda name: name != "stranger") as listening:
         with pytest.raises(ConcertinoError):
-            await dialled(listening, make(certificates))
+            await dial_as(listening, make(certificates))
         changing(no_change)
         link = await client(listening, certificates)  # the next is served
         await link.request(health())
@@ -214,8 +220,8 @@ async def test_a_good_client_of_either_kind_of_key_is_let_in_under_its_name(
 ) -> None:
     recording = Recording()
     async with hub(certificates, recording) as listening:
-        link = await dialled(
-            listening, made(signer(certificates), name="engine.rag-client", curve=curve)
+        link = await dial_as(
+            listening, make_certificate(signer(certificates), name="engine.rag-client", curve=curve)
         )
         await link.request(health())
         await link.close()
@@ -226,7 +232,7 @@ async def test_a_good_client_of_either_kind_of_key_is_let_in_under_its_name(
 
 SERVERS: dict[str, tuple[Callable[[Certificates], Identity], str]] = {
     "expired": (
-        lambda c: made(
+        lambda c: make_certificate(
             signer(c),
             name="orchestrator",
             start=NOW - timedelta(days=2),
@@ -236,15 +242,15 @@ SERVERS: dict[str, tuple[Callable[[Certificates], Identity], str]] = {
     ),
     "another authority": (lambda c: throwaway("orchestrator"), "was not issued by our authority"),
     "for clients only": (
-        lambda c: made(signer(c), name="orchestrator", eku=(CLIENT,)),
+        lambda c: make_certificate(signer(c), name="orchestrator", eku=(CLIENT,)),
         "is not for a server",
     ),
     "another name": (
-        lambda c: made(signer(c), name="tools.greeter"),
+        lambda c: make_certificate(signer(c), name="tools.greeter"),
         "'tools.greeter' answers, and not 'orchestrator'",
     ),
     "not for this host": (
-        lambda c: made(signer(c), name="orchestrator", hosts=("hub.example",)),
+        lambda c: make_certificate(signer(c), name="orchestrator", hosts=("hub.example",)),
         "doesn't match",
     ),
 }
@@ -321,7 +327,7 @@ async def test_what_was_spoilt_while_it_ran_is_told_once_and_the_last_good_one_s
         identity = own.identity("tools.greeter-client")
         own.key("orchestrator").chmod(0o644)
         for _ in range(2):
-            link = await dialled(listening, identity)
+            link = await dial_as(listening, identity)
             await link.request(health())
             await link.close()
     assert caplog.text.count("the certificate loaded before is used until this is corrected") == 1
@@ -335,7 +341,7 @@ async def test_under_a_new_authority_old_certificates_end(own: Certificates) -> 
         create_authority(own)
         issue(own, "orchestrator")
         with pytest.raises(HandshakeFailure):
-            await dialled(listening, old)
+            await dial_as(listening, old)
 
 
 @pytest.mark.slow

@@ -52,7 +52,9 @@ class Stranger(QuicConnectionProtocol):
 
 
 @asynccontextmanager
-async def stranger(listening: RpcListener, certificates: Certificates) -> AsyncIterator[Stranger]:
+async def open_raw_client(
+    listening: RpcListener, certificates: Certificates
+) -> AsyncIterator[Stranger]:
     identity = certificates.identity("tools.greeter-client")
     host, port = listening.address.split(":")
     shown = handshake.configuration("client", identity, host)
@@ -70,7 +72,7 @@ def frame(request: PluginRequest) -> bytes:
 async def test_a_request_is_answered_when_its_frame_is_complete_not_when_its_stream_ends(
     certificates: Certificates,
 ) -> None:
-    async with hub(certificates) as listening, stranger(listening, certificates) as peer:
+    async with hub(certificates) as listening, open_raw_client(listening, certificates) as peer:
         stream = peer.say(frame(call(arguments=b"abc")), end=False)
         response = await peer.response(stream)
         assert response.request_id == "mine"
@@ -90,7 +92,10 @@ async def test_what_comes_after_a_response_is_overlooked_and_costs_nobody_else_a
     request is answered.
     """
     recording = Recording()
-    async with hub(certificates, recording) as listening, stranger(listening, certificates) as peer:
+    async with (
+        hub(certificates, recording) as listening,
+        open_raw_client(listening, certificates) as peer,
+    ):
         wrong = complaints()
         stream = peer.say(frame(call(arguments=b"abc")), end=False)
         assert (await peer.response(stream)).tool_call.result == b"abc"
@@ -120,7 +125,7 @@ async def test_what_comes_after_a_response_is_overlooked_and_costs_nobody_else_a
 async def test_what_is_no_request_is_answered_with_an_error_and_other_streams_go_on(
     certificates: Certificates, said: bytes, why: str
 ) -> None:
-    async with hub(certificates) as listening, stranger(listening, certificates) as peer:
+    async with hub(certificates) as listening, open_raw_client(listening, certificates) as peer:
         response = await peer.response(peer.say(said))
         assert response.tool_call.error_code == "invalid_request"
         assert why in response.tool_call.error_message
@@ -133,7 +138,7 @@ async def test_a_frame_that_is_never_finished_is_given_up(
 ) -> None:
     monkeypatch.setattr(quic_connection, "TICK_S", 0.02)
     monkeypatch.setattr(quic_connection, "FRAME_S", 0.05)
-    async with hub(certificates) as listening, stranger(listening, certificates) as peer:
+    async with hub(certificates) as listening, open_raw_client(listening, certificates) as peer:
         slow = peer.say(b"\x00\x00\x00\x05a", end=False)
         other = peer.say(frame(health()))
         assert (await peer.response(other)).HasField("health")
@@ -147,7 +152,7 @@ async def test_unfinished_frames_take_no_more_memory_than_allowed(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quic_connection, "MAX_INCOMPLETE_BYTES", 300_000)
-    async with hub(certificates) as listening, stranger(listening, certificates) as peer:
+    async with hub(certificates) as listening, open_raw_client(listening, certificates) as peer:
         unfinished = [
             peer.say((200_000).to_bytes(4, "big") + bytes(150_000), end=False) for _ in range(3)
         ]
@@ -168,7 +173,10 @@ async def test_unfinished_frames_take_no_more_memory_than_allowed(
 @on_a_loop
 async def test_a_reset_or_a_stop_cancels_the_request(certificates: Certificates) -> None:
     holding = Holding()
-    async with hub(certificates, holding) as listening, stranger(listening, certificates) as peer:
+    async with (
+        hub(certificates, holding) as listening,
+        open_raw_client(listening, certificates) as peer,
+    ):
         for act in (
             lambda s: peer._quic.stop_stream(s, 1),
             lambda s: peer._quic.reset_stream(s, 1),
@@ -188,7 +196,10 @@ async def test_a_reset_or_a_stop_cancels_the_request(certificates: Certificates)
 async def test_a_reset_alone_gives_a_stream_back(certificates: Certificates, said: bytes) -> None:
     """Without asking us to send no more, which our own links do as well."""
     holding = Holding()
-    async with hub(certificates, holding) as listening, stranger(listening, certificates) as peer:
+    async with (
+        hub(certificates, holding) as listening,
+        open_raw_client(listening, certificates) as peer,
+    ):
         answering = other_end(listening)
         for _ in range(3):
             stream = peer.say(said, end=False)
@@ -206,7 +217,7 @@ async def test_a_reset_alone_gives_a_stream_back(certificates: Certificates, sai
 async def test_a_request_that_comes_together_with_its_cancel_troubles_nobody(
     certificates: Certificates, said: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with hub(certificates) as listening, stranger(listening, certificates) as peer:
+    async with hub(certificates) as listening, open_raw_client(listening, certificates) as peer:
         wrong = complaints()
         answering = other_end(listening)
         stream = peer._quic.get_next_available_stream_id()
@@ -225,7 +236,10 @@ async def test_a_request_that_comes_after_its_cancel_troubles_nobody(
     certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
     holding = Holding()
-    async with hub(certificates, holding) as listening, stranger(listening, certificates) as peer:
+    async with (
+        hub(certificates, holding) as listening,
+        open_raw_client(listening, certificates) as peer,
+    ):
         answering = other_end(listening)
         stream = peer.say(b"", end=False)
         peer._quic.stop_stream(stream, 1)

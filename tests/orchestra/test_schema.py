@@ -155,7 +155,9 @@ def test_the_fields_are_those_of_the_protocol_s_table() -> None:
         assert len(expected) == 40
         for name, fields in expected.items():
             assert [
-                shown(field) for field in dict(messages())[name].fields if field.number < 1000
+                describe_field(field)
+                for field in dict(messages())[name].fields
+                if field.number < 1000
             ] == fields
     numbers = {field.name: field.number for field in pb.PluginRequest.DESCRIPTOR.fields}
     assert numbers["register"] == 10
@@ -172,7 +174,7 @@ def test_the_fields_are_those_of_the_protocol_s_table() -> None:
 TYPES = {3: "int64", 5: "int32", 8: "bool", 9: "string", 12: "bytes"}
 
 
-def shown(field) -> str:  # type: ignore[no-untyped-def]
+def describe_field(field) -> str:  # type: ignore[no-untyped-def]
     """A field as the table writes it."""
     json = field.containing_type.fields_by_name.get(f"{field.name}_json")
     if json is not None:

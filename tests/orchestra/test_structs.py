@@ -241,14 +241,14 @@ def test_a_text_that_is_no_object_is_refused(text: bytes) -> None:
         pack_json(text)
 
 
-def nested(levels: int) -> dict[str, Any]:
+def nest(levels: int) -> dict[str, Any]:
     value: dict[str, Any] = {}
     for _ in range(levels - 1):
         value = {"a": value}
     return value
 
 
-def wire_nested(levels: int) -> bytes:
+def nest_as_bytes(levels: int) -> bytes:
     """As bytes, without the code under test: {"a": {"a": ...}} with so many levels of Struct."""
 
     def length(number: int) -> bytes:
@@ -267,13 +267,13 @@ def wire_nested(levels: int) -> bytes:
 
 
 def test_nesting_goes_as_deep_as_the_limit_and_no_deeper() -> None:
-    assert encode_struct(nested(MAX_DEPTH)) == wire_nested(MAX_DEPTH)
-    assert decode_struct(wire_nested(MAX_DEPTH)) == nested(MAX_DEPTH)
+    assert encode_struct(nest(MAX_DEPTH)) == nest_as_bytes(MAX_DEPTH)
+    assert decode_struct(nest_as_bytes(MAX_DEPTH)) == nest(MAX_DEPTH)
     with pytest.raises(NotAStruct, match="128 levels"):
-        encode_struct(nested(MAX_DEPTH + 1))
+        encode_struct(nest(MAX_DEPTH + 1))
     for levels in (MAX_DEPTH + 1, 10_000):
         with pytest.raises(InvalidStruct, match="128 levels"):
-            decode_struct(wire_nested(levels))
+            decode_struct(nest_as_bytes(levels))
     deep: list[Any] = []
     for _ in range(MAX_DEPTH):
         deep = [deep]
@@ -286,8 +286,8 @@ def test_the_official_library_gives_up_long_before() -> None:
     the schema.
     """
     with pytest.raises(DecodeError):
-        struct_pb2.Struct.FromString(wire_nested(40))
-    assert decode_struct(wire_nested(40)) == nested(40)
+        struct_pb2.Struct.FromString(nest_as_bytes(40))
+    assert decode_struct(nest_as_bytes(40)) == nest(40)
 
 
 @pytest.mark.parametrize(

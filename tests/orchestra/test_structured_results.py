@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from orchestra.bridges import request
-from orchestra.hubs import sdk, written
+from orchestra.hubs import sdk, write_plugins_file
 from stdio.harness import Process
 
 PLUGIN = """
@@ -72,7 +72,7 @@ NEW = ("2025-06-18", "2025-11-25")
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="o") as name:
-        written(Path(name), sdk(Path(name), "tools.shapes", PLUGIN))
+        write_plugins_file(Path(name), sdk(Path(name), "tools.shapes", PLUGIN))
         yield Path(name)
 
 

@@ -24,7 +24,7 @@ ID = "0190f3c4-0000-7000-8000-000000000001"
 SIZES = [0, 1, 100, 110, 111, 112, 120, 127, 128, 200, 16_350, 16_400, 3_000_000]
 
 
-def written(text: str, **more: object) -> bytes:
+def protobuf_response(text: str, **more: object) -> bytes:
     """A response by protobuf."""
     said = ToolResponse(success=True, result=encode_struct({"text": text}), **more)  # type: ignore[arg-type]
     return PluginResponse(request_id=ID, tool_call=said).SerializeToString()
@@ -71,7 +71,7 @@ def test_a_success_is_as_protobuf_writes_it(size: int) -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_a_text_is_as_protobuf_writes_it_and_is_found(size: int) -> None:
     text = "é" * (size // 2) + "x" * (size % 2)
-    payload = written(text)
+    payload = protobuf_response(text)
     assert payload.endswith(encode_text_result(text))
     assert read_text_result(payload) in (text, None)  # None: it is for the decoder
     assert read_text_result(payload) == text or size not in (0, 1, 100, 110, 111, 128, 200, 16_350)
@@ -111,7 +111,7 @@ def test_any_other_response_is_for_the_decoder(response: PluginResponse) -> None
 
 @pytest.mark.parametrize("size", [5, 200])
 def test_a_response_that_is_cut_off_or_goes_on_is_for_the_decoder(size: int) -> None:
-    whole = written("x" * size)
+    whole = protobuf_response("x" * size)
     assert read_text_result(whole) == "x" * size
     for end in range(len(whole)):
         assert read_text_result(whole[:end]) is None

@@ -97,7 +97,7 @@ async def test_another_user_is_refused_on_either_side(
     await listening.close()
 
 
-async def opened(folder: Path, answer: link.Answer = echo) -> tuple[link.RpcListener, Streams]:
+async def open_pair(folder: Path, answer: link.Answer = echo) -> tuple[link.RpcListener, Streams]:
     listening = await listen_for_links(f"unix:{folder}/s", answer)
     return listening, await asyncio.open_unix_connection(folder / "s")
 
@@ -107,7 +107,7 @@ async def opened(folder: Path, answer: link.Answer = echo) -> tuple[link.RpcList
 async def test_a_frame_that_says_it_is_too_long_ends_the_connection_and_no_other(
     folder: Path, header: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    listening, (reader, writer) = await opened(folder)
+    listening, (reader, writer) = await open_pair(folder)
     other = await open_link(listening.address)
     writer.write(header)
     assert await reader.read() == b""
@@ -132,7 +132,7 @@ async def test_a_frame_that_says_it_is_too_long_ends_the_connection_and_no_other
 async def test_what_is_no_request_is_answered_with_an_error_and_the_next_is_served(
     folder: Path, payload: bytes
 ) -> None:
-    listening, (reader, writer) = await opened(folder)
+    listening, (reader, writer) = await open_pair(folder)
     writer.write(len(payload).to_bytes(4, "big") + payload + frame(health()))
     refused = await response(reader)
     assert refused.tool_call.error_code == "invalid_request"
@@ -144,7 +144,7 @@ async def test_what_is_no_request_is_answered_with_an_error_and_the_next_is_serv
 
 @on_a_loop
 async def test_an_empty_frame_is_a_request_for_nothing(folder: Path) -> None:
-    listening, (reader, writer) = await opened(folder)
+    listening, (reader, writer) = await open_pair(folder)
     writer.write(b"\0\0\0\0")
     assert (await response(reader)).request_id == ""
     writer.close()
@@ -153,7 +153,7 @@ async def test_an_empty_frame_is_a_request_for_nothing(folder: Path) -> None:
 
 @on_a_loop
 async def test_one_byte_at_a_time_is_served(folder: Path) -> None:
-    listening, (reader, writer) = await opened(folder)
+    listening, (reader, writer) = await open_pair(folder)
     for byte in frame(call(arguments=b"abc")):
         writer.write(bytes([byte]))
         await writer.drain()
@@ -168,7 +168,7 @@ async def test_a_frame_that_is_never_finished_ends_the_connection(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(unix_link, "FRAME_S", 0.05)
-    listening, (reader, writer) = await opened(folder)
+    listening, (reader, writer) = await open_pair(folder)
     writer.write(frame(health()) + b"\x00\x00")
     assert (await response(reader)).HasField("health")
     assert await reader.read() == b""
@@ -180,7 +180,7 @@ async def test_a_frame_that_is_never_finished_ends_the_connection(
 @on_a_loop
 async def test_the_same_id_twice_is_answered_once(folder: Path) -> None:
     holding = Holding()
-    listening, (reader, writer) = await opened(folder, holding)
+    listening, (reader, writer) = await open_pair(folder, holding)
     writer.write(frame(call()) * 2 + frame(health()))
     assert (await response(reader)).HasField("health")
     holding.go.set()
@@ -193,7 +193,7 @@ async def test_the_same_id_twice_is_answered_once(folder: Path) -> None:
 
 @on_a_loop
 async def test_a_cancel_is_not_answered_be_it_of_what_is_unknown_or_done(folder: Path) -> None:
-    listening, (reader, writer) = await opened(folder)
+    listening, (reader, writer) = await open_pair(folder)
     writer.write(frame(call()))
     assert (await response(reader)).request_id == "mine"
     for id in ("mine", "nobody's", ""):
@@ -250,10 +250,10 @@ async def test_who_does_not_read_its_responses_holds_up_only_itself(folder: Path
         began += 1
         return await echo(request, peer)
 
-    listening, (reader, writer) = await opened(folder, large)
+    listening, (reader, writer) = await open_pair(folder, large)
     big = frame(call(arguments=bytes(500_000)))
     other = await open_link(listening.address)
-    sending = asyncio.create_task(sent(writer, big, 100))
+    sending = asyncio.create_task(send_copies(writer, big, 100))
     while not sending.done():
         before = began
         assert (await other.request(call(), timeout_s=5)).tool_call.success
@@ -269,7 +269,7 @@ async def test_who_does_not_read_its_responses_holds_up_only_itself(folder: Path
     await listening.close()
 
 
-async def sent(writer: asyncio.StreamWriter, data: bytes, times: int) -> None:
+async def send_copies(writer: asyncio.StreamWriter, data: bytes, times: int) -> None:
     for number in range(times):
         writer.write(data.replace(b"mine", b"%04d" % number))
         await writer.drain()
@@ -346,7 +346,7 @@ async def test_a_response_that_is_none_fails_its_request_and_not_the_link(folder
 async def test_a_header_that_promises_much_takes_no_memory(folder: Path) -> None:
     import tracemalloc
 
-    listening, (_, writer) = await opened(folder)
+    listening, (_, writer) = await open_pair(folder)
     tracemalloc.start()
     try:
         writer.write(MAX_FRAME_BYTES.to_bytes(4, "big") + b"x" * 1000)

@@ -387,7 +387,7 @@ EMBEDDED = [pytest.param(name, text, id=name) for name, text in CASES.items() if
 EVERYWHERE = [*EMBEDDED, *(pytest.param(name, text, id=name) for name, text in WHOLE.items())]
 
 
-def taken(name: str) -> bool:
+def verdict_of(name: str) -> bool:
     """The verdict: the RFC's, or ours where it has none."""
     return OURS[name][0] if name.startswith("i_") else name.startswith("y_")
 
@@ -413,10 +413,10 @@ def test_the_table_is_what_it_says():
 @pytest.mark.parametrize(("name", "text"), EVERYWHERE)
 def test_as_a_whole_frame(name: str, text: bytes):
     found = code(decode(text))
-    if text.strip().startswith(b"{") and taken(name):
+    if text.strip().startswith(b"{") and verdict_of(name):
         assert found == REQUEST  # JSON, an object, and no message: none has the member jsonrpc
     else:
-        assert found == (REQUEST if taken(name) else PARSE)
+        assert found == (REQUEST if verdict_of(name) else PARSE)
 
 
 @pytest.mark.parametrize("text", BLANK.values(), ids=BLANK)
@@ -428,7 +428,7 @@ def test_a_blank_line_asks_for_no_answer(text: bytes):
 @pytest.mark.parametrize(("name", "text"), EMBEDDED)
 def test_as_params(name: str, text: bytes):
     found = decode(b'{"jsonrpc":"2.0","id":1,"method":"m","params":%b}' % text)
-    if not taken(name):
+    if not verdict_of(name):
         assert code(found) == PARSE
     elif text.strip().startswith(b"{"):
         assert isinstance(found, Message)
@@ -442,7 +442,7 @@ def test_as_a_value_inside_params(name: str, text: bytes):
     found = decode(
         b'{"jsonrpc":"2.0","id":"i","method":"m","params":{"before":1,"a":%b,"after":2}}' % text
     )
-    if not taken(name):
+    if not verdict_of(name):
         assert code(found) == PARSE
         return
     assert isinstance(found, Message)
@@ -453,7 +453,7 @@ def test_as_a_value_inside_params(name: str, text: bytes):
 @pytest.mark.parametrize(("name", "text"), EMBEDDED)
 def test_as_an_element_of_a_batch(name: str, text: bytes):
     found = decode_batch(b'[{"first":1},%b]' % text)
-    if not taken(name):
+    if not verdict_of(name):
         assert found is None
     else:
         assert found is not None
@@ -463,7 +463,7 @@ def test_as_an_element_of_a_batch(name: str, text: bytes):
 @pytest.mark.parametrize(("name", "text"), EMBEDDED)
 def test_as_an_id(name: str, text: bytes):
     found = decode(b'{"jsonrpc":"2.0","id":%b,"method":"m"}' % text)
-    if not taken(name):
+    if not verdict_of(name):
         assert code(found) == PARSE
         return
     value = None if name == "i_number_5000_digits" else json.loads(text)
@@ -483,7 +483,7 @@ def test_json_of_the_standard_library_decides_alike_but_for_a_list(name: str, te
         theirs = False
     else:
         theirs = True
-    assert (theirs != taken(name)) is (name in JSON_DIFFERS)
+    assert (theirs != verdict_of(name)) is (name in JSON_DIFFERS)
 
 
 # Ids on their way through a session: exact, or refused

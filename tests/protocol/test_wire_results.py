@@ -54,7 +54,7 @@ HINTS = Annotations(["user"], 1, "2025-01-12T15:00:58Z")
 META = {"example.com/k": 1}
 
 
-def lowered(
+def encode_for(
     result: Struct | Raw, revision: str, method: str = "tools/call", info: Implementation = SMALL
 ) -> Any:
     return wire.one_json(
@@ -63,7 +63,7 @@ def lowered(
 
 
 def content(block: ContentBlock, revision: str) -> Any:
-    [found] = lowered(CallToolResult([block]), revision)["content"]
+    [found] = encode_for(CallToolResult([block]), revision)["content"]
     return found
 
 
@@ -72,7 +72,7 @@ def content(block: ContentBlock, revision: str) -> Any:
 
 @pytest.mark.requirement("ME-7", "ME-13")
 def test_a_modern_result_says_that_it_is_complete_and_whose_it_is():
-    assert lowered(CallToolResult([TextContent("a")]), E) == {
+    assert encode_for(CallToolResult([TextContent("a")]), E) == {
         "resultType": "complete",
         "_meta": SERVER,
         "content": [{"type": "text", "text": "a"}],
@@ -80,7 +80,7 @@ def test_a_modern_result_says_that_it_is_complete_and_whose_it_is():
 
 
 def test_a_result_keeps_its_own_meta_beside_the_servers():
-    assert lowered(CallToolResult([], meta=META), E) == {
+    assert encode_for(CallToolResult([], meta=META), E) == {
         "resultType": "complete",
         "_meta": {**META, **SERVER},
         "content": [],
@@ -89,11 +89,11 @@ def test_a_result_keeps_its_own_meta_beside_the_servers():
 
 def test_a_server_info_of_its_own_is_not_replaced():
     other = {"io.modelcontextprotocol/serverInfo": {"name": "behind", "version": "2"}}
-    assert lowered(CallToolResult([], meta=other), E)["_meta"] == other
+    assert encode_for(CallToolResult([], meta=other), E)["_meta"] == other
 
 
 def test_a_modern_list_is_stale_at_once_and_private():
-    assert lowered(ListToolsResult([]), E, "tools/list") == {
+    assert encode_for(ListToolsResult([]), E, "tools/list") == {
         "resultType": "complete",
         "_meta": SERVER,
         "ttlMs": 0,
@@ -103,10 +103,10 @@ def test_a_modern_list_is_stale_at_once_and_private():
 
 
 def test_a_list_with_meta_and_cursor_keeps_them():
-    found = lowered(ListToolsResult([], "", META), E, "tools/list")
+    found = encode_for(ListToolsResult([], "", META), E, "tools/list")
     assert found["nextCursor"] == ""  # a valid cursor: server/utilities/pagination
     assert found["_meta"] == {**META, **SERVER}
-    assert lowered(ListToolsResult([], "", META), D, "tools/list") == {
+    assert encode_for(ListToolsResult([], "", META), D, "tools/list") == {
         "tools": [],
         "nextCursor": "",
         "_meta": META,
@@ -118,16 +118,16 @@ class Nothing(Struct):
 
 
 def test_a_result_without_members_gets_those_that_all_have():
-    assert lowered(Nothing(), E, "x") == {"resultType": "complete", "_meta": SERVER}
-    assert lowered(Nothing(), D, "x") == {}
+    assert encode_for(Nothing(), E, "x") == {"resultType": "complete", "_meta": SERVER}
+    assert encode_for(Nothing(), D, "x") == {}
 
 
 def test_an_older_result_says_nothing_of_the_kind():
     for version in wire.LEGACY:
-        assert lowered(CallToolResult([TextContent("a")]), version) == {
+        assert encode_for(CallToolResult([TextContent("a")]), version) == {
             "content": [{"type": "text", "text": "a"}]
         }
-        assert lowered(ListToolsResult([]), version, "tools/list") == {"tools": []}
+        assert encode_for(ListToolsResult([]), version, "tools/list") == {"tools": []}
 
 
 def test_a_tool_list_is_written_once_for_as_long_as_it_stays_the_same():
@@ -143,7 +143,7 @@ def test_a_tool_list_is_written_once_for_as_long_as_it_stays_the_same():
 @pytest.mark.requirement("ME-13")
 def test_a_result_that_comes_as_json_is_completed_for_the_modern():
     raw = Raw(b'{"contents":[{"uri":"a:b","text":""}],"_meta":{"example.com/k":1},"ttlMs":5}')
-    assert lowered(raw, E, "resources/read") == {
+    assert encode_for(raw, E, "resources/read") == {
         "resultType": "complete",
         "_meta": {**META, **SERVER},
         "ttlMs": 5,
@@ -155,7 +155,7 @@ def test_a_result_that_comes_as_json_is_completed_for_the_modern():
 @pytest.mark.requirement("MR-18")
 def test_caching_hints_stand_on_complete_results_only():
     asked = Raw(b'{"resultType":"input_required","requestState":"s"}')
-    assert lowered(asked, E, "resources/read") == {
+    assert encode_for(asked, E, "resources/read") == {
         "resultType": "input_required",
         "_meta": SERVER,
         "requestState": "s",
@@ -166,28 +166,30 @@ def test_a_tool_result_that_comes_as_json_is_lowered_like_any_other():
     raw = Raw(
         b'{"content":[{"type":"audio","data":"AA==","mimeType":"audio/wav"}],"structuredContent":5}'
     )
-    assert [each["type"] for each in lowered(raw, A)["content"]] == ["resource"]
-    assert lowered(raw, C)["structuredContent"] == {"result": 5}
-    assert lowered(raw, E)["structuredContent"] == 5
+    assert [each["type"] for each in encode_for(raw, A)["content"]] == ["resource"]
+    assert encode_for(raw, C)["structuredContent"] == {"result": 5}
+    assert encode_for(raw, E)["structuredContent"] == 5
 
 
 def test_a_list_that_comes_as_json_is_lowered_like_any_other():
     raw = Raw(b'{"tools":[{"name":"a","inputSchema":{"type":"object"},"title":"A"}]}')
-    assert lowered(raw, B, "tools/list") == {
+    assert encode_for(raw, B, "tools/list") == {
         "tools": [{"name": "a", "inputSchema": {"type": "object"}}]
     }
-    assert lowered(raw, E, "tools/list")["tools"][0]["title"] == "A"
+    assert encode_for(raw, E, "tools/list")["tools"][0]["title"] == "A"
 
 
 def test_another_result_that_comes_as_json_stays_as_it_is_for_the_older():
-    assert lowered(Raw(b'{"x":[]}'), D, "x") == {"x": []}
+    assert encode_for(Raw(b'{"x":[]}'), D, "x") == {"x": []}
 
 
 @pytest.mark.parametrize("version", wire.REVISIONS)
 @pytest.mark.parametrize("method", ANSWERS)
 def test_what_comes_as_json_is_written_as_the_typed_result_is(method: str, version: str):
     for result in ANSWERS[method]:
-        assert lowered(Raw(encode(result)), version, method) == lowered(result, version, method)
+        assert encode_for(Raw(encode(result)), version, method) == encode_for(
+            result, version, method
+        )
 
 
 def test_what_only_2026_07_28_says_is_taken_out_of_json_for_the_older():
@@ -196,8 +198,8 @@ def test_what_only_2026_07_28_says_is_taken_out_of_json_for_the_older():
         b'"icons":[]}]}'
     )
     for version in (A, B, C):
-        assert lowered(raw, version, "prompts/list") == {"prompts": [{"name": "a"}]}
-    assert lowered(raw, D, "prompts/list") == {"prompts": [{"name": "a", "icons": []}]}
+        assert encode_for(raw, version, "prompts/list") == {"prompts": [{"name": "a"}]}
+    assert encode_for(raw, D, "prompts/list") == {"prompts": [{"name": "a", "icons": []}]}
 
 
 # Resources, prompts, completion
@@ -205,7 +207,7 @@ def test_what_only_2026_07_28_says_is_taken_out_of_json_for_the_older():
 
 def test_the_caching_hints_of_a_result_stand_in_the_place_of_ours():
     def hints(**given: Any) -> Any:
-        found = lowered(ListPromptsResult([], **given), E, "prompts/list")
+        found = encode_for(ListPromptsResult([], **given), E, "prompts/list")
         return found["ttlMs"], found["cacheScope"]
 
     assert hints() == (0, "private")
@@ -213,7 +215,7 @@ def test_the_caching_hints_of_a_result_stand_in_the_place_of_ours():
     assert hints(cache_scope="public") == (0, "public")
     assert hints(ttl_ms=7, cache_scope="public") == (7, "public")
     for version in wire.LEGACY:
-        assert lowered(ListPromptsResult([], ttl_ms=7, cache_scope="public"), version, "x") == {
+        assert encode_for(ListPromptsResult([], ttl_ms=7, cache_scope="public"), version, "x") == {
             "prompts": []
         }
 
@@ -242,7 +244,7 @@ def test_a_resource_shows_what_the_revision_knows(item: Any, method: str, name: 
     always = {"uri", "size"} if method == "resources/list" else {"uriTemplate"}
     always |= {"name", "description", "mimeType", "annotations"}
     for version in wire.REVISIONS:
-        [found] = lowered(result, version, method)[name]
+        [found] = encode_for(result, version, method)[name]
         titled = {"title", "_meta"} if version not in (A, B) else set()
         drawn = {"icons"} if version in (D, E) else set()
         assert set(found) == always | titled | drawn
@@ -254,7 +256,7 @@ def test_a_prompt_shows_what_the_revision_knows():
     argument = PromptArgument("a", "An A", "about a", True)
     result = ListPromptsResult([Prompt("n", "T", "D", [argument], ICONS, META), Prompt("m")])
     for version in wire.REVISIONS:
-        found, bare = lowered(result, version, "prompts/list")["prompts"]
+        found, bare = encode_for(result, version, "prompts/list")["prompts"]
         titled = {"title", "_meta"} if version not in (A, B) else set()
         drawn = {"icons"} if version in (D, E) else set()
         assert set(found) == {"name", "description", "arguments"} | titled | drawn
@@ -268,9 +270,9 @@ def test_contents_lose_their_meta_before_2025_06_18():
     result = ReadResourceResult([ResourceContents("a:b", text="t", mime_type="m/t", meta=META)])
     plain = {"uri": "a:b", "text": "t", "mimeType": "m/t"}
     for version in (A, B):
-        assert lowered(result, version, "resources/read") == {"contents": [plain]}
+        assert encode_for(result, version, "resources/read") == {"contents": [plain]}
     for version in (C, D):
-        assert lowered(result, version, "resources/read") == {
+        assert encode_for(result, version, "resources/read") == {
             "contents": [{**plain, "_meta": META}]
         }
 
@@ -280,7 +282,7 @@ def test_messages_hold_what_the_revision_knows():
     result = GetPromptResult([PromptMessage("user", block) for block in blocks], "about it")
 
     def kinds(version: str) -> list[str]:
-        found = lowered(result, version, "prompts/get")
+        found = encode_for(result, version, "prompts/get")
         assert found["description"] == "about it"
         assert {each["role"] for each in found["messages"]} == {"user"}
         return [each["content"]["type"] for each in found["messages"]]
@@ -294,7 +296,7 @@ def test_messages_hold_what_the_revision_knows():
 def test_a_completion_is_the_same_for_all():
     result = CompleteResult(Completion(["a", "b"], 3, True))
     for version in wire.LEGACY:
-        assert lowered(result, version, "completion/complete") == {
+        assert encode_for(result, version, "completion/complete") == {
             "completion": {"values": ["a", "b"], "total": 3, "hasMore": True}
         }
 
@@ -333,7 +335,7 @@ def test_a_list_is_written_again_when_another_of_its_kind_came_between():
 )
 def test_what_no_client_could_read_is_refused(result: Struct, text: str, version: str):
     with pytest.raises(TypeError, match=re.escape(text)):
-        lowered(result, version, "x")
+        encode_for(result, version, "x")
 
 
 def test_a_resource_that_is_not_there_has_the_code_of_the_revision():
@@ -388,7 +390,7 @@ def test_audio_is_embedded_as_a_blob_for_2024_11_05():
 
 
 def test_two_sounds_get_different_uris():
-    found = lowered(CallToolResult([AudioContent(b"", "a/b"), AudioContent(b"", "a/b")]), A)
+    found = encode_for(CallToolResult([AudioContent(b"", "a/b"), AudioContent(b"", "a/b")]), A)
     assert [each["resource"]["uri"] for each in found["content"]] == ["audio:1", "audio:2"]
 
 
@@ -430,29 +432,29 @@ def test_an_embedded_resource_loses_its_meta_before_2025_06_18():
 def test_structured_content_that_is_no_object_travels_as_a_result_before_2026_07_28(value: object):
     plain = json.loads(bytes(value)) if isinstance(value, Raw) else value
     result = CallToolResult([], value)
-    assert "structuredContent" not in lowered(result, A)
-    assert "structuredContent" not in lowered(result, B)
-    assert lowered(result, C)["structuredContent"] == {"result": plain}
-    assert lowered(result, D)["structuredContent"] == {"result": plain}
-    assert lowered(result, E)["structuredContent"] == plain
+    assert "structuredContent" not in encode_for(result, A)
+    assert "structuredContent" not in encode_for(result, B)
+    assert encode_for(result, C)["structuredContent"] == {"result": plain}
+    assert encode_for(result, D)["structuredContent"] == {"result": plain}
+    assert encode_for(result, E)["structuredContent"] == plain
 
 
 @pytest.mark.parametrize("value", [{"a": 1}, Raw(b'{"a":1}'), Raw(b' \n{"a":1}')])
 def test_structured_content_that_is_an_object_travels_as_it_is(value: object):
     for version in (C, D, E):
-        assert lowered(CallToolResult([], value), version)["structuredContent"] == {"a": 1}
+        assert encode_for(CallToolResult([], value), version)["structuredContent"] == {"a": 1}
 
 
 @pytest.mark.requirement("TO-16")
 def test_no_structured_content_is_not_null():
     for version in wire.REVISIONS:
-        assert "structuredContent" not in lowered(
+        assert "structuredContent" not in encode_for(
             CallToolResult([TextContent("a", HINTS)], UNSET), version
         )
 
 
-def listed(tool: Tool, revision: str) -> Any:
-    [found] = lowered(ListToolsResult([tool]), revision, "tools/list")["tools"]
+def list_tool(tool: Tool, revision: str) -> Any:
+    [found] = encode_for(ListToolsResult([tool]), revision, "tools/list")["tools"]
     return found
 
 
@@ -462,11 +464,11 @@ def test_a_tool_shows_what_the_revision_knows():
         "a", {"type": "object"}, "T", "D", {"type": "object"}, ToolAnnotations("TT"), ICONS, META
     )
     members = {"name", "description", "inputSchema"}
-    assert set(listed(tool, A)) == members
-    assert set(listed(tool, B)) == members | {"annotations"}
-    assert set(listed(tool, C)) == members | {"annotations", "title", "outputSchema", "_meta"}
+    assert set(list_tool(tool, A)) == members
+    assert set(list_tool(tool, B)) == members | {"annotations"}
+    assert set(list_tool(tool, C)) == members | {"annotations", "title", "outputSchema", "_meta"}
     for version in (D, E):
-        assert set(listed(tool, version)) == members | {
+        assert set(list_tool(tool, version)) == members | {
             "annotations",
             "title",
             "outputSchema",
@@ -483,9 +485,9 @@ def test_boolean_property_schemas_are_spelled_out_before_2026_07_28():
     }
     spelled = {**schema, "properties": {"yes": {}, "no": {"not": {}}, "s": {"type": "string"}}}
     for version in (C, D):
-        found = listed(Tool("a", schema, output_schema=schema), version)
+        found = list_tool(Tool("a", schema, output_schema=schema), version)
         assert found["inputSchema"] == found["outputSchema"] == spelled
-    found = listed(Tool("a", schema, output_schema=schema), E)
+    found = list_tool(Tool("a", schema, output_schema=schema), E)
     assert found["inputSchema"] == found["outputSchema"] == schema
 
 
@@ -498,7 +500,7 @@ def test_an_input_schema_without_booleans_keeps_all_its_keywords():
         "properties": {"a": {}},
     }
     for version in wire.REVISIONS:
-        assert listed(Tool("a", schema), version)["inputSchema"] == schema
+        assert list_tool(Tool("a", schema), version)["inputSchema"] == schema
 
 
 @pytest.mark.requirement("TO-15")
@@ -555,7 +557,7 @@ def test_an_input_schema_without_booleans_keeps_all_its_keywords():
 def test_an_output_schema_describes_what_travels(schema: dict[str, Any], expected: dict[str, Any]):
     for version in (C, D):
         assert (
-            listed(Tool("a", {"type": "object"}, output_schema=schema), version)["outputSchema"]
+            list_tool(Tool("a", {"type": "object"}, output_schema=schema), version)["outputSchema"]
             == expected
         )
 
@@ -615,7 +617,9 @@ def test_an_output_schema_with_names_of_its_own_describes_what_travels(
     assert jsonschema.Draft202012Validator(schema).is_valid(good)
     assert not jsonschema.Draft202012Validator(schema).is_valid(bad)
     for version in (C, D):
-        found = listed(Tool("a", {"type": "object"}, output_schema=schema), version)["outputSchema"]
+        found = list_tool(Tool("a", {"type": "object"}, output_schema=schema), version)[
+            "outputSchema"
+        ]
         assert found["type"] == "object"
         validator = jsonschema.Draft202012Validator(found)
         travels = good if isinstance(good, dict) else {"result": good}
@@ -628,10 +632,10 @@ def test_an_output_schema_with_names_of_its_own_describes_what_travels(
     "name", [name for name, (schema, value) in STRUCTURED.items() if schema and value is not UNSET]
 )
 def test_what_is_sent_is_what_was_promised_in_the_same_revision(name: str, version: str):
-    schema = listed(TOOLS[name], version)["outputSchema"]
+    schema = list_tool(TOOLS[name], version)["outputSchema"]
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(
-        lowered(RESULTS[name], version)["structuredContent"],
+        encode_for(RESULTS[name], version)["structuredContent"],
         schema,
         jsonschema.Draft202012Validator,
     )
@@ -640,7 +644,7 @@ def test_what_is_sent_is_what_was_promised_in_the_same_revision(name: str, versi
 def test_the_canonical_catalogue_is_not_changed_by_writing_it():
     before = repr(LIST)
     for version in wire.REVISIONS:
-        lowered(LIST, version, "tools/list")
+        encode_for(LIST, version, "tools/list")
     assert repr(LIST) == before
 
 

@@ -82,7 +82,7 @@ class Shop:
             await self.changed.wait()
 
 
-async def opened(connection: Connection) -> RawClient:
+async def open_client(connection: Connection) -> RawClient:
     caller = connect(connection)
     await caller.request("initialize", {"protocolVersion": "2025-11-25"})
     return caller
@@ -127,7 +127,7 @@ async def test_many_clients_at_several_listeners_share_one_backend(
                 partial(connect_tcp, "127.0.0.1", port(accepting, 1)),
                 partial(connect_tcp, "::1", port(accepting, 2)),
             ]
-            callers = [await opened(await make()) for make in makers * 10]
+            callers = [await open_client(await make()) for make in makers * 10]
             assert accepting.clients == len(host.connections) == 30
             waits = [asyncio.create_task(call(caller, "wait")) for caller in callers]
             await shop.until(lambda: shop.waiting == 30)
@@ -150,7 +150,7 @@ async def test_every_client_has_a_session_of_its_own(path: Path) -> None:
     async with Host(Shop().server) as host:
         with serve_connections(host, listen_unix(path)):
             first, second = (
-                await opened(await connect_unix(path)),
+                await open_client(await connect_unix(path)),
                 connect(await connect_unix(path)),
             )
             with pytest.raises(Exception, match="neither initialize was seen"):
@@ -193,7 +193,7 @@ async def test_a_silent_client_costs_its_descriptor_alone(path: Path) -> None:
             await until(lambda: accepting.clients == 50)
             assert open_descriptors() == base + 100
             assert host.connections == set()
-            caller = await opened(silent.pop())
+            caller = await open_client(silent.pop())
             assert len(host.connections) == 1
             assert accepting.clients == 50
             for connection in silent:
@@ -209,23 +209,25 @@ async def test_one_more_than_may_be_is_sent_away_until_another_leaves(
 ) -> None:
     async with Host(Shop().server, Limits(max_connections=2)) as host:
         with serve_connections(host, listen_unix(path)) as accepting:
-            first = await opened(await connect_unix(path))
+            first = await open_client(await connect_unix(path))
             silent = await connect_unix(path)
             await until(lambda: accepting.clients == 2)
             with pytest.raises(Disconnected):
-                await opened(await connect_unix(path))
+                await open_client(await connect_unix(path))
             assert [
                 record.getMessage() for record in caplog.records if record.levelname == "WARNING"
             ] == [f"unix:{path}: a client was refused: 2 are connected, which is the maximum"]
             assert await call(first, "echo", text="still here") == "still here"
             await silent.close(0)
             await until(lambda: accepting.clients == 1)
-            second = await opened(await connect_unix(path))
+            second = await open_client(await connect_unix(path))
             await first.aclose()
             await second.aclose()
 
 
-def stranger(accepting: Acceptor, number: int = 0, source: str = "127.0.0.1") -> socket.socket:
+def connect_silently(
+    accepting: Acceptor, number: int = 0, source: str = "127.0.0.1"
+) -> socket.socket:
     """A client at a TCP port that has sent nothing.
 
     It is connected, and accepted a moment later.
@@ -249,11 +251,11 @@ async def test_silent_strangers_at_a_tcp_port_do_not_lock_the_owner_of_a_unix_so
 ) -> None:
     async with Host(Shop().server, Limits(max_connections=4)) as host:
         with serve_connections(host, listen_tcp("127.0.0.1", 0), listen_unix(path)) as accepting:
-            silent = [stranger(accepting) for _ in range(10)]
+            silent = [connect_silently(accepting) for _ in range(10)]
             await until(lambda: sum(map(is_gone, silent)) == 7)
-            owners = [await opened(await connect_unix(path)) for _ in range(4)]
+            owners = [await open_client(await connect_unix(path)) for _ in range(4)]
             # Nor a client that speaks, at the same port.
-            speaking = await opened(await connect_tcp("127.0.0.1", port(accepting)))
+            speaking = await open_client(await connect_tcp("127.0.0.1", port(accepting)))
             for caller in (*owners, speaking):
                 assert await call(caller, "echo", text="x") == "x"
                 await caller.aclose()
@@ -269,15 +271,15 @@ async def test_while_more_than_half_of_the_places_are_taken_the_oldest_silent_st
         with serve_connections(host, listen_tcp("127.0.0.1", 0), max_connections=8) as accepting:
             silent: list[socket.socket] = []
             for number in range(5):
-                silent.append(stranger(accepting))
+                silent.append(connect_silently(accepting))
                 await until(lambda number=number: accepting.clients == number + 1)
             # Half of them were taken when the fifth came, so nobody had to go.
             assert not any(map(is_gone, silent))
             assert caplog.text == ""
 
-            speaking = [await opened(await connect_tcp("127.0.0.1", port(accepting)))]
+            speaking = [await open_client(await connect_tcp("127.0.0.1", port(accepting)))]
             assert [is_gone(client) for client in silent] == [True, False, False, False, False]
-            speaking.append(await opened(await connect_tcp("127.0.0.1", port(accepting))))
+            speaking.append(await open_client(await connect_tcp("127.0.0.1", port(accepting))))
             assert [is_gone(client) for client in silent] == [True, True, False, False, False]
             assert accepting.clients == 5
             assert caplog.text.count("was disconnected: it has sent nothing") == 1
@@ -292,9 +294,9 @@ async def test_clients_that_have_spoken_stay_however_silent_they_are_now(path: P
     async with Host(Shop().server) as host:
         with serve_connections(host, listen_tcp("127.0.0.1", 0), max_connections=4) as accepting:
             hosts = [
-                await opened(await connect_tcp("127.0.0.1", port(accepting))) for _ in range(3)
+                await open_client(await connect_tcp("127.0.0.1", port(accepting))) for _ in range(3)
             ]
-            silent = [stranger(accepting, source="127.0.0.2") for _ in range(3)]
+            silent = [connect_silently(accepting, source="127.0.0.2") for _ in range(3)]
             await until(lambda: sum(map(is_gone, silent)) == 2)
             for caller in hosts:
                 assert await call(caller, "echo", text="x") == "x"
@@ -307,7 +309,7 @@ async def test_clients_that_have_spoken_stay_however_silent_they_are_now(path: P
 async def test_a_client_whose_first_bytes_have_arrived_is_not_silent() -> None:
     async with Host(Shop().server) as host:
         with serve_connections(host, listen_tcp("127.0.0.1", 0), max_connections=64) as accepting:
-            clients = [stranger(accepting, source=f"127.0.0.{n}") for n in range(1, 61)]
+            clients = [connect_silently(accepting, source=f"127.0.0.{n}") for n in range(1, 61)]
             # All of them before the loop has accepted the first one.
             for client in clients:
                 client.sendall(b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n')
@@ -326,22 +328,22 @@ async def test_one_address_gets_three_quarters_of_the_places(
     async with Host(Shop().server) as host:
         with serve_connections(host, listen_tcp("127.0.0.1", 0), max_connections=4) as accepting:
             callers = [
-                await opened(await connect_tcp("127.0.0.1", port(accepting))) for _ in range(3)
+                await open_client(await connect_tcp("127.0.0.1", port(accepting))) for _ in range(3)
             ]
             with pytest.raises(Disconnected):
-                await opened(await connect_tcp("127.0.0.1", port(accepting)))
+                await open_client(await connect_tcp("127.0.0.1", port(accepting)))
             assert (
                 "a client was refused: 3 are connected from 127.0.0.1, which is the maximum for one"
                 in caplog.text
             )
-            other = stranger(accepting, source="127.0.0.2")
+            other = connect_silently(accepting, source="127.0.0.2")
             await until(lambda: accepting.clients == 4)
             assert not is_gone(other)
             other.close()
             # The place of a client that leaves is free for another of the same address.
             await callers.pop().aclose()
             await until(lambda: accepting.clients == 2)
-            callers.append(await opened(await connect_tcp("127.0.0.1", port(accepting))))
+            callers.append(await open_client(await connect_tcp("127.0.0.1", port(accepting))))
             for caller in callers:
                 await caller.aclose()
 
@@ -353,9 +355,9 @@ async def test_silent_processes_of_our_own_user_stay(path: Path) -> None:
             silent = [await connect_unix(path) for _ in range(4)]
             await until(lambda: accepting.clients == 4)
             with pytest.raises(Disconnected):
-                await opened(await connect_unix(path))
+                await open_client(await connect_unix(path))
             assert accepting.clients == 4
-            callers = [await opened(connection) for connection in silent]
+            callers = [await open_client(connection) for connection in silent]
             for caller in callers:
                 await caller.aclose()
 
@@ -364,9 +366,9 @@ async def test_silent_processes_of_our_own_user_stay(path: Path) -> None:
 async def test_the_number_of_clients_may_be_given_to_accept(path: Path) -> None:
     async with Host(Shop().server) as host:
         with serve_connections(host, listen_unix(path), max_connections=1) as accepting:
-            first = await opened(await connect_unix(path))
+            first = await open_client(await connect_unix(path))
             with pytest.raises(Disconnected):
-                await opened(await connect_unix(path))
+                await open_client(await connect_unix(path))
             assert accepting.clients == 1
             await first.aclose()
 
@@ -376,7 +378,7 @@ async def test_closing_lets_nobody_in_and_those_inside_stay(path: Path) -> None:
     shop = Shop()
     async with Host(shop.server) as host:
         with serve_connections(host, listen_unix(path)) as accepting:
-            caller = await opened(await connect_unix(path))
+            caller = await open_client(await connect_unix(path))
             silent = connect(await connect_unix(path))
             await until(lambda: accepting.clients == 2)
         accepting.close()  # a second time
@@ -402,8 +404,8 @@ async def test_the_calls_of_a_client_that_is_gone_are_cancelled_and_no_others(pa
     async with Host(shop.server, Limits(drain_s=1000.0)) as host:
         with serve_connections(host, listen_unix(path)) as accepting:
             gone, stays = (
-                await opened(await connect_unix(path)),
-                await opened(await connect_unix(path)),
+                await open_client(await connect_unix(path)),
+                await open_client(await connect_unix(path)),
             )
             calls = [asyncio.create_task(call(caller, "wait")) for caller in (gone, gone, stays)]
             await shop.until(lambda: shop.waiting == 3)
@@ -422,7 +424,7 @@ async def test_the_calls_of_a_tcp_client_that_is_gone_get_the_drain_time(path: P
     shop = Shop()
     async with Host(shop.server, Limits(drain_s=0.1)) as host:
         with serve_connections(host, listen_tcp("127.0.0.1", 0)) as accepting:
-            gone = await opened(await connect_tcp("127.0.0.1", port(accepting)))
+            gone = await open_client(await connect_tcp("127.0.0.1", port(accepting)))
             waiting = asyncio.create_task(call(gone, "wait"))
             await shop.until(lambda: shop.waiting == 1)
             await gone.aclose()
@@ -441,7 +443,7 @@ async def test_a_client_that_is_gone_leaves_nothing_for_the_garbage_collector(pa
         with serve_connections(host, listen_unix(path)) as accepting:
             gc.disable()
             try:
-                caller = await opened(await connect_unix(path))
+                caller = await open_client(await connect_unix(path))
                 await call(caller, "echo", text="x")
                 waiting = asyncio.create_task(call(caller, "wait"))
                 await shop.until(lambda: shop.waiting == 1)
@@ -476,7 +478,7 @@ async def test_a_stranger_is_sent_away(
     async with Host(Shop().server) as host:
         with serve_connections(host, listen_unix(path)) as accepting:
             with pytest.raises(Disconnected):
-                await opened(await connect_unix(path))
+                await open_client(await connect_unix(path))
             assert accepting.clients == 0
     assert f"unix:{path}: a client was refused: pid {os.getpid()} runs as uid" in caplog.text
 
@@ -489,7 +491,7 @@ async def test_a_client_gone_before_it_is_looked_at_harms_nobody(path: Path) -> 
                 socket.create_connection(("127.0.0.1", port(accepting, 1))).close()
                 with socket.socket(socket.AF_UNIX) as client:
                     client.connect(str(path))
-            caller = await opened(await connect_unix(path))
+            caller = await open_client(await connect_unix(path))
             await until(lambda: accepting.clients == 1)
             assert await call(caller, "echo", text="x") == "x"
             await caller.aclose()
@@ -514,7 +516,7 @@ async def test_without_descriptors_accepting_pauses_and_goes_on_when_there_are_s
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     async with Host(Shop().server) as host:
         with serve_connections(host, listen_unix(path)) as accepting:
-            first = await opened(await connect_unix(path))
+            first = await open_client(await connect_unix(path))
             waiting = connect(await connect_unix(path))  # this end is open already
             await until(lambda: accepting.clients == 2)
             third = await connect_unix(path)
@@ -532,7 +534,7 @@ async def test_without_descriptors_accepting_pauses_and_goes_on_when_there_are_s
                 await until(lambda: accepting.clients == 2)
             finally:
                 resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-            caller = await opened(third)
+            caller = await open_client(third)
             await caller.aclose()
             await first.aclose()
     assert caplog.text.count("no client can be accepted") == 1
@@ -554,7 +556,7 @@ async def test_after_a_refusal_of_the_system_accepting_is_tried_again_by_itself(
     monkeypatch.setattr(Listener, "accept", fail)
     async with Host(Shop().server) as host:
         with serve_connections(host, listen_unix(path)):
-            caller = await opened(await connect_unix(path))
+            caller = await open_client(await connect_unix(path))
             await caller.aclose()
     assert caplog.text.count("Cannot allocate memory") == 1
 
@@ -588,7 +590,7 @@ async def test_each_connection_can_be_wrapped_and_has_a_name(path: Path) -> None
     async with Host(Shop().server) as host:
         with serve_connections(host, listen_unix(path), wrap=wrap):
             for _ in range(2):
-                caller = await opened(await connect_unix(path))
+                caller = await open_client(await connect_unix(path))
                 await caller.aclose()
     assert names == ["client 1", "client 2"]
     assert facts == [os.getpid()] * 2
@@ -598,7 +600,7 @@ async def test_each_connection_can_be_wrapped_and_has_a_name(path: Path) -> None
 async def test_a_forked_child_holds_nothing_of_it(path: Path) -> None:
     async with Host(Shop().server) as host:
         with serve_connections(host, listen_unix(path)) as accepting:
-            caller = await opened(await connect_unix(path))
+            caller = await open_client(await connect_unix(path))
             silent = await connect_unix(path)
             await until(lambda: accepting.clients == 2)
             ours = [

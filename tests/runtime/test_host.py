@@ -53,7 +53,7 @@ class Backend:
         self.closed += 1
 
 
-async def opened(host: Host, notified: Any = None) -> RawClient:
+async def open_client(host: Host, notified: Any = None) -> RawClient:
     ours, theirs = memory_pair()
     host.attach(theirs)
     caller = connect(ours, notified)
@@ -149,7 +149,7 @@ async def test_meta_that_is_not_the_protocol_s_reaches_the_backend_as_it_came() 
         "progressToken": "t",
     }
     async with Host(Backend(handle)) as host:
-        caller = await opened(host)
+        caller = await open_client(host)
         for meta in (trace, foreign, {}):
             for era in (modern, {}):
                 await caller.request("tools/call", {**CALL, "_meta": {**era, **meta}})
@@ -175,7 +175,7 @@ async def test_what_a_backend_raises_is_an_internal_error_without_its_text(
         raise error
 
     async with Host(Backend(handle)) as host:
-        caller = await opened(host)
+        caller = await open_client(host)
         with pytest.raises(RpcError) as refused:
             await caller.request("tools/call", CALL)
         assert refused.value.code == -32603
@@ -189,7 +189,7 @@ async def test_an_rpc_error_is_given_as_it_is() -> None:
         raise RpcError(-32050, "in my words", {"why": [1, 2]})
 
     async with Host(Backend(handle)) as host:
-        caller = await opened(host)
+        caller = await open_client(host)
         with pytest.raises(RpcError) as refused:
             await caller.request("tools/call", CALL)
         assert (refused.value.code, refused.value.message, refused.value.data) == (
@@ -208,7 +208,7 @@ async def test_what_a_handle_that_is_no_coroutine_function_raises_is_answered() 
             raise RpcError(-32001, "not today")
 
     async with Host(Guard(Backend())) as host:
-        caller = await opened(host)
+        caller = await open_client(host)
         with pytest.raises(RpcError, match="not today"):
             await caller.request("tools/call", CALL)
         await caller.aclose()
@@ -231,7 +231,7 @@ async def test_a_request_that_is_lost_for_want_of_memory_ends_the_connection(
         raise MemoryError
 
     async with Host(Backend(handle)) as host:
-        caller = await opened(host)
+        caller = await open_client(host)
         before = asyncio.create_task(caller.request("tools/call", CALL))
         await asyncio.sleep(0)
         while not next(iter(host.connections)).session.peer.running:
@@ -254,7 +254,7 @@ async def test_error_data_that_is_no_json_is_left_out(data: Any) -> None:
         raise RpcError(-32050, "in my words", data)
 
     async with Host(Backend(handle)) as host:
-        caller = await opened(host)
+        caller = await open_client(host)
         with pytest.raises(RpcError) as refused:
             await caller.request("tools/call", CALL)
         assert (refused.value.code, refused.value.data) == (-32050, None)
@@ -281,7 +281,7 @@ async def test_a_result_that_is_none_is_refused_on_its_id(
         return result
 
     async with Host(Backend(handle)) as host:
-        caller = await opened(host)
+        caller = await open_client(host)
         assert await refuses(caller, {**CALL, **(meta and {"_meta": MODERN})})
         assert await caller.request("ping") == {}
 
@@ -293,7 +293,7 @@ async def test_a_result_that_is_no_object_is_refused_on_its_id_in_both_eras(resu
         return result
 
     async with Host(Backend(handle)) as host:
-        caller = await opened(host)
+        caller = await open_client(host)
         assert await refuses(caller, {**CALL, "_meta": MODERN})
         assert await refuses(caller, CALL)
 
@@ -314,7 +314,7 @@ async def test_a_slow_start_holds_calls_back_but_not_the_handshake() -> None:
             await super().start(outlet)
 
     async with Host(Slow()) as host:
-        caller = await opened(host)
+        caller = await open_client(host)
         call = asyncio.create_task(caller.request("tools/call", CALL))
         assert await caller.request("ping") == {}
         assert not call.done()
@@ -332,7 +332,7 @@ async def test_a_start_that_fails_answers_the_calls_that_wait() -> None:
             raise OSError("locked")
 
     async with Host(Failing()) as host:
-        caller = await opened(host)
+        caller = await open_client(host)
         call = asyncio.create_task(caller.request("tools/call", CALL))
         await caller.request("ping")
         gate.set()
@@ -352,7 +352,7 @@ async def test_a_start_that_ends_in_a_cancel_answers_the_calls_that_wait_and_tho
             raise asyncio.CancelledError
 
     async with Host(Cancelled()) as host:
-        caller = await opened(host)
+        caller = await open_client(host)
         call = asyncio.create_task(caller.request("tools/call", CALL))
         await caller.request("ping")
         gate.set()
@@ -374,7 +374,7 @@ async def test_leaving_the_host_during_a_slow_start_cancels_it() -> None:
 
     backend = Slow()
     async with Host(backend, Limits(drain_s=0.01)) as host:
-        await opened(host)
+        await open_client(host)
     assert cancelled == [True]
     assert backend.closed == 1
 
@@ -388,7 +388,7 @@ async def test_leaving_the_host_lets_calls_finish() -> None:
         return Raw(b'{"content":[]}')
 
     async with Host(Backend(handle)) as host:
-        caller = await opened(host)
+        caller = await open_client(host)
         call = asyncio.create_task(caller.request("tools/call", CALL))
         await caller.request("ping")
         asyncio.get_running_loop().call_soon(gate.set)
@@ -406,7 +406,7 @@ async def test_leaving_the_host_cuts_off_calls_after_the_drain_time() -> None:
             ended.append(context.cancelled)
 
     async with Host(Backend(handle), Limits(drain_s=0.05)) as host:
-        caller = await opened(host)
+        caller = await open_client(host)
         call = asyncio.create_task(caller.request("tools/call", CALL))
         await caller.request("ping")
     assert ended == [True]
@@ -431,7 +431,7 @@ async def test_calls_are_cancelled_once_also_if_the_first_cannot_be_told_of_the_
             ended.append(context.cancelled)
 
     async with Host(Backend(handle), Limits(drain_s=0.05)) as host:
-        caller = await opened(host)
+        caller = await open_client(host)
         calls = [asyncio.create_task(caller.request("tools/call", CALL)) for _ in range(3)]
         await caller.request("ping")
         peer = next(iter(host.connections)).session.peer
@@ -464,7 +464,7 @@ async def test_a_handler_that_swallows_its_cancel_does_not_hold_the_end() -> Non
 
     before = asyncio.get_running_loop().time()
     async with Host(Backend(handle), Limits(drain_s=0.05)) as host:
-        caller = await opened(host)
+        caller = await open_client(host)
         call = asyncio.create_task(caller.request("tools/call", CALL))
         await caller.request("ping")
     assert asyncio.get_running_loop().time() - before < 2
@@ -486,7 +486,7 @@ async def test_a_cancelled_call_frees_its_place() -> None:
         await asyncio.Event().wait()
 
     async with Host(Backend(handle), Limits(max_in_flight=1, drain_s=0.01)) as host:
-        caller = await opened(host)
+        caller = await open_client(host)
         first = asyncio.create_task(caller.request("tools/call", {"name": "first"}))
         second = asyncio.create_task(caller.request("tools/call", {"name": "second"}))
         await caller.request("ping")
@@ -508,7 +508,7 @@ async def test_calls_beyond_the_queue_are_told_that_the_server_is_busy() -> None
         return Raw(b'{"content":[]}')
 
     async with Host(Backend(handle), Limits(max_in_flight=2, max_waiting=3)) as host:
-        caller = await opened(host)
+        caller = await open_client(host)
         calls = [asyncio.create_task(caller.request("tools/call", CALL)) for _ in range(10)]
         await asyncio.sleep(0)
         await caller.request("ping")
@@ -530,7 +530,7 @@ async def test_a_call_that_waited_for_anothers_end_does_not_see_its_variables() 
         return Raw(b'{"content":[]}')
 
     async with Host(Backend(handle), Limits(max_in_flight=1)) as host:
-        caller = await opened(host)
+        caller = await open_client(host)
         await asyncio.gather(*(caller.request("tools/call", {"name": str(n)}) for n in range(10)))
         assert seen == ["nobody"] * 10
 
@@ -545,7 +545,7 @@ async def test_calls_wait_in_order() -> None:
         return Raw(b'{"content":[]}')
 
     async with Host(Backend(handle), Limits(max_in_flight=3)) as host:
-        caller = await opened(host)
+        caller = await open_client(host)
         await asyncio.gather(*(caller.request("tools/call", {"name": str(n)}) for n in range(100)))
         assert order == list(range(100))
 
@@ -606,7 +606,7 @@ async def test_a_guard_around_a_backend_sees_every_call() -> None:
 
     inner = Backend()
     async with Host(Guard(inner)) as host:
-        caller = await opened(host)
+        caller = await open_client(host)
         await caller.request("tools/call", CALL)
     assert seen == ["tools/call"]
     assert (inner.started, inner.closed) == (1, 1)
@@ -618,7 +618,8 @@ async def test_changes_are_announced_to_every_connection_from_any_thread() -> No
     heard: list[tuple[int, str]] = []
     async with Host(backend) as host:
         callers = [
-            await opened(host, lambda method, _, n=n: heard.append((n, method))) for n in range(3)
+            await open_client(host, lambda method, _, n=n: heard.append((n, method)))
+            for n in range(3)
         ]
         await asyncio.gather(*(caller.request("ping") for caller in callers))
         await asyncio.to_thread(backend.outlet.report_change, "tools")
@@ -654,7 +655,7 @@ class Watching(Backend):
         await self.gate.wait()
 
 
-async def settled(backend: Watching, count: int) -> list[frozenset[str]]:
+async def wait_for_watches(backend: Watching, count: int) -> list[frozenset[str]]:
     """What the backend was told, once it was told so often."""
     while len(backend.told) < count:
         backend.entered.clear()
@@ -667,10 +668,10 @@ async def test_a_backend_watches_what_any_client_subscribed_to_one_set_after_the
     backend = Watching()
     heard: list[tuple[str, Any]] = []
     async with Host(backend) as host:
-        first = await opened(host, lambda method, params: heard.append((method, params)))
-        second = await opened(host)
+        first = await open_client(host, lambda method, params: heard.append((method, params)))
+        second = await open_client(host)
         await first.request("resources/subscribe", {"uri": "a:1"})
-        assert await settled(backend, 1) == [{"a:1"}]
+        assert await wait_for_watches(backend, 1) == [{"a:1"}]
         await first.request(
             "resources/subscribe", {"uri": "a:2"}
         )  # while the first watch() is under way
@@ -678,7 +679,7 @@ async def test_a_backend_watches_what_any_client_subscribed_to_one_set_after_the
         await second.request("resources/subscribe", {"uri": "a:3"})
         assert len(backend.told) == 1
         backend.gate.set()
-        assert (await settled(backend, 2))[1] == {"a:1", "a:2", "a:3"}
+        assert (await wait_for_watches(backend, 2))[1] == {"a:1", "a:2", "a:3"}
         backend.outlet.report_update("a:2")
         await asyncio.to_thread(backend.outlet.report_update, "a:1")
         backend.outlet.report_update("a:3")
@@ -686,9 +687,9 @@ async def test_a_backend_watches_what_any_client_subscribed_to_one_set_after_the
         await first.request("ping")
         assert [params["uri"] for _, params in heard] == ["a:2", "a:1"]
         await second.aclose()
-        assert (await settled(backend, 3))[2] == {"a:1", "a:2"}
+        assert (await wait_for_watches(backend, 3))[2] == {"a:1", "a:2"}
         await first.request("resources/unsubscribe", {"uri": "a:1"})
-        assert (await settled(backend, 4))[3] == {"a:2"}
+        assert (await wait_for_watches(backend, 4))[3] == {"a:2"}
 
 
 @on_a_loop
@@ -698,11 +699,11 @@ async def test_a_backend_that_cannot_watch_is_told_of_the_next_set_all_the_same(
     backend = Watching(fails=True)
     backend.gate.set()
     async with Host(BackendWrapper(backend)) as host:
-        caller = await opened(host)
+        caller = await open_client(host)
         assert (await caller.request("resources/subscribe", {"uri": "a:1"})) == {}
-        await settled(backend, 1)
+        await wait_for_watches(backend, 1)
         assert (await caller.request("resources/subscribe", {"uri": "a:2"})) == {}
-        assert await settled(backend, 2) == [{"a:1"}, {"a:1", "a:2"}]
+        assert await wait_for_watches(backend, 2) == [{"a:1"}, {"a:1", "a:2"}]
     assert "the backend could not watch 1 resources" in caplog.text
 
 
@@ -720,20 +721,20 @@ async def test_a_backend_is_told_what_to_watch_only_when_it_has_started() -> Non
     backend = Slow()
     backend.gate.set()
     async with Host(backend) as host:
-        caller = await opened(host)
+        caller = await open_client(host)
         await began.wait()
         await caller.request("resources/subscribe", {"uri": "a:1"})
         gate.set()
-        assert await settled(backend, 1) == [{"a:1"}]
+        assert await wait_for_watches(backend, 1) == [{"a:1"}]
 
 
 @on_a_loop
 async def test_leaving_the_host_does_not_wait_for_a_watch_that_hangs() -> None:
     backend = Watching()
     async with Host(backend) as host:
-        caller = await opened(host)
+        caller = await open_client(host)
         await caller.request("resources/subscribe", {"uri": "a:1"})
-        await settled(backend, 1)
+        await wait_for_watches(backend, 1)
     assert backend.closed == 1
 
 
@@ -754,7 +755,7 @@ async def test_a_handler_sees_the_meta_that_is_not_the_protocols() -> None:
         "example.com/k": {"a": [1]},
     }
     async with Host(Backend(handle)) as host:
-        caller = await opened(host)
+        caller = await open_client(host)
         await caller.request("tools/call", {**CALL, "_meta": {**trace, "progressToken": 1}})
         await caller.request("tools/call", CALL)
     assert seen == [trace, {}]
@@ -777,7 +778,7 @@ async def test_a_call_that_does_nothing_but_tell_lets_others_in_and_can_be_cance
         return Raw(b'{"content":["it could not be cancelled"]}')
 
     async with Host(Backend(handle)) as host:
-        caller = await opened(host)
+        caller = await open_client(host)
         asked = asyncio.ensure_future(
             caller.request("tools/call", {**CALL, "_meta": {"progressToken": 1}})
         )
@@ -800,7 +801,9 @@ async def test_progress_refuses_what_is_no_number() -> None:
         return Raw(b'{"content":[]}')
 
     async with Host(Backend(handle)) as host:
-        await (await opened(host)).request("tools/call", {**CALL, "_meta": {"progressToken": 1}})
+        await (await open_client(host)).request(
+            "tools/call", {**CALL, "_meta": {"progressToken": 1}}
+        )
     assert len(raised) == 4
     assert "finite" in raised[0]
 
@@ -818,7 +821,7 @@ async def test_log_refuses_a_level_that_is_none_and_data_that_is_no_json() -> No
         return Raw(b'{"content":[]}')
 
     async with Host(Backend(handle)) as host:
-        await (await opened(host)).request("tools/call", CALL)
+        await (await open_client(host)).request("tools/call", CALL)
     assert [type(error) for error in raised] == [ValueError, TypeError]
 
 
@@ -836,7 +839,7 @@ async def test_progress_and_log_from_a_thread_come_in_order_before_the_answer() 
         return Raw(b'{"content":[]}')
 
     async with Host(Backend(handle)) as host:
-        caller = await opened(
+        caller = await open_client(
             host, lambda method, params: heard.append(params.get("progress", params.get("data")))
         )
         await caller.request("tools/call", {**CALL, "_meta": {"progressToken": 1}})
@@ -852,7 +855,9 @@ async def test_a_context_that_is_used_from_a_thread_after_the_end_is_harmless() 
         return Raw(b'{"content":[]}')
 
     async with Host(Backend(handle)) as host:
-        await (await opened(host)).request("tools/call", {**CALL, "_meta": {"progressToken": 1}})
+        await (await open_client(host)).request(
+            "tools/call", {**CALL, "_meta": {"progressToken": 1}}
+        )
     kept[0].progress(5)
     kept[0].log("error", "late")
     thread = threading.Thread(target=lambda: (kept[0].progress(6), kept[0].log("error", "late")))
@@ -871,7 +876,7 @@ def test_a_context_that_is_used_after_its_loop_is_closed_is_harmless() -> None:
 
     async def main() -> None:
         async with Host(Backend(handle)) as host:
-            await (await opened(host)).request(
+            await (await open_client(host)).request(
                 "tools/call", {**CALL, "_meta": {"progressToken": 1}}
             )
 
@@ -899,7 +904,7 @@ async def test_the_log_names_a_fault_of_a_backend(caplog: pytest.LogCaptureFixtu
     logging.getLogger("concertino").propagate = True
     with caplog.at_level(logging.ERROR, "concertino"):
         async with Host(Backend(handle)) as host:
-            caller = await opened(host)
+            caller = await open_client(host)
             with pytest.raises(RpcError):
                 await caller.request("tools/call", CALL)
     assert "for the log alone" in caplog.text
@@ -915,6 +920,6 @@ async def test_a_server_can_be_served_twice_one_after_the_other() -> None:
 
     for _ in range(2):
         async with Host(server) as host:
-            caller = await opened(host)
+            caller = await open_client(host)
             result = await caller.request("tools/call", {"name": "in_thread", "arguments": {}})
             assert result["content"][0]["text"] == "served"

@@ -45,7 +45,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def opened(host: Host) -> Any:
+async def open_client(host: Host) -> Any:
     ours, theirs = memory_pair()
     host.attach(ours)
     return connect(theirs)
@@ -55,7 +55,7 @@ def test_the_opener_waits_for_the_start() -> None:
     async def main() -> None:
         backend = Gated()
         async with Host(backend, Limits(opening_s=20)) as host:
-            caller = await opened(host)
+            caller = await open_client(host)
             opener = asyncio.create_task(caller.request("initialize", HANDSHAKE))
             await turns()
             assert not opener.done()
@@ -69,7 +69,7 @@ def test_the_opener_waits_for_the_start() -> None:
 def test_the_opener_waits_no_longer_than_opening_s() -> None:
     async def main() -> None:
         async with Host(Gated(), Limits(opening_s=0.02, drain_s=0.01)) as host:
-            caller = await opened(host)
+            caller = await open_client(host)
             assert (await caller.request("initialize", HANDSHAKE))["serverInfo"]["name"] == "gated"
             assert await caller.request("ping") == {}
 
@@ -80,7 +80,7 @@ def test_a_client_that_comes_after_opening_s_does_not_wait() -> None:
     async def main() -> None:
         async with Host(Gated(), Limits(opening_s=0.001, drain_s=0.01)) as host:
             await asyncio.sleep(0.01)
-            caller = await opened(host)
+            caller = await open_client(host)
             opener = asyncio.create_task(caller.request("ping"))
             await turns()
             assert opener.done()
@@ -93,7 +93,7 @@ def test_a_failing_start_answers_the_opener(method: str) -> None:
     async def main() -> None:
         backend = Gated(OSError("no disk"))
         async with Host(backend, Limits(opening_s=20)) as host:
-            caller = await opened(host)
+            caller = await open_client(host)
             opener = asyncio.create_task(caller.request(method, HANDSHAKE))
             await turns()
             backend.gate.set()
@@ -133,9 +133,9 @@ def test_a_backend_that_will_not_fail_can_open_early() -> None:
     async def main() -> None:
         backend = Early()
         async with Host(backend, Limits(opening_s=20, drain_s=0.01)) as host:
-            caller = await opened(host)
+            caller = await open_client(host)
             assert await caller.request("ping") == {}
-            assert await (await opened(host)).request("ping") == {}
+            assert await (await open_client(host)).request("ping") == {}
             assert not backend.gate.is_set()
 
     asyncio.run(asyncio.wait_for(main(), 10))
@@ -144,7 +144,7 @@ def test_a_backend_that_will_not_fail_can_open_early() -> None:
 def test_more_input_than_an_opener_needs_is_not_held() -> None:
     async def main() -> None:
         async with Host(Gated(), Limits(opening_s=20, drain_s=0.01)) as host:
-            caller = await opened(host)
+            caller = await open_client(host)
             pings = [asyncio.create_task(caller.request("ping")) for _ in range(opening.MAX_FRAMES)]
             await asyncio.wait_for(asyncio.gather(*pings), 5)
 
@@ -154,7 +154,7 @@ def test_more_input_than_an_opener_needs_is_not_held() -> None:
 def test_leaving_the_host_answers_what_was_held() -> None:
     async def main() -> None:
         async with Host(Gated(), Limits(opening_s=20, drain_s=0.05)) as host:
-            caller = await opened(host)
+            caller = await open_client(host)
             opener = asyncio.create_task(caller.request("ping"))
             await turns()
             assert not opener.done()

@@ -55,7 +55,7 @@ def planner() -> Server:
     return server
 
 
-async def asked(
+async def call_tools(
     backend: Backend, *calls: tuple[str, dict[str, Any]], token: str | None = None
 ) -> list[Any]:
     """The results, or the errors, of tools/call; with the notifications as the last."""
@@ -81,7 +81,7 @@ async def asked(
 def run(
     backend: Backend, *calls: tuple[str, dict[str, Any]], token: str | None = None
 ) -> list[Any]:
-    return asyncio.run(asked(backend, *calls, token=token))
+    return asyncio.run(call_tools(backend, *calls, token=token))
 
 
 def test_a_tool_gets_another_s_result_as_a_type() -> None:

@@ -6,7 +6,7 @@ import json
 from typing import Annotated, Any, Literal
 
 import pytest
-from guards.asking import asked
+from guards.asking import ask_server
 from msgspec import Meta, Struct
 
 from concertino import Server
@@ -36,14 +36,14 @@ def server() -> Server:
     """The same tool twice: with types, and with the schema that they make."""
     server = Server("s", argument_errors="protocol")
     server.add_tool(order, name="typed")
-    [listed] = asked(server, ("tools/list", {}))
+    [listed] = ask_server(server, ("tools/list", {}))
     schema = listed["tools"][0]["inputSchema"]
     server.add_tool(take, name="written", input_schema=schema)
     return server
 
 
 def details(server: Server, tool: str, arguments: dict[str, Any]) -> list[str]:
-    [error] = asked(server, ("tools/call", {"name": tool, "arguments": arguments}))
+    [error] = ask_server(server, ("tools/call", {"name": tool, "arguments": arguments}))
     assert (error.code, error.message) == (-32602, "Invalid params")
     return sorted(error.data["details"].split("; "))
 

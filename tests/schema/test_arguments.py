@@ -484,7 +484,7 @@ _items = st.fixed_dictionaries({"name": _scalars}, optional={"size": _scalars, "
 _json = _values | _items | st.lists(_items, max_size=2) | st.lists(st.integers(-1, 3), max_size=3)
 
 
-def accepted(arguments: ArgumentDecoder, given: Any) -> bool:
+def is_accepted(arguments: ArgumentDecoder, given: Any) -> bool:
     try:
         arguments.bind(json.dumps(given).encode(), None)
     except InvalidArguments:
@@ -502,7 +502,7 @@ def test_decoder_and_schema_agree(annotation: Any) -> None:
     @given(_json, st.sampled_from([("x",), ("x",), ("x",), (), ("y",), ("x", "y")]))
     def agree(value: Any, names: tuple[str, ...]) -> None:
         given_ = dict.fromkeys(names, value)
-        ours, theirs = accepted(arguments, given_), validator.is_valid(given_)
+        ours, theirs = is_accepted(arguments, given_), validator.is_valid(given_)
         if annotation in LENIENT:
             assert ours >= theirs
         elif annotation in NARROW:

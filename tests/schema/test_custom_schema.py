@@ -44,7 +44,7 @@ def refusal(schema: Any) -> str:
 # Size
 
 
-def nested(levels: int) -> dict[str, Any]:
+def nest(levels: int) -> dict[str, Any]:
     schema: dict[str, Any] = {}
     for _ in range(levels - 1):
         schema = {"not": schema}
@@ -52,15 +52,15 @@ def nested(levels: int) -> dict[str, Any]:
 
 
 def test_a_schema_of_100_levels_passes_and_of_101_does_not() -> None:
-    check_size(nested(100))
+    check_size(nest(100))
     assert (
-        refusal(nested(102)) == "nested too deeply, or contains itself: expected at most 100 levels"
+        refusal(nest(102)) == "nested too deeply, or contains itself: expected at most 100 levels"
     )
 
 
 @pytest.mark.requirement("JS-7")
 def test_a_schema_of_depth_10_000_is_refused() -> None:
-    assert "nested too deeply" in refusal(nested(10_000))
+    assert "nested too deeply" in refusal(nest(10_000))
 
 
 @pytest.mark.requirement("JS-7")

@@ -212,7 +212,7 @@ def test_a_long_pattern_is_looked_at_in_bounded_time() -> None:
 Program = list[tuple[str, Any, Any]]
 
 
-def compiled(pattern: str) -> Program:
+def compile_pattern(pattern: str) -> Program:
     """Instructions for the subset that `patterns` below makes: Thompson's construction, tried depth
     first as `re` does.
     """
@@ -288,10 +288,10 @@ def steps(program: Program, text: str, limit: int) -> int:
     return count
 
 
-def made(dice: random.Random, depth: int) -> str:
+def random_pattern(dice: random.Random, depth: int) -> str:
     def one() -> str:
         if depth and dice.random() < 0.4:
-            return f"({made(dice, depth - 1)})" + dice.choice(["", "*", "+", "?"])
+            return f"({random_pattern(dice, depth - 1)})" + dice.choice(["", "*", "+", "?"])
         return dice.choice(["a", "b", "c", ".", "[ab]", "[bc]"]) + dice.choice(
             ["", "", "*", "+", "?"]
         )
@@ -310,9 +310,9 @@ TEXTS = [
 
 
 def test_the_matcher_of_this_file_finds_slow_what_is_slow() -> None:
-    assert steps(compiled("^(a+)+$"), "a" * 40 + "!", 10**6) > 10**6
-    assert steps(compiled("^a*a*$"), "a" * 600 + "!", 10**6) > 600 * 250
-    assert steps(compiled("^a*b$"), "a" * 600 + "!", 10**6) < 600 * 6
+    assert steps(compile_pattern("^(a+)+$"), "a" * 40 + "!", 10**6) > 10**6
+    assert steps(compile_pattern("^a*a*$"), "a" * 600 + "!", 10**6) > 600 * 250
+    assert steps(compile_pattern("^a*b$"), "a" * 600 + "!", 10**6) < 600 * 6
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -323,10 +323,10 @@ def test_no_text_makes_a_taken_pattern_slow(seed: int) -> None:
     dice = random.Random(seed)
     taken = 0
     while taken < 12:
-        pattern = f"^{made(dice, 2)}$" if dice.random() < 0.8 else made(dice, 1)
+        pattern = f"^{random_pattern(dice, 2)}$" if dice.random() < 0.8 else random_pattern(dice, 1)
         if "|" not in pattern.partition("(")[0] and find_backtracking(pattern) is None:
             taken += 1
-            program = compiled(pattern)
+            program = compile_pattern(pattern)
             for text in TEXTS:
                 tries = steps(program, text, 10**6) / (len(text) + 2) / len(program)
                 assert tries < 24, (pattern, text[:9])

@@ -138,7 +138,7 @@ def texts(result: CallToolResult) -> list[str]:
     return [block.text for block in result.content if isinstance(block, TextContent)]
 
 
-def written(returns: ResultShaper, value: object) -> str:
+def structured_text(returns: ResultShaper, value: object) -> str:
     """The structured value as text, after checking that the text block and the schema agree with
     it.
     """
@@ -243,7 +243,7 @@ def test_a_recursive_root_keeps_its_definition() -> None:
     assert schema["type"] == "object"
     assert schema["$defs"]["Node"]["properties"]["children"]["items"] == {"$ref": "#/$defs/Node"}
     assert (
-        written(returning(Node), Node(1, [Node(2)]))
+        structured_text(returning(Node), Node(1, [Node(2)]))
         == '{"value":1,"children":[{"value":2,"children":[]}]}'
     )
 
@@ -272,7 +272,7 @@ def test_text_stays_text() -> None:
 def test_none_is_no_content_unless_it_is_a_value() -> None:
     for returns in (returning(None), anything(), returning(str | None)):
         assert returns.shape(None) == CallToolResult([])
-    assert written(returning(int | None), None) == "null"
+    assert structured_text(returning(int | None), None) == "null"
 
 
 def test_content_blocks_stay_as_they_are() -> None:
@@ -301,8 +301,8 @@ def test_content_blocks_stay_as_they_are() -> None:
             == "CallToolResult: content: expected list, got str"
         )  # type: ignore[arg-type]
     assert returning(list[TextContent]).shape([]) == CallToolResult([])
-    assert written(returning(TextContent | int), 3) == "3"
-    assert written(anything(), []) == "[]"
+    assert structured_text(returning(TextContent | int), 3) == "3"
+    assert structured_text(anything(), []) == "[]"
 
 
 def test_a_result_stays_as_it_is() -> None:
@@ -389,13 +389,13 @@ def test_a_result_must_hold_what_its_annotation_promises_unless_it_is_an_error(
     ids=str,
 )
 def test_values_are_written_and_conform(annotation: Any, value: object, text: str) -> None:
-    assert written(returning(annotation), value) == text
+    assert structured_text(returning(annotation), value) == text
     if value is not None and not isinstance(value, str):
-        assert written(anything(), value) == text
+        assert structured_text(anything(), value) == text
 
 
 def test_a_pydantic_model_inside_other_values_is_written_by_its_names() -> None:
-    assert written(anything(), {"m": [Model(a=1, b=1.5)]}) == '{"m":[{"a":1,"bee":1.5}]}'
+    assert structured_text(anything(), {"m": [Model(a=1, b=1.5)]}) == '{"m":[{"a":1,"bee":1.5}]}'
 
 
 @pytest.mark.requirement("TO-10", "TO-12")
@@ -513,9 +513,9 @@ def test_what_has_no_json_form_is_refused() -> None:
 
 @pytest.mark.requirement("FR-3")
 def test_raw_json_is_carried_without_newlines() -> None:
-    assert written(anything(), Raw(b'{"a": 1}')) == '{"a":1}'
-    assert written(anything(), {"a": Raw(b"[1,\n2]")}) == '{"a":[1,2]}'
-    assert written(anything(), [Raw(b"null"), None]) == "[null,null]"
+    assert structured_text(anything(), Raw(b'{"a": 1}')) == '{"a":1}'
+    assert structured_text(anything(), {"a": Raw(b"[1,\n2]")}) == '{"a":[1,2]}'
+    assert structured_text(anything(), [Raw(b"null"), None]) == "[null,null]"
     assert "cannot be written as JSON" in refusal(anything(), Raw(b'{"a'))
     assert "cannot be written as JSON: 'utf-8' codec can't decode" in refusal(
         anything(), [Raw(b'"\xff"')]
@@ -583,7 +583,7 @@ def test_any_json_value_is_carried_exactly_or_refused(value: Any) -> None:
         return
     if value is None or isinstance(value, str):
         return
-    assert json.loads(written(anything(), value)) == value
+    assert json.loads(structured_text(anything(), value)) == value
 
 
 # Hand-written output schemas
@@ -686,7 +686,7 @@ def test_texts_that_were_yielded_are_one_text() -> None:
 def test_what_else_was_yielded_is_a_list_with_its_schema() -> None:
     numbers = yielding(AsyncIterator[int])
     assert numbers.schema == {"type": "array", "items": {"type": "integer"}}
-    assert written(numbers, [1, 2]) == "[1,2]"
+    assert structured_text(numbers, [1, 2]) == "[1,2]"
     assert "does not conform to its annotation" in refusal(numbers, [1, "b"])
 
 
@@ -754,7 +754,7 @@ def test_a_list_whose_items_are_open_is_content_if_it_holds_content(annotation: 
         assert shaper.shape(kind(["a cat", PNG])).content == [TextContent("a cat"), PNG]
     assert shaper.shape(PNG).content == [PNG]
     assert shaper.shape(CallToolResult([PNG])) == CallToolResult([PNG])
-    assert written(shaper, ["a cat", "a"]) == '["a cat","a"]'
+    assert structured_text(shaper, ["a cat", "a"]) == '["a cat","a"]'
     # Other values have to fit the annotation, as ever.
     with pytest.raises(InvalidResult, match="does not conform to its annotation"):
         shaper.shape("text")

@@ -447,7 +447,7 @@ def client_of(target: Any, name: str) -> Client:
     return Client(target, info=Implementation(name, "1"), era="legacy")
 
 
-async def seen(client: Client) -> dict[str, list[str]]:
+async def visible_names(client: Client) -> dict[str, list[str]]:
     return {
         "tools": [tool.name for tool in await client.list_tools()],
         "prompts": [prompt.name for prompt in await client.list_prompts()],
@@ -464,7 +464,7 @@ async def test_two_clients_of_one_socket_see_and_use_different_things(tmp_path: 
         with serve_connections(host, listen_unix(path)):
             async with client_of(f"unix:{path}", "ann") as ann, client_of(f"unix:{path}",
                 "bob") as bob:  # fmt: skip
-                views = await asyncio.gather(*(seen(each) for each in (ann, bob) * 10))
+                views = await asyncio.gather(*(visible_names(each) for each in (ann, bob) * 10))
                 assert views == [ALL, REST] * 10
                 for method, params, message in USES.values():
                     await ann.request(method, params)

@@ -129,7 +129,7 @@ def test_a_cursor_of_another_process_goes_by_the_name_where_the_order_differs():
     assert rest(of(1, 5, 3, 4), cursor) == [3, 4]
 
 
-def written(value: Any) -> str:
+def encode_cursor(value: Any) -> str:
     return base64.b64encode(json.dumps(value).encode()).decode()
 
 
@@ -144,16 +144,16 @@ def written(value: Any) -> str:
         "é",
         "\ud800",
         "a" * 100_000,
-        written(5),
-        written(["thing", "1", "1"]),
-        written(["thing", 1]),
-        written(["thing", 0, "1"]),
-        written(["thing", -1, "1"]),
-        written(["thing", 4, "1"]),
-        written(["other", 1, "1"]),
+        encode_cursor(5),
+        encode_cursor(["thing", "1", "1"]),
+        encode_cursor(["thing", 1]),
+        encode_cursor(["thing", 0, "1"]),
+        encode_cursor(["thing", -1, "1"]),
+        encode_cursor(["thing", 4, "1"]),
+        encode_cursor(["other", 1, "1"]),
         base64.b64encode(b"\xff").decode(),
         base64.b64encode(b"[" * 5000).decode(),
-        written(["thing", 1, "1"]) + "=",
+        encode_cursor(["thing", 1, "1"]) + "=",
     ],
 )
 def test_a_cursor_that_is_none_of_ours_is_refused(cursor: Any):

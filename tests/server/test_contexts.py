@@ -38,7 +38,7 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
     return None if request.param == "memory" else tmp_path / "contexts.db"
 
 
-async def refused(work: Coroutine[Any, Any, Any]) -> str:
+async def refusal_of(work: Coroutine[Any, Any, Any]) -> str:
     with pytest.raises(ToolError) as error:
         await work
     assert error.value.body is not None
@@ -66,17 +66,17 @@ async def test_what_was_set_comes_back_under_its_handle_alone(path: Path | None)
 async def test_what_is_not_there_is_told_by_its_code(path: Path | None) -> None:
     store = Contexts(path, max_value_bytes=10)
     handle = await store.set(None, "k", 1)
-    assert await refused(store.get("ctx_nobody", "k")) == "CONTEXT_NOT_FOUND"
-    assert await refused(store.set("x" * 10_000, "k", 1)) == "CONTEXT_NOT_FOUND"
-    assert await refused(store.set(handle, "", 1)) == "INVALID_KEY"
-    assert await refused(store.set(handle, "k" * 257, 1)) == "INVALID_KEY"
+    assert await refusal_of(store.get("ctx_nobody", "k")) == "CONTEXT_NOT_FOUND"
+    assert await refusal_of(store.set("x" * 10_000, "k", 1)) == "CONTEXT_NOT_FOUND"
+    assert await refusal_of(store.set(handle, "", 1)) == "INVALID_KEY"
+    assert await refusal_of(store.set(handle, "k" * 257, 1)) == "INVALID_KEY"
     with pytest.raises(ToolError) as error:
         await store.get(handle, "other")
     assert error.value.body is not None
     assert (error.value.code, error.value.body["availableKeys"]) == ("KEY_NOT_FOUND", ["k"])
     await store.delete(handle)
     await store.delete(handle)
-    assert await refused(store.all(handle)) == "CONTEXT_NOT_FOUND"
+    assert await refusal_of(store.all(handle)) == "CONTEXT_NOT_FOUND"
     await store.close()
 
 
@@ -84,7 +84,7 @@ async def test_what_is_not_there_is_told_by_its_code(path: Path | None) -> None:
 async def test_a_value_may_be_as_large_as_its_limit_and_no_larger(path: Path | None) -> None:
     store = Contexts(path, max_value_bytes=10)
     handle = await store.set(None, "k", "x" * 8)  # and two quotes
-    assert await refused(store.set(handle, "k", "x" * 9)) == "VALUE_TOO_LARGE"
+    assert await refusal_of(store.set(handle, "k", "x" * 9)) == "VALUE_TOO_LARGE"
     assert await store.get(handle, "k") == "x" * 8
     await store.close()
 
@@ -100,7 +100,7 @@ async def test_numbers_that_json_does_not_have_are_refused_instead_of_stored_as_
     with pytest.raises(ToolError, match="NaN") as error:
         await store.set(handle, "k", nest(number))
     assert error.value.code == "INVALID_VALUE"
-    assert await refused(store.set(None, "k", nest(number))) == "INVALID_VALUE"
+    assert await refusal_of(store.set(None, "k", nest(number))) == "INVALID_VALUE"
     assert await store.all(handle) == {"k": [0.5, None]}
     await store.close()
 
@@ -114,7 +114,7 @@ async def test_a_context_is_forgotten_so_long_after_its_last_use(path: Path | No
         clock.now += 59.9
         assert await store.get(handle, "k") == 1
     clock.now += 60
-    assert await refused(store.get(handle, "k")) == "CONTEXT_NOT_FOUND"
+    assert await refusal_of(store.get(handle, "k")) == "CONTEXT_NOT_FOUND"
     await store.close()
 
 
@@ -124,7 +124,7 @@ async def test_a_context_has_so_many_keys_and_replacing_one_is_no_more(path: Pat
     handle = await store.set(None, "a", 1)
     await store.set(handle, "b", 1)
     await store.set(handle, "a", 2)
-    assert await refused(store.set(handle, "c", 1)) == "CONTEXT_FULL"
+    assert await refusal_of(store.set(handle, "c", 1)) == "CONTEXT_FULL"
     assert await store.all(handle) == {"a": 2, "b": 1}
     await store.close()
 
@@ -145,7 +145,7 @@ async def test_beyond_the_bounds_those_unused_for_longest_go(path: Path | None) 
         await store.get(handles[0], "k")
         clock.now += 1
         third = await store.set(None, "k", "x" * 7)
-        assert await refused(store.all(handles[1])) == "CONTEXT_NOT_FOUND"
+        assert await refusal_of(store.all(handles[1])) == "CONTEXT_NOT_FOUND"
         for handle in (handles[0], third):
             assert await store.all(handle) == {"k": "x" * 7}
             await store.delete(handle)
@@ -158,7 +158,7 @@ async def test_a_context_larger_than_all_of_them_may_be_stays_alone() -> None:
     other = await store.set(None, "k", 1)
     handle = await store.set(None, "k", "x" * 50)
     assert await store.get(handle, "k") == "x" * 50
-    assert await refused(store.all(other)) == "CONTEXT_NOT_FOUND"
+    assert await refusal_of(store.all(other)) == "CONTEXT_NOT_FOUND"
     await store.close()
 
 
@@ -221,12 +221,12 @@ async def test_a_file_that_cannot_be_used_is_told_and_may_be_mended(tmp_path: Pa
         "this is no database, but a text of a certain length that SQLite takes for none" * 20
     )
     store = Contexts(path)
-    assert await refused(store.set(None, "k", 1)) == "CONTEXT_UNAVAILABLE"
+    assert await refusal_of(store.set(None, "k", 1)) == "CONTEXT_UNAVAILABLE"
     path.unlink()
     assert await store.get(await store.set(None, "k", 1), "k") == 1
     await store.close()
     assert (
-        await refused(Contexts(tmp_path / "missing" / "contexts.db").set(None, "k", 1))
+        await refusal_of(Contexts(tmp_path / "missing" / "contexts.db").set(None, "k", 1))
         == "CONTEXT_UNAVAILABLE"
     )
 
@@ -241,7 +241,7 @@ async def test_what_fails_half_way_is_not_kept(tmp_path: Path) -> None:
             "'full'); END"
         )
     other.close()
-    assert await refused(store.set(handle, "other", 2)) == "CONTEXT_UNAVAILABLE"
+    assert await refusal_of(store.set(handle, "other", 2)) == "CONTEXT_UNAVAILABLE"
     assert await store.all(handle) == {"k": 1}
     await store.close()
 
@@ -335,16 +335,16 @@ def test_it_is_a_dict_of_dicts_with_a_time_limit_and_a_bound(steps: list[tuple[A
                     model[handle] = clock.now, model[handle][1]
                     assert await store.all(handle) == model[handle][1]
                 else:
-                    assert await refused(store.all(handle or "none")) == "CONTEXT_NOT_FOUND"
+                    assert await refusal_of(store.all(handle or "none")) == "CONTEXT_NOT_FOUND"
             elif handle is None:
                 handles.append(await store.set(None, rest[1], rest[2]))
                 model[handles[-1]] = clock.now, {rest[1]: rest[2]}
                 if len(model) > 3:
                     del model[min(model, key=lambda each: model[each][0])]
             elif handle not in model:
-                assert await refused(store.set(handle, rest[1], rest[2])) == "CONTEXT_NOT_FOUND"
+                assert await refusal_of(store.set(handle, rest[1], rest[2])) == "CONTEXT_NOT_FOUND"
             elif len(model[handle][1].keys() | {rest[1]}) > 2:
-                assert await refused(store.set(handle, rest[1], rest[2])) == "CONTEXT_FULL"
+                assert await refusal_of(store.set(handle, rest[1], rest[2])) == "CONTEXT_FULL"
             else:
                 await store.set(handle, rest[1], rest[2])
                 model[handle] = clock.now, {**model[handle][1], rest[1]: rest[2]}

@@ -39,7 +39,7 @@ class Shelf:
     items = ("a", "b")
 
 
-async def called(served: Served, name: str, token: str | None = "t", **arguments: Any) -> Any:
+async def call_tool(served: Served, name: str, token: str | None = "t", **arguments: Any) -> Any:
     meta: dict[str, Any] = dict(META) if served._version == wire.MODERN else {}
     if token is not None:
         meta["progressToken"] = token
@@ -51,7 +51,7 @@ async def called(served: Served, name: str, token: str | None = "t", **arguments
     return await served._caller.request("tools/call", params)
 
 
-def told(served: Served) -> list[tuple[Any, Any]]:
+def progress_of(served: Served) -> list[tuple[Any, Any]]:
     """The progress that was told, with its text; every one must have the caller's token."""
     found = [params for method, params in served.heard if method == "notifications/progress"]
     assert all(params["progressToken"] == "t" for params in found)
@@ -93,10 +93,10 @@ def server() -> Server:
 @on_a_loop
 async def test_texts_are_told_as_they_come_and_joined_in_the_end(version: str) -> None:
     async with Served(server(), version) as served:
-        result = await called(served, "words", text="one two three")
+        result = await call_tool(served, "words", text="one two three")
         assert result["content"] == [{"type": "text", "text": "one two three "}]
         assert "structuredContent" not in result
-        assert told(served) == [(1, "one "), (2, "two "), (3, "three ")]
+        assert progress_of(served) == [(1, "one "), (2, "two "), (3, "three ")]
 
 
 @eras
@@ -107,38 +107,41 @@ async def test_items_are_a_list_that_its_schema_promises(version: str) -> None:
         promised = tools["steps"]["outputSchema"]
         array = promised if version == wire.MODERN else promised["properties"]["result"]
         assert array["type"] == "array"
-        result = await called(served, "steps")
+        result = await call_tool(served, "steps")
         items = [{"name": "draw", "days": 2}, {"name": "build", "days": 5}]
         assert result["structuredContent"] == (
             items if version == wire.MODERN else {"result": items}
         )
-        assert told(served) == [(1, '{"name":"draw","days":2}'), (2, '{"name":"build","days":5}')]
+        assert progress_of(served) == [
+            (1, '{"name":"draw","days":2}'),
+            (2, '{"name":"build","days":5}'),
+        ]
         assert "outputSchema" not in tools["words"]
 
 
 @on_a_loop
 async def test_a_def_runs_in_a_thread_and_tells_too() -> None:
     async with Served(server()) as served:
-        result = await called(served, "counted", up_to=3)
+        result = await call_tool(served, "counted", up_to=3)
         assert result["structuredContent"] == {"result": [1, 2, 3]}
-        assert told(served) == [(1, "1"), (2, "2"), (3, "3")]
+        assert progress_of(served) == [(1, "1"), (2, "2"), (3, "3")]
 
 
 @on_a_loop
 async def test_nothing_is_told_to_a_caller_that_did_not_ask() -> None:
     async with Served(server()) as served:
-        assert (await called(served, "words", token=None, text="a b"))["content"][0][
+        assert (await call_tool(served, "words", token=None, text="a b"))["content"][0][
             "text"
         ] == "a b "
-        assert told(served) == []
+        assert progress_of(served) == []
 
 
 @on_a_loop
 async def test_content_stays_content() -> None:
     async with Served(server()) as served:
-        result = await called(served, "pictures")
+        result = await call_tool(served, "pictures")
         assert [block["type"] for block in result["content"]] == ["text", "image"]
-        assert told(served) == [(1, "first"), (2, "")]
+        assert progress_of(served) == [(1, "first"), (2, "")]
 
 
 @pytest.mark.parametrize(("kind", "text"), [("texts", "ab"), ("mixed", '["a",1]'), ("none", "")])
@@ -147,7 +150,7 @@ async def test_without_an_annotation_texts_are_joined_and_the_rest_is_a_list(
     kind: str, text: str
 ) -> None:
     async with Served(server()) as served:
-        assert (await called(served, "anything", kind=kind))["content"][0]["text"] == text
+        assert (await call_tool(served, "anything", kind=kind))["content"][0]["text"] == text
 
 
 @on_a_loop
@@ -168,14 +171,14 @@ async def test_a_failure_after_some_chunks_is_the_result() -> None:
         yield object()
 
     async with Served(made) as served:
-        failed = await called(served, "halfway")
+        failed = await call_tool(served, "halfway")
         assert (failed["isError"], failed["content"][0]["text"]) == (
             True,
             "the other half is missing",
         )
-        assert told(served) == [(1, "half")]
-        assert (await called(served, "wrong"))["isError"] is True
-        assert "object has no JSON form" in (await called(served, "unfit"))["content"][0]["text"]
+        assert progress_of(served) == [(1, "half")]
+        assert (await call_tool(served, "wrong"))["isError"] is True
+        assert "object has no JSON form" in (await call_tool(served, "unfit"))["content"][0]["text"]
 
 
 @on_a_loop
@@ -198,10 +201,10 @@ async def test_arguments_are_checked_and_a_context_and_a_lifespan_s_value_are_fi
     made.add_tool(Object().method)
     made.add_tool(functools.partial(Object().method, 7), name="seven")
     async with Served(made) as served:
-        assert (await called(served, "listed", count=2))["content"][0]["text"] == "cacb"
-        assert (await called(served, "listed", count="2"))["isError"] is True
-        assert (await called(served, "method", count=2))["structuredContent"] == {"result": [2]}
-        assert (await called(served, "seven"))["structuredContent"] == {"result": [7]}
+        assert (await call_tool(served, "listed", count=2))["content"][0]["text"] == "cacb"
+        assert (await call_tool(served, "listed", count="2"))["isError"] is True
+        assert (await call_tool(served, "method", count=2))["structuredContent"] == {"result": [2]}
+        assert (await call_tool(served, "seven"))["structuredContent"] == {"result": [7]}
 
 
 @on_a_loop
@@ -218,8 +221,8 @@ async def test_a_cancel_closes_the_generator_where_it_waits() -> None:
             closed.set()
 
     async with Served(made) as served:
-        call = asyncio.create_task(called(served, "endless"))
-        while not told(served):
+        call = asyncio.create_task(call_tool(served, "endless"))
+        while not progress_of(served):
             await asyncio.sleep(0)
         call.cancel()
         await closed.wait()
@@ -244,12 +247,12 @@ async def test_a_cancel_closes_a_generator_in_a_thread_after_its_next_chunk() ->
         cancelled.set()
 
     async with Served(made) as served:
-        call = asyncio.create_task(called(served, "endless"))
-        while not told(served):
+        call = asyncio.create_task(call_tool(served, "endless"))
+        while not progress_of(served):
             await asyncio.sleep(0)
         call.cancel()
         await asyncio.wait([call])
-        await called(served, "wake", token=None)  # comes after the cancel, on the same wire
+        await call_tool(served, "wake", token=None)  # comes after the cancel, on the same wire
         assert await asyncio.to_thread(closed.wait, 15)
 
 
@@ -276,11 +279,11 @@ async def test_what_is_yielded_has_a_bound(
 
     made.add_tool(later if asynchronous else endless, name="endless")
     async with Served(made) as served:
-        result = await called(served, "endless")
+        result = await call_tool(served, "endless")
         assert result["isError"] is True
         assert "yielded too much: expected at most 10 chunks" in result["content"][0]["text"]
         assert closed.is_set()
-        assert len(told(served)) == 10
+        assert len(progress_of(served)) == 10
 
 
 def test_an_annotation_that_is_no_generator_s_is_refused() -> None:
@@ -312,7 +315,7 @@ async def test_a_decorator_s_function_that_only_bears_a_generator_s_name_is_call
     made = Server("x")
     made.add_tool(collected)
     async with Served(made) as served:
-        result = await called(served, "lines")
+        result = await call_tool(served, "lines")
         assert result["content"][0]["text"] == "expected a generator, got list"
         assert result["isError"] is True
 
@@ -326,5 +329,5 @@ async def test_a_text_block_is_told_by_its_text() -> None:
         yield TextContent("one")
 
     async with Served(made) as served:
-        assert (await called(served, "blocks"))["content"] == [{"type": "text", "text": "one"}]
-        assert told(served) == [(1, "one")]
+        assert (await call_tool(served, "blocks"))["content"] == [{"type": "text", "text": "one"}]
+        assert progress_of(served) == [(1, "one")]

@@ -105,7 +105,7 @@ def line_of(message: object) -> bytes:
     return json.dumps(message, separators=(",", ":")).encode()
 
 
-def said(kind: str, message: object, **about: Any) -> Said:
+def make_line(kind: str, message: object, **about: Any) -> Said:
     frame = line_of(message)
     return Said(kind, frame + b"\n", frame, **about)
 
@@ -123,7 +123,7 @@ def initialize(id: Id, version: str = "2025-11-25") -> Said:
         "capabilities": {},
         "clientInfo": {"name": "simulated", "version": "1"},
     }
-    return said("initialize", request(id, "initialize", params), id=id, version=version)
+    return make_line("initialize", request(id, "initialize", params), id=id, version=version)
 
 
 def call(
@@ -150,12 +150,12 @@ def call(
     if meta:
         params["_meta"] = meta
     message = request(id, "tools/list" if listing else "tools/call", params)
-    return said("call", message, id=id, n=n, modern=modern, token=token)
+    return make_line("call", message, id=id, n=n, modern=modern, token=token)
 
 
 def cancel(target: Id, reason: str = "") -> Said:
     params = {"requestId": target, "reason": reason}
-    return said(
+    return make_line(
         "cancel",
         {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params},
         target=target,
@@ -163,7 +163,7 @@ def cancel(target: Id, reason: str = "") -> Said:
 
 
 def ping(id: Id) -> Said:
-    return said("ping", request(id, "ping"), id=id)
+    return make_line("ping", request(id, "ping"), id=id)
 
 
 def batch(elements: Sequence[Said]) -> Said:
@@ -320,22 +320,24 @@ class _Writer:
         if in_batch and kind in ("batch", "overlong", "exact"):
             kind = "unknown"
         if kind == "unknown":
-            return said(kind, request(id, "no/such"), id=id)
+            return make_line(kind, request(id, "no/such"), id=id)
         if kind == "badparams":
-            return said(kind, request(id, "tools/call", [1]), id=id)
+            return make_line(kind, request(id, "tools/call", [1]), id=id)
         if kind == "badversion":
             meta = MODERN | {"io.modelcontextprotocol/protocolVersion": "1999-01-01"}
-            return said(kind, request(id, "tools/call", {"name": "t", "_meta": meta}), id=id)
+            return make_line(kind, request(id, "tools/call", {"name": "t", "_meta": meta}), id=id)
         if kind == "discover":
-            return said(kind, request(id, "server/discover", {"_meta": MODERN}), id=id, modern=True)
+            return make_line(
+                kind, request(id, "server/discover", {"_meta": MODERN}), id=id, modern=True
+            )
         if kind == "level":
-            return said(
+            return make_line(
                 kind,
                 request(id, "logging/setLevel", {"level": dice.pick(("debug", "error"))}),
                 id=id,
             )
         if kind == "nomethod":
-            return said(kind, {"jsonrpc": "2.0", "id": id}, id=id)
+            return make_line(kind, {"jsonrpc": "2.0", "id": id}, id=id)
         if kind == "again":
             return initialize(id, dice.pick(VERSIONS))
         if kind == "batch":

@@ -138,7 +138,7 @@ def orders(calls: int, first: str) -> list[tuple[str, ...]]:
     return [order for order in permutations([*names, "end", "time"]) if order[0].startswith(first)]
 
 
-def served(
+def serve_calls(
     calls: int, full: bool, in_flight: int = 2, batched: bool = False, first: str = ""
 ) -> int:
     runs = 0
@@ -151,14 +151,14 @@ def served(
 
 @pytest.mark.slow
 def test_one_call_in_every_order():
-    assert served(1, full=True) == 24 * 4**3
+    assert serve_calls(1, full=True) == 24 * 4**3
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("in_flight", "batched"), [(2, False), (1, False), (2, True), (1, True)])
 @pytest.mark.parametrize("first", FIRST)
 def test_two_calls_in_every_order(first: str, in_flight: int, batched: bool):
-    assert served(2, False, in_flight, batched, first) == 120 * 14
+    assert serve_calls(2, False, in_flight, batched, first) == 120 * 14
 
 
 class Client:
@@ -224,7 +224,7 @@ OUTCOME = {
 }
 
 
-def called(count: int, full: bool, first: str = "") -> int:
+def call_frames(count: int, full: bool, first: str = "") -> int:
     runs = 0
     for order in orders(count, first):
         for gaps in gaps_of(len(order), full):
@@ -264,13 +264,13 @@ def called(count: int, full: bool, first: str = "") -> int:
 
 @pytest.mark.slow
 def test_one_request_of_ours_in_every_order():
-    assert called(1, full=True) == 24 * 4**3
+    assert call_frames(1, full=True) == 24 * 4**3
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", FIRST)
 def test_two_requests_of_ours_in_every_order(first: str):
-    assert called(2, False, first) == 120 * 14
+    assert call_frames(2, False, first) == 120 * 14
 
 
 def test_the_gaps_are_all_there():

@@ -287,7 +287,7 @@ class World:
         self.loop = VirtualLoop(self.poller, dice)
         self.kernel.watched = self.poller.watched.__contains__
         self.loop.set_exception_handler(
-            lambda _, what: self.wrong(f"the loop was told: {_told(what)}")
+            lambda _, what: self.wrong(f"the loop was told: {_describe(what)}")
         )
         self.poller.turn = self._turn
         self.poller.rest = self._rest
@@ -551,7 +551,7 @@ class _Complaints(logging.Handler):
             self._world.wrong(f"logged: {text}: {why!r}")
 
 
-def _told(what: dict[str, Any]) -> str:
+def _describe(what: dict[str, Any]) -> str:
     return (
         f"{what.get('message')}: {what.get('exception')!r}"
         f" {what.get('handle') or what.get('task') or what.get('future')}"

@@ -402,7 +402,7 @@ server = Server("probe", version="1.2.3")
 RUN = "\nserver.run()\n"
 
 
-def gone(pid: int, within_s: float) -> bool:
+def wait_until_gone(pid: int, within_s: float) -> bool:
     """Wait until a process that is not our child has ended."""
     try:
         descriptor = os.pidfd_open(pid)

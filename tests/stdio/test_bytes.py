@@ -33,7 +33,7 @@ INVALID_PARAMS = -32602
 MIB = 2**20
 
 
-def served(process: Process, id: object = "next") -> None:
+def check_is_served(process: Process, id: object = "next") -> None:
     """The next request is served, within a second of being asked."""
     assert (
         text_of(process.ask(call(id, "echo", {"text": "still here"}), within_s=5)) == "still here"
@@ -73,7 +73,7 @@ def test_what_is_no_json_is_answered_once_with_a_parse_error_and_the_next_is_ser
         answer = process.receive() and process.receive()
         assert answer["error"]["code"] == PARSE_ERROR
         assert answer["id"] is None
-        served(process)
+        check_is_served(process)
         assert len(process.messages) == 3
 
 
@@ -82,7 +82,7 @@ def test_200_000_nested_arrays_are_an_error_and_no_stack_overflow() -> None:
         process.initialize("2025-03-26")
         for line in (b"[" * 200_000, b"[" * 200_000 + b"]" * 200_000):
             process.write(line + b"\n")
-        served(process)
+        check_is_served(process)
         assert [
             m["error"]["code"] in (PARSE_ERROR, INVALID_REQUEST) for m in process.messages[1:-1]
         ] == [True, True]
@@ -106,7 +106,7 @@ def test_a_request_nested_too_deeply_is_answered_on_its_id(deep: str, frame: str
     with Process() as process:
         process.initialize("2025-06-18")
         process.write(frame.replace("@", deep).encode() + b"\n")
-        served(process)
+        check_is_served(process)
         assert [(m["id"], m["error"]["code"]) for m in process.messages[1:-1]] == [
             ("a-1", PARSE_ERROR)
         ]
@@ -121,7 +121,7 @@ def test_json_that_is_no_message_is_an_invalid_request(line: bytes) -> None:
         answer = process.receive() and process.receive()
         assert answer["error"]["code"] == INVALID_REQUEST
         assert "id" not in answer  # 2025-11-25 leaves it out
-        served(process)
+        check_is_served(process)
 
 
 @pytest.mark.requirement("JR-1")
@@ -145,7 +145,7 @@ def test_a_malformed_request_is_answered_on_its_id(body: str, code: int) -> None
         process.write(b"{%s}\n" % body.encode())
         assert process.answer(7)["error"]["code"] == code
         process.initialize()
-        served(process)
+        check_is_served(process)
 
 
 @pytest.mark.requirement("FR-1")
@@ -155,7 +155,7 @@ def test_bad_utf8_inside_an_argument_is_refused_and_the_tool_is_not_called() -> 
         line = frame(call(1, "echo", {"text": "@"})).replace(b"@", b"\xff")
         process.write(line)
         assert process.answer(1)["error"]["code"] == PARSE_ERROR
-        served(process)
+        check_is_served(process)
 
 
 def test_a_bom_crlf_and_blank_lines_are_no_obstacle() -> None:
@@ -206,7 +206,7 @@ def test_ids_of_other_types_are_refused_without_one(id: Any) -> None:
         assert answer["error"]["code"] == INVALID_REQUEST
         assert answer["id"] is None
         process.initialize()
-        served(process)
+        check_is_served(process)
 
 
 def test_responses_are_never_answered_whatever_they_are() -> None:
@@ -220,7 +220,7 @@ def test_responses_are_never_answered_whatever_they_are() -> None:
             {"id": [], "error": "x"},
         ):
             process.send(stray)
-        served(process)
+        check_is_served(process)
         assert len(process.messages) == 2
 
 
@@ -228,7 +228,7 @@ def test_a_hundred_bad_lines_in_one_write_are_answered_at_a_limited_rate() -> No
     with Process() as process:
         process.initialize()
         process.write(b"{bad}\n" * 100)
-        served(process)
+        check_is_served(process)
         refused = [message for message in process.messages if "error" in message]
         assert 10 <= len(refused) <= 20  # ten at once, and ten more a second
         process.until_stderr("malformed messages were not answered")
@@ -258,7 +258,7 @@ def test_a_large_text_is_given_back_exactly(size: int) -> None:
     with Process(env={"CONCERTINO_MAX_MESSAGE_BYTES": str(12 * MIB)}) as process:
         process.initialize()
         assert text_of(process.ask(call(1, "echo", {"text": text}))) == text
-        served(process)
+        check_is_served(process)
 
 
 def test_the_time_per_byte_of_a_message_is_flat() -> None:
@@ -321,7 +321,7 @@ def test_100_mb_without_a_newline_are_refused_once_with_flat_memory_and_the_next
         for _ in range(100):
             process.write(piece)
         process.write(b"\n")
-        served(process)
+        check_is_served(process)
         assert process.memory("VmHWM") - before <= 64 * MIB
         assert [message["error"]["code"] for message in process.messages if "error" in message] == [
             INVALID_REQUEST
@@ -351,7 +351,7 @@ def test_many_members_and_elements_are_answered() -> None:
         assert failure_of(process.answer(2, 10))
         process.write(frame(call(3, "size", {"text": "@"})).replace(b"@", b"\\u0041" * 1_500_000))
         assert text_of(process.answer(3, 10)) == "1500000"
-        served(process)
+        check_is_served(process)
 
 
 def test_a_result_over_the_limit_is_an_error_that_names_both_sizes() -> None:
@@ -360,7 +360,7 @@ def test_a_result_over_the_limit_is_an_error_that_names_both_sizes() -> None:
         text = failure_of(process.ask(call(1, "big", {"count": 20_000})))
         assert "10000" in text
         assert "200" in text  # 20,000 and what stands around them
-        served(process)
+        check_is_served(process)
 
 
 def test_notifications_as_fast_as_the_pipe_takes_them_leave_it_responsive() -> None:
@@ -410,7 +410,7 @@ TRANSCRIPT = [
 ]
 
 
-def told(line: bytes) -> tuple[Any, Any]:
+def error_of(line: bytes) -> tuple[Any, Any]:
     message = json.loads(line)
     if "error" in message:
         return message.get("id"), message["error"]["code"]
@@ -447,7 +447,7 @@ def test_a_dialogue_split_at_every_byte_has_the_same_transcript() -> None:
         async with Host(small()) as host:
             for at in range(1, len(DIALOGUE)):
                 output = await converse(host, [DIALOGUE[:at], DIALOGUE[at:]])
-                assert [told(line) for line in output.splitlines()] == TRANSCRIPT, at
+                assert [error_of(line) for line in output.splitlines()] == TRANSCRIPT, at
 
     asyncio.run(main())
 
@@ -458,7 +458,7 @@ def test_a_dialogue_in_pieces_of_every_size_has_the_same_transcript() -> None:
             for size in range(1, 64):
                 chunks = [DIALOGUE[at : at + size] for at in range(0, len(DIALOGUE), size)]
                 output = await converse(host, chunks)
-                assert [told(line) for line in output.splitlines()] == TRANSCRIPT, size
+                assert [error_of(line) for line in output.splitlines()] == TRANSCRIPT, size
 
     asyncio.run(main())
 
@@ -470,7 +470,7 @@ def test_a_dialogue_cut_off_at_every_byte_ends_without_a_lost_or_torn_answer() -
         async with Host(small()) as host:
             for at in range(len(DIALOGUE)):
                 output = await converse(host, [DIALOGUE[:at]])
-                said = [told(line) for line in output.splitlines()]
+                said = [error_of(line) for line in output.splitlines()]
                 whole = len([end for end in ends if end < at]) - (
                     at > ends[1]
                 )  # the second line is blank

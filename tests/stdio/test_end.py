@@ -22,12 +22,12 @@ from stdio.harness import (
     call,
     environment,
     frame,
-    gone,
     put_down,
     request,
     script,
     text_of,
     until,
+    wait_until_gone,
     watches_stdin,
 )
 
@@ -505,7 +505,7 @@ def test_a_killed_client_leaves_no_server(how: str, tmp_path: Path) -> None:
         pid = int(client.stdout.readline())
         try:
             client.kill()
-            assert gone(pid, 5)
+            assert wait_until_gone(pid, 5)
         finally:
             put_down(pid)
 
@@ -542,7 +542,7 @@ def test_the_workers_of_a_process_pool_end_with_the_server(
         try:
             process.close_stdin()
             assert process.wait() == 0
-            assert gone(worker, 5)
+            assert wait_until_gone(worker, 5)
             process.pump(lambda: b"Shutting down probe MCP server" in process.stderr, 5)
         finally:
             put_down(worker)
@@ -551,7 +551,7 @@ def test_the_workers_of_a_process_pool_end_with_the_server(
 # Orphans
 
 
-def wrapped(env: dict[str, str]) -> Process:
+def wrap_in_shell(env: dict[str, str]) -> Process:
     """`sh -c 'python toolbox.py; true'`: sh stays in between, and its death closes no pipe."""
     return Process(["sh", "-c", f"{sys.executable} {TOOLBOX}; true"], command=True, env=env)
 
@@ -564,13 +564,13 @@ def server_behind(process: Process) -> int:
 @pytest.mark.requirement("LC-15")
 @pytest.mark.slow
 def test_an_orphan_with_open_pipes_is_gone_after_five_silent_seconds() -> None:
-    with wrapped({}) as process:
+    with wrap_in_shell({}) as process:
         pid = server_behind(process)
         try:
             before = time.monotonic()
             process.signal(signal.SIGKILL)
             assert process.wait() == -signal.SIGKILL
-            assert gone(pid, 10)
+            assert wait_until_gone(pid, 10)
             assert 4.5 <= time.monotonic() - before < 8
             process.pump(lambda: process.eof, 5)
         finally:
@@ -579,7 +579,7 @@ def test_an_orphan_with_open_pipes_is_gone_after_five_silent_seconds() -> None:
 
 @pytest.mark.slow
 def test_an_orphan_that_is_still_spoken_to_lives() -> None:
-    with wrapped({}) as process:
+    with wrap_in_shell({}) as process:
         pid = server_behind(process)
         try:
             process.signal(signal.SIGKILL)
@@ -591,7 +591,7 @@ def test_an_orphan_that_is_still_spoken_to_lives() -> None:
                 number += 1
             assert number > 5
             before = time.monotonic()
-            assert gone(pid, 12)
+            assert wait_until_gone(pid, 12)
             assert time.monotonic() - before > 4
         finally:
             put_down(pid)
@@ -599,15 +599,15 @@ def test_an_orphan_that_is_still_spoken_to_lives() -> None:
 
 @pytest.mark.slow
 def test_an_orphan_that_was_told_to_stay_stays() -> None:
-    with wrapped({"CONCERTINO_ORPHAN": "stay"}) as process:
+    with wrap_in_shell({"CONCERTINO_ORPHAN": "stay"}) as process:
         pid = server_behind(process)
         try:
             process.signal(signal.SIGKILL)
             process.wait()
-            assert not gone(pid, 7)
+            assert not wait_until_gone(pid, 7)
             assert process.ask(request(1, "ping"))["result"] == {}
             process.close_stdin()
-            assert gone(pid, 5)
+            assert wait_until_gone(pid, 5)
         finally:
             put_down(pid)
 

@@ -397,7 +397,7 @@ def test_uvloop_serves_every_kind_of_stdin(kind: str, tmp_path: Path) -> None:
 # Clients that do not read
 
 
-def held(process: Process) -> None:
+def hold_answers(process: Process) -> None:
     """Ask for 20 MB of answers and read none of them, until the server has stopped to read its
     stdin.
     """
@@ -416,7 +416,7 @@ def test_a_client_that_does_not_read_loses_nothing_and_the_server_keeps_little()
     with Process() as process:
         process.initialize()
         before = process.memory()
-        held(process)
+        hold_answers(process)
         assert process.memory() - before < 16 * MIB
         # stdin is not read any more: what comes now fills the pipe.
         filler = frame(
@@ -442,7 +442,7 @@ def test_a_client_that_does_not_read_loses_nothing_and_the_server_keeps_little()
 def test_a_client_that_does_not_read_does_not_keep_the_server_alive() -> None:
     with Process(env={"CONCERTINO_DRAIN_S": "0.3"}) as process:
         process.initialize()
-        held(process)
+        hold_answers(process)
         process.signal(signal.SIGTERM)
         process.pump(lambda: process.popen.returncode is not None, 10, read=False)
         assert process.popen.returncode == 0
@@ -480,7 +480,7 @@ def test_calls_under_way_are_cancelled_and_pings_answered_once_a_slow_client_rea
     with Process() as process:
         process.initialize()
         process.send(call("waits", "wait_at", {"name": "x"}))
-        held(process)
+        hold_answers(process)
         process.send(request("ping", "ping"))
         assert process.answer("ping")["result"] == {}
         process.ask(call("open", "open_gate", {"name": "x"}))

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 import pytest
-from stdio.harness import RUN, TOOLBOX, Process, call, gone, put_down, script, text_of
+from stdio.harness import RUN, TOOLBOX, Process, call, put_down, script, text_of, wait_until_gone
 
 WAYS = [
     "print",
@@ -202,7 +202,7 @@ def test_a_forked_child_that_lingers_does_not_keep_the_pipes_open() -> None:
             assert os.path.exists(f"/proc/{child}")
         finally:
             put_down(child)
-            gone(child, 5)
+            wait_until_gone(child, 5)
 
 
 def test_children_inherit_no_descriptor_of_the_protocol(tmp_path: Path) -> None:

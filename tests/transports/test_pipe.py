@@ -135,16 +135,16 @@ def test_what_was_queued_meanwhile_leaves_too_however_many_writes_the_rest_took(
     asyncio.run(main())
 
 
-def written(pipe: PipeConnection, frame: bytes) -> None:
+def write_frame(pipe: PipeConnection, frame: bytes) -> None:
     pipe.write(frame, None)
     pipe.flush()
 
 
-def sent(pipe: PipeConnection, frame: bytes) -> None:
+def send_frame(pipe: PipeConnection, frame: bytes) -> None:
     pipe.send(frame, None)
 
 
-EITHER_WAY = pytest.mark.parametrize("put", [written, sent])
+EITHER_WAY = pytest.mark.parametrize("put", [write_frame, send_frame])
 
 
 @EITHER_WAY

@@ -74,7 +74,7 @@ def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 
 
 @asynccontextmanager
-async def started(
+async def start_process(
     code: str, *arguments: str, **settings: Any
 ) -> AsyncIterator[tuple[ChildProcess, Ear]]:
     settings.setdefault("ladder", PATIENT)
@@ -96,7 +96,7 @@ ECHO = "import sys\nfor line in sys.stdin: print(line, end='')"
 
 @on_a_loop
 async def test_what_is_written_reaches_the_child_and_its_lines_come_back() -> None:
-    async with started(ECHO) as (child, ear):
+    async with start_process(ECHO) as (child, ear):
         for number in range(3):
             child.write(b"%d" % number, None)
         child.flush()
@@ -111,7 +111,7 @@ async def test_a_child_that_ends_is_told_after_its_last_line_its_status_and_its_
     None
 ):
     code = "import sys; print('bye'); print('a reason', file=sys.stderr); sys.exit(7)"
-    async with started(code) as (child, ear):
+    async with start_process(code) as (child, ear):
         await ear.until(lambda: ear.over)
         assert ear.lines == [b"bye"]
         assert ear.over == ["ended"]
@@ -121,7 +121,10 @@ async def test_a_child_that_ends_is_told_after_its_last_line_its_status_and_its_
 
 @on_a_loop
 async def test_a_child_killed_by_a_signal_has_its_number_with_a_minus() -> None:
-    async with started("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)") as (child, ear):
+    async with start_process("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)") as (
+        child,
+        ear,
+    ):
         await ear.until(lambda: ear.over)
         assert child.exit_status == -signal.SIGSEGV
 
@@ -129,14 +132,14 @@ async def test_a_child_killed_by_a_signal_has_its_number_with_a_minus() -> None:
 @on_a_loop
 async def test_answers_are_read_although_the_child_has_closed_its_stdin() -> None:
     code = "import os, sys; os.close(0); print('x' * 100_000 + '\\n' + 'last')"
-    async with started(code) as (_, ear):
+    async with start_process(code) as (_, ear):
         await ear.until(lambda: ear.over)
         assert ear.lines == [b"x" * 100_000, b"last"]
 
 
 @on_a_loop
 async def test_a_child_that_closes_stdout_but_lives_is_over_at_once_and_stopped() -> None:
-    async with started("import os, time; os.close(1); time.sleep(60)", ladder=QUICK) as (
+    async with start_process("import os, time; os.close(1); time.sleep(60)", ladder=QUICK) as (
         child,
         ear,
     ):
@@ -147,7 +150,7 @@ async def test_a_child_that_closes_stdout_but_lives_is_over_at_once_and_stopped(
 
 @on_a_loop
 async def test_a_child_that_closes_stdin_but_lives_is_over_at_once_and_stopped() -> None:
-    async with started("import os, time; os.close(0); time.sleep(60)", ladder=QUICK) as (
+    async with start_process("import os, time; os.close(0); time.sleep(60)", ladder=QUICK) as (
         child,
         ear,
     ):
@@ -177,7 +180,7 @@ async def test_a_child_that_closes_stdin_but_lives_is_over_at_once_and_stopped()
 @on_a_loop
 async def test_the_ladder_goes_only_as_far_as_it_must(code: str, status: int) -> None:
     ladder = PATIENT if status == 0 else QUICK
-    async with started(code, ladder=ladder) as (child, ear):
+    async with start_process(code, ladder=ladder) as (child, ear):
         await ear.until(lambda: ear.lines)
     assert child.exit_status == status
 
@@ -206,7 +209,7 @@ async def test_what_a_child_left_behind_when_it_ended_is_gone_too() -> None:
         "subprocess.Popen([sys.executable, '-c', 'import time; print(1, flush=True); "
         "time.sleep(60)'], stdin=subprocess.DEVNULL)"
     )
-    async with started(code, ladder=QUICK) as (child, ear):
+    async with start_process(code, ladder=QUICK) as (child, ear):
         await ear.until(lambda: ear.lines and ear.over)
         assert child.exit_status == 0
         assert len(live_members(child.pid)) == 1
@@ -250,7 +253,7 @@ async def test_what_left_the_group_is_found_and_ended(
         "print(one.pid, flush=True)\nsys.stdin.read()"
     )
     waits = "Popen" if command is STUBBORN else ""
-    async with started(code, str(ready), waits, ladder=QUICK) as (child, ear):
+    async with start_process(code, str(ready), waits, ladder=QUICK) as (child, ear):
         await ear.until(lambda: ear.lines)
         pid = int(ear.lines[0])
         assert is_running(pid)
@@ -272,7 +275,7 @@ async def test_what_left_the_group_of_a_child_that_crashed_is_killed_at_once(
         "one = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
         "print(one.pid, flush=True)\nos._exit(7)"
     )
-    async with started(code, ladder=PATIENT) as (_, ear):
+    async with start_process(code, ladder=PATIENT) as (_, ear):
         await ear.until(lambda: ear.over)
     assert not is_running(int(ear.lines[0]))
     assert "has left its process group: SIGKILL" in caplog.text
@@ -287,7 +290,7 @@ async def test_what_left_the_group_and_changed_its_user_is_reported_and_not_wait
         "one = subprocess.Popen(['/bin/sleep', '60'], start_new_session=True, env={})\n"
         "print(one.pid, flush=True)\nsys.stdin.read()"
     )
-    async with started(code, ladder=PATIENT) as (child, ear):
+    async with start_process(code, ladder=PATIENT) as (child, ear):
         await ear.until(lambda: ear.lines)
         pid = int(ear.lines[0])
 
@@ -325,14 +328,14 @@ async def test_what_left_the_group_ends_with_a_loop_that_ends_at_once() -> None:
 async def test_the_children_of_other_clients_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other child was started by this process too, and by one that is a child itself."""
     monkeypatch.setenv("CONCERTINO_STARTED_BY", "outer")
-    async with started(ECHO) as (_, _):
+    async with start_process(ECHO) as (_, _):
         code = "import os; print(os.environ['CONCERTINO_STARTED_BY'])"
-        async with started(code, ladder=QUICK) as (_, ear):
+        async with start_process(code, ladder=QUICK) as (_, ear):
             await ear.until(lambda: ear.lines)
             outer, mark = ear.lines[0].split(b",")
             assert outer == b"outer"
             assert len(mark) == 24
-        async with started(ECHO, ladder=QUICK) as (other, _):
+        async with start_process(ECHO, ladder=QUICK) as (other, _):
             pass
         assert other.exit_status == 0
 
@@ -347,7 +350,7 @@ async def test_what_cannot_be_found_and_holds_stdout_is_reported(
         "one = subprocess.Popen(['/bin/sleep', '60'], start_new_session=True, env={})\n"
         "print(one.pid, flush=True)"
     )
-    async with started(code, ladder=QUICK) as (_, ear):
+    async with start_process(code, ladder=QUICK) as (_, ear):
         await ear.until(lambda: ear.over)
     os.kill(int(ear.lines[0]), signal.SIGKILL)
     assert "has left its process group and holds its stdout open" in caplog.text
@@ -357,7 +360,7 @@ async def test_what_cannot_be_found_and_holds_stdout_is_reported(
 async def test_stderr_is_drained_kept_at_its_end_and_handed_on() -> None:
     said: list[bytes] = []
     code = "import sys; sys.stderr.buffer.write(b'\\xff' * 3_000_000 + b'end'); print('done')"
-    async with started(code, stderr=said.append) as (child, ear):
+    async with start_process(code, stderr=said.append) as (child, ear):
         await ear.until(lambda: ear.over)
         assert sum(map(len, said)) == 3_000_003
         assert len(child.tail) == 8192
@@ -371,7 +374,10 @@ async def test_a_sink_that_fails_is_logged_and_stderr_goes_on(
     def fail(_: bytes) -> None:
         raise ValueError("no disk")
 
-    async with started("import sys; print('x', file=sys.stderr)", stderr=fail) as (child, ear):
+    async with start_process("import sys; print('x', file=sys.stderr)", stderr=fail) as (
+        child,
+        ear,
+    ):
         await ear.until(lambda: ear.over)
         assert child.tail == b"x\n"
     assert "no disk" in caplog.text
@@ -385,7 +391,7 @@ async def test_only_the_variables_that_are_named_reach_the_child(
     monkeypatch.setenv("SECRET_TOKEN", "hunter2")
     monkeypatch.setenv("LANG", "C.UTF-8")
     code = "import os; print(sorted(os.environ.items()))"
-    async with started(code, env={"MINE": "1", "LANG": "de_DE.UTF-8", "PYTHONUTF8": "0"}) as (
+    async with start_process(code, env={"MINE": "1", "LANG": "de_DE.UTF-8", "PYTHONUTF8": "0"}) as (
         _,
         ear,
     ):
@@ -405,7 +411,7 @@ async def test_only_the_variables_that_are_named_reach_the_child(
 @pytest.mark.requirement("SC-2", side="client")
 @on_a_loop
 async def test_the_working_directory_is_the_one_that_is_given(tmp_path: Path) -> None:
-    async with started("import os; print(os.getcwd())", cwd=tmp_path) as (_, ear):
+    async with start_process("import os; print(os.getcwd())", cwd=tmp_path) as (_, ear):
         await ear.until(lambda: ear.lines)
         assert ear.lines == [os.fsencode(os.path.realpath(tmp_path))]
 
@@ -482,7 +488,7 @@ async def test_output_that_nobody_reads_does_not_hold_up_the_end() -> None:
         "import sys\nsys.stdin.readline()\nsys.stdout.write('x' * 1_000_000 + '\\n')\n"
         "sys.stdin.read()"
     )
-    async with started(code) as (child, _):
+    async with start_process(code) as (child, _):
         child.pause(True)
         child.write(b"go", None)
         child.flush()
@@ -494,7 +500,7 @@ async def test_without_a_descriptor_for_processes_a_thread_sees_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delattr(os, "pidfd_open")
-    async with started("import sys; sys.exit(3)") as (child, ear):
+    async with start_process("import sys; sys.exit(3)") as (child, ear):
         await ear.until(lambda: ear.over)
         assert child.exit_status == 3
 
@@ -609,7 +615,7 @@ async def looked_at(code: str = LINES, **settings: Any) -> AsyncIterator[tuple[C
     """A child that has given one line already: from then on it is looked at when it is
     written to.
     """
-    async with started(code, **settings) as (child, ear):
+    async with start_process(code, **settings) as (child, ear):
         child.send(b"first", None)
         await ear.until(lambda: ear.lines == [b"first"])
         ear.lines.clear()
@@ -661,7 +667,7 @@ async def test_a_piece_of_a_line_is_delivered_when_its_rest_has_come() -> None:
         "import sys\nfor line in sys.stdin: print(line.strip(), end='\\n' if line > '2' else '', "
         "flush=True)"
     )
-    async with started(code) as (child, ear):
+    async with start_process(code) as (child, ear):
         child.send(b"9", None)
         await ear.until(lambda: ear.lines == [b"9"])
         child.send(b"1", None)

@@ -69,7 +69,7 @@ CASES: list[tuple[msgspec.Struct, str]] = [
 ]
 
 
-def written(value: msgspec.Struct) -> dict[str, Any]:
+def to_json(value: msgspec.Struct) -> dict[str, Any]:
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
@@ -79,7 +79,7 @@ def written(value: msgspec.Struct) -> dict[str, Any]:
 def test_every_type_is_in_the_shape_of_2026_07_28_and_survives_it(
     value: msgspec.Struct, definition: str
 ) -> None:
-    members = written(value)
+    members = to_json(value)
     if definition == "ElicitRequestURLParams":
         members.pop("elicitationId")  # 2025-11-25 alone has it
     wire.check(members, wire.MODERN, definition)
@@ -87,10 +87,10 @@ def test_every_type_is_in_the_shape_of_2026_07_28_and_survives_it(
 
 
 def test_what_is_not_said_is_not_written() -> None:
-    assert written(client_requests.Elicitation("Who?")) == {"message": "Who?"}
-    assert written(client_requests.ElicitResult("decline")) == {"action": "decline"}
-    assert written(client_requests.Sampling([], 5)) == {"messages": [], "maxTokens": 5}
-    assert written(client_requests.Root("file:///a")) == {"uri": "file:///a"}
+    assert to_json(client_requests.Elicitation("Who?")) == {"message": "Who?"}
+    assert to_json(client_requests.ElicitResult("decline")) == {"action": "decline"}
+    assert to_json(client_requests.Sampling([], 5)) == {"messages": [], "maxTokens": 5}
+    assert to_json(client_requests.Root("file:///a")) == {"uri": "file:///a"}
 
 
 def test_a_result_that_is_none_yet_holds_questions_and_a_state_that_stays_as_it_came() -> None:

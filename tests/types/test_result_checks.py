@@ -68,7 +68,7 @@ def of_schema(value: Struct, definition: str) -> bool:
     return True
 
 
-def says(value: Struct) -> str | None:
+def problem_of(value: Struct) -> str | None:
     try:
         check(value)
     except TypeError as why:
@@ -268,18 +268,18 @@ RIGHT: list[tuple[Struct, str]] = [
 @pytest.mark.parametrize(("value", "definition", "message"), WRONG)
 def test_what_the_schema_forbids_is_named(value: Struct, definition: str, message: str) -> None:
     assert not of_schema(value, definition)
-    assert says(value) == message
+    assert problem_of(value) == message
 
 
 @pytest.mark.parametrize(("value", "message"), WRONG_IN_WORDS)
 def test_what_only_the_words_forbid_is_named(value: Struct, message: str) -> None:
-    assert says(value) == message
+    assert problem_of(value) == message
 
 
 @pytest.mark.parametrize(("value", "definition"), RIGHT)
 def test_what_the_schema_allows_is_allowed(value: Struct, definition: str) -> None:
     assert of_schema(value, definition)
-    assert says(value) is None
+    assert problem_of(value) is None
 
 
 def test_the_place_of_the_value_is_put_in_front() -> None:
@@ -328,7 +328,7 @@ def test_schema_and_checks_agree_on_anything(data: some.DataObject) -> None:
             ]
         )
     )
-    said = says(value)
+    said = problem_of(value)
     # msgspec writes bytes as a base64 text and None as absent, so JSON shows less than Python
     # knows.
     if said is None:

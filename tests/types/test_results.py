@@ -59,7 +59,7 @@ TAKEN = {"CompleteRequestParams": ("_meta",)}  # by the session, before anybody 
 OMITTED: dict[str, Any] = {"isError": False}  # says the same when it is not there
 
 
-def written(value: Any) -> Any:
+def to_json(value: Any) -> Any:
     return json.loads(msgspec.json.encode(value))
 
 
@@ -74,7 +74,7 @@ def test_an_example_is_the_same_after_decoding_and_encoding(example: Example):
         if name not in absent and OMITTED.get(name, UNSET) != each
     }
     decoded = msgspec.json.decode(example.raw, type=kind)
-    assert written(decoded) == kept
+    assert to_json(decoded) == kept
     assert msgspec.json.decode(msgspec.json.encode(decoded), type=kind) == decoded
 
 
@@ -132,7 +132,7 @@ META = {"example.com/k": [None]}
 def test_every_type_is_written_in_the_shape_of_2026_07_28_and_survives_it(
     value: msgspec.Struct, definition: str
 ):
-    wire.check(written(value), E, definition)
+    wire.check(to_json(value), E, definition)
     assert msgspec.json.decode(msgspec.json.encode(value), type=type(value)) == value
     members = {each.encode_name for each in msgspec.structs.fields(value)}
     for oracle in wire.ORACLES:
@@ -175,7 +175,7 @@ def test_every_result_survives_the_wire_and_fits_its_schema_with_what_all_result
 ):
     assert msgspec.json.decode(msgspec.json.encode(value), type=type(value)) == value
     definition = type(value).__name__
-    complete = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private", **written(value)}
+    complete = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private", **to_json(value)}
     wire.check(complete, E, definition)
     members = {each.encode_name for each in msgspec.structs.fields(value)}
     for oracle in wire.ORACLES:
@@ -183,26 +183,26 @@ def test_every_result_survives_the_wire_and_fits_its_schema_with_what_all_result
 
 
 def test_caching_hints_that_were_not_given_are_not_written():
-    assert written(results.ListPromptsResult([], ttl_ms=0)) == {"prompts": [], "ttlMs": 0}
-    assert written(results.ReadResourceResult([], cache_scope="private")) == {
+    assert to_json(results.ListPromptsResult([], ttl_ms=0)) == {"prompts": [], "ttlMs": 0}
+    assert to_json(results.ReadResourceResult([], cache_scope="private")) == {
         "contents": [],
         "cacheScope": "private",
     }
 
 
 def test_what_is_not_given_is_not_written():
-    assert written(Tool("n", {"type": "object"})) == {
+    assert to_json(Tool("n", {"type": "object"})) == {
         "name": "n",
         "inputSchema": {"type": "object"},
     }
-    assert written(CallToolResult([])) == {"content": []}
-    assert written(ListToolsResult([])) == {"tools": []}
-    assert written(ToolAnnotations()) == {}
+    assert to_json(CallToolResult([])) == {"content": []}
+    assert to_json(ListToolsResult([])) == {"tools": []}
+    assert to_json(ToolAnnotations()) == {}
 
 
 @pytest.mark.requirement("TO-16")
 def test_structured_content_that_is_null_is_written_and_absent_is_not():
-    assert written(CallToolResult([], None)) == {"content": [], "structuredContent": None}
+    assert to_json(CallToolResult([], None)) == {"content": [], "structuredContent": None}
     assert (
         msgspec.json.decode(
             b'{"content":[],"structuredContent":null}', type=CallToolResult
@@ -213,11 +213,11 @@ def test_structured_content_that_is_null_is_written_and_absent_is_not():
 
 
 def test_an_empty_cursor_is_written():
-    assert written(ListToolsResult([], "")) == {"tools": [], "nextCursor": ""}
+    assert to_json(ListToolsResult([], "")) == {"tools": [], "nextCursor": ""}
 
 
 def test_hints_that_are_false_are_written():
-    assert written(ToolAnnotations(read_only_hint=False, open_world_hint=False)) == {
+    assert to_json(ToolAnnotations(read_only_hint=False, open_world_hint=False)) == {
         "readOnlyHint": False,
         "openWorldHint": False,
     }
@@ -226,7 +226,7 @@ def test_hints_that_are_false_are_written():
 @pytest.mark.requirement("PM-5")
 @pytest.mark.requirement("CO-2", "CO-3", side="client")
 def test_bytes_travel_as_base64():
-    assert written(ImageContent(b"\xff\x00\xfe", "image/png"))["data"] == "/wD+"
+    assert to_json(ImageContent(b"\xff\x00\xfe", "image/png"))["data"] == "/wD+"
 
 
 @pytest.mark.requirement("LO-7")
