@@ -4,7 +4,7 @@ The protocol gets descriptors of its own. Afterwards descriptor 0 reads /dev/nul
 goes to stderr, so that native code and child processes cannot touch the protocol stream; sys.stdout
 and sys.stderr become writers to stderr that never block. A forked child loses its copies at once,
 and a server whose parent is gone ends by itself. Nothing is restored, so the caller of take_over()
-must also end the process (runtime/process.py).
+must also end the process (runtime/shutdown.py).
 Spec: 2026-07-28 basic/transports/stdio; policies: docs/architecture.md.
 """
 
