@@ -89,8 +89,8 @@ def process_seal() -> Seal:
         return Seal(os.urandom(32), time, os.urandom)
     if len(text) < MIN_KEY_CHARACTERS:
         log.error(
-            "a client cannot be asked: %s: expected at least %d characters, got %d",
-            KEY,
+            "a client cannot be asked: CONCERTINO_STATE_KEY: expected at least %d characters, "
+            "got %d",
             MIN_KEY_CHARACTERS,
             len(text),
         )
