@@ -158,6 +158,32 @@ TARGETS = [
         "or start it with: concertino serve calc.py\n",
     ),
     Mistake(
+        "no mistake: a script that serves on a condition",
+        {"calc.py": HEAD + ADD + "import sys\nif sys.argv[1:]:\n    server.run()\n"},
+        "python calc.py",
+        0,
+        "",
+    ),
+    Mistake(
+        "no mistake: a script that calls its server in memory",
+        {
+            "calc.py": f"import asyncio, concertino\n{HEAD}async def main():\n"
+            "    async with concertino.Client(server): pass\nasyncio.run(main())\n"
+        },
+        "python calc.py",
+        0,
+        "",
+    ),
+    Mistake(
+        "an error in a script, which is reported alone",
+        {"calc.py": HEAD + ADD + "raise SystemExit(server.nam)\n"},
+        "python calc.py",
+        1,
+        f'{TRACEBACK}  File "FOLDER/calc.py", line 6, in <module>\n'
+        "    raise SystemExit(server.nam)\n"
+        "AttributeError: 'Server' object has no attribute 'nam'. Did you mean: 'name'?\n",
+    ),
+    Mistake(
         "run() inside of an event loop",
         {
             "calc.py": f"import asyncio\n{HEAD}async def main():\n    server.run()\n"
