@@ -601,7 +601,8 @@ def test_the_same_uri_twice_is_refused_and_the_first_stays() -> None:
     server.add_resource("a:b", text="")
     server.add_resource("a:{x}", taking)
     with pytest.raises(
-        RegistrationError, match=r"is already registered.*; call remove_resource\('a:b'\) first"
+        RegistrationError,
+        match=r"already registered \(test_resources.py:\d+\); call remove_resource\('a:b'\) first",
     ):
         server.add_resource("a:b", text="")
     with pytest.raises(

@@ -60,6 +60,7 @@ def expected_tool(version: str) -> dict[str, Any]:
             "type": "object",
             "properties": {"result": {"type": "integer"}},
             "required": ["result"],
+            "x-fastmcp-wrap-result": True,
         }
     elif version == "2026-07-28":
         tool["outputSchema"] = {"type": "integer"}

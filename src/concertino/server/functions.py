@@ -8,6 +8,7 @@ booleans and choices are converted; lists, dicts and classes are parsed as JSON.
 from __future__ import annotations
 
 import logging
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -19,6 +20,7 @@ from inspect import (
     isgeneratorfunction,
     signature,
 )
+from types import FrameType
 from typing import Any, TypeVar, cast
 
 from msgspec import DecodeError, Raw, Struct
@@ -124,6 +126,17 @@ def handler_location(handler: Any) -> str:
 
 
 _PACKAGE = __file__.rpartition("/")[0]
+
+
+def caller_location() -> str:
+    """Return the line outside of this package that has led here, as ` (file.py:12)`."""
+    root = _PACKAGE.rpartition("/")[0]
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None and frame.f_code.co_filename.startswith(root):
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    return f" ({frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno})"
 
 
 def check_handler(

@@ -36,6 +36,7 @@ from concertino.server.functions import (
     InThread,
     StringArguments,
     call_handler,
+    caller_location,
     handler_call,
     handler_doc,
     handler_location,
@@ -73,11 +74,16 @@ Source = list[ResourceContents] | File | tuple[HandlerCall, StringArguments]
 
 
 class RegisteredResource(Struct, frozen=True):
-    """A resource of a server. hints: for its content."""
+    """A resource of a server.
+
+    hints: for its content. location: the line that registered it, for messages; empty if it has a
+    handler.
+    """
 
     resource: Resource
     source: Source
     hints: CacheHints
+    location: str
 
 
 class RegisteredTemplate(Struct, frozen=True):
@@ -116,8 +122,8 @@ class Resources:
         self._hints = hints
 
     def _describe_resource_conflict(self, uri: str) -> str:
-        function = self.resources.records[uri].function
-        location = "" if function is None else handler_location(function)
+        record = self.resources.records[uri]
+        location = record.entry.location or handler_location(record.function)
         return (
             f"a resource with the URI {uri!r} is already registered{location}; call "
             f"remove_resource({uri!r}) first"
@@ -201,7 +207,10 @@ class Resources:
         )
         resource = check_against_schema(resource, owner)
         hints = _content_hints(options, self._hints, access)
-        self.resources.add(uri, RegisteredResource(resource, source, hints), function, access)
+        location = "" if isinstance(source, tuple) else caller_location()
+        self.resources.add(
+            uri, RegisteredResource(resource, source, hints, location), function, access
+        )
 
     def _make_template(
         self,
