@@ -171,6 +171,7 @@ class _Command:
         self._server = server
         self._status = status
         self._last_note = ""
+        self._waiting_task: asyncio.Task[None] | None = None
 
     async def run(self, target: Target, given: GivenArguments) -> int:
         """Run the command and return the exit code. Raises ConcertinoError and CommandFailure."""
@@ -192,30 +193,26 @@ class _Command:
             with self._waiting(client, "the server's first answer", args.connect_timeout_s):
                 await client.open()
             self.is_open = True
-            with self._waiting(client, "the answer", args.timeout_s) as stop_waiting:
-                code = await self._send(client, given, stop_waiting)
+            with self._waiting(client, "the answer", args.timeout_s):
+                code = await self._send(client, given)
             self._report_skipped(client)
             return code
         finally:
             await client.aclose()
 
-    async def _send(
-        self, client: Client, given: GivenArguments, stop_waiting: Callable[[], object]
-    ) -> int:
+    async def _send(self, client: Client, given: GivenArguments) -> int:
         match self._args.command:
             case "call":
-                return await self._call_tool(client, given, stop_waiting)
+                return await self._call_tool(client, given)
             case "prompt":
                 await self._get_prompt(client, given)
             case "read":
                 await self._read_resource(client)
             case command:
-                await _list(client, command, self._args.json)
+                await self._list(client, command)
         return 0
 
-    async def _call_tool(
-        self, client: Client, given: GivenArguments, stop_waiting: Callable[[], object]
-    ) -> int:
+    async def _call_tool(self, client: Client, given: GivenArguments) -> int:
         args = self._args
         arguments: dict[str, Any] = {**given.texts, **given.values}
         if given.texts or not given.has_json:
@@ -227,13 +224,11 @@ class _Command:
                 arguments |= convert_texts(args.name, given.texts, schema)
 
         def on_progress(done: float, total: float | None, message: str | None) -> None:
-            stop_waiting()
+            self._stop_waiting()
             self._status.draw_progress(done, total, message)
 
         params = {"name": args.name, "arguments": arguments}
         raw = await self._request(client, "tool", "tools/call", params, on_progress)
-        stop_waiting()
-        self._status.clear()
         result = _decode_result(raw, CallToolResult)
         print_json(raw) if args.json else print_tool_result(result)
         return FAILED if result.is_error else 0
@@ -276,7 +271,7 @@ class _Command:
         kind: tool, prompt or resource.
         """
         try:
-            return await client.request(method, params, into=Raw, progress=progress)
+            raw = await client.request(method, params, into=Raw, progress=progress)
         except RpcError as exc:
             raise await explain_refusal(client, kind, self._args.name, exc, self._server) from exc
         except UnicodeEncodeError:
@@ -284,6 +279,27 @@ class _Command:
         except ValueError as exc:
             # The message is larger than the limit.
             raise UsageError(str(exc)) from None
+        self._stop_waiting()
+        return raw
+
+    async def _list(self, client: Client, command: str) -> None:
+        """Print all tools, all prompts, or all resources and resource templates."""
+        items: Sequence[object]
+        if command == "tools":
+            tools = items = await client.list_tools()
+            lines = [line for tool in tools for line in format_tool(tool)]
+        elif command == "prompts":
+            prompts = items = await client.list_prompts()
+            lines = [line for prompt in prompts for line in format_prompt(prompt)]
+        else:
+            resources = [*await client.list_resources(), *await client.list_resource_templates()]
+            items = resources
+            lines = [line for resource in resources for line in format_resource(resource)]
+        self._stop_waiting()
+        if self._args.json:
+            print_json(Raw(encode(items)))
+        else:
+            print("\n".join(lines) if lines else f"no {command}")  # noqa: T201
 
     def _check_names(self, given: GivenArguments, takes: Parameters) -> None:
         """Check which arguments were given. Raises UsageError, and warns of those nobody knows."""
@@ -302,9 +318,9 @@ class _Command:
         client: Client,
         awaited: str,
         limit_s: float,
-    ) -> Generator[Callable[[], object]]:
-        """Show on a terminal what is awaited. Provides a function that stops this."""
-        task = asyncio.create_task(
+    ) -> Generator[None]:
+        """Show on a terminal what is awaited, until _stop_waiting()."""
+        self._waiting_task = asyncio.create_task(
             show_waiting(
                 self._status,
                 awaited,
@@ -314,10 +330,15 @@ class _Command:
             )
         )
         try:
-            yield task.cancel
+            yield
         finally:
-            task.cancel()
-            self._status.clear()
+            self._stop_waiting()
+
+    def _stop_waiting(self) -> None:
+        """Remove the line that says what is awaited, or the progress bar, before a result."""
+        if self._waiting_task is not None:
+            self._waiting_task.cancel()
+        self._status.clear()
 
     def _report_skipped(self, client: Client) -> None:
         if text := _describe_skipped(client):
@@ -370,25 +391,6 @@ async def _list_if_possible(list_items: Callable[[], Awaitable[list[T]]]) -> lis
         return await list_items()
     except (NotSupported, RpcError, ProtocolError):
         return []
-
-
-async def _list(client: Client, command: str, as_json: bool) -> None:
-    """Print all tools, all prompts, or all resources and resource templates."""
-    items: Sequence[object]
-    if command == "tools":
-        tools = items = await client.list_tools()
-        lines = [line for tool in tools for line in format_tool(tool)]
-    elif command == "prompts":
-        prompts = items = await client.list_prompts()
-        lines = [line for prompt in prompts for line in format_prompt(prompt)]
-    else:
-        resources = [*await client.list_resources(), *await client.list_resource_templates()]
-        items = resources
-        lines = [line for resource in resources for line in format_resource(resource)]
-    if as_json:
-        print_json(Raw(encode(items)))
-    else:
-        print("\n".join(lines) if lines else f"no {command}")  # noqa: T201
 
 
 def _check_name(args: argparse.Namespace, server: Sequence[str]) -> None:
