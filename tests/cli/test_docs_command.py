@@ -1,4 +1,4 @@
-"""cli/docs.py, cli/page_layout.py: the pages of the documentation, in a pipe and on a terminal."""
+"""cli/docs.py, cli/page_layout.py: pages of the documentation, and help, fit the terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from concertino.cli import UsageError, main
+from concertino.cli import COMMANDS, UsageError, main
 from concertino.cli.docs import find_pages, find_topic
 from concertino.cli.page_layout import lay_out
 
@@ -54,25 +54,25 @@ def test_a_name_is_enough_if_there_is_one_page_of_it(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("topic", "message"),
     [
-        ("guards", "there are several pages about guards: how-to/guards and reference/guards"),
-        ("guard", "there is no page 'guard'; did you mean how-to/guards or reference/guards?"),
-        ("trobleshooting", "there is no page 'trobleshooting'; did you mean troubleshooting?"),
-        ("how-to/socket", "there is no page 'how-to/socket'; did you mean sockets?"),
-        ("xyzzy", "there is no page 'xyzzy'; concertino docs lists all"),
-        ("", "there is no page ''; concertino docs lists all"),
+        ("guards", "there are several pages about guards\nhow-to/guards\nreference/guards"),
+        ("guard", "there is no page 'guard'\ndid you mean how-to/guards or reference/guards?"),
+        ("trobleshooting", "there is no page 'trobleshooting'\ndid you mean troubleshooting?"),
+        ("how-to/socket", "there is no page 'how-to/socket'\ndid you mean sockets?"),
+        ("xyzzy", "there is no page 'xyzzy'\nconcertino docs lists all"),
+        ("", "there is no page ''\nconcertino docs lists all"),
     ],
 )
 def test_an_unknown_topic_names_those_that_are_like_it(topic: str, message: str) -> None:
     with pytest.raises(UsageError) as error:
         find_topic(topic, find_pages())
-    assert str(error.value) == message
+    assert f"{error.value}\n{error.value.hint}" == message
 
 
-def run_on_terminal(columns: int, **env: str) -> str:
-    """Return what `concertino docs sockets` writes to a terminal."""
+def run_on_terminal(columns: int, *arguments: str, **env: str) -> str:
+    """Return what `concertino ARGUMENTS` writes to a terminal."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, columns))
-    words = [sys.executable, "-m", "concertino", "docs", "sockets"]
+    words = [sys.executable, "-m", "concertino", *arguments]
     environment = {**os.environ, "TERM": "xterm", **env}
     process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
@@ -89,11 +89,18 @@ def run_on_terminal(columns: int, **env: str) -> str:
 
 
 def test_a_terminal_gets_the_page_through_a_pager_in_its_width() -> None:
-    text = run_on_terminal(60, PAGER="sed 's/^/| /'")
+    text = run_on_terminal(60, "docs", "sockets", PAGER="sed 's/^/| /'")
     lines = text.splitlines()
     assert lines[0] == "| # Serve over sockets"
     outside_code = "\n".join(lines).split("| ```")[::2]
     assert max(len(line) for part in outside_code for line in part.splitlines()) <= 62
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_fits_the_terminal(command: str) -> None:
+    text = run_on_terminal(80, *command.split(), "--help")
+    assert max(map(len, text.splitlines())) <= 80
+    assert text.startswith("usage: concertino")
 
 
 def test_a_reader_that_stops_early_is_no_error() -> None:

@@ -143,7 +143,11 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     (project / ".mcp.json").symlink_to("nowhere")
     done = new(tmp_path, "clock")
     assert done.returncode == 2
-    assert "clock/ has .mcp.json, README.md already, so nothing was written" in done.stderr
+    assert done.stderr == (
+        "concertino new: nothing was written: clock/ has files in the way\n"
+        "  .mcp.json, README.md\n"
+        "  move them, or choose another name\n"
+    )
     assert files_in(project) == {"README.md"}
     assert (project / "README.md").read_text() == "mine"
 
@@ -158,7 +162,7 @@ def test_a_file_with_the_name_is_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "clock").write_text("mine")
     done = new(tmp_path, "clock")
     assert (done.returncode, (tmp_path / "clock").read_text()) == (2, "mine")
-    assert "clock is in the way and no folder" in done.stderr
+    assert "clock is in the way\n" in done.stderr
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -207,8 +211,9 @@ def test_a_name_that_does_not_work_gets_a_suggestion_that_does(
 def test_a_bad_name_is_a_usage_error(tmp_path: Path) -> None:
     done = new(tmp_path, "json")
     assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
-    assert done.stderr.endswith(
-        "json.py would hide the module 'json' of Python's standard library; try json_server\n"
+    assert done.stderr == (
+        "concertino new: json.py would hide the module 'json' of Python's standard library\n"
+        "  concertino new json_server\n"
     )
 
 

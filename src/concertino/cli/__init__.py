@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from typing import Any, NoReturn
 
 from concertino.loading import load
@@ -230,10 +231,20 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Formatter(argparse.HelpFormatter):
-    """A help formatter of a fixed width.
+    """A help formatter for the width of the terminal, up to 100 columns.
 
-    To ask for the terminal's width, argparse imports shutil, which delays a server by 4 ms.
+    To ask for that width, argparse itself imports shutil, which delays a server by 4 ms.
     """
 
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, width=100)
+        super().__init__(prog, width=_help_width())
+
+
+@cache
+def _help_width() -> int:
+    try:
+        columns = os.get_terminal_size(1).columns
+    except OSError:
+        columns = 0
+    # Some terminals say 0. argparse leaves two columns free, too.
+    return min(columns - 2, 100) if columns > 20 else 100

@@ -56,7 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of one of the commands to its parser."""
     command = parser.prog.rpartition(" ")[2]
     target = "-- COMMAND... | unix:PATH | tcp:HOST:PORT"
-    parser.usage = f"concertino {command} [OPTIONS]{USAGES.get(command, '')} {target}"
+    # With "usage: " before it, it fits 80 columns.
+    indent = " " * len("usage: concertino ")
+    arguments = USAGES.get(command, "")
+    separator = f"\n{indent}" if arguments else " "
+    parser.usage = f"concertino {command} [OPTIONS]{arguments}{separator}{target}"
     parser.epilog = (
         "Exit codes: 0 success, 1 the server refused the request or the tool failed, 2 usage, "
         "3 the server could not be reached or ended, 4 no response in time, 5 the server broke "

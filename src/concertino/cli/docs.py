@@ -93,14 +93,14 @@ def find_topic(words: str, pages: Mapping[str, Path]) -> str:
     if len(same) == 1:
         return same[0]
     if same:
-        raise UsageError(f"there are several pages about {words}: {' and '.join(same)}")
+        raise UsageError(f"there are several pages about {words}", "\n".join(same))
 
     from difflib import get_close_matches
 
     near = [other for other in pages if name and name in other]
     near += [other for other in get_close_matches(name, pages, 3, 0.7) if other not in near]
     hint = f"did you mean {' or '.join(near[:3])}?" if near else "concertino docs lists all"
-    raise UsageError(f"there is no page {words!r}; {hint}")
+    raise UsageError(f"there is no page {words!r}", hint)
 
 
 def format_list(pages: Mapping[str, Path]) -> str:

@@ -47,9 +47,10 @@ def run(args: Namespace, server: Sequence[str]) -> int:
     name: str = args.name
     folder, base = os.path.split(name.rstrip("/"))
     if folder:
-        raise UsageError(f"expected a name, not a path: cd {folder}, then concertino new {base}")
+        hint = f"cd {folder}, then concertino new {base}"
+        raise UsageError("expected a name, not a path", hint)
     if problem := find_problem(name):
-        raise UsageError(f"{problem}; try {suggest_name(name)}")
+        raise UsageError(problem, f"concertino new {suggest_name(name)}")
     requirement = dependency(__version__)
     if requirement is None:
         raise UsageError(
@@ -95,11 +96,11 @@ def suggest_name(name: str) -> str:
 def _write(folder: str, files: Mapping[str, str]) -> None:
     """Write files into a folder. Raises UsageError if one exists, and OSError."""
     if os.path.lexists(folder) and not os.path.isdir(folder):
-        raise UsageError(f"{folder} is in the way and no folder; move it, or choose another name")
+        raise UsageError(f"{folder} is in the way", "move it, or choose another name")
     if existing := [path for path in files if os.path.lexists(os.path.join(folder, path))]:
         raise UsageError(
-            f"{folder}/ has {', '.join(existing)} already, so nothing was written; move what is in "
-            "the way, or choose another name"
+            f"nothing was written: {folder}/ has files in the way",
+            f"{', '.join(existing)}\nmove them, or choose another name",
         )
     paths = {os.path.join(folder, path): text for path, text in files.items()}
     for path, text in paths.items():
