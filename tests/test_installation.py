@@ -16,6 +16,7 @@ from concertino.installation import (
     install_extra,
     install_package,
     runs_in_uv_cache,
+    start_command,
 )
 
 PYTHON = "/opt/my env/bin/python"
@@ -117,3 +118,28 @@ def test_an_environment_in_uv_s_cache_gets_packages_by_an_option(
     assert (
         install_extra("watch") == "add --with '/src/concertino[watch]' to the uvx or uv run command"
     )
+
+
+def test_a_client_starts_the_program_beside_the_interpreter(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    assert start_command() == [str(tmp_path / "python"), "-m", "concertino"]
+    (tmp_path / "concertino").touch()
+    assert start_command() == [str(tmp_path / "concertino")]
+
+
+def test_a_client_starts_uvx_where_uvx_made_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    environment = tmp_path / "cache" / "archive-v0" / "8dQ"
+    environment.mkdir(parents=True)
+    (tmp_path / "cache" / "CACHEDIR.TAG").touch()
+    (tmp_path / "uvx").touch(0o755)
+    monkeypatch.setattr(sys, "prefix", str(environment))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    installed(tmp_path, {"url": "file:///tmp/concertino.whl", "archive_info": {}})
+    uvx = str(tmp_path / "uvx")
+    assert start_command() == [uvx, "--from", "/tmp/concertino.whl", "concertino"]
+    monkeypatch.setattr(installation, "RELEASED", True)
+    assert start_command() == [uvx, "concertino"]
