@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import venv
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,8 +37,8 @@ def run(folder: Path, *command: str | Path, path: str = "/usr/bin:/bin") -> str:
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the programs of an environment that has a wheel of this package and nothing else."""
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Give the programs of an environment that has a wheel of this package and nothing else."""
     # A wheel may be at a path with a space.
     folder = tmp_path_factory.mktemp("the wheel")
     build = ("-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation")
@@ -45,7 +46,11 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (wheel,) = folder.glob("*.whl")
     venv.create(folder / "env", with_pip=True)
     run(folder, folder / "env/bin/pip", "install", "--quiet", wheel)
-    return folder / "env" / "bin"
+    # After a release projects depend on the package by name; this version may not be there yet.
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS"):
+            patch.setenv(name, folder.as_uri())
+        yield folder / "env" / "bin"
 
 
 @pytest.mark.parametrize("options", [[], ["--claude-plugin"]], ids=["project", "plugin"])
