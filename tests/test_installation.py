@@ -138,7 +138,7 @@ def test_a_client_starts_uvx_where_uvx_made_the_environment(
     (tmp_path / "uvx").touch(0o755)
     monkeypatch.setattr(sys, "prefix", str(environment))
     monkeypatch.setenv("PATH", str(tmp_path))
-    installed(tmp_path, {"url": "file:///tmp/concertino.whl", "archive_info": {}})
+    write_metadata(tmp_path, {"url": "file:///tmp/concertino.whl", "archive_info": {}})
     uvx = str(tmp_path / "uvx")
     assert start_command() == [uvx, "--from", "/tmp/concertino.whl", "concertino"]
     monkeypatch.setattr(installation, "RELEASED", True)
