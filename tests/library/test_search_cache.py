@@ -435,7 +435,7 @@ def child(code: str, folder: Path) -> subprocess.Popen[str]:
         "import sys\n"
         f"sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
         "from pathlib import Path\n"
-        "from library.search_documents import made\n"
+        "from library.search_documents import make_document\n"
         "from concertino.library.cache import Cache\n"
         "from concertino.library.index import Index\n"
         "from concertino.library.query import Query\n"
@@ -453,7 +453,7 @@ def child(code: str, folder: Path) -> subprocess.Popen[str]:
 
 def test_what_a_killed_process_left_is_removed_by_the_next(folder: Path) -> None:
     process = child(
-        "index = Index.build([made('a', 'word')], cache=Cache('x', folder)); print('made',"
+        "index = Index.build([make_document('a', 'word')], cache=Cache('x', folder)); print('made',"
         " flush=True); sys.stdin.read()",
         folder,
     )
@@ -475,12 +475,12 @@ def test_what_a_killed_process_left_is_removed_by_the_next(folder: Path) -> None
 @pytest.mark.slow
 def test_processes_that_read_and_write_at_once_all_find_the_same(folder: Path) -> None:
     code = (
-        "for turn in range(6):\n    documents = [made(f'd{n}', f'common word{n}') for n in"
-        " range(30)] + [made('t', f'turn {turn} ' + sys.argv[0])]\n    index ="
+        "for turn in range(6):\n    documents = [make_document(f'd{n}', f'common word{n}') for n in"
+        " range(30)] + [make_document('t', f'turn {turn} ' + sys.argv[0])]\n    index ="
         " Index.build(documents, cache=Cache('x', folder))\n    assert"
         " len(index.search(Query('common', max_results=99)).hits) == 30\n   "
-        " index.update([made('d1', 'zebra')])\n    assert len(index.search(Query('zebra')).hits) =="
-        " 1\nprint('fine')"
+        " index.update([make_document('d1', 'zebra')])\n"
+        "    assert len(index.search(Query('zebra')).hits) == 1\nprint('fine')"
     )
     processes = [child(code, folder) for _ in range(4)]
     assert [process.communicate(timeout=120)[0] for process in processes] == ["fine\n"] * 4

@@ -96,7 +96,8 @@ class Receiver:
     def on_drain(self, held): pass
 taken = take_over()
 async def main():
-    connection = StdioConnection(taken, Limits(), {"CONCERTINO_ORPHAN": "stay"})
+    os.environ["CONCERTINO_ORPHAN"] = "stay"
+    connection = StdioConnection(taken, Limits())
     connection.open(Receiver())
     wire = connection._in, connection._out
     pid = os.fork()
@@ -146,7 +147,8 @@ class Receiver:
 taken = take_over()
 async def main():
     before = len(os.listdir("/proc/self/fd"))
-    connection = StdioConnection(taken, Limits(), {{"CONCERTINO_ORPHAN": "{stays}"}})
+    os.environ["CONCERTINO_ORPHAN"] = "{stays}"
+    connection = StdioConnection(taken, Limits())
     connection.open(Receiver())
     links = []
     for n in os.listdir("/proc/self/fd"):
