@@ -1,0 +1,110 @@
+"""Options of the commands that use a server: how it is started, spoken to and watched."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from concertino.cli import UsageError
+from concertino.cli.options import add_repeatable
+from concertino.cli.status_line import StatusLine
+from concertino.client.client import Timeouts
+from concertino.client.targets import ServerParameters, Target, parse_target
+from concertino.logs.formats import escape_controls
+
+__all__ = ["add_server_options", "client_options", "parse_server", "search_path"]
+
+
+def add_server_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options to the parser of a command."""
+    parser.add_argument(
+        "--era",
+        choices=("auto", "modern", "legacy"),
+        default="auto",
+        help="how to open the session: legacy with a handshake, modern without (default auto)",
+    )
+    parser.add_argument(
+        "--timeout-s",
+        type=_parse_seconds,
+        default=60.0,
+        metavar="S",
+        help="longest wait for a response (default 60)",
+    )
+    parser.add_argument(
+        "--connect-timeout-s",
+        type=_parse_seconds,
+        default=60.0,
+        metavar="S",
+        help="longest wait until the session is open (default 60)",
+    )
+    add_repeatable(parser, "--env", "NAME=VALUE", "environment variable for the server; repeatable")
+    parser.add_argument("--cwd", metavar="DIR", help="folder in which the server is started")
+    parser.add_argument(
+        "-v", "--stderr", action="store_true", help="show what the server writes to stderr"
+    )
+    parser.add_argument("--trace", action="store_true", help="show every message on stderr")
+
+
+def client_options(args: argparse.Namespace, status: StatusLine) -> dict[str, Any]:
+    """Return the options of Client that the command line gives."""
+
+    def print_line(line: str) -> None:
+        status.print_above(escape_controls(line))
+
+    def print_message(direction: str, text: str) -> None:
+        print_line(f"{direction} {text}")
+
+    return {
+        "era": args.era,
+        "timeouts": Timeouts(
+            connect_s=args.connect_timeout_s,
+            request_s=args.timeout_s,
+            # Progress extends a request, but not forever.
+            total_s=max(600.0, args.timeout_s),
+        ),
+        "stderr": print_line if args.stderr else None,
+        "trace": print_message if args.trace else None,
+    }
+
+
+def search_path(args: argparse.Namespace) -> str:
+    """Return the PATH in which the server's program is searched."""
+    path = next((text[5:] for text in args.env if text.startswith("PATH=")), None)
+    return os.environ.get("PATH", os.defpath) if path is None else path
+
+
+def parse_server(args: argparse.Namespace, server: Sequence[str]) -> Target:
+    """Return the server to start or to connect to. Raises UsageError."""
+    if not server:
+        example = f"concertino {args.command} ... -- python server.py"
+        raise UsageError("expected a command behind --", f"for example: {example}")
+    env: dict[str, str] = {}
+    for variable in args.env:
+        name, equals, value = variable.partition("=")
+        if not name or not equals:
+            raise UsageError(f"--env {variable}: expected NAME=VALUE")
+        env[name] = value
+
+    if len(server) == 1 and server[0].startswith(("unix:", "tcp:")):
+        if env or args.cwd:
+            raise UsageError("--env and --cwd are for servers that are started")
+        try:
+            parse_target(server[0])
+        except ValueError as exc:
+            raise UsageError(str(exc)) from None
+        return server[0]
+    # A person expects the variables of the shell, for proxies and certificates for example.
+    return ServerParameters(server[0], server[1:], env=env, cwd=args.cwd, inherit=tuple(os.environ))
+
+
+def _parse_seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    # Written so that NaN fails, too.
+    if not seconds > 0:
+        raise argparse.ArgumentTypeError(f"expected a positive number of seconds, got {text}")
+    return seconds

@@ -1,0 +1,299 @@
+"""A session with a server for the command line: commands are sent, results and news are printed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from msgspec import DecodeError, Raw, Struct, field
+from msgspec.json import decode, encode
+
+from concertino.cli import UsageError
+from concertino.cli.call_arguments import (
+    GivenArguments,
+    Parameters,
+    check_names,
+    convert_texts,
+)
+from concertino.cli.call_failures import FAILED, explain_refusal
+from concertino.cli.call_output import (
+    format_prompt,
+    format_resource,
+    format_tool,
+    print_contents,
+    print_json,
+    print_prompt,
+    print_tool_result,
+)
+from concertino.cli.status_line import StatusLine, show_waiting
+from concertino.client.client import Client
+from concertino.client.pending_request import Progress
+from concertino.client.skipped_lines import SKIPPED
+from concertino.errors import NotSupported, ProtocolError, RpcError
+from concertino.logs.formats import escape_controls
+from concertino.types.results import CallToolResult, GetPromptResult, ReadResourceResult
+
+__all__ = ["ServerCommand", "ServerSession"]
+
+T = TypeVar("T")
+
+
+class ServerCommand(Struct):
+    """One command for a server.
+
+    command: tools, call, resources, read, prompts or prompt. name: of the tool or prompt, or the
+    URI. words: those of the arguments, as they were typed; given: the same, parsed.
+    """
+
+    command: str
+    name: str = ""
+    words: Sequence[str] = ()
+    given: GivenArguments = field(default_factory=GivenArguments)
+
+
+class ServerSession:
+    """Sends commands to a server, prints the results on stdout and the rest on stderr.
+
+    client: not open yet. server: the words after `--`, for messages; empty in an interactive
+    session. prefix: what stands before notes. as_json: whether to print results as JSON, and no
+    notes. is_open: whether the session has been opened.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        server: Sequence[str],
+        status: StatusLine,
+        prefix: str,
+        *,
+        as_json: bool = False,
+    ) -> None:
+        self.client = client
+        self.is_open = False
+        self._server = server
+        self._status = status
+        self._prefix = prefix
+        self._as_json = as_json
+        self._last_note = ""
+        self._warnings = _Warnings(self.print_note)
+        self._waiting_task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Start the server or connect to it. Raises ConcertinoError."""
+        logging.getLogger("concertino").addHandler(self._warnings)
+        with self._waiting("the server's first answer", self.client.timeouts.connect_s):
+            await self.client.open()
+        self.is_open = True
+
+    async def close(self) -> None:
+        """End the server, or the connection to it."""
+        await self.client.aclose()
+        logging.getLogger("concertino").removeHandler(self._warnings)
+
+    async def run(self, command: ServerCommand) -> int:
+        """Run one command and return its exit code. Raises ConcertinoError and CommandFailure."""
+        with self._waiting("the answer", self.client.timeouts.request_s):
+            code = await self._send(command)
+        if text := self._describe_skipped():
+            self._print_once(text)
+        return code
+
+    async def _send(self, command: ServerCommand) -> int:
+        match command.command:
+            case "call":
+                return await self._call_tool(command)
+            case "prompt":
+                await self._get_prompt(command)
+            case "read":
+                await self._read_resource(command)
+            case kind:
+                await self._list(kind)
+        return 0
+
+    async def _call_tool(self, command: ServerCommand) -> int:
+        given = command.given
+        arguments: dict[str, Any] = {**given.texts, **given.values}
+        if given.texts or not given.has_json:
+            # A server may also call a tool that it does not list.
+            tools = await _list_if_possible(self.client.list_tools)
+            if tool := next((tool for tool in tools if tool.name == command.name), None):
+                schema = tool.input_schema
+                self._check_names(command, Parameters.of_schema(schema))
+                arguments |= convert_texts(command.name, given.texts, schema)
+
+        def on_progress(done: float, total: float | None, message: str | None) -> None:
+            self._stop_waiting()
+            self._status.draw_progress(done, total, message)
+
+        params = {"name": command.name, "arguments": arguments}
+        raw = await self._request("tool", command.name, "tools/call", params, on_progress)
+        result = _decode_result(raw, CallToolResult)
+        print_json(raw) if self._as_json else print_tool_result(result)
+        return FAILED if result.is_error else 0
+
+    async def _get_prompt(self, command: ServerCommand) -> None:
+        given = command.given
+        if given.texts or not given.has_json:
+            prompts = await _list_if_possible(self.client.list_prompts)
+            if prompt := next((prompt for prompt in prompts if prompt.name == command.name), None):
+                takes = prompt.arguments or []
+                required = [item.name for item in takes if item.required]
+                self._check_names(
+                    command, Parameters({item.name: "text" for item in takes}, required, True)
+                )
+        arguments = _stringify({**given.texts, **given.values})
+        params = {"name": command.name, "arguments": arguments}
+        raw = await self._request("prompt", command.name, "prompts/get", params)
+        result = _decode_result(raw, GetPromptResult)
+        print_json(raw) if self._as_json else print_prompt(result)
+
+    async def _read_resource(self, command: ServerCommand) -> None:
+        uri = command.name
+        raw = await self._request("resource", uri, "resources/read", {"uri": uri})
+        result = _decode_result(raw, ReadResourceResult)
+        if self._as_json:
+            print_json(raw)
+            return
+        for contents in result.contents:
+            print_contents(contents)
+
+    async def _list(self, kind: str) -> None:
+        """Print all tools, all prompts, or all resources and resource templates."""
+        client = self.client
+        items: Sequence[object]
+        if kind == "tools":
+            tools = items = await client.list_tools()
+            lines = [line for tool in tools for line in format_tool(tool)]
+        elif kind == "prompts":
+            prompts = items = await client.list_prompts()
+            lines = [line for prompt in prompts for line in format_prompt(prompt)]
+        else:
+            resources = [*await client.list_resources(), *await client.list_resource_templates()]
+            items = resources
+            lines = [line for resource in resources for line in format_resource(resource)]
+        self._stop_waiting()
+        if self._as_json:
+            print_json(Raw(encode(items)))
+        else:
+            print("\n".join(lines) if lines else f"no {kind}")  # noqa: T201
+
+    async def _request(
+        self,
+        kind: str,
+        name: str,
+        method: str,
+        params: dict[str, Any],
+        progress: Progress | None = None,
+    ) -> Raw:
+        """Return the result of a request as JSON. Raises ConcertinoError and CommandFailure.
+
+        kind: tool, prompt or resource. name: its name or URI.
+        """
+        try:
+            raw = await self.client.request(method, params, into=Raw, progress=progress)
+        except RpcError as exc:
+            raise await explain_refusal(self.client, kind, name, exc, self._server) from exc
+        except UnicodeEncodeError:
+            raise UsageError("expected UTF-8, but an argument is not valid UTF-8") from None
+        except ValueError as exc:
+            # The message is larger than the limit.
+            raise UsageError(str(exc)) from None
+        self._stop_waiting()
+        return raw
+
+    def _check_names(self, command: ServerCommand, takes: Parameters) -> None:
+        """Check which arguments were given. Raises UsageError, and warns of those nobody knows."""
+        words = [command.command, command.name, *command.words]
+        unknown = check_names(command.name, command.given, takes, words, self._server)
+        if unknown and takes.descriptions:
+            names = ", ".join(map(repr, unknown))
+            self.print_note(
+                f"{command.name} does not describe an argument {names}; it takes {takes}"
+            )
+
+    # What is shown meanwhile
+
+    @contextmanager
+    def _waiting(self, awaited: str, limit_s: float) -> Generator[None]:
+        """Show on a terminal what is awaited, until _stop_waiting()."""
+        self._waiting_task = asyncio.create_task(
+            show_waiting(
+                self._status,
+                awaited,
+                limit_s,
+                self._describe_skipped,
+                self._print_once,
+            )
+        )
+        try:
+            yield
+        finally:
+            self._stop_waiting()
+
+    def _stop_waiting(self) -> None:
+        """Remove the line that says what is awaited, or the progress bar, before a result."""
+        if self._waiting_task is not None:
+            self._waiting_task.cancel()
+        self._status.clear()
+
+    def _describe_skipped(self) -> str:
+        """Return a line about what the server printed that is no message; "" for nothing."""
+        client = self.client
+        if not client.stray:
+            return ""
+        line = client.strays[-1]
+        if client.stray == 1:
+            return f"the server printed a line that is no answer: {line}"
+        return f"the server printed {client.stray} lines that are no answers; the last one: {line}"
+
+    def _print_once(self, text: str) -> None:
+        """Print a note, but not the one that was printed last."""
+        if text != self._last_note:
+            self._last_note = text
+            self.print_note(text)
+
+    def print_note(self, text: str) -> None:
+        """Print a note on stderr, where only a failure may stand with JSON."""
+        if not self._as_json:
+            self._status.print_above(escape_controls(f"{self._prefix}{text}"))
+
+
+class _Warnings(logging.Handler):
+    """Prints the warnings of the client, but those about lines that it skipped."""
+
+    def __init__(self, print_line: Callable[[str], object]) -> None:
+        super().__init__(logging.WARNING)
+        self._print_line = print_line
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # These are reported together.
+        if record.msg != SKIPPED:
+            self._print_line(record.getMessage())
+
+
+async def _list_if_possible(list_items: Callable[[], Awaitable[list[T]]]) -> list[T]:
+    """Return a list of the server; empty if it refuses to list."""
+    try:
+        return await list_items()
+    except (NotSupported, RpcError, ProtocolError):
+        return []
+
+
+def _stringify(arguments: dict[str, Any]) -> dict[str, str]:
+    """Return the arguments with all values as strings, as prompts take them."""
+    return {
+        name: value if isinstance(value, str) else encode(value).decode()
+        for name, value in arguments.items()
+    }
+
+
+def _decode_result(raw: Raw, kind: Any) -> Any:
+    """Decode a result. Raises ProtocolError."""
+    try:
+        return decode(raw, type=kind)
+    except (DecodeError, RecursionError) as exc:
+        start = f"{bytes(raw)[:200]!r}"
+        raise ProtocolError(f"the result does not follow the protocol: {exc}: {start}") from None
