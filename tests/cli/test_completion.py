@@ -12,7 +12,7 @@ import pytest
 from shell_completion import CASES, complete_on_terminal, make_folder, script_of
 
 from concertino.cli import COMMANDS, main
-from concertino.cli.completion import CommandWords, find_commands
+from concertino.cli.command_words import CommandWords, find_commands
 
 BASH = shutil.which("bash")
 needs_bash = pytest.mark.skipif(BASH is None, reason="there is no bash")

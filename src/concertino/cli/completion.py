@@ -9,15 +9,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from msgspec import Struct
-
-from concertino.cli import make_whole_parser
 from concertino.cli.serving import reject_extra_args
-
-__all__ = ["CommandWords", "OptionWords", "Values", "find_commands"]
 
 DESCRIPTION = (
     "Print a script that completes commands, options, choices and files when you press Tab. "
@@ -26,47 +20,6 @@ DESCRIPTION = (
     "fish: concertino completion fish > ~/.config/fish/completions/concertino.fish."
 )
 SHELLS = ("bash", "zsh", "fish")
-
-# What the name of a value says about it.
-FOLDERS = frozenset(("DIR",))
-FILES = frozenset(("FILE", "PATH", "plugins.yaml", "[NAME=]TARGET"))
-TOPICS = "TOPIC"
-
-
-class Values(Struct, frozen=True):
-    """What a value can be: one of some words, a file, a folder; anything if none is set."""
-
-    words: tuple[str, ...] = ()
-    is_file: bool = False
-    is_folder: bool = False
-
-
-class OptionWords(Struct, frozen=True):
-    """An option: its spellings, one line about it, and its value; None for a flag."""
-
-    names: tuple[str, ...]
-    help: str
-    values: Values | None
-    is_repeatable: bool = False
-
-
-class CommandWords(Struct, frozen=True):
-    """What may follow a command.
-
-    words: from the top, such as ("certs", "issue"); () for the program itself. commands: one line
-    about each command below it. arguments: in order; the last one may be repeated if has_rest.
-    """
-
-    words: tuple[str, ...]
-    options: tuple[OptionWords, ...]
-    commands: dict[str, str]
-    arguments: tuple[Values, ...]
-    has_rest: bool
-
-    @property
-    def path(self) -> str:
-        """Return the words with spaces between them."""
-        return " ".join(self.words)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,52 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, server: Sequence[str]) -> int:
     """Print the script and return the exit code."""
     reject_extra_args(args, server)
+    from concertino.cli.command_words import find_commands
     from concertino.cli.completion_scripts import SCRIPTS
 
     sys.stdout.write(SCRIPTS[args.shell](find_commands()))
     return 0
-
-
-def find_commands() -> list[CommandWords]:
-    """Return the program and all its commands, each before the commands below it."""
-    return list(_walk(make_whole_parser(), ()))
-
-
-# argparse has no public way to look into a parser.
-def _walk(parser: Any, words: tuple[str, ...]) -> Iterator[CommandWords]:
-    options: list[OptionWords] = []
-    arguments: list[Values] = []
-    commands: dict[str, str] = {}
-    below: list[tuple[str, Any]] = []
-    has_rest = False
-    action: Any
-    for action in parser._actions:
-        if action.nargs == argparse.PARSER:
-            commands = {choice.dest: choice.help for choice in action._choices_actions}
-            below = list(action.choices.items())
-        elif action.option_strings:
-            values = None if action.nargs == 0 else _values(action)
-            # As add_repeatable() makes it.
-            is_repeatable = action.default == []
-            names = tuple(action.option_strings)
-            options.append(OptionWords(names, _one_line(action.help), values, is_repeatable))
-        else:
-            arguments.append(_values(action))
-            has_rest = has_rest or action.nargs in ("*", "+")
-    yield CommandWords(words, tuple(options), commands, tuple(arguments), has_rest)
-    for name, subparser in below:
-        yield from _walk(subparser, (*words, name))
-
-
-def _values(action: Any) -> Values:
-    name: str = action.metavar or ""
-    if name == TOPICS:
-        from concertino.cli.docs import find_pages
-
-        return Values(tuple(find_pages()))
-    return Values(tuple(action.choices or ()), name in FILES, name in FOLDERS)
-
-
-def _one_line(help: str) -> str:
-    """Return the first sentence or clause of a help text."""
-    return help.partition("; ")[0].partition(" (default")[0].replace("%%", "%")

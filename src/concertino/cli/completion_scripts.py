@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from shlex import quote
 
-from concertino.cli.completion import CommandWords, OptionWords, Values
+from concertino.cli.command_words import CommandWords, OptionWords, Values
 
 __all__ = ["SCRIPTS"]
 

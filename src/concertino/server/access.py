@@ -16,7 +16,7 @@ from concertino.backend.interface import Backend, BackendWrapper, Call, ChangeKi
 from concertino.errors import RegistrationError
 from concertino.server.functions import is_async
 from concertino.server.registry import Access, Registry, TagSwitches
-from concertino.server.tools import unknown_tool
+from concertino.server.tool_errors import unknown_tool
 
 log = logging.getLogger("concertino.access")
 # Characters of a tag.

@@ -150,12 +150,13 @@ def check_handler(
     Returns whether the handler has parameters and no annotation at all.
     """
     annotations: Mapping[str, Any] = getattr(function_of(handler), "__annotations__", {})
-    lacks_context = any(name in parameters and name not in annotations for name in CONTEXT_NAMES)
-    if lacks_context or not documented.keys() <= parameters.keys():
+    unannotated = [name for name in CONTEXT_NAMES if name in parameters and name not in annotations]
+    if unannotated or not documented.keys() <= parameters.keys():
         # Few handlers come here; importing the words takes time at the start.
         from concertino.server.handler_warnings import describe_mistakes
 
-        for mistake in describe_mistakes(handler, documented):
+        location = handler_location(handler)
+        for mistake in describe_mistakes(handler, location, documented, unannotated):
             _log.warning("%s", mistake)
     return bool(parameters) and not annotations
 

@@ -12,28 +12,29 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from concertino.schema.signature import function_of
-from concertino.server.functions import CONTEXT_NAMES, handler_location
 
 _log = logging.getLogger("concertino.server")
 
 __all__ = ["describe_mistakes", "warn_of_missing_annotations"]
 
 
-def describe_mistakes(handler: Any, documented: Iterable[str]) -> list[str]:
+def describe_mistakes(
+    handler: Any, location: str, documented: Iterable[str], contexts: Iterable[str]
+) -> list[str]:
     """Return a sentence for each likely mistake.
 
-    documented: the parameters that the docstring describes.
+    location: the handler's, in parentheses. documented: the parameters that the docstring
+    describes. contexts: parameters without annotation that are probably meant for the Context.
     """
     function = function_of(handler)
     own = inspect.signature(handler).parameters
     # Arguments that are bound already may be documented, too.
     names = [*{**inspect.signature(function).parameters, **own}]
-    owner = f"{function.__name__}(){handler_location(handler)}"
+    owner = f"{function.__name__}(){location}"
     mistakes = [
         f"{owner}: clients are asked for {name!r}, since it has no annotation; write "
         f"`{name}: Context` to get the context of the call (from concertino import Context)"
-        for name in CONTEXT_NAMES
-        if name in own and name not in function.__annotations__
+        for name in contexts
     ]
     return mistakes + [
         f"{owner}: the docstring describes {name!r}, and there is no such parameter"
@@ -50,15 +51,18 @@ def _suggestion(name: str, names: Sequence[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def warn_of_missing_annotations(handler: Any) -> None:
-    """Warn that a model is told nothing about the types of a tool's arguments."""
+def warn_of_missing_annotations(handler: Any, location: str) -> None:
+    """Warn that a model is told nothing about the types of a tool's arguments.
+
+    location: the handler's, in parentheses.
+    """
     name = function_of(handler).__name__
     parameters = ", ".join(f"{name}: ..." for name in inspect.signature(handler).parameters)
     _log.warning(
         "%s()%s: no parameter has a type, so models are not told any, and every JSON value is "
         "accepted; write `def %s(%s)` with types (reported once)",
         name,
-        handler_location(handler),
+        location,
         name,
         parameters,
     )

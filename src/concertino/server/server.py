@@ -42,8 +42,9 @@ from concertino.server.tool_errors import (
     error_result,
     find_passthrough,
     tool_error_result,
+    unknown_tool,
 )
-from concertino.server.tools import RegisteredTool, Tools, make_tool, unknown_tool
+from concertino.server.tools import RegisteredTool, Tools, make_tool
 from concertino.types.results import CacheScope, CallToolResult, Icon, Implementation
 
 if TYPE_CHECKING:
@@ -652,7 +653,7 @@ def _report_unserved_script() -> None:
     if "concertino.runtime.host" not in sys.modules:
         from concertino.server.unserved import report_unserved_script
 
-        report_unserved_script()
+        report_unserved_script(Server)
 
 
 atexit.register(_report_unserved_script)

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from msgspec.json import encode
+from msgspec import DecodeError, Raw
+from msgspec.json import Decoder, encode
 
 from concertino.errors import (
     InvalidClientResponse,
     MissingCapability,
+    RpcError,
     Suspended,
     ToolError,
+    invalid_params,
+    unknown_name,
 )
 from concertino.schema.violations import SchemaViolation
 from concertino.types.results import CallToolResult, TextContent
@@ -98,3 +102,20 @@ def describe_violation(violation: SchemaViolation) -> str:
     if violation.message == "required, but missing":
         return f"Missing required field: {violation.path}"
     return str(violation)
+
+
+def unknown_tool(params: Mapping[str, Raw]) -> RpcError:
+    """Return the error for a call whose params name no tool of the server.
+
+    It is a protocol error in every case: 2026-07-28 server/tools "Error Handling".
+    """
+    if "name" not in params:
+        return invalid_params("Missing required field: name")
+    try:
+        name = _decode_name(params["name"])
+    except DecodeError:
+        return invalid_params("name: expected str")
+    return unknown_name("tool", name)
+
+
+_decode_name = Decoder(str).decode

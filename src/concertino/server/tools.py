@@ -11,11 +11,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from msgspec import DecodeError, Raw, Struct
-from msgspec.json import Decoder, encode
+from msgspec import Raw, Struct
+from msgspec.json import encode
 
 from concertino.backend.interface import Backend, Call, Context
-from concertino.errors import RegistrationError, RpcError, invalid_params, unknown_name
+from concertino.errors import RegistrationError, invalid_params
 from concertino.schema.arguments import argument_decoder
 from concertino.schema.return_values import (
     ResultShaper,
@@ -125,7 +125,7 @@ class Tools(Registry[RegisteredTool]):
             self._reported.add("types")
             from concertino.server.handler_warnings import warn_of_missing_annotations
 
-            warn_of_missing_annotations(handler)
+            warn_of_missing_annotations(handler, handler_location(handler))
 
     def report_host_limits(self, server: str, instructions: str) -> None:
         """Log, once, that hosts cut the instructions or leave out tools with long names."""
@@ -183,23 +183,6 @@ class Tools(Registry[RegisteredTool]):
             ],
         }
         return error_result(encode(body).decode())
-
-
-def unknown_tool(params: Mapping[str, Raw]) -> RpcError:
-    """Return the error for a call whose params name no tool of the server.
-
-    It is a protocol error in every case: 2026-07-28 server/tools "Error Handling".
-    """
-    if "name" not in params:
-        return invalid_params("Missing required field: name")
-    try:
-        name = _decode_name(params["name"])
-    except DecodeError:
-        return invalid_params("name: expected str")
-    return unknown_name("tool", name)
-
-
-_decode_name = Decoder(str).decode
 
 
 def make_tool(

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 from concertino.runtime.refusal import refuse_script_client
-from concertino.server.server import Server
 
 __all__ = ["report_unserved_script"]
 
@@ -14,13 +13,13 @@ __all__ = ["report_unserved_script"]
 SERVES = ("run(", "serve(", "Host(", "Client(")
 
 
-def report_unserved_script() -> None:
+def report_unserved_script(server_class: type) -> None:
     """Write to stderr that the script has served nothing, and answer its client, if it has one.
 
     Called when the process ends, and nothing was ever served in it.
     """
     main = vars(sys.modules["__main__"])
-    names = [name for name, value in main.items() if isinstance(value, Server)]
+    names = [name for name, value in main.items() if isinstance(value, server_class)]
     # The last condition: an exception has ended the script.
     if not names or sys.flags.interactive or hasattr(sys, "last_value"):
         return
