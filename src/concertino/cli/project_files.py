@@ -320,8 +320,9 @@ description: "Rewrite a text with two thirds of its words."
 argument-hint: "[file]"
 ---
 
-Read $1 and count its words with the tool word_count. Rewrite the text with two thirds of the words, without losing a fact. Count again, and correct it if need be.
-"""  # noqa: E501
+Read $1 and count its words with the tool word_count. Rewrite the text with two thirds of the \
+words, without losing a fact. Count again, and correct it if need be.
+"""
 
 _PLUGIN_TEST = '''\
 """Tests of the plugin: its files fit together, and a host can start the server."""

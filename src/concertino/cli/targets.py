@@ -87,14 +87,38 @@ def load_targets(
             )
         return load_target(targets[0], options)
 
-    from concertino.cli.loading_backend import LoadingBackend, Turn
+    parts = _load_parts(named, folders, options, strict=strict, traceback=traceback)
+    info = Implementation(options.name or "+".join(parts), options.version or NO_VERSION)
     from concertino.composition import compose
 
-    whole, options = options, replace(options, name=None, version=None)
-    turn: Turn | None = None
+    try:
+        # _load_parts() has made sure that no part takes the place of the argument.
+        return LoadedTarget(compose(info, strict=strict, **cast("dict[str, Any]", parts)))
+    except RegistrationError as exc:
+        raise TargetError(f"{', '.join(targets)}: {exc}") from None
+
+
+def _load_parts(
+    named: Sequence[tuple[str, str]],
+    folders: Sequence[str],
+    options: LibraryOptions,
+    *,
+    strict: bool,
+    traceback: bool,
+) -> dict[str, Backend]:
+    """Return the parts of a composition by their names; see load_targets().
+
+    named: the name of each target, or "", and the target. folders: those that are folders.
+    Raises TargetError for a name that cannot be a part's.
+    """
+    from concertino.cli.loading_backend import LoadingBackend, Turn
+
+    # These two are the composition's.
+    options = replace(options, name=None, version=None)
     parts: dict[str, Backend] = {}
     if options and not folders:
         parts["library"] = make_library(None, options)
+    turn: Turn | None = None
     for name, target in named:
         name = name or _default_name(target)
         if name in parts:
@@ -109,12 +133,7 @@ def load_targets(
             parts[name] = LoadingBackend(partial(turn.take, load), target, traceback=traceback)
     if "strict" in parts:
         raise TargetError("a target cannot have the name 'strict'; give it another: NAME=TARGET")
-    info = Implementation(whole.name or "+".join(parts), whole.version or NO_VERSION)
-    try:
-        # The check above has made sure that no part takes the place of the argument.
-        return LoadedTarget(compose(info, strict=strict, **cast("dict[str, Any]", parts)))
-    except RegistrationError as exc:
-        raise TargetError(f"{', '.join(targets)}: {exc}") from None
+    return parts
 
 
 def _load_backend(target: str, options: LibraryOptions) -> Backend:

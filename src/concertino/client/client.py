@@ -31,6 +31,7 @@ from concertino.client.negotiation import Era
 from concertino.client.notifications import LogMessage, NotificationHandlers
 from concertino.client.output_validation import (
     OutputValidator,
+    Validate,
     convert_output,
     decode_result,
     decode_result_as,
@@ -298,11 +299,6 @@ class Client(ConnectionFacts):
                     idle_timeout_s,
                     total_s,
                 )
-                if type(raw) is CallToolResult:
-                    content = raw.structured_content
-                    if type(content) is dict and "result" in content:
-                        raw = await self._unwrap(name, raw, conversation, idle_timeout_s)
-                    return raw if into is None else convert_output(name, raw, into)
             else:
                 body = encode_finite({"name": name, "arguments": arguments or {}})
                 raw = await conversation.call(
@@ -310,19 +306,28 @@ class Client(ConnectionFacts):
                 )
         except UnreadRequest as exc:
             timeout_s = exc.time_left(min(idle_timeout_s, total_s))
-        if type(raw) is not Raw:
-            # Nobody has read it, so it is sent again after the restart.
-            body = encode_finite({"name": name, "arguments": arguments or {}})
-            raw = await connection.call("tools/call", body, name, timeout_s, progress, meta)
-
-        # Undecoded results come from the slow path, and from the fast one if they are unusual.
-        result = decode_result(f"tools/call {name}", raw, CallToolResult)
-        if validate is not None and validate(result, len(bytes(raw))):
-            await self._revalidate(name, result, raw)
+        if type(raw) is CallToolResult:
+            result = raw
+        else:
+            if type(raw) is not Raw:
+                # Nobody has read it, so it is sent again after the restart.
+                body = encode_finite({"name": name, "arguments": arguments or {}})
+                raw = await connection.call("tools/call", body, name, timeout_s, progress, meta)
+            # Undecoded results come from the slow path, and from the fast one if they are unusual.
+            result = await self._decode_result(name, raw, validate)
         content = result.structured_content
         if type(content) is dict and "result" in content:
             result = await self._unwrap(name, result, connection.current, idle_timeout_s)
         return result if into is None else convert_output(name, result, into)
+
+    async def _decode_result(
+        self, name: str, raw: Raw, validate: Validate | None
+    ) -> CallToolResult:
+        """Return the decoded result of a tool, validated if its output schema is known."""
+        result = decode_result(f"tools/call {name}", raw, CallToolResult)
+        if validate is not None and validate(result, len(bytes(raw))):
+            await self._revalidate(name, result, raw)
+        return result
 
     async def _unwrap(
         self,
