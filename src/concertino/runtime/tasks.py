@@ -161,7 +161,7 @@ class LoopWatch:
     def __init__(self) -> None:
         self.is_asleep = False
         self._sources: list[HasCalls] = []
-        self._watcher: LoopWatcher | None = None
+        self._watcher: WatcherThread | None = None
 
     def begin(self, has_calls: HasCalls) -> None:
         """Watch the running loop until end(). has_calls: returns whether a call is under way."""
@@ -185,7 +185,7 @@ class LoopWatch:
             # With the first call: a server that starts has more urgent things to do. By name, since
             # the watcher's module needs this one.
             try:
-                start: Callable[[HasCalls], LoopWatcher]
+                start: Callable[[HasCalls], WatcherThread]
                 start = load("concertino.runtime.loop_watcher").LoopWatcher
                 self._watcher = start(self._fall_asleep)
             except (RuntimeError, MemoryError):
@@ -202,7 +202,7 @@ class LoopWatch:
         return self.is_asleep
 
 
-class LoopWatcher(Protocol):
+class WatcherThread(Protocol):
     """The thread that watches a loop: runtime/loop_watcher.py."""
 
     def wake(self) -> None: ...

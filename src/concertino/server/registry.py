@@ -37,7 +37,7 @@ Switch = tuple[int, bool]
 ON: Switch = (0, True)
 
 
-class Page(Struct, Generic[E], eq=False):
+class EntryPage(Struct, Generic[E], eq=False):
     """Some entries of a registry.
 
     next_cursor: where the next page begins; None after the last one.
@@ -129,7 +129,7 @@ class Registry(Generic[E]):
         self._last_number = 0
         self.is_limited = False
         # The entries that pages were made of, and these pages by the index of their first entry.
-        self._pages: tuple[Mapping[str, E], dict[int, Page[E]]] = (self.entries, {})
+        self._pages: tuple[Mapping[str, E], dict[int, EntryPage[E]]] = (self.entries, {})
         self._lock = threading.Lock()
 
     def add(
@@ -215,7 +215,7 @@ class Registry(Generic[E]):
             record.access.visible is None or record.access.visible(context)
         )
 
-    def page(self, params: Mapping[str, Raw], context: Context) -> Page[E]:
+    def page(self, params: Mapping[str, Raw], context: Context) -> EntryPage[E]:
         """Return the page that a list request asks for.
 
         It has only entries that the caller may see, and is the same object until something changes,
@@ -246,7 +246,7 @@ class Registry(Generic[E]):
         entries: Mapping[str, E],
         records: Mapping[str, Record[E]],
         context: Context,
-    ) -> Page[E]:
+    ) -> EntryPage[E]:
         # One more than fits, to know whether there is a next page.
         names = (name for name in islice(entries, start, None) if self._is_visible(name, context))
         page = list(islice(names, self._page_size + 1))
@@ -254,7 +254,7 @@ class Registry(Generic[E]):
         if len(page) > self._page_size:
             page.pop()
             cursor = self._make_cursor(page[-1], records[page[-1]].number)
-        return Page([entries[name] for name in page], cursor)
+        return EntryPage([entries[name] for name in page], cursor)
 
     def _make_cursor(self, name: str, number: int) -> str:
         return b2a_base64(encode((self._kind, number, name)), newline=False).decode()
