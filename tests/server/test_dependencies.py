@@ -965,6 +965,23 @@ async def test_a_test_may_put_any_provider_in_the_place_of_another(
         assert await call(served) == "value"
 
 
+@on_a_loop
+async def test_overrides_of_one_provider_may_end_in_any_order() -> None:
+    """As in two tests that run at the same time."""
+    server = Server("x")
+    add_tool(server, "async", sync, str)
+    async with Served(server) as served:
+        original = await call(served)
+        first, second = (server.override(sync, partial(str, text)) for text in ("first", "second"))
+        first.__enter__()
+        second.__enter__()
+        assert await call(served) == "second"
+        first.__exit__(None, None, None)
+        assert await call(served) == "second"
+        second.__exit__(None, None, None)
+        assert await call(served) == original
+
+
 def test_an_override_that_cannot_be_is_refused() -> None:
     server = Server("x")
     add_tool(server, "async", sync, str)

@@ -99,6 +99,8 @@ class Dependencies:
 
     def __init__(self, lifespans: Callable[[], Lifespans | None], in_thread: InThread) -> None:
         self.overrides: Mapping[object, Provider] = {}
+        # The same, with every block that is open, in the order of opening.
+        self._override_list: list[tuple[object, Provider]] = []
         self._lifespans = lifespans
         self._in_thread = in_thread
         # By key, as long as a handler needs them.
@@ -137,15 +139,16 @@ class Dependencies:
             raise LookupError(
                 f"override: no handler of this server depends on {_describe(provider)}"
             )
-        made = self._make(replacement, key, ())
-        before = self.overrides.get(key)
-        self.overrides = {**self.overrides, key: made}
+        entry = key, self._make(replacement, key, ())
+        self._override_list.append(entry)
         try:
-            self.sort((made,))
+            self.overrides = dict(self._override_list)
+            self.sort((entry[1],))
             yield
         finally:
-            others = {other: item for other, item in self.overrides.items() if other != key}
-            self.overrides = others if before is None else {**others, key: before}
+            # Blocks of several tasks may end in any order.
+            self._override_list.remove(entry)
+            self.overrides = dict(self._override_list)
 
     # Registration
 
