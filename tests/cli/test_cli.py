@@ -394,6 +394,33 @@ def test_a_stdout_that_cannot_be_written_is_said_and_is_no_success(
     assert "Traceback" not in done.stderr.decode()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["call", "add", "a=1", "b=2", "--", sys.executable, "-m", "concertino.cli.demo_server"],
+        ["check", "--list"],
+        ["completion", "bash"],
+        ["demo"],
+        ["docs"],
+        ["new", "adder"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_closed_stdout_is_said_before_anything_is_done(words: list[str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "concertino", *words],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": SRC},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=30,
+        check=False,
+    )
+    text = f"concertino {words[0]}: stdout is closed, so there is nowhere to show anything\n"
+    assert (done.returncode, done.stderr.decode()) == (1, text)
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["lint", "--help"]])
 def test_help_whose_reader_is_gone_needs_no_words(words: list[str]) -> None:
     reading, writing = os.pipe()

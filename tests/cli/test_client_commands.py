@@ -275,7 +275,10 @@ def test_an_answer_that_cannot_be_written_down_is_said() -> None:
         done = subprocess.run(
             command, env=ENVIRONMENT, stdout=full, stderr=subprocess.PIPE, timeout=30, check=False
         )
-    assert (done.returncode, done.stderr) == (1, b"concertino tools: No space left on device\n")
+    assert (done.returncode, done.stderr) == (
+        1,
+        b"concertino tools: stdout: No space left on device\n",
+    )
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])

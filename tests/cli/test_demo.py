@@ -181,14 +181,6 @@ def test_a_full_disk_is_one_sentence() -> None:
     assert re.fullmatch(r"concertino demo: .*No space left on device\n", done.stderr)
 
 
-def test_a_closed_stdout_is_one_sentence() -> None:
-    done = subprocess.run(
-        ["sh", "-c", 'exec "$@" >&-', "sh", *DEMO], env=ENVIRONMENT, capture_output=True, text=True
-    )
-    assert done.returncode == 1
-    assert done.stderr.startswith("concertino demo: stdout is closed")
-
-
 def test_without_a_temporary_folder_it_says_so() -> None:
     # Not the variable alone: the system has other folders for this.
     code = (

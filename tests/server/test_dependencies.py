@@ -972,7 +972,8 @@ async def test_overrides_of_one_provider_may_end_in_any_order() -> None:
     add_tool(server, "async", sync, str)
     async with Served(server) as served:
         original = await call(served)
-        first, second = (server.override(sync, partial(str, text)) for text in ("first", "second"))
+        first = server.override(sync, lambda: "first")
+        second = server.override(sync, lambda: "second")
         first.__enter__()
         second.__enter__()
         assert await call(served) == "second"

@@ -44,6 +44,8 @@ COMMANDS = {
 
 # Commands that an MCP client starts.
 STDIO_COMMANDS = frozenset(("serve", "bridge"))
+# Commands that do their work without stdout, or check it themselves.
+SERVING_COMMANDS = STDIO_COMMANDS | {"orchestrate", "plugin"}
 # Commands with commands of their own.
 NESTED_COMMANDS = frozenset(("plugin", "certs"))
 GENERAL_OPTIONS = frozenset(("-h", "--help", "--version"))
@@ -117,7 +119,11 @@ def _run(name: str, words: Sequence[str], server: Sequence[str]) -> int:
     if name:
         # The others are not needed, and neither are their modules.
         subparser, module = _add_command(commands, name)
-        return module.run(_parse(subparser, name, words), server)
+        args = _parse(subparser, name, words)
+        # It is None if descriptor 1 is closed.
+        if sys.stdout is None and name not in SERVING_COMMANDS:  # pyright: ignore[reportUnnecessaryComparison]
+            raise CommandFailure("stdout is closed, so there is nowhere to show anything")
+        return module.run(args, server)
 
     for command, (_, text) in COMMANDS.items():
         commands.add_parser(command, help=text)

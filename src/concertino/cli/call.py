@@ -76,11 +76,8 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
 
     server: the words after `--`. Exit codes: see add_arguments(). Raises CommandFailure.
     """
-    # sys.stdout is None if descriptor 1 is closed.
-    out = cast("TextIOWrapper | None", sys.stdout)
     # Its encoding may be smaller than UTF-8.
-    if out is not None:
-        out.reconfigure(errors="backslashreplace")
+    cast("TextIOWrapper", sys.stdout).reconfigure(errors="backslashreplace")
     status = StatusLine(sys.stderr.isatty() and not args.json)
     session = ServerSession(
         Client(parse_server(args, server), **client_options(args, status)),
@@ -95,8 +92,7 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
         name = args.name if "name" in args else ""
         given = parse_arguments(words)
         code = asyncio.run(_run_once(session, ServerCommand(args.command, name, words, given)))
-        if out is not None:
-            out.flush()
+        sys.stdout.flush()
         sys.exit(code)
     except KeyboardInterrupt:
         if args.json:
@@ -110,10 +106,6 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
         raise explain_failure(
             exc, server, search_path(args), args.connect_timeout_s, is_open=session.is_open
         ) from exc
-    except OSError as exc:
-        # The result could not be written, for instance because the disk is full.
-        _discard_stdout()
-        raise CommandFailure(exc.strerror or str(exc)) from None
 
 
 async def _run_once(session: ServerSession, command: ServerCommand) -> int:

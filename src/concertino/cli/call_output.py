@@ -7,7 +7,6 @@ own lines, such as names. Into a pipe or a file, texts and bytes go as they came
 from __future__ import annotations
 
 import sys
-from io import TextIOWrapper
 from typing import Any, cast
 
 from msgspec import UNSET, Raw
@@ -49,8 +48,7 @@ def _print_text(text: str) -> None:
 
 def print_json(raw: Raw) -> None:
     """Print JSON in one line that any terminal and any encoding can take."""
-    out = cast("TextIOWrapper | None", sys.stdout)
-    is_unicode = out is not None and out.encoding.lower() in ("utf-8", "utf8")
+    is_unicode = sys.stdout.encoding.lower() in ("utf-8", "utf8")
     print(escape_json(bytes(raw), is_unicode=is_unicode))  # noqa: T201
 
 

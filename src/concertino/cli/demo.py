@@ -63,12 +63,8 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> int:
         raise UsageError(f"this command takes no words after --, got {server[0]!r}")
     # The demo itself shows what the client would log: that the server has ended.
     logging.getLogger("concertino").addHandler(logging.NullHandler())
-    # sys.stdout is None if descriptor 1 is closed.
-    out = cast("TextIOWrapper | None", sys.stdout)
     try:
-        if out is None:
-            raise Difference("stdout is closed, so there is nowhere to show anything")
-        out.reconfigure(errors="backslashreplace")
+        cast("TextIOWrapper", sys.stdout).reconfigure(errors="backslashreplace")
         screen = Screen(colour=wants_colour(os.environ))
         with TemporaryDirectory(prefix="concertino-demo-") as folder:
             asyncio.run(Demo(Path(folder), screen, wire=args.wire).play())
