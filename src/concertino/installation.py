@@ -35,6 +35,7 @@ PACKAGES = {
     "watch": "watchfiles",
     "tokens": "bpe-openai",
     "otel": "opentelemetry-api",
+    "shell": "prompt_toolkit",
     "orchestra": "aioquic, cryptography, protobuf, PyYAML",
 }
 

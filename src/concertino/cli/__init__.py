@@ -32,6 +32,7 @@ COMMANDS = {
     "read": ("call", "read a resource"),
     "prompts": ("call", "list the prompts of a server"),
     "prompt": ("call", "get a prompt, with its arguments filled in"),
+    "shell": ("shell", "use a server interactively"),
     "search": ("search", "search a folder of Markdown documents"),
     "lint": ("lint", "find mistakes in a folder of Markdown documents"),
     "orchestrate": ("orchestrate", "start the plugins of a plugins.yaml and run their hub"),
@@ -116,6 +117,8 @@ def _run(name: str, words: Sequence[str], server: Sequence[str]) -> int:
     if name and name not in COMMANDS:
         raise load("concertino.cli.suggestions").unknown_command(name, COMMANDS, server)
     parser, commands = _make_parser()
+    if not name and not words and _can_converse():
+        name = "shell"
     if name:
         # The others are not needed, and neither are their modules.
         subparser, module = _add_command(commands, name)
@@ -134,6 +137,17 @@ def _run(name: str, words: Sequence[str], server: Sequence[str]) -> int:
         return 0
     parser.print_help(sys.stderr)
     return USAGE
+
+
+def _can_converse() -> bool:
+    """Return whether a person is at a terminal, and the interactive session is installed."""
+    # Any: both are None if their descriptors are closed.
+    streams: Any = (sys.stdin, sys.stdout)
+    if not all(stream is not None and stream.isatty() for stream in streams):
+        return False
+    from importlib.util import find_spec
+
+    return find_spec("prompt_toolkit") is not None
 
 
 def make_whole_parser() -> argparse.ArgumentParser:

@@ -24,6 +24,8 @@ __all__ = [
     "check_names",
     "convert_texts",
     "describe_schema",
+    "example_command",
+    "list_values",
     "parse_arguments",
 ]
 
@@ -206,9 +208,17 @@ def check_names(
         rest = " ".join(f"{name}={_placeholder(takes.descriptions[name])}" for name in missing)
         raise UsageError(
             f"{subject} needs {words}",
-            f"write: concertino {shlex.join(command)} {rest} -- {shlex.join(server)}",
+            f"write: {example_command(f'{shlex.join(command)} {rest}', server)}",
         )
     return unknown
+
+
+def example_command(line: str, server: Sequence[str]) -> str:
+    """Return a command as people type it.
+
+    line: the words before `--`. server: those after it; empty in an interactive session.
+    """
+    return f"concertino {line} -- {shlex.join(server)}" if server else line
 
 
 def _placeholder(description: str) -> str:
@@ -241,6 +251,15 @@ def describe_schema(schema: Any, root: Schema) -> str:
         values = _enum(alternative)
         words += [_one_of(values)] if values else _types(alternative)
     return " or ".join(dict.fromkeys(words)) or "anything"
+
+
+def list_values(schema: Schema, name: str) -> list[str]:
+    """Return the texts that an argument may be, if its schema lists them; empty otherwise."""
+    values: list[Any] = []
+    for alternative in _alternatives(_properties(schema).get(name), schema):
+        values += _enum(alternative)
+        values += [True, False] if "boolean" in _types(alternative) else []
+    return [value if isinstance(value, str) else encode(value).decode() for value in values]
 
 
 def _convert(name: str, text: str, alternatives: list[Schema], hint: str) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from concertino.cli import CommandFailure
-from concertino.cli.call_arguments import Parameters
+from concertino.cli.call_arguments import Parameters, example_command
 from concertino.cli.suggestions import did_you_mean, suggest_program
 from concertino.client.client import Client
 from concertino.errors import (
@@ -153,7 +153,7 @@ async def explain_refusal(
     text = f"there is no {kind} {name!r}: {error}" if kind != "resource" else f"{name}: {error}"
     hints = (
         did_you_mean(name, known),
-        f"`concertino {LISTS[kind]} -- {shlex.join(server)}` lists what there is",
+        f"`{example_command(LISTS[kind], server)}` lists what there is",
     )
     return CommandFailure(text, "\n".join(filter(None, hints)), "not-found", FAILED, _rpc(error))
 

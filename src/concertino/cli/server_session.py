@@ -76,7 +76,7 @@ class ServerSession:
         self._server = server
         self._status = status
         self._prefix = prefix
-        self._as_json = as_json
+        self.as_json = as_json
         self._last_note = ""
         self._warnings = _Warnings(self.print_note)
         self._waiting_task: asyncio.Task[None] | None = None
@@ -131,7 +131,7 @@ class ServerSession:
         params = {"name": command.name, "arguments": arguments}
         raw = await self._request("tool", command.name, "tools/call", params, on_progress)
         result = _decode_result(raw, CallToolResult)
-        print_json(raw) if self._as_json else print_tool_result(result)
+        print_json(raw) if self.as_json else print_tool_result(result)
         return FAILED if result.is_error else 0
 
     async def _get_prompt(self, command: ServerCommand) -> None:
@@ -148,13 +148,13 @@ class ServerSession:
         params = {"name": command.name, "arguments": arguments}
         raw = await self._request("prompt", command.name, "prompts/get", params)
         result = _decode_result(raw, GetPromptResult)
-        print_json(raw) if self._as_json else print_prompt(result)
+        print_json(raw) if self.as_json else print_prompt(result)
 
     async def _read_resource(self, command: ServerCommand) -> None:
         uri = command.name
         raw = await self._request("resource", uri, "resources/read", {"uri": uri})
         result = _decode_result(raw, ReadResourceResult)
-        if self._as_json:
+        if self.as_json:
             print_json(raw)
             return
         for contents in result.contents:
@@ -175,7 +175,7 @@ class ServerSession:
             items = resources
             lines = [line for resource in resources for line in format_resource(resource)]
         self._stop_waiting()
-        if self._as_json:
+        if self.as_json:
             print_json(Raw(encode(items)))
         else:
             print("\n".join(lines) if lines else f"no {kind}")  # noqa: T201
@@ -257,7 +257,7 @@ class ServerSession:
 
     def print_note(self, text: str) -> None:
         """Print a note on stderr, where only a failure may stand with JSON."""
-        if not self._as_json:
+        if not self.as_json:
             self._status.print_above(escape_controls(f"{self._prefix}{text}"))
 
 

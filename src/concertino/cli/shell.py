@@ -1,0 +1,61 @@
+"""`concertino shell [-- COMMAND...]`: an interactive session with a server."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from io import TextIOWrapper
+from typing import cast
+
+from concertino.cli import UsageError
+from concertino.cli.server_options import add_server_options, parse_server
+from concertino.cli.shell_input import LineInput, StreamInput
+from concertino.cli.shell_session import Shell
+from concertino.cli.status_line import StatusLine
+
+DESCRIPTION = (
+    "Type commands for a server: list, call, read, subscribe. On a terminal, Tab completes names "
+    "and arguments, and the history is kept; otherwise each line of stdin is a command."
+)
+INTERRUPTED = 130
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `concertino shell` to its parser."""
+    parser.usage = "concertino shell [OPTIONS] [-- COMMAND... | unix:PATH | tcp:HOST:PORT]"
+    parser.epilog = (
+        "Exit codes: 0 success, 2 usage, 130 Ctrl-C; if stdin is not a terminal, that of the first "
+        "command that failed."
+    )
+    parser.add_argument("--json", action="store_true", help="print results as lines of JSON")
+    add_server_options(parser)
+
+
+def run(args: argparse.Namespace, server: Sequence[str]) -> int:
+    """Read and run commands until the end of input, and return the exit code.
+
+    server: the words after `--`; empty for none yet. Raises CommandFailure.
+    """
+    if server:
+        # Complain before the session begins.
+        parse_server(args, server)
+    elif args.cwd or args.env:
+        raise UsageError("--env and --cwd are for a server: write its command behind --")
+    # Its encoding may be smaller than UTF-8.
+    cast("TextIOWrapper", sys.stdout).reconfigure(errors="backslashreplace")
+    is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    source: LineInput
+    if is_terminal:
+        from concertino.cli.shell_terminal import TerminalInput
+
+        source = TerminalInput()
+    else:
+        source = StreamInput()
+    status = StatusLine(is_terminal and sys.stderr.isatty())
+    shell = Shell(args, source, status)
+    try:
+        return asyncio.run(shell.run(server))
+    except KeyboardInterrupt:
+        return INTERRUPTED

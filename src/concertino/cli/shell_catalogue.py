@@ -1,0 +1,180 @@
+"""What can be typed in the interactive session: commands, and what the server offers."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from typing import get_args
+
+from msgspec import Struct
+
+from concertino.cli.call_arguments import Parameters, list_values
+from concertino.cli.shell_words import split_line
+from concertino.client.client import Client
+from concertino.errors import ConcertinoError
+from concertino.types.completion import PromptReference
+from concertino.types.results import Level, Prompt, Tool
+
+__all__ = ["COMMANDS", "Catalogue", "Suggestion"]
+
+# Command -> what it takes, and what it does.
+COMMANDS = {
+    "tools": ("", "list the tools"),
+    "call": ("NAME [KEY=VALUE...]", "call a tool; the word call may be left out"),
+    "resources": ("", "list the resources and resource templates"),
+    "read": ("URI", "read a resource"),
+    "subscribe": ("URI", "show when a resource changes"),
+    "unsubscribe": ("URI", "show it no longer"),
+    "prompts": ("", "list the prompts"),
+    "prompt": ("NAME [KEY=VALUE...]", "get a prompt, with its arguments filled in"),
+    "level": ("LEVEL", "show log messages of this level and above"),
+    "json": ("on|off", "print results as JSON"),
+    "info": ("", "show what the server says about itself"),
+    "open": ("COMMAND...", "use another server: a command, a file, unix:PATH or tcp:HOST:PORT"),
+    "restart": ("", "end the server and start it again"),
+    "help": ("[TOOL]", "show the commands, or what a tool does"),
+    "exit": ("", "end the session, as Ctrl-D does"),
+}
+LISTED = 1000
+
+
+class Suggestion(Struct, frozen=True):
+    """A word that may come next. text: with quotes where needed. about: one line."""
+
+    text: str
+    about: str = ""
+
+
+class Catalogue:
+    """The commands, and the tools, resources and prompts of the server that is open."""
+
+    def __init__(self) -> None:
+        self.tools: dict[str, Tool] = {}
+        self.prompts: dict[str, Prompt] = {}
+        # URI, or URI template -> its name.
+        self.uris: dict[str, str] = {}
+
+    async def fetch(self, client: Client) -> None:
+        """Ask the server for all that it offers; what it refuses to list stays empty."""
+        offered = client.capabilities
+        self.tools, self.prompts, self.uris = {}, {}, {}
+        try:
+            if "tools" in offered:
+                self.tools = {tool.name: tool for tool in await client.list_tools()}
+            if "prompts" in offered:
+                self.prompts = {prompt.name: prompt for prompt in await client.list_prompts()}
+            if "resources" in offered:
+                self.uris = {item.uri: item.name for item in await client.list_resources()}
+                self.uris |= {
+                    item.uri_template: item.name for item in await client.list_resource_templates()
+                }
+        except ConcertinoError:
+            # The command that needs the list says why it cannot be had.
+            return
+
+    def describe(self) -> str:
+        """Return how much there is, in a few words."""
+        counts = {
+            "tool": len(self.tools),
+            "resource": len(self.uris),
+            "prompt": len(self.prompts),
+        }
+        words = [f"{count} {noun}{'s' * (count != 1)}" for noun, count in counts.items() if count]
+        return ", ".join(words) or "it offers nothing"
+
+    async def suggest(self, text: str, client: Client | None) -> tuple[list[Suggestion], int]:
+        """Return the words that may stand at the end of a line, and where they begin.
+
+        text: what stands before the cursor. client: asked for the values of a prompt's arguments.
+        """
+        line = split_line(text)
+        *before, word = line.words
+        start = line.last_start
+        if not before:
+            commands = [Suggestion(name, about) for name, (_, about) in COMMANDS.items()]
+            return _matching([*commands, *self._tool_names()], word), start
+
+        command, *rest = before
+        if command in self.tools and command not in COMMANDS:
+            command, rest = "call", [command, *rest]
+        if not rest:
+            return _matching(self._first_words(command), word), start
+
+        name, equals, value = word.partition("=")
+        if command == "call" and rest[0] in self.tools:
+            tool = self.tools[rest[0]]
+            if equals:
+                return _matching(_values_of(tool, name), value), start + len(name) + 1
+            return _matching(_arguments(tool, rest[1:]), word), start
+        if command == "prompt" and rest[0] in self.prompts:
+            prompt = self.prompts[rest[0]]
+            if equals and client is not None:
+                values = await _complete(client, prompt, name, value, rest[1:])
+                return [Suggestion(shlex.quote(item)) for item in values], start + len(name) + 1
+            given = {item.partition("=")[0] for item in rest[1:]}
+            arguments = [
+                Suggestion(f"{item.name}=", item.description or "")
+                for item in prompt.arguments or []
+                if item.name not in given
+            ]
+            return _matching(arguments, word), start
+        return [], start
+
+    def _tool_names(self) -> list[Suggestion]:
+        return [
+            Suggestion(shlex.quote(tool.name), _first_line(tool.description or tool.title or ""))
+            for tool in self.tools.values()
+        ]
+
+    def _first_words(self, command: str) -> list[Suggestion]:
+        """Return what may follow a command."""
+        if command in ("call", "help"):
+            return self._tool_names()
+        if command == "prompt":
+            return [
+                Suggestion(shlex.quote(prompt.name), _first_line(prompt.description or ""))
+                for prompt in self.prompts.values()
+            ]
+        if command in ("read", "subscribe", "unsubscribe"):
+            return [Suggestion(shlex.quote(uri), name) for uri, name in self.uris.items()]
+        words = {"level": get_args(Level), "json": ("on", "off")}.get(command, ())
+        return [Suggestion(word) for word in words]
+
+
+def _matching(suggestions: Iterable[Suggestion], word: str) -> list[Suggestion]:
+    """Return the suggestions that begin with a word, or else those that contain it."""
+    folded = word.casefold()
+    everything = list(suggestions)
+    begin = [item for item in everything if item.text.strip("'").casefold().startswith(folded)]
+    found = begin or [item for item in everything if folded in item.text.casefold()]
+    return found[:LISTED]
+
+
+def _arguments(tool: Tool, given: Sequence[str]) -> list[Suggestion]:
+    takes = Parameters.of_schema(tool.input_schema)
+    names = {word.partition("=")[0].removesuffix(":") for word in given}
+    return [
+        Suggestion(f"{name}=", kind if name in takes.required else f"{kind}, optional")
+        for name, kind in takes.descriptions.items()
+        if name not in names
+    ]
+
+
+def _values_of(tool: Tool, name: str) -> list[Suggestion]:
+    return [Suggestion(shlex.quote(value)) for value in list_values(tool.input_schema, name)]
+
+
+async def _complete(
+    client: Client, prompt: Prompt, name: str, value: str, given: Sequence[str]
+) -> list[str]:
+    """Ask the server for values of an argument of a prompt."""
+    chosen = dict(word.split("=", 1) for word in given if "=" in word)
+    try:
+        completion = await client.complete(PromptReference(prompt.name), name, value, chosen=chosen)
+    except ConcertinoError:
+        return []
+    return completion.values
+
+
+def _first_line(text: str) -> str:
+    return next(iter(text.strip().splitlines()), "")

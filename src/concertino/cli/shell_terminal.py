@@ -1,0 +1,106 @@
+"""Lines typed on a terminal: edited, completed with Tab, and kept in a history (extra `shell`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Iterable
+from pathlib import Path
+
+from concertino.cli import CommandFailure
+from concertino.cli.shell_input import Suggest
+from concertino.installation import missing_extra
+from concertino.logs.formats import escape_controls
+
+try:
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+    from prompt_toolkit.document import Document
+    from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+    from prompt_toolkit.patch_stdout import patch_stdout
+    from prompt_toolkit.shortcuts import CompleteStyle
+except ImportError:
+    raise CommandFailure(missing_extra("the interactive session", "shell")) from None
+
+__all__ = ["TerminalInput"]
+
+# A history that is larger is cut to half of this at the start of a session.
+MAX_HISTORY_BYTES = 1 << 20
+
+
+class TerminalInput:
+    """The lines that a person types. Those that begin with a space are kept out of the history."""
+
+    is_terminal = True
+
+    def __init__(self) -> None:
+        self._session = PromptSession[str](
+            history=_open_history(),
+            complete_style=CompleteStyle.MULTI_COLUMN,
+            # The server may be asked for values, so not with each key.
+            complete_while_typing=False,
+        )
+        # Answers to a server's questions are kept nowhere.
+        self._questions = PromptSession[str](history=InMemoryHistory())
+
+    async def read_line(self, prompt: str, suggest: Suggest | None) -> str:
+        """Return the next line. Raises EOFError for Ctrl-D, and KeyboardInterrupt for Ctrl-C."""
+        session = self._questions if suggest is None else self._session
+        completer = None if suggest is None else _Completer(suggest)
+        # Notes that are printed meanwhile stand above the line.
+        with patch_stdout():
+            return await session.prompt_async(prompt, completer=completer)
+
+
+class _Completer(Completer):
+    def __init__(self, suggest: Suggest) -> None:
+        self._suggest = suggest
+
+    def get_completions(
+        self, document: Document, complete_event: CompleteEvent
+    ) -> Iterable[Completion]:
+        # prompt_toolkit asks with the method below.
+        return ()
+
+    async def get_completions_async(
+        self, document: Document, complete_event: CompleteEvent
+    ) -> AsyncGenerator[Completion]:
+        text = document.text_before_cursor
+        suggestions, start = await self._suggest(text)
+        for suggestion in suggestions:
+            yield Completion(
+                suggestion.text,
+                start - len(text),
+                # The names and descriptions are the server's.
+                display=escape_controls(suggestion.text),
+                display_meta=escape_controls(suggestion.about),
+            )
+
+
+class _FileHistory(FileHistory):
+    def append_string(self, string: str) -> None:
+        if not string.startswith(" "):
+            super().append_string(string)
+
+
+def _open_history() -> History:
+    """Return the history of earlier sessions; an empty one if its file cannot be used."""
+    home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    path = Path(home, "concertino", "shell-history")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Arguments may be private.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        os.close(descriptor)
+        if path.stat().st_size > MAX_HISTORY_BYTES:
+            _cut(path)
+    except OSError:
+        return InMemoryHistory()
+    return _FileHistory(path)
+
+
+def _cut(path: Path) -> None:
+    """Remove the older entries of a history file."""
+    text = path.read_bytes()[-MAX_HISTORY_BYTES // 2 :]
+    # Each entry begins with a comment that has its time.
+    _, mark, rest = text.partition(b"\n#")
+    path.write_bytes(mark + rest)
