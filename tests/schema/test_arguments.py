@@ -383,6 +383,14 @@ def test_of_a_member_that_comes_twice_the_last_counts_at_any_depth() -> None:
     assert problems(taking(str), b'{"x":1.0}') == [("x", "expected str, got float")]
 
 
+def test_a_missing_or_unknown_member_of_a_struct_is_named_with_its_path() -> None:
+    class Point(msgspec.Struct, forbid_unknown_fields=True):
+        x: int
+
+    assert problems(taking(list[Point]), b'{"x": [{}]}') == [("x[0].x", "required, but missing")]
+    assert problems(taking(Point), b'{"x": {"x": 1, "z": 2}}') == [("x.z", "unknown argument")]
+
+
 def test_numbers_that_differ() -> None:
     """Known differences to JSON Schema: integral numbers beyond 2**53 written as floats are
     refused.
