@@ -1029,7 +1029,7 @@ def test_providers_are_forgotten_with_the_last_handler_that_needs_them() -> None
             return text
 
         add_tool(server, "def", outer, str)
-        assert len(server._providers()._providers) == 2
+        assert len(server._filled.dependencies()._providers) == 2
         server.remove_tool("use")
         gc.collect()
 

@@ -550,7 +550,7 @@ def test_a_handler_that_asks_for_nothing_is_left_as_it_is() -> None:
     def handler(key: str) -> str:
         return key
 
-    assert server._lifespans.fill(handler) is handler
+    assert server.fill(handler) is handler
     assert Lifespans().fill(handler) is handler
 
 

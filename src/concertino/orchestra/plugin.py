@@ -20,6 +20,7 @@ The extra `orchestra` is loaded when a Plugin is created, so that this module, a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -94,14 +95,14 @@ class Plugin(Server):
             needs_events=needs_events,
         )
         self._storages: dict[str, Storage] = {}
-        self._lifecycle = LifecycleHooks(self._log)
+        self._lifecycle = LifecycleHooks(logging.getLogger(f"concertino.{id}"))
         self._requests = PluginRequests(
             id,
             self,
             self._tools,
             lambda: self._features.prompts.prompts.entries,
             self._storages,
-            self._in_thread,
+            self._threads.run,
             self._lifecycle,
             lambda: self.on_end(),
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -21,7 +22,7 @@ from inspect import (
     signature,
 )
 from types import FrameType
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import decode, encode
@@ -31,6 +32,9 @@ from concertino.errors import RegistrationError
 from concertino.schema.arguments import ArgumentDecoder, argument_decoder
 from concertino.schema.docstrings import ParsedDocstring, parse_docstring
 from concertino.schema.signature import function_of
+
+if TYPE_CHECKING:
+    from concertino.runtime.threads import Threads
 
 T = TypeVar("T")
 # Any: handlers take and return whatever their authors like.
@@ -164,6 +168,38 @@ def check_handler(
 # What people call the parameter for the Context of a call.
 CONTEXT_NAMES = ("context", "ctx")
 _log = logging.getLogger("concertino.server")
+
+
+# How many `def` handlers of a server run at once; more of them wait.
+THREADS = 32
+
+
+class HandlerThreads:
+    """The threads in which a server's `def` handlers run; none is started before the first."""
+
+    def __init__(self) -> None:
+        self._threads: Threads | None = None
+        self._lock = threading.Lock()
+
+    def run(self, function: Callable[[], Any]) -> Awaitable[Any]:
+        """Return the coroutine that calls `function` in a thread; see Threads.run()."""
+        return (self._threads or self._make()).run(function)
+
+    def _make(self) -> Threads:
+        # Servers without such handlers need no threads; importing them takes time at the start.
+        from concertino.runtime.threads import Threads
+
+        with self._lock:
+            if self._threads is None:
+                self._threads = Threads(THREADS)
+            return self._threads
+
+    def close(self) -> None:
+        """End the threads; run() starts others."""
+        with self._lock:
+            threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.close()
 
 
 async def call_handler(

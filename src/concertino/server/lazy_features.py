@@ -1,14 +1,16 @@
-"""Features of a server that are loaded when they are first used: resources, prompts, completion.
+"""Parts of a server that are loaded when they are first used, such as resources and lifespans.
 
-A server that has only tools imports none of them.
+These are resources, prompts, completion, lifespans and dependencies. A server that has only tools
+imports none of them.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec import Raw, Struct
 from msgspec.structs import replace
@@ -29,9 +31,12 @@ from concertino.server.tool_errors import describe_exception, find_passthrough
 
 if TYPE_CHECKING:
     from concertino.server.completion import Completable
+    from concertino.server.dependencies import Dependencies
+    from concertino.server.lifespan import Lifespans
     from concertino.server.prompts import Prompts
     from concertino.server.resources import Resources
 
+H = TypeVar("H", bound=Handler)
 MethodHandler = Callable[[Call, Context], Awaitable[Struct]]
 
 
@@ -195,6 +200,55 @@ class LazyFeatures:
             what = call.method, _target(call)
             self._log.error("%s failed: %s", *what, exc_info=exc_info_for_users(exc))
             raise RpcError(INTERNAL_ERROR, f"Internal error: {describe_exception(exc)}") from None
+
+
+class FilledParameters:
+    """The parameters of handlers that a server fills: lifespan values and dependencies.
+
+    in_thread: runs a `def` provider.
+    """
+
+    def __init__(self, in_thread: InThread) -> None:
+        self._in_thread = in_thread
+        # None until the first lifespan function.
+        self.lifespans: Lifespans | None = None
+        # None until the first handler that is registered after Depends was imported.
+        self._dependencies: Dependencies | None = None
+
+    def add_lifespan(self, function: Callable[[], Any]) -> None:
+        """Register a generator that runs as long as the server; see Server.lifespan."""
+        if self.lifespans is None:
+            from concertino.server.lifespan import Lifespans
+
+            self.lifespans = Lifespans()
+        self.lifespans.add(function)
+
+    def dependencies(self) -> Dependencies:
+        """Return the providers of the server's handlers; load the module on first use."""
+        if self._dependencies is None:
+            from concertino.server.dependencies import Dependencies
+
+            self._dependencies = Dependencies(lambda: self.lifespans, self._in_thread)
+        return self._dependencies
+
+    def fill(self, handler: H, inline: bool, in_thread: InThread | None) -> H:
+        """Return a handler without the parameters that are filled in each call; see Server.fill."""
+        # Only then can an annotation contain Depends. Importing it takes time at the start.
+        if "concertino.server.dependencies" in sys.modules:
+            filled = self.dependencies().fill(handler, inline, in_thread)
+            if filled is not None:
+                return cast("H", filled)
+        return handler if self.lifespans is None else self.lifespans.fill(handler)
+
+    async def open(self) -> None:
+        """Run the lifespan functions up to their `yield`."""
+        if self.lifespans is not None:
+            await self.lifespans.open()
+
+    async def close(self) -> None:
+        """Run the rest of the lifespan functions."""
+        if self.lifespans is not None:
+            await self.lifespans.close()
 
 
 def _check_argument(owner: str, argument: str, arguments: Iterable[str]) -> None:

@@ -20,39 +20,28 @@ from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder
 
 from concertino.backend.call_hooks import (
-    ArgumentsRefused,
     CheckArguments,
     Handle,
-    Work,
     has_method_of,
 )
 from concertino.backend.interface import Call, ChangeKind, Context, Notifier, ServerFeatures
-from concertino.errors import RegistrationError, ToolError
+from concertino.errors import RegistrationError
 from concertino.jsonrpc.limits import Limits
 from concertino.loading import LazyDescription
 from concertino.runtime.entry import run
-from concertino.schema.arguments import InvalidArguments
-from concertino.schema.return_values import InvalidResult, NotAwaited
-from concertino.server.functions import Bound, Handler, InThread, maybe_await
-from concertino.server.lazy_features import LazyFeatures
+from concertino.server.functions import Handler, HandlerThreads, InThread
+from concertino.server.lazy_features import FilledParameters, LazyFeatures
 from concertino.server.registry import TagSwitches
 from concertino.server.settings import ServerSettings, cache_hints, check_setting, take_access
 from concertino.server.tool_errors import (
-    describe_exception,
-    error_result,
-    find_passthrough,
-    tool_error_result,
     unknown_tool,
 )
-from concertino.server.tools import RegisteredTool, Tools, make_tool
-from concertino.types.results import CacheScope, CallToolResult, Icon, Implementation
+from concertino.server.tools import Tools, make_tool
+from concertino.types.results import CacheScope, Icon, Implementation
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from concertino.runtime.threads import Threads
-    from concertino.server.dependencies import Dependencies
-    from concertino.server.lifespan import Lifespans
     from concertino.server.options import (
         PromptOptions,
         ResourceOptions,
@@ -66,9 +55,6 @@ __all__ = ["Server"]
 F = TypeVar("F", bound=Callable[..., Any])
 H = TypeVar("H", bound=Handler)
 L = TypeVar("L", bound=Callable[[], Any])
-# How many `def` handlers run at once; more of them wait.
-THREADS = 32
-NO_ARGUMENTS = Raw(b"{}")
 _name = Decoder(str).decode
 
 
@@ -146,11 +132,12 @@ class Server:
         )
         self._coerce = coerce
         self.envelope = envelope
-        self._log = logging.getLogger(f"concertino.{name}")
-        self._tools = Tools(page_size, hints, argument_errors, TagSwitches(), self._log)
-        self._features = LazyFeatures(
-            features, self._tools, self._in_thread, page_size, hints, self._log
-        )
+        log = logging.getLogger(f"concertino.{name}")
+        self._threads = HandlerThreads()
+        in_thread = self._threads.run
+        self._tools = Tools(page_size, hints, argument_errors, TagSwitches(), in_thread, log)
+        self._features = LazyFeatures(features, self._tools, in_thread, page_size, hints, log)
+        self._filled = FilledParameters(in_thread)
         self._features.handlers["tools/list"] = self._tools.list
         # URIs of the resources that clients subscribe to at present.
         self.watched: frozenset[str] = frozenset()
@@ -158,12 +145,6 @@ class Server:
         self._starts = 0
         # Each change replaces the list, so that any thread may read it.
         self._notifiers: list[Notifier] = []
-        # None until a handler needs a thread.
-        self._threads: Threads | None = None
-        # None until the first lifespan function.
-        self._lifespans: Lifespans | None = None
-        # None until the first handler that is registered after Depends was imported.
-        self._dependencies: Dependencies | None = None
         self._lock = threading.Lock()
 
     # Tools
@@ -217,18 +198,18 @@ class Server:
             access,
             coerce=self._coerce,
             version=self._features.features.info.version,
-            in_thread=self._in_thread,
+            in_thread=self._threads.run,
             report_missing_types=self._tools.report_missing_types,
         )
         if guards:
             # Few tools have guards; importing them takes time at the start.
             from concertino.server.tool_guards import guard
 
-            tool = guard(self, self._tools, tool, cast("ToolGuards", guards), self._make_handle)
+            tool = guard(self, self._tools, tool, cast("ToolGuards", guards))
         if access.visible is not None:
             from concertino.server.access import LimitedTool
 
-            tool.guard = LimitedTool(self, tool.guard, partial(self._call_tool, tool), access)
+            tool.guard = LimitedTool(self, tool.guard, partial(self._tools.call, tool), access)
         self._tools.add(tool.tool.name, tool, handler, access)
         self._report_change("tools")
 
@@ -414,11 +395,7 @@ class Server:
         parameter of that class, which clients do not see.
         Raises RegistrationError for any other function, and once the server has started.
         """
-        if self._lifespans is None:
-            from concertino.server.lifespan import Lifespans
-
-            self._lifespans = Lifespans()
-        self._lifespans.add(function)
+        self._filled.add_lifespan(function)
         return function
 
     # Dependencies
@@ -432,7 +409,7 @@ class Server:
         provider: the function in `Depends(provider)`. replacement: any function that could stand
         there. Raises LookupError if no handler depends on the provider.
         """
-        return self._providers().override(provider, replacement)
+        return self._filled.dependencies().override(provider, replacement)
 
     def fill(
         self,
@@ -446,19 +423,7 @@ class Server:
         These are lifespan values and dependencies. inline: run a `def` on the event loop.
         in_thread: runs a `def`; by default in the server's threads.
         """
-        # Only then can an annotation contain Depends. Importing it takes time at the start.
-        if "concertino.server.dependencies" in sys.modules:
-            filled = self._providers().fill(handler, inline, in_thread)
-            if filled is not None:
-                return cast("H", filled)
-        return handler if self._lifespans is None else self._lifespans.fill(handler)
-
-    def _providers(self) -> Dependencies:
-        if self._dependencies is None:
-            from concertino.server.dependencies import Dependencies
-
-            self._dependencies = Dependencies(lambda: self._lifespans, self._in_thread)
-        return self._dependencies
+        return self._filled.fill(handler, inline, in_thread)
 
     # Serving
 
@@ -494,8 +459,7 @@ class Server:
             self._starts += 1
             self._notifiers = [*self._notifiers, outlet]
         self._tools.report_host_limits(self.name, self._features.features.instructions or "")
-        if self._lifespans is not None:
-            await self._lifespans.open()
+        await self._filled.open()
 
     def features(self) -> ServerFeatures:
         return self._features.features
@@ -509,14 +473,11 @@ class Server:
             if self._starts:
                 return
             self._notifiers = []
-            threads, self._threads = self._threads, None
-        if threads is not None:
-            threads.close()
+        self._threads.close()
         for record in list(self._tools.records.values()):
             if record.entry.guard is not None:
                 await record.entry.guard.close()
-        if self._lifespans is not None:
-            await self._lifespans.close()
+        await self._filled.close()
 
     async def watch(self, uris: frozenset[str]) -> None:
         self.watched = uris
@@ -533,114 +494,27 @@ class Server:
         if tool is None or tool.guard is not None:
             return None
 
-        return self._make_handle(tool)
-
-    def _make_handle(self, tool: RegisteredTool) -> Handle:
-        """Return a function that calls a tool without its guards, if the arguments fit.
-
-        It raises ArgumentsRefused, or RpcError, if they do not.
-        """
-
-        def handle(call: Call, context: Context) -> Work:
-            if tool.removed:
-                self._check_arguments(tool.tool.name, call, context)
-                return self.handle(call, context)
-            try:
-                bound = tool.bind(call.params.get("arguments", NO_ARGUMENTS), context)
-            except InvalidArguments as exc:
-                raise ArgumentsRefused(self._refuse_arguments(call, exc)) from None
-            except Exception:
-                # A class of the author's own has failed. It does so again, and is logged there.
-                bound = None
-            return self._call_tool(tool, call, context, bound)
-
-        return handle
+        return self._tools.make_handle(tool, self.handle)
 
     def argument_check(self, method: str, name: str) -> CheckArguments | None:
         """Return a function that checks the arguments of one tool's calls.
 
         See SupportsArgumentChecks. None for other methods.
         """
-        return partial(self._check_arguments, name) if method == "tools/call" else None
-
-    def _check_arguments(
-        self,
-        name: str,
-        call: Call,
-        context: Context,
-    ) -> None:
-        tool = self._tools.find(name, context)
-        try:
-            if tool is not None:
-                tool.bind(call.params.get("arguments", NO_ARGUMENTS), context)
-        except InvalidArguments as exc:
-            raise ArgumentsRefused(self._refuse_arguments(call, exc)) from None
-        except Exception:
-            # A class of the author's own has failed. It does so again, and is logged there.
-            pass
+        return partial(self._tools.check_arguments, name) if method == "tools/call" else None
 
     def handle(self, call: Call, context: Context) -> CoroutineType[Any, Any, Struct | Raw]:
         """Return the coroutine that handles a call. Raises RpcError for an unknown tool."""
         if call.method != "tools/call":
             return self._features.handle(call, context)
         try:
-            tool = self._tools.entries[_name(call.params["name"])]
+            tools = self._tools
+            tool = tools.entries[_name(call.params["name"])]
         except (KeyError, DecodeError):
             raise unknown_tool(call.params) from None
         if tool.guard is not None:
             return tool.guard.handle(call, context)
-        return self._call_tool(tool, call, context)
-
-    async def _call_tool(
-        self,
-        tool: RegisteredTool,
-        call: Call,
-        context: Context,
-        bound: Bound | None = None,
-    ) -> Struct | Raw:
-        """Call a tool without its guards. bound: what its bind() has returned, if it was called."""
-        try:
-            args, kwargs = bound or tool.bind(call.params.get("arguments", NO_ARGUMENTS), context)
-            if tool.is_async:
-                value = await tool.handler(*args, **kwargs)
-            elif tool.inline:
-                value = await maybe_await(tool.handler(*args, **kwargs))
-            else:
-                threads = self._threads or self._make_threads()
-                value = await maybe_await(await threads.run(partial(tool.handler, *args, **kwargs)))
-            return tool.shape(value)
-        except InvalidArguments as exc:
-            return self._refuse_arguments(call, exc)
-        except NotAwaited as exc:
-            return error_result(f"{tool.tool.name}() {exc}")
-        except (ToolError, InvalidResult) as exc:
-            return tool_error_result(exc)
-        except BaseException as exc:
-            # BaseException includes SystemExit and GeneratorExit: no tool may end the server.
-            if context.cancelled:
-                raise
-            if (passthrough := find_passthrough(exc)) is not None:
-                raise passthrough from None
-            from concertino.backend.user_errors import exc_info_for_users
-
-            self._log.error("tool %s failed", tool.tool.name, exc_info=exc_info_for_users(exc))
-            return error_result(describe_exception(exc))
-
-    def _refuse_arguments(self, call: Call, exc: InvalidArguments) -> CallToolResult:
-        """Return the result for arguments that do not fit, or raise the RpcError -32602."""
-        arguments = bytes(call.params.get("arguments", NO_ARGUMENTS)).lstrip()
-        return self._tools.refuse_arguments(exc.violations, arguments)
-
-    async def _in_thread(self, function: Callable[[], Any]) -> Any:
-        return await (self._threads or self._make_threads()).run(function)
-
-    def _make_threads(self) -> Threads:
-        from concertino.runtime.threads import Threads
-
-        with self._lock:
-            if self._threads is None:
-                self._threads = Threads(THREADS)
-            return self._threads
+        return tools.call(tool, call, context)
 
 
 def _name_of(handler: object, options: Mapping[str, Any]) -> str:

@@ -21,9 +21,6 @@ from concertino.types.results import ResourceContents
 
 TEMPLATE = f"{URI}{{id}}"
 
-# A tool -> the function that handles its calls without its guards.
-MakeHandle = Callable[[RegisteredTool], Handle]
-
 
 class ToolServer(Backend, Protocol):
     """What this module needs of a Server.
@@ -48,12 +45,10 @@ def guard(
     tools: Tools,
     tool: RegisteredTool,
     guards: ToolGuards,
-    make_handle: MakeHandle,
 ) -> RegisteredTool:
     """Return the tool with a guard around it, or the same tool if every option is switched off.
 
     tools: the server's.
-    make_handle: returns the server's function that calls a tool without its guard.
     Results that are too large are stored for all tools of the server together
     and served behind one resource template.
     Raises RegistrationError for an option that does not fit.
@@ -71,7 +66,7 @@ def guard(
     except ValueError as exc:
         raise RegistrationError(f"{tool.tool.name}: {exc}") from None
     guarded = replace(tool, guard=tool_guard)
-    inner.handle_tool = make_handle(guarded)
+    inner.handle_tool = tools.make_handle(guarded, server.handle)
     return guarded
 
 

@@ -9,15 +9,19 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec import Raw, Struct
 from msgspec.json import encode
 
+from concertino.backend.call_hooks import ArgumentsRefused, Handle, Work
 from concertino.backend.interface import Backend, Call, Context
-from concertino.errors import RegistrationError, invalid_params
-from concertino.schema.arguments import argument_decoder
+from concertino.errors import RegistrationError, ToolError, invalid_params
+from concertino.schema.arguments import InvalidArguments, argument_decoder
 from concertino.schema.return_values import (
+    InvalidResult,
+    NotAwaited,
     ResultShaper,
     chunk_shaper,
     custom_result_shaper,
@@ -35,10 +39,17 @@ from concertino.server.functions import (
     handler_location,
     is_async,
     lacks_self,
+    maybe_await,
 )
 from concertino.server.registry import Access, Registry, Switch, TagSwitches
 from concertino.server.settings import CacheHints, add_tags, check_options, check_setting
-from concertino.server.tool_errors import describe_violation, error_result
+from concertino.server.tool_errors import (
+    describe_exception,
+    describe_violation,
+    error_result,
+    find_passthrough,
+    tool_error_result,
+)
 from concertino.types.results import CallToolResult, ListToolsResult, Tool, ToolAnnotations
 
 if TYPE_CHECKING:
@@ -48,6 +59,7 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=Struct)
 # 2026-07-28 server/tools "Tool Names"
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+NO_ARGUMENTS = Raw(b"{}")
 
 
 class RegisteredTool(Struct):
@@ -81,7 +93,8 @@ LONG_NAMES = 57
 class Tools(Registry[RegisteredTool]):
     """The tools of a server.
 
-    argument_errors: `result` or `protocol`, see Server. hints: for the list.
+    argument_errors: `result` or `protocol`, see Server. hints: for the list. in_thread: runs a
+    `def` handler.
     oversize: store of the results that were too large for a guard; made by tool_guards.py.
     """
 
@@ -91,9 +104,11 @@ class Tools(Registry[RegisteredTool]):
         hints: CacheHints,
         argument_errors: str,
         switches: TagSwitches,
+        in_thread: InThread,
         log: logging.Logger,
     ) -> None:
         super().__init__("tool", page_size, self._conflict, switches)
+        self._in_thread = in_thread
         self._log = log
         self.oversize: OversizeStore | None = None
         self._hints = hints
@@ -158,6 +173,80 @@ class Tools(Registry[RegisteredTool]):
                 cache_scope=self.cache_scope(hints.scope),
             )
         return page.result
+
+    async def call(
+        self,
+        tool: RegisteredTool,
+        call: Call,
+        context: Context,
+        bound: Bound | None = None,
+    ) -> Struct | Raw:
+        """Call a tool without its guards. bound: what its bind() has returned, if it was called."""
+        try:
+            args, kwargs = bound or tool.bind(call.params.get("arguments", NO_ARGUMENTS), context)
+            if tool.is_async:
+                value = await tool.handler(*args, **kwargs)
+            elif tool.inline:
+                value = await maybe_await(tool.handler(*args, **kwargs))
+            else:
+                work = partial(tool.handler, *args, **kwargs)
+                value = await maybe_await(await self._in_thread(work))
+            return tool.shape(value)
+        except InvalidArguments as exc:
+            return self._refuse_arguments(call, exc)
+        except NotAwaited as exc:
+            return error_result(f"{tool.tool.name}() {exc}")
+        except (ToolError, InvalidResult) as exc:
+            return tool_error_result(exc)
+        except BaseException as exc:
+            # BaseException includes SystemExit and GeneratorExit: no tool may end the server.
+            if context.cancelled:
+                raise
+            if (passthrough := find_passthrough(exc)) is not None:
+                raise passthrough from None
+            from concertino.backend.user_errors import exc_info_for_users
+
+            self._log.error("tool %s failed", tool.tool.name, exc_info=exc_info_for_users(exc))
+            return error_result(describe_exception(exc))
+
+    def _refuse_arguments(self, call: Call, exc: InvalidArguments) -> CallToolResult:
+        """Return the result for arguments that do not fit, or raise the RpcError -32602."""
+        arguments = bytes(call.params.get("arguments", NO_ARGUMENTS)).lstrip()
+        return self.refuse_arguments(exc.violations, arguments)
+
+    def make_handle(self, tool: RegisteredTool, handle_any: Handle) -> Handle:
+        """Return a function that calls a tool without its guards, if the arguments fit.
+
+        It raises ArgumentsRefused, or RpcError, if they do not. handle_any: handles a call after
+        the tool was removed.
+        """
+
+        def handle(call: Call, context: Context) -> Work:
+            if tool.removed:
+                self.check_arguments(tool.tool.name, call, context)
+                return handle_any(call, context)
+            try:
+                bound = tool.bind(call.params.get("arguments", NO_ARGUMENTS), context)
+            except InvalidArguments as exc:
+                raise ArgumentsRefused(self._refuse_arguments(call, exc)) from None
+            except Exception:
+                # A class of the author's own has failed. It does so again, and is logged there.
+                bound = None
+            return self.call(tool, call, context, bound)
+
+        return handle
+
+    def check_arguments(self, name: str, call: Call, context: Context) -> None:
+        """Raise ArgumentsRefused, or RpcError, for arguments that do not fit the tool."""
+        tool = self.find(name, context)
+        try:
+            if tool is not None:
+                tool.bind(call.params.get("arguments", NO_ARGUMENTS), context)
+        except InvalidArguments as exc:
+            raise ArgumentsRefused(self._refuse_arguments(call, exc)) from None
+        except Exception:
+            # A class of the author's own has failed. It does so again, and is logged there.
+            pass
 
     def refuse_arguments(
         self, violations: Sequence[SchemaViolation], arguments: bytes
