@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -588,6 +589,7 @@ async def test_a_list_goes_on_where_it_was_when_items_are_disabled_in_between() 
     ("visible", "logged"),
     [
         (lambda context: 1 / 0, "tool 'f' is hidden: its `visible` failed"),
+        (lambda context: sys.exit(), "tool 'f' is hidden: its `visible` failed"),
         (lambda context: None, "tool 'f' is hidden: its `visible` returned "
          "NoneType instead of bool"),
         (lambda context: 1, "tool 'f' is hidden: its `visible` returned int instead of bool"),

@@ -75,7 +75,7 @@ class VisibleCheck:
     def __call__(self, context: Context) -> bool:
         try:
             visible = self._function(context)
-        except Exception:
+        except (Exception, SystemExit):
             self._log("%s is hidden: its `visible` failed", exc_info=True)
             return False
         if isinstance(visible, bool):
