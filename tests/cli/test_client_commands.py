@@ -127,6 +127,36 @@ def test_a_tool_that_fails_and_one_that_is_not_there_exit_with_1() -> None:
     )
 
 
+def test_a_server_that_reports_an_unknown_tool_in_a_result_gets_a_suggestion_too(
+    tmp_path: Path,
+) -> None:
+    """The official SDK and FastMCP do so, where the protocol asks for an error response."""
+    pytest.importorskip("mcp.server.mcpserver")
+    (tmp_path / "other.py").write_text(
+        "from mcp.server.mcpserver import MCPServer\n"
+        "server = MCPServer('other')\n"
+        "@server.tool()\n"
+        "def multiply(a: int) -> int:\n"
+        "    return a\n"
+        "server.run()\n"
+    )
+    done = run("call", "multiplie", "a=1", server=[sys.executable, str(tmp_path / "other.py")])
+    assert (done.returncode, done.stdout) == (1, b"Unknown tool: multiplie\n")
+    assert done.stderr == (
+        b"concertino call: the server lists no tool 'multiplie'; did you mean multiply?\n"
+    )
+
+
+def test_a_malformed_result_is_quoted_as_the_server_sent_it(server: list[str]) -> None:
+    done = run("call", "garbled", server=server)
+    assert (done.returncode, done.stdout) == (5, b"")
+    assert done.stderr == (
+        b"concertino call: tools/call garbled: the answer does not follow the protocol: Expected "
+        b'`array`, got `str` - at `$.content`: {"content": "no list"}\n'
+        b"  --trace shows every message\n"
+    )
+
+
 def test_arguments_come_as_texts_json_files_and_from_stdin(
     server: list[str], tmp_path: Path
 ) -> None:

@@ -188,6 +188,19 @@ COMMAND_LINES = [
         "  for example: concertino tools ... -- python server.py",
     ),
     Mistake(
+        "a called server without --",
+        ["call", "add", "a=1", "b=2", "calculator.py"],
+        2,
+        "concertino call: expected a command behind --\n  write -- python calculator.py",
+    ),
+    Mistake(
+        "an address without --",
+        ["call", "add", "a=1", "b=2", "tcp:127.0.0.1:8000"],
+        2,
+        "concertino call: expected a command behind --\n"
+        "  write -- before the address: -- tcp:127.0.0.1:8000",
+    ),
+    Mistake(
         "a server without --",
         ["tools", "python", "calculator.py"],
         2,

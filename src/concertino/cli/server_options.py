@@ -10,6 +10,7 @@ from typing import Any
 from concertino.cli import UsageError
 from concertino.cli.options import add_repeatable
 from concertino.cli.status_line import StatusLine
+from concertino.cli.suggestions import suggest_program
 from concertino.client.client import Timeouts
 from concertino.client.targets import ServerParameters, Target, parse_target
 from concertino.logs.formats import escape_controls
@@ -78,8 +79,13 @@ def search_path(args: argparse.Namespace) -> str:
 def parse_server(args: argparse.Namespace, server: Sequence[str]) -> Target:
     """Return the server to start or to connect to. Raises UsageError."""
     if not server:
-        example = f"concertino {args.command} ... -- python server.py"
-        raise UsageError("expected a command behind --", f"for example: {example}")
+        hint = f"for example: concertino {args.command} ... -- python server.py"
+        last = args.arguments[-1] if args.command == "call" and args.arguments else ""
+        if last.startswith(("unix:", "tcp:")):
+            hint = f"write -- before the address: -- {last}"
+        elif os.path.isfile(last):
+            hint = suggest_program((last,), "")
+        raise UsageError("expected a command behind --", hint)
     env: dict[str, str] = {}
     for variable in args.env:
         name, equals, value = variable.partition("=")

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from msgspec import DecodeError, Raw, Struct, field
-from msgspec.json import decode, encode
+from msgspec import Raw, Struct, field
+from msgspec.json import encode
 
 from concertino.cli import UsageError
 from concertino.cli.call_arguments import (
@@ -29,7 +29,9 @@ from concertino.cli.call_output import (
     print_tool_result,
 )
 from concertino.cli.status_line import StatusLine, show_waiting
+from concertino.cli.suggestions import did_you_mean
 from concertino.client.client import Client
+from concertino.client.output_validation import decode_result
 from concertino.client.pending_request import Progress
 from concertino.client.skipped_lines import SKIPPED
 from concertino.errors import NotSupported, ProtocolError, RpcError
@@ -116,6 +118,7 @@ class ServerSession:
     async def _call_tool(self, command: ServerCommand) -> int:
         given = command.given
         arguments: dict[str, Any] = {**given.texts, **given.values}
+        hint = ""
         if given.texts or not given.has_json:
             # A server may also call a tool that it does not list.
             tools = await _list_if_possible(self.client.list_tools)
@@ -123,6 +126,8 @@ class ServerSession:
                 schema = tool.input_schema
                 self._check_names(command, Parameters.of_schema(schema))
                 arguments |= convert_texts(command.name, given.texts, schema)
+            else:
+                hint = did_you_mean(command.name, [tool.name for tool in tools])
 
         def on_progress(done: float, total: float | None, message: str | None) -> None:
             self._stop_waiting()
@@ -130,8 +135,11 @@ class ServerSession:
 
         params = {"name": command.name, "arguments": arguments}
         raw = await self._request("tool", command.name, "tools/call", params, on_progress)
-        result = _decode_result(raw, CallToolResult)
+        result = decode_result(f"tools/call {command.name}", raw, CallToolResult)
         print_json(raw) if self.as_json else print_tool_result(result)
+        # The official SDK and FastMCP report an unknown tool in a result.
+        if result.is_error and hint:
+            self.print_note(f"the server lists no tool {command.name!r}; {hint}")
         return FAILED if result.is_error else 0
 
     async def _get_prompt(self, command: ServerCommand) -> None:
@@ -147,13 +155,13 @@ class ServerSession:
         arguments = _stringify({**given.texts, **given.values})
         params = {"name": command.name, "arguments": arguments}
         raw = await self._request("prompt", command.name, "prompts/get", params)
-        result = _decode_result(raw, GetPromptResult)
+        result = decode_result(f"prompts/get {command.name}", raw, GetPromptResult)
         print_json(raw) if self.as_json else print_prompt(result)
 
     async def _read_resource(self, command: ServerCommand) -> None:
         uri = command.name
         raw = await self._request("resource", uri, "resources/read", {"uri": uri})
-        result = _decode_result(raw, ReadResourceResult)
+        result = decode_result(f"resources/read {command.name}", raw, ReadResourceResult)
         if self.as_json:
             print_json(raw)
             return
@@ -288,12 +296,3 @@ def _stringify(arguments: dict[str, Any]) -> dict[str, str]:
         name: value if isinstance(value, str) else encode(value).decode()
         for name, value in arguments.items()
     }
-
-
-def _decode_result(raw: Raw, kind: Any) -> Any:
-    """Decode a result. Raises ProtocolError."""
-    try:
-        return decode(raw, type=kind)
-    except (DecodeError, RecursionError) as exc:
-        start = f"{bytes(raw)[:200]!r}"
-        raise ProtocolError(f"the result does not follow the protocol: {exc}: {start}") from None
