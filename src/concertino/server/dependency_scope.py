@@ -78,7 +78,10 @@ class Scope:
                 )
             elif provider.is_async:
                 manager = async_manager(call())
-                values[provider.key] = await manager.__aenter__()
+                try:
+                    values[provider.key] = await manager.__aenter__()
+                except RuntimeError as exc:
+                    raise _name_provider(exc, provider) from exc.__cause__
                 self._open.append((provider, manager))
             else:
                 values[provider.key] = await self.run(partial(self._enter, provider, call))
@@ -86,7 +89,7 @@ class Scope:
 
     def _enter(self, provider: Provider, call: Callable[[], Any]) -> Any:
         manager = sync_manager(call())
-        value = manager.__enter__()
+        value = _enter(manager, provider)
         # Here and not when the thread is done: if the call is cancelled meanwhile, its value is
         # dropped, but must be closed all the same.
         self._open.append((provider, manager))
@@ -325,7 +328,7 @@ class _SyncScope:
             value = provider.function(**provider.arguments(values, self._context))
             if provider.is_generator:
                 manager = sync_manager(value)
-                value = manager.__enter__()
+                value = _enter(manager, provider)
                 self._open.append((provider, manager))
             elif isawaitable(value):
                 value = self._context.wait(value)
@@ -342,6 +345,23 @@ class _SyncScope:
             except BaseException as exc:
                 if exc is not failure:
                     _log_failure(provider, exc)
+
+
+def _enter(manager: AbstractContextManager[Any], provider: Provider) -> Any:
+    try:
+        return manager.__enter__()
+    except RuntimeError as exc:
+        raise _name_provider(exc, provider) from exc.__cause__
+
+
+def _name_provider(error: RuntimeError, provider: Provider) -> RuntimeError:
+    """Return contextlib's error for a generator without a value, with the name of the provider.
+
+    Any other error is returned as it is.
+    """
+    if error.args != ("generator didn't yield",):
+        return error
+    return RuntimeError(f"{provider.description} ended before its yield; it must yield a value")
 
 
 def _exit(manager: AbstractContextManager[Any], failure: BaseException | None) -> None:
