@@ -12,6 +12,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -362,6 +363,55 @@ def test_ctrl_c_ends_it_and_the_server(server: list[str], tmp_path: Path) -> Non
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
         assert b"Traceback" not in process.stderr.read()
+
+
+# Does not end at the end of its stdin, and says so once it is asked for anything.
+STUBBORN = """
+import os, signal, sys, time
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+sys.stdin.readline()
+print(f"pid {os.getpid()}", file=sys.stderr, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_closed_terminal_and_sigterm_end_it_and_the_server(number: int, tmp_path: Path) -> None:
+    path = tmp_path / "stubborn.py"
+    path.write_text(STUBBORN)
+    server = [sys.executable, str(path)]
+    command = [sys.executable, "-m", "concertino", "call", "x", "--stderr", "--", *server]
+    with subprocess.Popen(
+        command, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stderr is not None
+        pid = int(process.stderr.readline().removeprefix(b"pid "))
+        process.send_signal(number)
+        try:
+            assert process.wait(30) == 128 + number
+            assert b"Traceback" not in process.stderr.read()
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_under_nohup_a_closed_terminal_does_not_end_it(server: list[str]) -> None:
+    command = ["nohup", sys.executable, "-m", "concertino", "call", "hang", "--stderr", "--"]
+    with subprocess.Popen(
+        [*command, *server],
+        env=ENVIRONMENT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == b"hanging\n"
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGINT)
+        # The code of Ctrl-C: the first signal had no effect.
+        assert process.wait(30) == 130
 
 
 @pytest.mark.requirement("TO-19", side="client")

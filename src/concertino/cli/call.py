@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import shlex
 import sys
@@ -16,6 +15,7 @@ from concertino.cli.call_arguments import (
     parse_arguments,
 )
 from concertino.cli.call_failures import FAILED, explain_failure
+from concertino.cli.ending_signals import run_until_signal
 from concertino.cli.server_options import (
     add_server_options,
     client_options,
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "Exit codes: 0 success, 1 the server refused the request or the tool failed, 2 usage, "
         "3 the server could not be reached or ended, 4 no response in time, 5 the server broke "
-        "the protocol, 130 Ctrl-C."
+        "the protocol, 130 Ctrl-C, 129 and 143 SIGHUP and SIGTERM."
     )
     if command in ("call", "prompt"):
         kind = "tool" if command == "call" else "prompt"
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
         words = args.arguments if "arguments" in args else ()
         name = args.name if "name" in args else ""
         given = parse_arguments(words)
-        code = asyncio.run(_run_once(session, ServerCommand(args.command, name, words, given)))
+        code = run_until_signal(_run_once(session, ServerCommand(args.command, name, words, given)))
         sys.stdout.flush()
         sys.exit(code)
     except KeyboardInterrupt:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
 from typing import cast
 
 from concertino.cli import UsageError
+from concertino.cli.ending_signals import run_until_signal
 from concertino.cli.server_options import add_server_options, parse_server
 from concertino.cli.shell_input import LineInput, StreamInput
 from concertino.cli.shell_session import Shell
@@ -56,6 +56,6 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> int:
     status = StatusLine(is_terminal and sys.stderr.isatty())
     shell = Shell(args, source, status)
     try:
-        return asyncio.run(shell.run(server))
+        return run_until_signal(shell.run(server))
     except KeyboardInterrupt:
         return INTERRUPTED
