@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-
-from concertino.runtime.refusal import refuse_script_client
 
 __all__ = ["report_unserved_script"]
 
@@ -23,6 +20,11 @@ def report_unserved_script(server_class: type) -> None:
     # The last condition: an exception has ended the script.
     if not names or sys.flags.interactive or hasattr(sys, "last_value"):
         return
+    # Imported here: most processes need neither.
+    from pathlib import Path
+
+    from concertino.runtime.refusal import refuse_script_client
+
     # The main module has no __file__ any more.
     path = Path(sys.argv[0])
     try:
