@@ -20,11 +20,12 @@ EVERY_S = 1.0
 class StatusLine:
     """The last line on stderr, and the lines above it.
 
-    enabled: whether stderr is a terminal and the line may be drawn at all.
+    enabled: whether stderr is a terminal and the line may be drawn at all. A dumb terminal, such as
+    the shell of Emacs, cannot draw a line anew, and gets none.
     """
 
     def __init__(self, enabled: bool) -> None:
-        self._enabled = enabled
+        self._enabled = enabled and os.environ.get("TERM") != "dumb"
         self._text = ""
 
     def draw(self, text: str) -> None:
