@@ -1,5 +1,4 @@
-# ruff: noqa: E501
-"""docs/how-to/dependencies.md: its server in a process, its tests, and its types as pyright sees them."""
+"""docs/how-to/dependencies.md: its server in a process, its tests, and its types in pyright."""
 
 from __future__ import annotations
 
@@ -20,7 +19,11 @@ FILES = ["orders.py", "test_orders.py"]
 
 def test_orders_are_kept_and_clients_see_neither_database_nor_buyer(tmp_path: Path) -> None:
     assert paste(PAGE, tmp_path) == FILES
-    opening = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "ann", "version": "1"}}  # fmt: skip
+    opening = {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "ann", "version": "1"},
+    }
     requests: list[tuple[str, dict[str, Any]]] = [
         ("initialize", opening),
         ("tools/call", {"name": "order", "arguments": {"item": "tea"}}),
@@ -43,7 +46,9 @@ def test_orders_are_kept_and_clients_see_neither_database_nor_buyer(tmp_path: Pa
         timeout=30,
         check=True,
     )
-    _, tea, jam, items, whoami, tools = [json.loads(line)["result"] for line in done.stdout.splitlines()]  # fmt: skip
+    _, tea, jam, items, whoami, tools = [
+        json.loads(line)["result"] for line in done.stdout.splitlines()
+    ]
     assert tea["structuredContent"] == {"result": ["tea"]}
     assert jam["structuredContent"] == {"result": ["tea", "jam"]}
     assert items["structuredContent"] == {"result": ["jam", "tea"]}
@@ -104,16 +109,21 @@ def test_type_checkers_know_what_handlers_and_providers_get(tmp_path: Path) -> N
         check=False,
     )
     found = json.loads(done.stdout)["generalDiagnostics"]
-    messages = [(Path(item["file"]).name, item["severity"], item["message"].split("\n")[0]) for item in found]  # fmt: skip
+    messages = [
+        (Path(item["file"]).name, item["severity"], item["message"].split("\n")[0])
+        for item in found
+    ]
     assert messages == [
         (
             "wrong.py",
             "error",
-            'Argument of type "Literal[\'x\']" cannot be assigned to parameter "database" of type "Database" in function "items"',
+            'Argument of type "Literal[\'x\']" cannot be assigned to parameter "database" '
+            'of type "Database" in function "items"',
         ),
         (
             "wrong.py",
             "information",
-            'Type of "order" is "(item: str, orders: Orders) -> CoroutineType[Any, Any, list[str]]"',
+            'Type of "order" is "(item: str, orders: Orders) -> '
+            'CoroutineType[Any, Any, list[str]]"',
         ),
     ]

@@ -1,5 +1,4 @@
-# ruff: noqa: E501
-"""server/dependencies.py and dependency_scope.py: what Depends provides in a call, and how it is closed.
+"""server/dependencies.py and dependency_scope.py: what Depends provides in a call, and its end.
 
 Annotations are not postponed here: most providers are local to a test.
 """
@@ -90,7 +89,9 @@ closing = pytest.mark.parametrize("kind", CLOSING)
 handlers = pytest.mark.parametrize("handler", ["async", "def", "inline"])
 
 
-def add_tool(server: Server, handler: str, provider: Callable[..., Any], work: Callable[[Any], Any]) -> None:  # fmt: skip
+def add_tool(
+    server: Server, handler: str, provider: Callable[..., Any], work: Callable[[Any], Any]
+) -> None:
     """Register a tool `use` of one of three kinds, which returns work(value of the provider)."""
 
     async def use_async(text: str, session: Annotated[Any, Depends(provider)]) -> Any:
@@ -107,7 +108,11 @@ def add_tool(server: Server, handler: str, provider: Callable[..., Any], work: C
 
 async def call(served: Served, name: str = "", **arguments: Any) -> Any:
     """Call a tool, `use` with a text by default; its text, or ("error", text)."""
-    params = {"name": name, "arguments": arguments} if name else {"name": "use", "arguments": {"text": "x", **arguments}}  # fmt: skip
+    params = (
+        {"name": name, "arguments": arguments}
+        if name
+        else {"name": "use", "arguments": {"text": "x", **arguments}}
+    )
     result = await served.ask("tools/call", **params)
     text = result["content"][0]["text"]
     return ("error", text) if result.get("isError") else text
@@ -198,7 +203,9 @@ async def test_clients_neither_see_nor_set_the_parameter() -> None:
 @closing
 @handlers
 @on_a_loop
-async def test_a_tool_has_it_open_and_it_is_closed_after_the_result(kind: str, handler: str) -> None:  # fmt: skip
+async def test_a_tool_has_it_open_and_it_is_closed_after_the_result(
+    kind: str, handler: str
+) -> None:
     server, sessions = Server("x"), Sessions()
     add_tool(server, handler, CLOSING[kind](sessions), lambda session: str(session.open))
     async with Served(server) as served:
@@ -324,7 +331,9 @@ async def test_a_generator_has_it_open_until_its_last_chunk(
 
 @closing
 @on_a_loop
-async def test_a_long_operation_has_it_open_until_it_ends_not_until_it_is_answered(kind: str) -> None:  # fmt: skip
+async def test_a_long_operation_has_it_open_until_it_ends_not_until_it_is_answered(
+    kind: str,
+) -> None:
     server, sessions = Server("x"), Sessions()
     go = asyncio.Event()
 
@@ -488,7 +497,9 @@ async def test_a_def_tool_and_def_providers_share_a_thread() -> None:
 async def test_a_hundred_parallel_calls_have_one_each(handler: str) -> None:
     server, sessions = Server("x"), Sessions()
 
-    async def wrapped(session: Annotated[Session, Depends(sessions.generator)]) -> AsyncIterator[Session]:  # fmt: skip
+    async def wrapped(
+        session: Annotated[Session, Depends(sessions.generator)],
+    ) -> AsyncIterator[Session]:
         await asyncio.sleep(0)
         yield session
 
@@ -587,10 +598,12 @@ def test_each_opens_after_what_it_needs_and_closes_in_reverse(
 def with_parameters(function: Any, providers: dict[str, Callable[..., Any]]) -> Any:
     """Return the function with a keyword parameter for each provider."""
     parameters = [
-        parameter.replace(name=name, kind=parameter.KEYWORD_ONLY, annotation=Annotated[Any, Depends(provider)])
+        parameter.replace(
+            name=name, kind=parameter.KEYWORD_ONLY, annotation=Annotated[Any, Depends(provider)]
+        )
         for name, provider in providers.items()
         for parameter in signature(lambda x: x).parameters.values()
-    ]  # fmt: skip
+    ]
     function.__signature__ = signature(function).replace(parameters=parameters)
     function.__annotations__ = {item.name: item.annotation for item in parameters}
     return function
@@ -620,7 +633,9 @@ async def test_the_failure_of_a_call_is_thrown_into_its_providers(kind: str, han
 @handlers
 @pytest.mark.parametrize("is_async", [True, False])
 @on_a_loop
-async def test_a_provider_cannot_turn_a_failure_into_a_success(handler: str, is_async: bool) -> None:  # fmt: skip
+async def test_a_provider_cannot_turn_a_failure_into_a_success(
+    handler: str, is_async: bool
+) -> None:
     def swallow() -> Iterator[str]:
         try:
             yield "x"
@@ -657,7 +672,9 @@ async def test_the_failure_of_a_clean_up_is_logged_and_not_sent(
         finally:
             raise OSError("the disk is full")
 
-    async def broken_async(session: Annotated[Session, Depends(sessions.generator)]) -> AsyncIterator[str]:  # fmt: skip
+    async def broken_async(
+        session: Annotated[Session, Depends(sessions.generator)],
+    ) -> AsyncIterator[str]:
         try:
             yield "fine"
         finally:
@@ -715,11 +732,17 @@ async def test_a_clean_up_that_hangs_does_not_hold_up_the_result(
     server, sessions = Server("x"), Sessions()
     release = threading.Event()
 
-    def hang(session: Annotated[Session, Depends(sessions.async_generator if handler == "async" else sessions.generator)]) -> Iterator[str]:  # fmt: skip
+    def hang(
+        session: Annotated[
+            Session, Depends(sessions.async_generator if handler == "async" else sessions.generator)
+        ],
+    ) -> Iterator[str]:
         yield "done"
         release.wait(30)
 
-    async def hang_async(session: Annotated[Session, Depends(sessions.async_generator)]) -> AsyncIterator[str]:  # fmt: skip
+    async def hang_async(
+        session: Annotated[Session, Depends(sessions.async_generator)],
+    ) -> AsyncIterator[str]:
         yield "done"
         await asyncio.Event().wait()
 
@@ -788,7 +811,9 @@ async def test_a_cancel_during_the_set_up_closes_what_is_open_and_opens_nothing_
     later: list[str] = []
     began = asyncio.Event()
 
-    async def slow(session: Annotated[Session, Depends(sessions.async_generator)]) -> AsyncIterator[str]:  # fmt: skip
+    async def slow(
+        session: Annotated[Session, Depends(sessions.async_generator)],
+    ) -> AsyncIterator[str]:
         began.set()
         try:
             await asyncio.Event().wait()
@@ -911,7 +936,9 @@ async def test_a_call_that_asks_the_user_opens_and_closes_in_each_round(version:
     async def greet(
         context: Context, session: Annotated[Session, Depends(sessions.async_generator)]
     ) -> str:
-        answer = await context.elicit("Who are you?", {"type": "object", "properties": {"name": {"type": "string"}}})  # fmt: skip
+        answer = await context.elicit(
+            "Who are you?", {"type": "object", "properties": {"name": {"type": "string"}}}
+        )
         assert isinstance(answer, Accepted)
         return f"{answer.content['name']} {session.open}"
 
@@ -1018,7 +1045,11 @@ def test_an_override_that_cannot_be_is_refused() -> None:
     def lost(path: str) -> str:
         return path
 
-    with pytest.raises(LookupError, match=r"override: no handler of this server depends on not_sync\(\) \(test_dependencies.py:\d+\)"):  # fmt: skip
+    with pytest.raises(
+        LookupError,
+        match=r"override: no handler of this server depends on not_sync\(\) "
+        r"\(test_dependencies.py:\d+\)",
+    ):
         server.override(not_sync, sync).__enter__()
     with pytest.raises(RegistrationError, match=r"sync\(\) .* depends on itself: sync > sync"):
         server.override(sync, around).__enter__()
@@ -1092,15 +1123,41 @@ def with_annotation(annotation: Any, default: Any = ...) -> Any:
 @pytest.mark.parametrize(
     ("handler", "message"),
     [
-        (with_annotation(Annotated[str, Depends(first)]), rf"second\(\){PLACE} depends on itself: second > third > second"),
-        (with_annotation(Annotated[str, Depends(lacks)]), rf"lacks\(\){PLACE}: nothing fills the parameter 'url'; annotate it with Context, a class that a lifespan function yields, or Annotated\[..., Depends\(...\)\], or give it a default"),
-        (with_annotation(str, Depends(sync)), rf"f\(\){PLACE}: parameter 'value': write Depends\(sync\) into the annotation, as in value: Annotated\[Session, Depends\(sync\)\]"),
-        (with_annotation(Annotated[str, Depends(sync)] | None), rf"g\(\){PLACE}: parameter 'value': put Depends around the whole type, as in Annotated\[Session \| None, Depends\(sync\)\]"),
-        (with_annotation(list[Annotated[str, Depends(sync)]]), rf"g\(\){PLACE}: parameter 'value': put Depends around the whole type, .*"),
-        (with_annotation(Annotated[str, Depends(sync), Depends(not_sync)]), rf"g\(\){PLACE}: parameter 'value': expected one Depends, got 2"),
-        (with_annotation(Annotated[str, Depends(Maker.method)]), rf"Maker.method\(\){PLACE} is a method without its object; write Depends\(object.method\)"),
+        (
+            with_annotation(Annotated[str, Depends(first)]),
+            rf"second\(\){PLACE} depends on itself: second > third > second",
+        ),
+        (
+            with_annotation(Annotated[str, Depends(lacks)]),
+            rf"lacks\(\){PLACE}: nothing fills the parameter 'url'; annotate it with Context, "
+            r"a class that a lifespan function yields, or Annotated\[..., Depends\(...\)\], "
+            r"or give it a default",
+        ),
+        (
+            with_annotation(str, Depends(sync)),
+            rf"f\(\){PLACE}: parameter 'value': write Depends\(sync\) into the annotation, "
+            r"as in value: Annotated\[Session, Depends\(sync\)\]",
+        ),
+        (
+            with_annotation(Annotated[str, Depends(sync)] | None),
+            rf"g\(\){PLACE}: parameter 'value': put Depends around the whole type, "
+            r"as in Annotated\[Session \| None, Depends\(sync\)\]",
+        ),
+        (
+            with_annotation(list[Annotated[str, Depends(sync)]]),
+            rf"g\(\){PLACE}: parameter 'value': put Depends around the whole type, .*",
+        ),
+        (
+            with_annotation(Annotated[str, Depends(sync), Depends(not_sync)]),
+            rf"g\(\){PLACE}: parameter 'value': expected one Depends, got 2",
+        ),
+        (
+            with_annotation(Annotated[str, Depends(Maker.method)]),
+            rf"Maker.method\(\){PLACE} is a method without its object; "
+            r"write Depends\(object.method\)",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_provided_is_refused_with_its_place(handler: Any, message: str) -> None:
     server = Server("x")
     for register in (
