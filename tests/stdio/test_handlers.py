@@ -31,6 +31,19 @@ def at(process: Process, name: str) -> None:
     )
 
 
+def all_threads_block(process: Process) -> None:
+    """Wait until 32 calls of block_at hold a thread each.
+
+    The first 8 start at once, the others 0.5 s later, since nothing is known of their results.
+    """
+
+    def blocked() -> int:
+        notified = process.notifications("notifications/message")
+        return [params["data"] for params in notified].count("at all")
+
+    process.pump(lambda: blocked() == 32)
+
+
 def cancel(id: object, **more: object) -> dict[str, Any]:
     return notification("notifications/cancelled", {"requestId": id, **more})
 
@@ -145,7 +158,7 @@ def test_64_blocking_handlers_leave_ping_and_async_calls_alone() -> None:
     with Process() as process:
         process.initialize()
         process.send(*(call(n, "block_at", {"name": "all"}) for n in range(64)))
-        at(process, "all")
+        all_threads_block(process)
         assert process.ask(request("ping", "ping"), within_s=1)["result"] == {}
         assert text_of(process.ask(call("echo", "echo", {"text": "x"}), within_s=1)) == "x"
         threads = process.ask(call("facts", "facts"))["result"]["structuredContent"]["threads"]
@@ -169,6 +182,7 @@ def test_a_cancelled_job_that_waits_for_a_thread_is_never_run() -> None:
     with Process() as process:
         process.initialize()
         process.send(*(call(n, "block_at", {"name": "all"}) for n in range(32)))
+        all_threads_block(process)
         process.send(call("dropped", "log_in_thread"))
         process.ask(request("ping", "ping"))
         process.send(cancel("dropped"), call("open", "open_gate", {"name": "all"}))
