@@ -439,6 +439,7 @@ def test_json_is_sent_as_it_is(run: Run) -> None:
 # Programs that are no servers
 
 
+@pytest.mark.waits
 @pytest.mark.parametrize(
     ("command", "said"),
     [
@@ -455,6 +456,7 @@ def test_a_program_that_is_no_server(command: list[str], said: str, run: Run) ->
     assert json.loads(run("tools", "--json", "--", *command).err) == {"error": error}
 
 
+@pytest.mark.waits
 def test_a_start_that_hangs(run: Run) -> None:
     ended = run("tools", "--connect-timeout-s", "0.2", "--", "sleep", "60")
     said = (

@@ -100,6 +100,7 @@ async def test_a_flood_of_text_ends_the_opening_and_the_program() -> None:
     assert client.exit_status is not None
 
 
+@pytest.mark.waits
 @on_a_loop
 async def test_a_program_that_has_not_read_the_request_may_still_be_starting(
     soon: Callable[[], None],

@@ -185,6 +185,7 @@ def switches(pid: int) -> int:
     return total
 
 
+@pytest.mark.waits
 def test_an_idle_process_is_not_woken(server: str) -> None:
     with Process([server]) as process:
         process.initialize()
