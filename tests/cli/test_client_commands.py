@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 import concertino
-from concertino.cli.call_output import format_tool
-from concertino.types.results import Tool, ToolAnnotations
+from concertino.cli.call_output import format_tool, print_tool_result
+from concertino.types.results import CallToolResult, TextContent, Tool, ToolAnnotations
 
 ROOT = Path(__file__).parents[2]
 TOUR = [sys.executable, str(ROOT / "examples" / "tour.py")]
@@ -425,3 +425,29 @@ def test_a_tool_is_shown_by_its_title_that_of_its_annotations_or_its_name(
     """TO-19. The name is what one calls, and stands there always."""
     tool = Tool("t", {"type": "object"}, title=title, annotations=ToolAnnotations(title=annotated))
     assert format_tool(tool) == shown
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "text", "shown"),
+    [
+        (
+            True,
+            '{"error":"Invalid arguments: a: expected int","code":"INVALID_ARGUMENTS"}',
+            "Invalid arguments: a: expected int",
+        ),
+        (False, '{"error":"x","code":"INVALID_ARGUMENTS"}', None),
+        (True, '{"error":"x","code":"OTHER"}', None),
+        (True, '{"error":1,"code":"INVALID_ARGUMENTS"}', None),
+        (True, "no JSON", None),
+    ],
+)
+def test_arguments_that_do_not_fit_are_described_in_words_on_a_terminal(
+    is_terminal: bool,
+    text: str,
+    shown: str | None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    print_tool_result(CallToolResult([TextContent(text)], is_error=True))
+    assert capsys.readouterr().out == f"{shown or text}\n"

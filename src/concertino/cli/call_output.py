@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 from typing import Any, cast
 
-from msgspec import UNSET, Raw
-from msgspec.json import encode, format
+from msgspec import UNSET, DecodeError, Raw, Struct
+from msgspec.json import decode, encode, format
 
 from concertino.cli.call_arguments import describe_schema
 from concertino.cli.terminal_text import escape_json, escape_lines
@@ -54,10 +54,30 @@ def print_json(raw: Raw) -> None:
 
 def print_tool_result(result: CallToolResult) -> None:
     for block in result.content:
-        _print_block(block)
+        words = _error_words(block) if result.is_error and sys.stdout.isatty() else ""
+        if words:
+            _print_text(words)
+        else:
+            _print_block(block)
     # Otherwise the content says the same in words.
     if not result.content and result.structured_content is not UNSET:
         _print_text(format(encode(result.structured_content)).decode())
+
+
+def _error_words(block: ContentBlock) -> str:
+    """Return the sentence in an error that is written as JSON for models; "" if there is none."""
+    if not isinstance(block, TextContent):
+        return ""
+    try:
+        return decode(block.text, type=_InvalidArguments).error
+    except (DecodeError, RecursionError, UnicodeError):
+        return ""
+
+
+class _InvalidArguments(Struct, tag_field="code", tag="INVALID_ARGUMENTS"):
+    """The error of a server like ours about arguments that do not fit. error: the sentence."""
+
+    error: str
 
 
 def print_prompt(prompt: GetPromptResult) -> None:
