@@ -136,6 +136,7 @@ COMMANDS = {
         "read",
         "prompts",
         "prompt",
+        "shell",
         "search",
         "lint",
         "orchestrate",
