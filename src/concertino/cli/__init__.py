@@ -124,7 +124,8 @@ def _run(name: str, words: Sequence[str], server: Sequence[str]) -> int:
         subparser, module = _add_command(commands, name)
         args = _parse(subparser, name, words)
         # It is None if descriptor 1 is closed.
-        if sys.stdout is None and name not in SERVING_COMMANDS:  # pyright: ignore[reportUnnecessaryComparison]
+        is_closed = sys.stdout is None  # pyright: ignore[reportUnnecessaryComparison]
+        if is_closed and name not in SERVING_COMMANDS:
             raise CommandFailure("stdout is closed, so there is nowhere to show anything")
         return module.run(args, server)
 
