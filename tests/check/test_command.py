@@ -356,6 +356,8 @@ def test_skipped_cases_say_how_to_run_them() -> None:
     assert lines[at] == "2 of 4 cases were skipped:"
     assert "    1  the server has no tool sleep(seconds)" in lines[at + 1 : at + 3]
     assert "    1  the server does not speak 2026-07-28" in lines[at + 1 : at + 3]
+    # The reasons are there and not in the lines of the cases, which fit 80 columns.
+    assert "  skipped  cancel-in-flight" in lines
     assert lines[at + 5].strip().endswith("python -m concertino.check.reference_server")
     assert lines[-1].endswith("2 ok, 2 skipped")
 

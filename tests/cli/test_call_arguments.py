@@ -64,12 +64,19 @@ def test_arguments_remember_whether_there_was_json(words: list[str], has_json: b
     assert parse_arguments(words).has_json is has_json
 
 
+NAMELESS = "write the name of the argument before it, as in %s; `concertino tools` lists the names"
+
+
 @pytest.mark.parametrize(
     ("word", "text", "hint"),
     [
-        ("nothing", "nothing: expected KEY=VALUE, KEY:=JSON, {JSON}, @FILE or -", ""),
-        ("=x", "=x: expected KEY=VALUE, KEY:=JSON, {JSON}, @FILE or -", ""),
-        (":=1", ":=1: expected KEY=VALUE, KEY:=JSON, {JSON}, @FILE or -", ""),
+        (
+            "nothing",
+            "nothing: expected KEY=VALUE, KEY:=JSON, {JSON}, @FILE or -",
+            NAMELESS % "NAME=nothing",
+        ),
+        ("=x", "=x: expected KEY=VALUE, KEY:=JSON, {JSON}, @FILE or -", NAMELESS % "NAME=x"),
+        (":=1", ":=1: expected KEY=VALUE, KEY:=JSON, {JSON}, @FILE or -", NAMELESS % "NAME:=1"),
         ("b:=two", "b:=two: not JSON; for text write b=two", ""),
         ("a=@/no/such/file", "@/no/such/file: No such file or directory", ""),
         ("@/no/such/file", "@/no/such/file: No such file or directory", ""),

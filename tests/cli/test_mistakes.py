@@ -191,14 +191,17 @@ COMMAND_LINES = [
         "a called server without --",
         ["call", "add", "a=1", "b=2", "calculator.py"],
         2,
-        "concertino call: expected a command behind --\n  write -- python calculator.py",
+        "concertino call: expected a command behind --\n"
+        "  write the command of the server behind --: "
+        "concertino call add a=1 b=2 -- python calculator.py",
     ),
     Mistake(
         "an address without --",
         ["call", "add", "a=1", "b=2", "tcp:127.0.0.1:8000"],
         2,
         "concertino call: expected a command behind --\n"
-        "  write -- before the address: -- tcp:127.0.0.1:8000",
+        "  write the command of the server behind --: "
+        "concertino call add a=1 b=2 -- tcp:127.0.0.1:8000",
     ),
     Mistake(
         "a server without --",
@@ -206,6 +209,56 @@ COMMAND_LINES = [
         2,
         "concertino tools: unrecognized arguments: python calculator.py\n"
         "  write the command of the server behind --: concertino tools -- python calculator.py",
+    ),
+    Mistake(
+        "a file without -- and interpreter",
+        ["tools", "calculator.py"],
+        2,
+        "concertino tools: unrecognized arguments: calculator.py\n"
+        "  write the command of the server behind --: concertino tools -- python calculator.py",
+    ),
+    Mistake(
+        "a call without --",
+        ["call", "add", "a=1", "b=2", "python", "calculator.py"],
+        2,
+        "concertino call: expected a command behind --\n"
+        "  write the command of the server behind --: "
+        "concertino call add a=1 b=2 -- python calculator.py",
+    ),
+    Mistake(
+        "a call that begins with the file",
+        ["call", "calculator.py", "add", "a=1", "b=2"],
+        2,
+        "concertino call: expected a command behind --\n"
+        "  write the command of the server behind --: "
+        "concertino call add a=1 b=2 -- python calculator.py",
+    ),
+    Mistake(
+        "a call without a server",
+        ["call", "add", "a=1"],
+        2,
+        "concertino call: expected a command behind --\n"
+        "  for example: concertino call ... -- python server.py",
+    ),
+    Mistake(
+        "a word that FastMCP has",
+        ["install", "calculator.py"],
+        2,
+        "concertino: there is no command 'install'\n"
+        "  to give a server to a client: concertino docs deploy",
+    ),
+    Mistake(
+        "a word for an option",
+        ["version"],
+        2,
+        "concertino: there is no command 'version'\n  did you mean --version?",
+    ),
+    Mistake(
+        "nothing to serve",
+        ["serve"],
+        2,
+        "concertino serve: expected a target, --resources, --prompts, RESOURCES_PATH or "
+        "PROMPTS_PATH\n  for example: concertino serve server.py",
     ),
 ]
 
@@ -358,7 +411,15 @@ ARGUMENTS = [
         "arguments as in Python",
         ["call", "add", "a:", "1", *SERVER],
         2,
-        "concertino call: a:: expected KEY=VALUE, KEY:=JSON, {JSON}, @FILE or -",
+        "concertino call: a:: expected KEY=VALUE, KEY:=JSON, {JSON}, @FILE or -\n  write a=VALUE",
+    ),
+    Mistake(
+        "arguments without names",
+        ["call", "add", "1", "2", *SERVER],
+        2,
+        "concertino call: 1: expected KEY=VALUE, KEY:=JSON, {JSON}, @FILE or -\n"
+        "  write the name of the argument before it, as in NAME=1; `concertino tools` lists the "
+        "names",
     ),
     Mistake(
         "a request that the server refuses, with data",
@@ -405,7 +466,8 @@ def test_what_is_said_with_json_about(mistake: Mistake, code: str, run: Run) -> 
     first, *hints = mistake.err.split("\n")
     if "{python}" not in mistake.err:
         assert error["message"] == first.partition(": ")[2]
-        hint = (error["hint"] or "").splitlines()
+        # A command line to copy keeps the option.
+        hint = (error["hint"] or "").replace(f"{command} --json", command).splitlines()
         assert [text.strip() for text in hints][-len(hint) or len(hints) :] == hint
     assert list(error) == ["code", "message", "hint", *(["rpc"] if mistake.code == 1 else [])]
 
@@ -417,6 +479,27 @@ def test_the_data_of_a_refusal_is_in_the_json(run: Run) -> None:
         "message": "no money left",
         "data": {"spent": 30, "limit": 30, "currencies": ["EUR", "CHF"]},
     }
+
+
+def test_a_tool_that_raises_says_where(run: Run) -> None:
+    words = ["call", "divide", "a=1", "b=0"]
+    place = "the server's log has a traceback from calculator.py:14; -v shows it"
+    assert run(*words, *SERVER) == Ended(
+        1, "ZeroDivisionError: float division by zero\n", f"concertino call: {place}\n"
+    )
+    assert place not in run(*words, "-v", *SERVER).err
+    assert run(*words, "--json", *SERVER).err == ""
+
+
+def test_an_interpreter_without_concertino(run: Run) -> None:
+    # -S leaves installed packages out, and -E the folder of the tests' environment.
+    ended = run("tools", "--", sys.executable, "-S", "-E", "calculator.py")
+    assert ended.code == 3
+    assert ended.err.splitlines()[-2:] == [
+        "ModuleNotFoundError: No module named 'concertino'",
+        f"  {sys.executable} is a Python without concertino; "
+        f"write -- {sys.executable} -S -E calculator.py",
+    ]
 
 
 def test_options_may_stand_anywhere(run: Run) -> None:

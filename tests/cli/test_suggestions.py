@@ -54,6 +54,19 @@ def test_the_closest_name(name: str, known: list[str], found: str | None) -> Non
             "a server is checked over stdin and stdout: concertino check -- python server.py",
         ),
         (
+            "read",
+            ["my-server"],
+            ["file:///a", "my-server"],
+            "write the command of the server behind --: concertino read file:///a -- my-server",
+        ),
+        (
+            "read",
+            ["run", "server.py", "--fast"],
+            ["file:///a", "uv", "run", "server.py", "--fast"],
+            "write the command of the server behind --: "
+            "concertino read file:///a -- uv run server.py --fast",
+        ),
+        (
             "lint",
             ["--loud"],
             ["--loud"],

@@ -41,7 +41,8 @@ class TerminalReport:
             eras.append(f"{server.revision} (initialize)")
         if server.modern:
             eras.append("2026-07-28 (server/discover)")
-        tools = f"{len(server.tool_names)} tools, {len(server.tools)} of them known to the cases"
+        count = len(server.tool_names)
+        tools = f"{count} tool{'s' * (count != 1)}, {len(server.tools)} of them known to the cases"
         name = f"{server.name or 'a server'} {server.version}"
         lines = [f"{name}: {' and '.join(eras)}; {tools}; cases speak {server.era}"]
         for note in server.notes:
@@ -57,11 +58,12 @@ class TerminalReport:
             lines.append(f"\n{case.section}. {SECTIONS[case.section]}")
 
         verdict = self._paint(f"{result.verdict:8}", COLOURS[result.verdict])
-        time = f"{result.seconds:6.2f} s" if result.verdict != "skipped" else " " * 8
-        lines.append(f"  {verdict} {case.name:{NAME_WIDTH}} {time}")
         if result.verdict == "skipped":
-            lines[-1] += f"  {result.came[0]}"
-        elif result.verdict != "ok":
+            # format_skips() says for whole groups why.
+            lines.append(f"  {verdict} {case.name}")
+            return "\n".join(lines)
+        lines.append(f"  {verdict} {case.name:{NAME_WIDTH}} {result.seconds:6.2f} s")
+        if result.verdict != "ok":
             lines += _explain(result)
         return "\n".join(lines)
 

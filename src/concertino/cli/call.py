@@ -14,7 +14,7 @@ from concertino.cli import CommandFailure, UsageError
 from concertino.cli.call_arguments import (
     parse_arguments,
 )
-from concertino.cli.call_failures import FAILED, explain_failure
+from concertino.cli.call_failures import FAILED, describe_traceback, explain_failure
 from concertino.cli.ending_signals import run_until_signal
 from concertino.cli.server_options import (
     add_server_options,
@@ -92,6 +92,10 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
         name = args.name if "name" in args else ""
         given = parse_arguments(words)
         code = run_until_signal(_run_once(session, ServerCommand(args.command, name, words, given)))
+        # Only a server that has ended has written all of its log.
+        log = session.client.stderr_tail if code == FAILED and not args.stderr else ""
+        if note := describe_traceback(log):
+            session.print_note(note)
         sys.stdout.flush()
         sys.exit(code)
     except KeyboardInterrupt:

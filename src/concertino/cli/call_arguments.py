@@ -85,7 +85,8 @@ def parse_arguments(words: Sequence[str]) -> GivenArguments:
         key, equals, value = word.partition("=")
         name = key.removesuffix(":")
         if not equals or not name:
-            raise UsageError(f"{word}: expected KEY=VALUE, KEY:=JSON, {{JSON}}, @FILE or -")
+            expected = "expected KEY=VALUE, KEY:=JSON, {JSON}, @FILE or -"
+            raise UsageError(f"{word}: {expected}", _suggest_key(word))
         from_file = value.startswith("@")
         text = _read_file(value[1:]) if from_file else value
         given.texts.pop(name, None)
@@ -96,6 +97,18 @@ def parse_arguments(words: Sequence[str]) -> GivenArguments:
         else:
             given.texts[name] = text
     return given
+
+
+def _suggest_key(word: str) -> str:
+    """Return what to write instead of an argument without a name."""
+    if word.endswith(":") and len(word) > 1:
+        return f"write {shlex.quote(word[:-1])}=VALUE"
+    separator = "" if word.startswith(("=", ":=")) else "="
+    example = shlex.quote(f"NAME{separator}{word}")
+    return (
+        f"write the name of the argument before it, as in {example}; "
+        "`concertino tools` lists the names"
+    )
 
 
 def _read_object(word: str) -> dict[str, Any]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,7 +29,7 @@ from concertino.errors import (
 )
 from concertino.excerpts import shorten
 
-__all__ = ["explain_failure", "explain_refusal"]
+__all__ = ["describe_traceback", "explain_failure", "explain_refusal"]
 
 FAILED, UNREACHABLE, LATE, GARBLED = 1, 3, 4, 5
 # Error -> code and exit code; the first match counts.
@@ -70,6 +72,10 @@ def explain_failure(
             hint = _suggest_listening(server[0])
         elif error.exit_status is not None:
             text = _describe_exit(error, server)
+            if error.stderr.rstrip().endswith("No module named 'concertino'"):
+                # Of an interpreter, since concertino itself runs here.
+                command = shlex.join([sys.executable, *server[1:]])
+                hint = f"{server[0]} is a Python without concertino; write -- {command}"
     elif isinstance(error, TimedOut) and is_open:
         hint = "--timeout-s S waits longer"
     elif isinstance(error, TimedOut):
@@ -86,6 +92,17 @@ def explain_failure(
     elif isinstance(error, ProtocolError):
         hint = "--trace shows every message"
     return CommandFailure(text, hint, code, exit_code, _rpc(error))
+
+
+def describe_traceback(stderr: str) -> str:
+    """Return where the last traceback in a server's log begins; "" if there is none."""
+    _, found, traceback = stderr.rpartition("Traceback (most recent call last)")
+    place = re.search(r'File "([^"]+)", line (\d+)', traceback) if found else None
+    if place is None:
+        return ""
+    path = os.path.relpath(place[1])
+    path = place[1] if path.startswith(os.pardir) else path
+    return f"the server's log has a traceback from {path}:{place[2]}; -v shows it"
 
 
 def _is_address(server: Sequence[str]) -> bool:

@@ -7,6 +7,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from concertino.cli import UsageError
 from concertino.cli.folders import LibraryOptions, folders_from_environment
 from concertino.cli.guards import GuardBackend, add_guard_options, make_guard
 from concertino.cli.options import (
@@ -106,7 +107,10 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
         args.resources, args.prompts, args.scheme, args.name, args.server_version
     )
     if not args.targets and not options and not folders_from_environment():
-        reject_usage("expected a target, --resources, --prompts, RESOURCES_PATH or PROMPTS_PATH")
+        raise UsageError(
+            "expected a target, --resources, --prompts, RESOURCES_PATH or PROMPTS_PATH",
+            "for example: concertino serve server.py",
+        )
     try:
         guard = make_guard(args)
     except (ValueError, ConcertinoError) as exc:

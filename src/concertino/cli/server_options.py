@@ -10,7 +10,7 @@ from typing import Any
 from concertino.cli import UsageError
 from concertino.cli.options import add_repeatable
 from concertino.cli.status_line import StatusLine
-from concertino.cli.suggestions import suggest_program
+from concertino.cli.suggestions import suggest_separator
 from concertino.client.client import Timeouts
 from concertino.client.targets import ServerParameters, Target, parse_target
 from concertino.logs.formats import escape_controls
@@ -79,13 +79,9 @@ def search_path(args: argparse.Namespace) -> str:
 def parse_server(args: argparse.Namespace, server: Sequence[str]) -> Target:
     """Return the server to start or to connect to. Raises UsageError."""
     if not server:
-        hint = f"for example: concertino {args.command} ... -- python server.py"
-        last = args.arguments[-1] if args.command == "call" and args.arguments else ""
-        if last.startswith(("unix:", "tcp:")):
-            hint = f"write -- before the address: -- {last}"
-        elif os.path.isfile(last):
-            hint = suggest_program((last,), "")
-        raise UsageError("expected a command behind --", hint)
+        given = [args.name] if "name" in args and args.name else []
+        given += args.arguments if "arguments" in args else []
+        raise UsageError("expected a command behind --", suggest_separator(args.command, given))
     env: dict[str, str] = {}
     for variable in args.env:
         name, equals, value = variable.partition("=")

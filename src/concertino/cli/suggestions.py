@@ -24,12 +24,21 @@ SYNONYMS = {
     "test": "check",
     "doctor": "check",
     "validate": "check",
+    "inspect": "tools",
+    "init": "new",
+    "create": "new",
+    "help": "--help",
+    "version": "--version",
 }
+# Words that other tools have for what a page of the documentation describes.
+DESCRIBED = frozenset(("install", "add", "config", "configure", "deploy"))
 CLIENT_COMMANDS = frozenset(("tools", "call", "resources", "read", "prompts", "prompt", "check"))
 PORTS = frozenset(("--port", "--host", "--address", "--bind", "-p"))
 HTTP = frozenset(("--http", "--https", "--sse", "--url", "--transport", "--streamable-http"))
 # Beginnings of the names of interpreters, with their versions.
 INTERPRETERS = {".py": "python", ".js": "node", ".mjs": "node", ".ts": "npx tsx", ".sh": "sh"}
+# A word before the file of a server that belongs to its command.
+STARTER = re.compile(r"(.*/)?(python[\d.]*|node|npx|tsx|sh|bash|uv|uvx|run)")
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
@@ -58,6 +67,8 @@ def unknown_command(word: str, commands: Collection[str], server: Sequence[str])
         hint = f"to serve it: concertino serve {shlex.quote(word)}"
     elif os.path.isfile(f"{word}.py"):
         hint = f"to serve it: concertino serve {shlex.quote(word)}.py"
+    elif word.casefold() in DESCRIBED:
+        hint = "to give a server to a client: concertino docs deploy"
     else:
         synonym = SYNONYMS.get(word.casefold())
         hint = f"did you mean {synonym}?" if synonym else did_you_mean(word, commands)
@@ -80,8 +91,7 @@ def suggest_for_unknown(
     is_client = command in CLIENT_COMMANDS
     if not word.startswith("-"):
         if is_client:
-            server = shlex.join(unknown)
-            return f"write the command of the server behind --: concertino {command} -- {server}"
+            return suggest_separator(command, words, unknown)
     elif option in PORTS or option in HTTP:
         return _suggest_address(command, option, value or _word_after(word, words))
     elif option == "--verbose" and "-v" in options:
@@ -92,6 +102,31 @@ def suggest_for_unknown(
         argument = f"{option.lstrip('-')}={value or _word_after(word, words) or 'VALUE'}"
         return f"arguments have no dashes: {shlex.quote(argument)}"
     return f"`concertino {command} --help` shows all arguments and options"
+
+
+def suggest_separator(command: str, words: Sequence[str], unknown: Sequence[str] = ()) -> str:
+    """Return the command line with the `--` that is missing from it, or an example.
+
+    words: those after the command of ours. unknown: those of them that it does not take.
+    """
+    is_file = [os.path.splitext(word)[1] in INTERPRETERS and "=" not in word for word in words]
+    if any(is_file):
+        file = start = is_file.index(True)
+        while start and STARTER.fullmatch(words[start - 1]):
+            start -= 1
+        own, server = list(words[:start]), shlex.join(words[start:])
+        if start == file:
+            # Without its interpreter it may stand anywhere.
+            server = f"{INTERPRETERS[os.path.splitext(words[file])[1]]} {shlex.quote(words[file])}"
+            own += words[file + 1 :]
+    elif words and words[-1].startswith(("unix:", "tcp:")):
+        own, server = list(words[:-1]), shlex.quote(words[-1])
+    elif unknown:
+        own, server = [word for word in words if word not in unknown], shlex.join(unknown)
+    else:
+        return f"for example: concertino {command} ... -- python server.py"
+    line = shlex.join([command, *own])
+    return f"write the command of the server behind --: concertino {line} -- {server}"
 
 
 def _word_after(word: str, words: Sequence[str]) -> str:
