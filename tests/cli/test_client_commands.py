@@ -375,6 +375,12 @@ time.sleep(600)
 """
 
 
+def obey_signals() -> None:
+    """Let a process end by signals that the tests may ignore, for instance under nohup."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
 def test_a_closed_terminal_and_sigterm_end_it_and_the_server(number: int, tmp_path: Path) -> None:
     path = tmp_path / "stubborn.py"
@@ -382,7 +388,11 @@ def test_a_closed_terminal_and_sigterm_end_it_and_the_server(number: int, tmp_pa
     server = [sys.executable, str(path)]
     command = [sys.executable, "-m", "concertino", "call", "x", "--stderr", "--", *server]
     with subprocess.Popen(
-        command, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
+        command,
+        env=ENVIRONMENT,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        preexec_fn=obey_signals,
     ) as process:
         assert process.stderr is not None
         pid = int(process.stderr.readline().removeprefix(b"pid "))
@@ -405,6 +415,7 @@ def test_under_nohup_a_closed_terminal_does_not_end_it(server: list[str]) -> Non
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
+        preexec_fn=obey_signals,
     ) as process:
         assert process.stderr is not None
         assert process.stderr.readline() == b"hanging\n"
