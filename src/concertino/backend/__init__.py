@@ -1,4 +1,4 @@
-"""The Backend interface: what handles MCP calls, and what surrounds a call."""
+"""Public names of the Backend and Context interfaces, imported on first use."""
 
 from __future__ import annotations
 

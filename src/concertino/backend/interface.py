@@ -1,4 +1,4 @@
-"""The Backend interface: what handles MCP calls, and what surrounds a call.
+"""Backend, the interface of objects that handle MCP calls, and Context, which handlers use.
 
 A `Server` of Python functions, a folder of Markdown and a bridge to a hub are Backends, and so is a
 guard around one of them. A backend gets calls and returns results in the form of revision

@@ -112,7 +112,7 @@ def format_skips(results: Sequence[CaseResult]) -> str:
 
 
 def format_case_list(cases: Sequence[Case]) -> str:
-    """Return every case with what it does, expects and needs."""
+    """Return lines for a terminal: the name of each case, and what it does, expects and needs."""
     lines: list[str] = []
     section = 0
     for case in cases:

@@ -60,7 +60,11 @@ class ServerOutput:
             self.stray_lines.append(line)
 
     def reset_volume(self) -> None:
-        """Count from zero again, for a caller that has dropped the messages so far."""
+        """Set the number of bytes that feed() has counted to zero.
+
+        For a caller that has dropped the messages so far, so that MAX_OUTPUT_BYTES does not apply
+        to them any more.
+        """
         self._total_bytes = 0
 
     def _add_line(self, line: bytes, now: float) -> None:

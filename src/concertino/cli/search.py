@@ -21,6 +21,7 @@ from concertino.library.query import Query
 from concertino.library.rendering import Hit
 from concertino.library.tokens import counter
 
+# Exit code if nothing was found.
 NOTHING = 1
 MODES = ("full", "catalog", "index", "minimal")
 
@@ -91,12 +92,12 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
 def _make_query(args: Namespace) -> Query:
     """Return the query. Raises ValueError if an option is out of its range."""
-    for name, value, most in (
+    for name, value, maximum in (
         ("--max-tokens", args.max_tokens, 10**7),
         ("--max-results", args.max_results, 1000),
     ):
-        if not 1 <= value <= most:
-            raise ValueError(f"{name}: expected a number from 1 to {most}, got {value}")
+        if not 1 <= value <= maximum:
+            raise ValueError(f"{name}: expected a number from 1 to {maximum}, got {value}")
     if args.mode is not None and args.mode not in MODES:
         raise ValueError(f"--mode: expected full, catalog, index or minimal, got {args.mode!r}")
     return Query(
@@ -115,22 +116,22 @@ def _build_index(args: Namespace) -> Index:
 
     It shares the cache file of `concertino serve`, so that only changed files are read.
     """
-    count = counter(args.tokenizer)
+    count_tokens = counter(args.tokenizer)
     target = None if args.folder == "-" else args.folder
     resources, _ = find_library_folders(target, LibraryOptions(args.resources))
     if resources is None:
         raise ValueError("nothing to search: expected a folder of resources")
     library = Library(resources, scheme=args.scheme or DEFAULT_SCHEME)
-    cache, missing = (None, "") if args.no_cache else open_cache(library)
-    if missing:
-        raise ValueError(missing)
+    cache, problem = (None, "") if args.no_cache else open_cache(library)
+    if problem:
+        raise ValueError(problem)
 
     loader = FileLoader(library.scheme, library.resources, None)
     if cache is not None:
         loader.known = cache.documents()
     registry = DocumentRegistry()
     registry.apply(loader.refresh())
-    return Index.build(registry.documents(), cache=cache, count=count)
+    return Index.build(registry.documents(), cache=cache, count=count_tokens)
 
 
 def _format_json(
@@ -188,6 +189,6 @@ def _format_lines(
 
 def _print(text: str) -> None:
     """Print a text with its control characters replaced."""
-    # The text of a document must not steer the terminal, or break the encoding of stdout.
+    # The text of a document must neither control the terminal nor fail to encode for stdout.
     safe = "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in text)
     sys.stdout.write(safe.encode("utf-8", "replace").decode() + "\n")

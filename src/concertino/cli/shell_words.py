@@ -1,4 +1,4 @@
-"""The words of a line that is typed in the interactive session."""
+"""Splits a line that is typed in the interactive session into words."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ __all__ = ["Line", "split_line"]
 
 
 class Line(Struct, frozen=True):
-    """A line in words. last_start: where the last word begins. is_complete: no quote is open.
+    """A line, split into words.
 
-    A line that ends with a space, or is empty, has an empty last word.
+    words: without their quotes and backslashes. The last word is empty if the line is empty or ends
+    with a space.
+    last_start: index of the character at which the last word begins.
+    is_complete: False if a quote is still open at the end of the line.
     """
 
     words: list[str]
@@ -21,8 +24,9 @@ class Line(Struct, frozen=True):
 def split_line(text: str) -> Line:
     """Split a line into words, as a shell does.
 
-    Quotes and backslashes protect spaces. A word that begins with `{` is a JSON object that lasts
-    until the end of the line, so its quotes need no protection.
+    A space inside of quotes or after a backslash does not end a word. A word after the first that
+    begins with `{` is a JSON object and lasts until the end of the line; its quotes and backslashes
+    are part of the JSON text.
     """
     words: list[str] = []
     word, start, quote = "", 0, ""

@@ -38,9 +38,10 @@ decode_reply = Decoder(Reply).decode
 
 
 class UnreadRequest(Disconnected):
-    """The connection ended before anybody had read the request, so it may be sent again.
+    """Raised when the connection ended before the server read the request.
 
-    waited_s: how long it had waited then.
+    The server has done nothing for the request, so it may be sent again.
+    waited_s: seconds that the request had waited when the connection ended.
     """
 
     def __init__(self, error: Disconnected, waited_s: float) -> None:

@@ -122,7 +122,10 @@ class ResourceSubscriptions:
         return id in self._open
 
     def is_subscribed(self, params: Mapping[str, Raw]) -> bool:
-        """Return True if the params of a notification name an open subscription."""
+        """Return whether a notification belongs to an open subscription.
+
+        params: the notification's params, whose `_meta` contains the id of the subscription.
+        """
         return _subscription_id(params) in self._open
 
     def acknowledge(self, params: Mapping[str, Raw]) -> None:

@@ -131,7 +131,7 @@ class Analyser:
         return " ".join(map(self._terms.__getitem__, runs))
 
     def words(self, text: str) -> list[str]:
-        """Return the words of a text as they are written."""
+        """Return the words of a text in order, unchanged: neither in lower case nor stemmed."""
         return WORD.findall(text)
 
     def terms(self, word: str) -> list[str]:

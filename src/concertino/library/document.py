@@ -19,9 +19,8 @@ class Document(Struct, frozen=True):
     body: the text without the front matter.
     estimated_tokens: the value in the front matter, which may be wrong.
     related: URIs or ids from the front matter, as they are written there.
-    path: of the file below its root, with `/`.
-    size, mtime_ns, digest: of the file when it was read. Documents with equal digests were made
-    from equal bytes.
+    path: relative to the folder of resources, with `/` as separator.
+    size, mtime_ns, digest: of the file when it was read. Files with equal digests have equal bytes.
     """
 
     uri: str

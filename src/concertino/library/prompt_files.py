@@ -25,13 +25,14 @@ PLACEHOLDER = re.compile(
     r"\$ARGUMENTS\b|\$\{\s*([A-Za-z_][\w.-]*)\s*\}|\{\{\s*([A-Za-z_][\w.-]*)\s*\}\}", re.ASCII
 )
 
-# The argument of a prompt that has $ARGUMENTS and declares no arguments.
+# Name of the only argument of a prompt that has $ARGUMENTS and declares no arguments.
 ARGUMENTS = "ARGUMENTS"
 
-# Characters of a filled prompt; many placeholders and a long value would make any number of them.
+# Most characters of a filled prompt. Without a limit, many placeholders and a long value could make
+# a text of any size.
 MAX_FILLED = 4 * 2**20
 
-# Characters of an unknown argument's name that an error quotes.
+# Most characters of an unknown argument's name that an error quotes.
 QUOTED = 64
 
 
@@ -51,8 +52,8 @@ class Argument(Struct, frozen=True):
 class PromptFile(Struct, frozen=True):
     """One prompt.
 
-    arguments: as declared. body: the text without front matter. path: below the prompts' folder.
-    digest: of the file's bytes.
+    arguments: as the front matter declares them. body: the text without front matter.
+    path: relative to the folder of the prompts. digest: of the file's bytes.
     """
 
     name: str
@@ -65,7 +66,11 @@ class PromptFile(Struct, frozen=True):
 
     @property
     def accepted_arguments(self) -> tuple[Argument, ...]:
-        """Return the declared arguments, or the one of `$ARGUMENTS` if none are declared."""
+        """Return the arguments that a client may send.
+
+        These are the declared ones. If none are declared and the text contains `$ARGUMENTS`, there
+        is one optional argument of that name.
+        """
         if self.arguments or not any(name is None for name in find_placeholders(self.body)):
             return self.arguments
         return (Argument(ARGUMENTS, "What stands for $ARGUMENTS"),)
@@ -102,13 +107,13 @@ def fill_prompt(prompt: PromptFile, values: Mapping[str, str]) -> GetPromptResul
     replacements = {
         argument.name: values.get(argument.name, argument.default or "") for argument in arguments
     }
-    everything = " ".join(filter(None, replacements.values()))
+    all_values = " ".join(filter(None, replacements.values()))
     size = len(prompt.body)
 
     def replace(match: re.Match[str]) -> str:
         nonlocal size
         name = match[1] or match[2]
-        text = everything if name is None else replacements.get(name)
+        text = all_values if name is None else replacements.get(name)
         if text is None:
             return match[0]
         size += len(text)

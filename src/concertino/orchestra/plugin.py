@@ -1,4 +1,4 @@
-"""Plugin: typed Python functions as a plugin of an Orchestra hub, of ours or of upstream's.
+"""Plugin: typed Python functions as a plugin of an Orchestra hub, concertino's or upstream's.
 
     from concertino import Plugin
     plugin = Plugin("tools.greeter")
@@ -10,8 +10,9 @@
 
     plugin.run()
 
-A Plugin is a Server, so `concertino serve` can also serve the same file alone. It adds what the
-plugin protocol has beside tools and prompts: storage, start and end, and the manifest.
+A Plugin is a Server, so `concertino serve` can also serve the same file alone, without a hub. It
+adds the parts of the plugin protocol that MCP servers do not have: storage, functions to run at
+start and shutdown, and the manifest.
 plugin_requests.py answers the hub, and plugin_main.py runs the process.
 
 The extra `orchestra` is loaded when a Plugin is created, so that this module, and therefore
@@ -37,18 +38,19 @@ if TYPE_CHECKING:
 __all__ = ["Plugin"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-# Tools or prompts in one list: the plugin protocol has no pages.
+# Entries in one page of a list. The plugin protocol has no pages, so one page must hold all.
 PAGE_SIZE = 1_000_000
 
 
 class Plugin(Server):
     """A plugin made of Python functions. Decorate them with `tool` and `prompt`, as for a Server.
 
-    id: the name for hub and certificates, e.g. `tools.greeter`. version, description, author: for
-    people. needs_storage, needs_tools, needs_ai, needs_events: the requirements that the manifest
-    declares. coerce: as for Server.
+    id: the plugin's name at the hub and in its certificate, e.g. `tools.greeter`.
+    version, description, author: shown to people.
+    needs_storage, needs_tools, needs_ai, needs_events: the requirements that the manifest declares.
+    coerce: as for Server.
 
-    Raises ValueError as Server does, CertificateError for an id that no certificate could have,
+    Raises ValueError as Server does, CertificateError for an id that a certificate cannot hold,
     and ImportError when the extra `orchestra` is not installed.
 
     hub: gives access to the tools and storage of other plugins while the hub is connected.
@@ -68,7 +70,7 @@ class Plugin(Server):
         needs_events: Sequence[str] = (),
         coerce: bool = False,
     ) -> None:
-        # Here and not above, see the module's docstring.
+        # Imported here because they need the extra `orchestra`; see the module's docstring.
         from concertino.orchestra.certificates import check_name
         from concertino.orchestra.plugin_messages import PluginManifest
         from concertino.orchestra.plugin_requests import PluginRequests
@@ -115,17 +117,19 @@ class Plugin(Server):
         )
 
     def add_storage(self, storage: Storage, kind: str = DEFAULT_STORAGE) -> None:
-        """Provide storage of a type.
+        """Provide storage for other plugins, which the hub finds by its kind.
 
-        storage: a store such as MarkdownStorage and SqliteStorage; its methods are called from
-        threads. Raises RegistrationError if this type is already provided.
+        storage: a store such as MarkdownStorage or SqliteStorage. Its methods are called in threads
+        other than the event loop's.
+        kind: the type of storage that other plugins ask for.
+        Raises RegistrationError if the plugin already provides this kind.
         """
         if kind in self._storages:
             raise RegistrationError(f"storage {kind!r}: this type is already provided")
         self._storages[kind] = storage
 
     def on_boot(self, function: F) -> F:
-        """Run a function when the hub has sent the configuration: `@plugin.on_boot`.
+        """Register a function to run when the hub sends the configuration: `@plugin.on_boot`.
 
         The function, `async def` or `def`, takes the configuration, a dict of strings. An exception
         makes the start fail, with its text as the reason. Returns the function.
@@ -134,9 +138,10 @@ class Plugin(Server):
         return function
 
     def on_shutdown(self, function: F) -> F:
-        """Run a function once at the end, whatever the reason: `@plugin.on_shutdown`.
+        """Register a function to run once when the plugin shuts down: `@plugin.on_shutdown`.
 
-        The function takes no arguments; the last one registered runs first. Returns the function.
+        It runs whatever the reason for the shutdown, and takes no arguments. The function that was
+        registered last runs first. Returns the function.
         """
         self._lifecycle.shutdown.append(function)
         return function
@@ -155,9 +160,10 @@ class Plugin(Server):
     ) -> None:
         """Run as a plugin until the hub or a signal ends it. Then the process exits.
 
-        arguments: command line with the flags of every plugin (see --help); sys.argv's by default.
-        While `concertino serve` imports a file, this only records the call, and the plugin is then
-        served like any Server; options: as of Server.run.
+        arguments: the command line, whose flags all plugins share (see --help); by default that of
+        the process, without the program's name.
+        options: as for Server.run(). They apply only to `concertino serve`: while it imports a
+        file, this method only records the call, and the plugin is then served like any Server.
         """
         if entry.run_calls.get() is not None:
             super().run(**options)
@@ -167,7 +173,7 @@ class Plugin(Server):
         run(self, arguments)
 
     def answer(self, request: PluginRequest, peer: RemotePeer) -> Awaitable[PluginResponse | bytes]:
-        """Answer one request of the hub. A RequestHandler."""
+        """Answer one request of the hub. This method is a RequestHandler (rpc_interface.py)."""
         handler = self._requests.handlers.get(request.WhichOneof("request") or "")
         return self._requests.refuse(request) if handler is None else handler(request)
 

@@ -116,7 +116,11 @@ def _is_connected(sock: socket.socket) -> bool:
 
 
 def split_quic_address(address: str) -> tuple[str, int]:
-    """Return the host and port of an address. Raises ValueError."""
+    """Split `HOST:PORT` or `[IPv6]:PORT` into the host and the port.
+
+    Raises ValueError for any other form. Its message also names `unix:PATH`, which link.py
+    accepts in the same place.
+    """
     try:
         return split_address(address)
     except ValueError:

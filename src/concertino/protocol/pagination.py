@@ -1,6 +1,7 @@
-"""Reads a list to its end, page by page.
+"""Reads all pages of a list.
 
-Any text may be a cursor, even the empty one. Spec: 2026-07-28 server/utilities/pagination.
+Any string may be a cursor, even the empty string; only a missing cursor ends the list.
+Spec: 2026-07-28 server/utilities/pagination.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Protocol, TypeVar
 
 from concertino.errors import INVALID_PARAMS, ProtocolError, RpcError
 
-# Pages of one list; a server that sends more most likely repeats itself.
+# Most pages of one list. A server that sends more most likely never ends the list.
 MAX_PAGES = 10_000
 T = TypeVar("T")
 
@@ -32,33 +33,36 @@ async def read_all_pages(
 ) -> list[T]:
     """Return the items of all pages.
 
-    label: the list, for errors. fetch: returns the page at a cursor, or the first one for None.
-    Raises ProtocolError if the list would never end, because a cursor comes twice.
+    label: the name of the list, for errors. fetch: returns the page at a cursor, or the first page
+    for None. items: returns the items of a page.
+    Reads the list again from its start, once, if the server rejects a cursor as invalid.
+    Raises ProtocolError if a cursor comes twice or the list has more than MAX_PAGES pages, because
+    reading it would not end; and what fetch raises.
     """
-    found: list[T] = []
+    collected: list[T] = []
     cursor: str | None = None
-    seen: set[str] = set()
+    seen_cursors: set[str] = set()
     may_start_over = True
     for _ in range(MAX_PAGES):
         try:
             page = await fetch(cursor)
         except RpcError as exc:
-            # The list has changed and the cursor is not valid any more (utilities/caching).
+            # The list may have changed, so that the cursor is no longer valid (utilities/caching).
             if cursor is None or exc.code != INVALID_PARAMS or not may_start_over:
                 raise
             may_start_over = False
             cursor = None
-            found.clear()
-            seen.clear()
+            collected.clear()
+            seen_cursors.clear()
             continue
 
-        found += items(page)
+        collected += items(page)
         cursor = page.next_cursor
         if cursor is None:
-            return found
-        if cursor in seen:
+            return collected
+        if cursor in seen_cursors:
             raise ProtocolError(
                 f"{label}: the server repeats itself: the cursor {cursor[:100]!r} came twice"
             )
-        seen.add(cursor)
+        seen_cursors.add(cursor)
     raise ProtocolError(f"{label}: more than {MAX_PAGES} pages")

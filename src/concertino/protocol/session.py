@@ -1,9 +1,10 @@
-"""One MCP conversation, as the server sees it.
+"""Session: the server's side of one MCP conversation.
 
 The session decides by which revision each request is served, answers what it can answer itself
 (initialize, ping, server/discover, logging/setLevel, subscriptions), and hands all other requests
-to `start` as canonical Calls. The backend's results come back through respond() and are encoded for
-the caller's revision.
+to `start` as Calls. Calls and results inside the server are canonical: they have the form of
+revision 2026-07-28. The backend's results come back through respond(), which encodes them for the
+caller's revision.
 
 A request whose `_meta` names revision 2026-07-28 is served by the rules of that revision, whatever
 came before it. Every other request belongs to the conversation that `initialize` opened. A
@@ -62,7 +63,7 @@ __all__ = ["LIFECYCLE", "Session", "State"]
 # of 2026-07-28 neither need nor change it.
 State = Literal["fresh", "opened", "ready"]
 
-# What came -> the next state; None: rejected. 2025-11-25 basic/lifecycle.
+# State -> kind of message -> next state; None: it is rejected. 2025-11-25 basic/lifecycle.
 # Some clients never send `initialized`; their first request after initialize implies it.
 LIFECYCLE: Mapping[State, Mapping[str, State | None]] = {
     "fresh": {"initialize": "opened", "initialized": "fresh", "request": None},
@@ -77,7 +78,7 @@ OPENER = (
     '"capabilities":{},"clientInfo":{"name":"me","version":"1"}}}'
 )
 
-# RESULT for the usual kind of id.
+# RESULT for an integer id, the usual kind.
 INT_ID_RESULT = b'{"jsonrpc":"2.0","id":%d,"result":%b}'
 
 
@@ -93,14 +94,17 @@ class Session:
 
     features: returns what the backend offers; called again when the backend reports a change.
     start: called with each request for the backend. Answer it exactly once, with respond() or
-    fail(). If its first step does not finish it, call peer.add_running(). Call admit() after a
-    response, or after output drained.
+    fail(). If `start` returns before the answer, it must call peer.add_running() first. Call
+    admit() after each response, and when output has drained.
     clock: returns seconds; must not go backwards.
     on_subscriptions_changed: called when subscribed_uris has changed.
-    seal: returns the Seal for the states of calls that ask their client; called on first use.
+    seal: returns the Seal that protects the `requestState` of calls that ask their client for
+    input; called on first use.
     principal: identifies the caller, as far as the connection knows it.
-    schedule_flush: called when a notification was suppressed; call peer.on_drain() a moment later.
-    budget: what the unread responses of all connections may occupy; by default of this one alone.
+    schedule_flush: called when a notification was suppressed for now; call peer.on_drain(), which
+    sends it, a moment later.
+    budget: limits the memory that unread responses take in all connections that share it; by
+    default no other connection does.
 
     notifications: sends progress and log messages about calls.
     """
@@ -123,7 +127,7 @@ class Session:
         self.peer = Peer(send, limits, clock, request_type=SessionRequest, budget=budget)
         self._start = start
         self._limits = limits
-        # Responses of at most this many bytes may be sent whatever the client has not read.
+        # Responses of at most this many bytes are sent no matter how much the client has not read.
         self._usual_bytes = min(limits.max_message_bytes, LARGE_BYTES)
         self._profiles = Profiles(features)
         self.notifications = CallNotifications(
@@ -138,7 +142,7 @@ class Session:
 
     @property
     def dialogues(self) -> CallDialogues:
-        """Return what the calls of this session ask their client."""
+        """Return the dialogues of this session: the requests for input that its calls make."""
         if self._dialogues is None:
             # Most servers never ask their client.
             from concertino.protocol.call_dialogues import CallDialogues
@@ -149,7 +153,7 @@ class Session:
     # Input
 
     def receive(self, frame: bytes) -> None:
-        """Process one frame. Raises nothing that the bytes could cause."""
+        """Process one frame. No content of the frame makes this raise an exception."""
         try:
             # msgspec does not check the UTF-8 of members that it keeps raw.
             if not frame.isascii():
@@ -165,7 +169,7 @@ class Session:
         return self._open(SessionRequest(id, request.method, request.params, len(frame)))
 
     def _receive_other(self, frame: bytes) -> None:
-        """Process a frame that is not a plain request."""
+        """Process a frame that is not a single valid request with an unused id."""
         event = self.peer.receive(frame)
         if event is None:
             return
@@ -176,7 +180,7 @@ class Session:
                 self._on_notification(message)
 
     def close(self) -> list[SessionRequest]:
-        """Close the session after the connection was lost; nothing is started any more.
+        """Close the session after the connection was lost; no further request is started.
 
         Returns the requests that stay unanswered.
         """
@@ -223,7 +227,7 @@ class Session:
     def _resume(self, incoming: SessionRequest, profile: RequestProfile) -> None:
         """Start or queue a call that is repeated with the client's answers (2026-07-28)."""
         try:
-            incoming.call, opened = self.dialogues.resume(incoming, profile)
+            incoming.call, opened_state = self.dialogues.resume(incoming, profile)
         except RpcError as exc:
             return self.peer.fail(incoming, exc.code, exc.message, exc.data)
         if self.state != "ready" and not profile.encoder.revision.modern:
@@ -231,8 +235,8 @@ class Session:
         admitted = self.peer.admit(incoming)
 
         # A call that was rejected as busy may be repeated with the same state.
-        if opened is not None and incoming.open:
-            self.dialogues.mark_used(opened)
+        if opened_state is not None and incoming.open:
+            self.dialogues.mark_used(opened_state)
         if admitted:
             self._start(incoming)
         return None
@@ -258,9 +262,9 @@ class Session:
     def _find_handler(
         self, method: str, profile: RequestProfile | None
     ) -> Callable[[SessionRequest], None] | None:
-        """Return the method that answers a request of the session's own; None if there is none.
+        """Return the method that answers a request here, without the backend.
 
-        Raises RpcError if the request needs a profile and has none.
+        None if there is none. Raises RpcError if the request needs a profile and has none.
         """
         if method == "initialize":
             return self._initialize
@@ -415,8 +419,8 @@ class Session:
         """Answer a call with a canonical result.
 
         A result that cannot be encoded, or is too large, becomes a response that says so.
-        passes: see ResultEncoder.encode(). Returns False, without an answer, if the result may have
-        to be changed first.
+        passes: a check of the text, see ResultEncoder.encode(). Returns False, and sends nothing,
+        if `passes` is given and did not accept the result.
         Raises InputRequiredSignal if the result is an InputRequired.
         """
         if not incoming.open:
@@ -434,7 +438,7 @@ class Session:
         frame = INT_ID_RESULT % (id, body) if type(id) is int else RESULT % (encode(id), body)
 
         # The usual request finished in its first step, so it is in no table. What Peer would do
-        # with it is done here, which saves a function call: 1 % of a small call.
+        # with it is done here, which saves a function call: 1 % of the time of a small call.
         if (
             len(frame) <= self._usual_bytes
             and incoming.table is None
@@ -454,7 +458,10 @@ class Session:
         return True
 
     def _respond_unencodable(self, incoming: SessionRequest, text: str) -> None:
-        """Answer a call whose result cannot be sent: a tool's with isError, else with an error."""
+        """Answer a call whose result cannot be sent.
+
+        The response to tools/call is a result with isError, to others it is an error.
+        """
         if incoming.method != "tools/call":
             return self.peer.fail(incoming, INTERNAL_ERROR, f"Internal error: {text}")
         result = CallToolResult([TextContent(text)], is_error=True)
@@ -479,7 +486,7 @@ class Session:
     ) -> OutgoingRequest:
         """Send a request to the client (before 2026-07-28).
 
-        done: see Peer.request(). Raises RpcError if too many wait for a response.
+        done: see Peer.request(). Raises RpcError if too many requests wait for their responses.
         """
         limit = self._limits.max_questions
         if len(self.peer.outgoing) >= limit:
@@ -533,4 +540,4 @@ class Session:
 
 
 def _start_nothing(incoming: SessionRequest) -> None:
-    """Take the place of `start` in a closed session."""
+    """Ignore a request. Replaces `start` in a closed session."""

@@ -1,6 +1,7 @@
-"""Says which calls tasks and threads are running, and where these stand, for warnings.
+"""Finds the call that a task handles and the line that a thread executes, for warnings.
 
-Everything here may be called from any thread, and costs nothing before it is called.
+Every function may be called from any thread. Nothing is recorded in advance, so calls are not
+slowed down.
 """
 
 from __future__ import annotations
@@ -19,22 +20,23 @@ from concertino.runtime.tasks import subject_of
 
 __all__ = ["Place", "call_of", "place_of_thread"]
 
-# Characters of a name that a warning shows.
+# Most characters of a name that a warning shows.
 SHOWN = 128
 
 KINDS = {"tools/call": "tool", "resources/read": "resource", "prompts/get": "prompt"}
 
-# Code of these is not the author's: ours, the standard library and installed packages.
+# Folders whose code is not the author's: concertino, the standard library, installed packages.
 _OURS = __file__.rpartition("/runtime/")[0] + "/"
-# Not asked of sysconfig, which takes 2 ms: the first call of a server waits for this module.
+# Not from sysconfig, which takes 2 ms: the first call of a server waits for this module to load.
 _STANDARD_LIBRARY = os.__file__.rpartition("/")[0] + "/"
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 
 
 class Place(Struct, frozen=True):
-    """Where the author's code stands.
+    """The line of the server author's code that a thread executes.
 
-    function: the outermost function of it. file, line: its innermost line.
+    function: qualified name of the author's function that concertino called.
+    file, line: of the author's innermost frame, which may be in a function called by that one.
     """
 
     function: str
@@ -46,9 +48,9 @@ class Place(Struct, frozen=True):
 
 
 def call_of(task: asyncio.Task[Any]) -> str | None:
-    """Return the call that a task of the runtime handles, such as `tool 'add'`.
+    """Return the call that a task handles, in the form of a warning, such as `tool 'add'`.
 
-    None for other tasks.
+    None if the task handles no call.
     """
     request = subject_of(task)
     if not isinstance(request, SessionRequest):
@@ -59,10 +61,11 @@ def call_of(task: asyncio.Task[Any]) -> str | None:
 
 
 def place_of_thread(thread: int) -> Place | None:
-    """Return where the author's code in a thread stands, given the thread's identifier.
+    """Return the line of the server author's code that a thread executes.
 
-    Without any code of the author it is the innermost line of all but ours and asyncio's. None if
-    there is no such line, or no such thread.
+    thread: the thread's identifier. Only the code that concertino has called counts, or all code if
+    concertino is not on the stack. If none of that is the author's, the line and function are those
+    of library code. None if concertino has called no code, or if there is no such thread.
     """
     frames: list[FrameType] = []
     frame = sys._current_frames().get(thread)  # pyright: ignore[reportPrivateUsage]
@@ -70,7 +73,8 @@ def place_of_thread(thread: int) -> Place | None:
         frames.append(frame)
         frame = frame.f_back
 
-    # Innermost first. What runs the server, such as the line with run(), lies outside of our code.
+    # Innermost first. Frames that called concertino, such as the author's line with run(), are not
+    # part of a handler.
     ours = [index for index, item in enumerate(frames) if item.f_code.co_filename.startswith(_OURS)]
     called = frames[: ours[0]] if ours else frames
     own = [item for item in called if not _is_library(item.f_code.co_filename)] or called
@@ -82,7 +86,7 @@ def place_of_thread(thread: int) -> Place | None:
 
 
 def _is_library(file: str) -> bool:
-    """Return whether a file is ours, of the standard library or of an installed package."""
+    """Return whether a file belongs to concertino, the standard library or an installed package."""
     return file.startswith((_OURS, "<frozen ", _STANDARD_LIBRARY)) or any(
         folder in file for folder in _PACKAGES
     )

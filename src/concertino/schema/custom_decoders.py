@@ -1,8 +1,8 @@
 """Converters for values that msgspec cannot decode itself.
 
-Each function here returns the `convert` of a custom type (violations.py): it takes a JSON value,
-and returns the value for the handler or raises InvalidValue. type_schema.py imports this module
-when a handler first has such a type, which is rare.
+Each public function returns a converter for violations.custom_type(): a function that takes a JSON
+value, and returns the value for the handler or raises InvalidValue. type_schema.py and
+constraints.py import this module when a handler first has such a type, which is rare.
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ from concertino.schema.violations import (
 
 # `Any` in this file: annotations are arbitrary objects, JSON values are open trees.
 
-# Per argument. pydantic reports as many as there are.
+# Most violations that are reported for one argument; pydantic has no limit.
 MAX_VIOLATIONS = 20
-# A key in a path comes from the caller, and may have any length.
+# Most characters of a key in the path of a violation. The caller chooses keys, of any length.
 MAX_KEY_CHARS = 80
 
 
 def decode_first_match(members: list[Any], strict: bool) -> Callable[[Any], Any]:
-    """Return a converter for a union that msgspec refuses: the first member that fits is decoded.
+    """Return a converter for a union that msgspec does not support.
 
-    strict: as for msgspec.convert.
+    It tries the members in order and returns the value of the first one that fits.
+
+    strict: as for msgspec.convert().
     """
 
     def convert(value: Any) -> Any:
@@ -53,29 +55,32 @@ def decode_first_match(members: list[Any], strict: bool) -> Callable[[Any], Any]
 
 
 def look_up_member(members: list[tuple[Any, Any]]) -> Callable[[Any], Any]:
-    """Return a converter from the JSON form of a member to the member.
+    """Return a converter from the JSON value of an enum or Literal member to the member.
 
-    members: pairs of (JSON form, member). They are distinguished by type and value: 1 is neither
-    True nor 1.0.
+    members: pairs of (JSON value, member). JSON values are compared by type and value: 1 equals
+    neither True nor 1.0.
     """
 
     def convert(value: Any) -> Any:
-        for written, member in members:
-            if type(value) is type(written) and value == written:
+        for json_value, member in members:
+            if type(value) is type(json_value) and value == json_value:
                 return member
-        allowed = ", ".join(json.encode(written).decode() for written, _ in members)
+        allowed = ", ".join(json.encode(json_value).decode() for json_value, _ in members)
         raise InvalidValue([SchemaViolation("", f"expected one of {allowed}")])
 
     return convert
 
 
 def match_linearly(pattern: str, constraints: dict[str, Any], reason: str) -> Callable[[Any], Any]:
-    """Return a converter that accepts a str in which a linear engine finds the pattern.
+    """Return a converter that accepts a str if the pattern matches somewhere in it.
 
-    constraints: other arguments of msgspec.Meta for the str. reason: from find_backtracking().
-    Raises RegistrationError if no linear engine is installed.
+    It searches with a regex engine that takes linear time, unlike Python's `re`.
+
+    constraints: other arguments of msgspec.Meta for the str.
+    reason: why `re` may be slow with this pattern, from regex_safety.find_backtracking().
+    Raises RegistrationError if no such engine is installed, or it does not know the syntax.
     """
-    # No other converter needs the module.
+    # Imported here because only this converter needs it.
     from concertino.schema.regex_safety import linear_matcher
 
     matches = linear_matcher(pattern, reason)
@@ -94,7 +99,7 @@ def match_linearly(pattern: str, constraints: dict[str, Any], reason: str) -> Ca
 
 
 def validate_with(adapter: Any) -> Callable[[Any], Any]:
-    """Return a converter that has pydantic validate the value. adapter: a pydantic.TypeAdapter."""
+    """Return a converter that validates a value with pydantic. adapter: a pydantic.TypeAdapter."""
 
     def convert(value: Any) -> Any:
         try:

@@ -1,7 +1,7 @@
 """Warnings of likely mistakes in a handler's parameters and docstring, when it is registered.
 
-functions.check_handler() finds that there may be one; this module, which few servers load, looks
-closer and words it.
+functions.check_handler() tells cheaply whether there may be a mistake. Only then is this module
+loaded, to find the mistakes and write the messages.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ def describe_mistakes(
 ) -> list[str]:
     """Return a sentence for each likely mistake.
 
-    location: the handler's, in parentheses. documented: the parameters that the docstring
-    describes. contexts: parameters without annotation that are probably meant for the Context.
+    location: where the handler is defined, from functions.handler_location().
+    documented: the parameters that the docstring describes.
+    contexts: parameters without annotation that are probably meant for the Context.
     """
     function = function_of(handler)
     own = inspect.signature(handler).parameters
@@ -52,9 +53,9 @@ def _suggestion(name: str, names: Sequence[str]) -> str:
 
 
 def warn_of_missing_annotations(handler: Any, location: str) -> None:
-    """Warn that a model is told nothing about the types of a tool's arguments.
+    """Log a warning that no parameter of a tool has a type annotation.
 
-    location: the handler's, in parentheses.
+    location: where the handler is defined, from functions.handler_location().
     """
     name = function_of(handler).__name__
     parameters = ", ".join(f"{name}: ..." for name in inspect.signature(handler).parameters)

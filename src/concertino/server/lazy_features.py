@@ -246,7 +246,7 @@ class FilledParameters:
             await self.lifespans.open()
 
     async def close(self) -> None:
-        """Run the rest of the lifespan functions."""
+        """Run the lifespan functions from their `yield` to their end."""
         if self.lifespans is not None:
             await self.lifespans.close()
 

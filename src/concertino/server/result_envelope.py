@@ -1,7 +1,7 @@
 """The envelope of a result: `{"success": true, "data": ..., "metadata": {...}}`.
 
-Its metadata are `timestamp` and `version`. It is for tools whose callers expect it around every
-result (the Orchestre system, protocol reference, "Consistent Response Format").
+The metadata are `timestamp` and `version`. The envelope is for tools whose callers expect one
+around every result (the Orchestre system, protocol reference, "Consistent Response Format").
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from msgspec.structs import replace
 
 from concertino.types.results import CallToolResult, TextContent
 
+# Converts the value that a handler returned to a result.
 Shape = Callable[[Any], CallToolResult]
 
 
 def wrap_result(shape: Shape, version: str) -> Shape:
-    """Return a shape() that puts results into an envelope, as text indented by two spaces.
+    """Return a function that calls `shape` and puts the result into an envelope.
 
-    version: the server's. The member `data` is the structured content; without it the text, null
-    for no content, or the list of content blocks. A CallToolResult that the tool made itself is
-    sent as it is, and so are errors.
+    The envelope is sent as one text block: JSON, indented by two spaces. Its member `data` is the
+    structured content, if there is any. Otherwise it is the text of a single text block, null if
+    there is no content, or the list of content blocks.
+    Errors, and a CallToolResult that the handler returned itself, get no envelope.
+    version: the server's version.
     """
 
     def shape_with_envelope(value: Any) -> CallToolResult:
