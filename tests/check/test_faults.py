@@ -15,7 +15,7 @@ from concertino.check.table import CASES
 pytestmark = pytest.mark.waits
 
 FAULTY = str(Path(__file__).parent / "faulty.py")
-SETTINGS = CheckSettings(timeout_s=3, start_s=30, grace_s=0.1, exit_s=1)
+SETTINGS = CheckSettings(timeout_s=3, start_s=30, grace_s=0.1, exit_s=3)
 # Run against every server here: quick cases of each section, and those that the faults below are
 # made for.
 ASKED = (

@@ -81,8 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if isinstance(exc, BrokenPipeError) or exc.filename is not None:
             raise
         failure = CommandFailure(f"stdout: {exc.strerror}")
-        # Python would try again, and fail, to write what is left in the buffer.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_stdout()
     command = name if name in COMMANDS else ""
     load("concertino.cli.failures").report(failure, command, as_json=as_json)
     is_told = failure.code == "usage" and name in STDIO_COMMANDS and _tell_client(failure, words)
@@ -97,7 +96,15 @@ def _flush_stdout() -> None:
         if stdout is not None and not stdout.closed:
             stdout.flush()
     except BrokenPipeError:
-        pass
+        discard_stdout()
+
+
+def discard_stdout() -> None:
+    """Redirect stdout to /dev/null.
+
+    Otherwise Python would try again to write what is left in the buffer, and would report that.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _pop_command(words: list[str]) -> str:

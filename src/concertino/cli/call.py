@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
 from typing import NoReturn, cast
 
-from concertino.cli import CommandFailure, UsageError
+from concertino.cli import CommandFailure, UsageError, discard_stdout
 from concertino.cli.call_arguments import (
     parse_arguments,
 )
@@ -104,7 +103,7 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # The reader went away, as `| head` does.
-        _discard_stdout()
+        discard_stdout()
         sys.exit(FAILED)
     except ConcertinoError as exc:
         raise explain_failure(
@@ -119,11 +118,6 @@ async def _run_once(session: ServerSession, command: ServerCommand) -> int:
         return await session.run(command)
     finally:
         await session.close()
-
-
-def _discard_stdout() -> None:
-    """Redirect stdout to /dev/null, so that Python's own flush at exit does not fail again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _check_name(args: argparse.Namespace, server: Sequence[str]) -> None:

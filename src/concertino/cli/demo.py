@@ -26,7 +26,7 @@ from typing import Any, cast
 
 from msgspec.json import decode, encode, format
 
-from concertino.cli import UsageError
+from concertino.cli import UsageError, discard_stdout
 from concertino.cli.colours import wants_colour
 from concertino.client.client import Client, Timeouts
 from concertino.client.supervision import Restart
@@ -72,19 +72,14 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         # The reader went away, as `| head` does.
-        _discard_stdout()
+        discard_stdout()
         return FAILED
     except (Difference, ConcertinoError, OSError) as exc:
         print(f"concertino demo: {exc}", file=sys.stderr)  # noqa: T201
         if isinstance(exc, OSError):
-            _discard_stdout()
+            discard_stdout()
         return FAILED
     return 0
-
-
-def _discard_stdout() -> None:
-    """Redirect stdout to /dev/null, so that Python's own flush at exit does not fail again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Difference(Exception):
