@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from concertino.loading import load
 
-FAILED, USAGE = 1, 2
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
 # Command -> its module and its line in the help. Each module has DESCRIPTION,
 # add_arguments(parser), and run(args, server), which ends the process or returns an exit code.

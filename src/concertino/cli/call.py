@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
 from typing import NoReturn, cast
 
-from concertino.cli import CommandFailure, UsageError, discard_stdout
-from concertino.cli.call_arguments import (
-    parse_arguments,
-)
+from concertino.cli import INTERRUPTED, CommandFailure, UsageError, discard_stdout
+from concertino.cli.call_arguments import example_command, parse_arguments
 from concertino.cli.call_failures import FAILED, describe_traceback, explain_failure
 from concertino.cli.ending_signals import run_until_signal
 from concertino.cli.server_options import (
@@ -26,7 +23,6 @@ from concertino.cli.status_line import StatusLine
 from concertino.client.client import Client
 from concertino.errors import ConcertinoError
 
-INTERRUPTED = 130
 # Arguments of the commands that take any, as their usage shows them.
 USAGES = {"call": " NAME [ARGUMENT...]", "read": " URI", "prompt": " NAME [ARGUMENT...]"}
 
@@ -129,5 +125,5 @@ def _check_name(args: argparse.Namespace, server: Sequence[str]) -> None:
     }
     if args.command in expected and not args.name:
         noun, listing = expected[args.command]
-        hint = f"`concertino {listing} -- {shlex.join(server)}` lists what there is"
+        hint = f"`{example_command(listing, server)}` lists what there is"
         raise UsageError(f"expected {noun}", hint)

@@ -26,7 +26,7 @@ from typing import Any, cast
 
 from msgspec.json import decode, encode, format
 
-from concertino.cli import UsageError, discard_stdout
+from concertino.cli import FAILED, INTERRUPTED, UsageError, discard_stdout
 from concertino.cli.colours import wants_colour
 from concertino.client.client import Client, Timeouts
 from concertino.client.supervision import Restart
@@ -37,7 +37,6 @@ from concertino.types.results import TextContent, Tool
 
 DESCRIPTION = "Start a small server, call it, break it, and print how to give it to a client."
 
-FAILED, INTERRUPTED = 1, 130
 WIDTH = 80
 INDENT = "    "
 BOLD, DIM, RED, GREEN = "1", "2", "31", "32"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from io import TextIOWrapper
 from typing import cast
 
-from concertino.cli import UsageError
+from concertino.cli import INTERRUPTED, UsageError
 from concertino.cli.ending_signals import run_until_signal
 from concertino.cli.server_options import add_server_options, parse_server
 from concertino.cli.shell_input import LineInput, StreamInput
@@ -19,7 +19,6 @@ DESCRIPTION = (
     "Type commands for a server: list, call, read, subscribe. On a terminal, Tab completes names "
     "and arguments, and the history is kept; otherwise each line of stdin is a command."
 )
-INTERRUPTED = 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
