@@ -2,6 +2,7 @@
 
     ConcertinoError              the root: catches everything that concertino raises on purpose
     ├── RegistrationError        a tool, resource, prompt, server or library is declared wrongly
+    ├── NotRegistered            nothing is registered under this name; also a KeyError
     ├── TargetError              a command-line target contains no server, or an extra is missing
     ├── ToolError                raised by a tool; the caller gets its text as an `isError` result
     ├── RpcError                 a JSON-RPC error response, sent or received
@@ -19,9 +20,9 @@
     BaseException
     └── Suspended                ends one round of a call that waits for the client; never catch it
 
-Local mistakes (RegistrationError, TargetError, SpawnError, NotSupported) and misbehaviour of the
-peer (ProtocolError) are separate types. Input from outside never raises any of these out of the
-protocol layer: it becomes an event or an error response.
+Local mistakes (RegistrationError, NotRegistered, TargetError, SpawnError, NotSupported) and
+misbehaviour of the peer (ProtocolError) are separate types. Input from outside never raises any of
+these out of the protocol layer: it becomes an event or an error response.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ __all__ = [
     "InvalidClientResponse",
     "MissingCapability",
     "NotAServer",
+    "NotRegistered",
     "NotSupported",
     "ProtocolError",
     "RegistrationError",
@@ -91,6 +93,17 @@ class RegistrationError(ConcertinoError):
 
     The text says what is wrong, where, and what to write instead.
     """
+
+
+class NotRegistered(ConcertinoError, KeyError):
+    """No tool, prompt or resource is registered under this name, so it cannot be removed or hidden.
+
+    The text contains the closest name that is registered.
+    """
+
+    def __str__(self) -> str:
+        # KeyError would put the text into quotes.
+        return str(self.args[0])
 
 
 class TargetError(ConcertinoError):

@@ -20,7 +20,7 @@ from server.served import Served
 
 from concertino import Client, Context, Guard, RpcError, Server, compose
 from concertino.backend import Host
-from concertino.errors import RegistrationError
+from concertino.errors import NotRegistered, RegistrationError
 from concertino.server import Operations
 from concertino.transports import listen_unix, serve_connections
 from concertino.types import Implementation
@@ -265,12 +265,12 @@ def test_functions_that_get_lifespan_values_and_long_operations_select_too() -> 
 @pytest.mark.parametrize(
     ("arguments", "tags", "error", "message"),
     [
-        (("eraze",), (), LookupError, "disable: no tool, prompt or resource is registered as "
+        (("eraze",), (), NotRegistered, "disable: no tool, prompt or resource is registered as "
          "'eraze'; did you mean 'erase'?"),
         ((len,), (), LookupError, "disable: expected a name or a registered function, "
          "got <built-in function len>"),
-        (("status", "nothing like it"), (), LookupError, "disable: no tool, prompt or resource is "
-         "registered as 'nothing like it'"),
+        (("status", "nothing like it"), (), NotRegistered, "disable: no tool, prompt or resource "
+         "is registered as 'nothing like it'"),
         ((), (), ValueError, "disable: expected names, functions, or tags={...}"),
         ((), "admin", ValueError,
          "disable: tags: expected texts of 1 to 128 characters, as in {'admin'}, got 'admin'; "

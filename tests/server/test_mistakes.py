@@ -245,6 +245,20 @@ REGISTRATIONS = [
         "TypeError: add: got an unexpected keyword argument 'timeout'; did you mean 'timeout_s'?",
     ),
     *registered_wrongly(
+        "a mistyped option of the server",
+        3,
+        "server = Server('c', verison='1')",
+        "server = Server('c', verison='1')\n",
+        "TypeError: Server: got an unexpected keyword argument 'verison'; did you mean 'version'?",
+    ),
+    *registered_wrongly(
+        "a tool that is removed under a mistyped name",
+        6,
+        "server.remove_tool('ad')",
+        ADD + "server.remove_tool('ad')\n",
+        "concertino.errors.NotRegistered: no tool is registered as 'ad'; did you mean 'add'?",
+    ),
+    *registered_wrongly(
         "two tools with one name",
         6,
         "@server.tool(name='add')",

@@ -17,7 +17,7 @@ from msgspec import Struct
 from concertino import Context, Limits, RpcError, Server, ToolError, image
 from concertino.backend import Host
 from concertino.client import RawClient
-from concertino.errors import RegistrationError
+from concertino.errors import NotRegistered, RegistrationError
 from concertino.runtime import entry
 from concertino.server.registry import Registry
 from concertino.transports import connect, memory_pair
@@ -500,9 +500,35 @@ def test_a_method_without_its_object_is_refused() -> None:
     server.add_tool(untyped)
 
 
-def test_removing_what_is_not_there_is_a_key_error() -> None:
-    with pytest.raises(KeyError):
-        Server("x").remove_tool("none")
+def test_removing_what_is_not_there_is_a_key_error_with_the_closest_name() -> None:
+    server = Server("x")
+    server.add_tool(lambda: 1, name="add")
+    server.add_prompt(lambda: "", name="greet")
+    server.add_resource("config://app", text="")
+    server.add_resource("notes://{day}", lambda day: day)
+    for remove, name, text in (
+        (server.remove_tool, "ad", "no tool is registered as 'ad'; did you mean 'add'?"),
+        (server.remove_tool, "zzz", "no tool is registered as 'zzz'"),
+        (
+            server.remove_prompt,
+            "great",
+            "no prompt is registered as 'great'; did you mean 'greet'?",
+        ),
+        (
+            server.remove_resource,
+            "config://ap",
+            "no resource or template is registered as 'config://ap'; did you mean 'config://app'?",
+        ),
+        (
+            server.remove_resource,
+            "note://{day}",
+            "no resource or template is registered as 'note://{day}'; "
+            "did you mean 'notes://{day}'?",
+        ),
+    ):
+        with pytest.raises(KeyError) as failure:
+            remove(name)
+        assert (type(failure.value), str(failure.value)) == (NotRegistered, text)
 
 
 def test_a_wrong_setting_is_refused() -> None:

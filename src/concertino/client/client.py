@@ -47,6 +47,7 @@ from concertino.errors import (
     ProtocolError,
 )
 from concertino.jsonrpc.limits import Limits
+from concertino.near_names import hint_keywords
 from concertino.protocol.pagination import Page, read_all_pages
 from concertino.schema.json_values import encode_finite
 from concertino.types.completion import (
@@ -119,6 +120,7 @@ class Client(ConnectionFacts):
     logged(message): a LogMessage. notified(method, params): any other notification.
     """
 
+    @hint_keywords
     def __init__(
         self,
         target: Target,

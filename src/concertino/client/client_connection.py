@@ -26,13 +26,14 @@ from concertino.client.targets import TargetLocation
 from concertino.errors import ConcertinoError, Disconnected, NotSupported
 from concertino.jsonrpc.limits import Limits
 from concertino.logs.formats import escape_controls
+from concertino.near_names import HintingStructMeta
 from concertino.types.results import Implementation
 
 FOREVER = float("inf")
 NOT_OPEN = "this client is not open: use `async with Client(...) as client:`"
 
 
-class Timeouts(Struct, frozen=True):
+class Timeouts(Struct, frozen=True, metaclass=HintingStructMeta):
     """How long a client waits, in seconds. Each must be positive and may be infinite.
 
     connect_s: from the start of a server to its first response, downloads by npx or uvx included.

@@ -18,6 +18,7 @@ from typing import Literal
 from msgspec import Struct
 
 from concertino.errors import ConcertinoError, Disconnected, TimedOut
+from concertino.near_names import HintingStructMeta
 
 __all__ = ["Restart", "State", "Supervisor"]
 
@@ -25,7 +26,7 @@ State = Literal["new", "running", "backing-off", "starting", "failed", "closed"]
 FOREVER = float("inf")
 
 
-class Restart(Struct, frozen=True):
+class Restart(Struct, frozen=True, metaclass=HintingStructMeta):
     """When to restart a server that ended by itself. Times are in seconds.
 
     first_s: the pause before the first restart; it doubles with each further end, up to longest_s.

@@ -25,6 +25,7 @@ from concertino.errors import Disconnected
 from concertino.jsonrpc.limits import Limits
 from concertino.logs.formats import escape_controls
 from concertino.logs.redact import learn, redactor
+from concertino.near_names import HintingStructMeta
 from concertino.transports.connection import Connection
 from concertino.transports.process import INHERITED, ChildProcess, ShutdownTimeouts, spawn
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["OpenTarget", "ServerParameters", "Target", "TargetLocation", "parse_target"]
 
 
-class ServerParameters(Struct, frozen=True):
+class ServerParameters(Struct, frozen=True, metaclass=HintingStructMeta):
     """A program to start as a server.
 
     command: a name that is searched in PATH, or a path; never a line for a shell. args: its

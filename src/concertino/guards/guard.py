@@ -51,6 +51,7 @@ from concertino.guards.rates import Rate
 from concertino.guards.secrets import without_secrets_error
 from concertino.guards.sizes import URI, OversizeStore
 from concertino.logs.redact import redactor
+from concertino.near_names import hint_keywords
 from concertino.protocol.call_hooks import CallHooks, Permits
 from concertino.types.completion import CompleteParams, PromptReference
 
@@ -73,6 +74,7 @@ class Guard(BackendWrapper):
     Raises ValueError that names the argument that does not fit.
     """
 
+    @hint_keywords
     def __init__(
         self,
         inner: Backend,

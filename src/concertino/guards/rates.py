@@ -9,13 +9,14 @@ from collections import deque
 from msgspec import Struct
 
 from concertino.guards.operation_names import Patterns
+from concertino.near_names import HintingStructMeta
 
 __all__ = ["Rate", "Window"]
 
 _TEXT = re.compile(r"(?:(.+)=)?(\d+)/(\d+(?:\.\d+)?)", re.DOTALL)
 
 
-class Rate(Struct, frozen=True):
+class Rate(Struct, frozen=True, metaclass=HintingStructMeta):
     """At most `calls` accepted calls of an operation within any `within_s` seconds.
 
     match: the operations that it applies to, a glob or several; see guards/operation_names.py.

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from msgspec import Struct, ValidationError, convert
 from msgspec.structs import fields
 
+from concertino.near_names import HintingStructMeta
+
 __all__ = ["Limits"]
 
 MIB = 2**20
 
 
-class Limits(Struct, frozen=True, forbid_unknown_fields=True):
+class Limits(Struct, frozen=True, forbid_unknown_fields=True, metaclass=HintingStructMeta):
     """Limits for each connection, and for the number of connections.
 
     Set a limit by keyword, or by the environment variable `CONCERTINO_` plus its name in capitals.

@@ -30,6 +30,7 @@ from concertino.backend.interface import (
 from concertino.errors import RegistrationError, TargetError
 from concertino.jsonrpc.limits import Limits
 from concertino.library.folder import Folder
+from concertino.near_names import hint_keywords
 from concertino.runtime.entry import run
 from concertino.runtime.threads import Threads
 from concertino.types.results import Implementation
@@ -95,6 +96,7 @@ class Library:
     other backends by compose().
     """
 
+    @hint_keywords
     def __init__(
         self,
         resources: str | PathLike[str] | None = None,

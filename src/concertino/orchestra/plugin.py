@@ -26,6 +26,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from concertino.errors import RegistrationError
+from concertino.near_names import hint_keywords
 from concertino.orchestra.plugin_hooks import LifecycleHooks
 from concertino.orchestra.storage import DEFAULT_STORAGE, Storage
 from concertino.runtime import entry
@@ -57,6 +58,7 @@ class Plugin(Server):
     on_end: called when the hub asks the plugin to end.
     """
 
+    @hint_keywords
     def __init__(
         self,
         id: str,

@@ -13,7 +13,8 @@ from msgspec import Raw, Struct
 
 from concertino.backend.call_hooks import Handle
 from concertino.backend.interface import Backend, BackendWrapper, Call, ChangeKind, Context
-from concertino.errors import RegistrationError
+from concertino.errors import NotRegistered, RegistrationError
+from concertino.near_names import suggestion
 from concertino.server.functions import is_async
 from concertino.server.registry import Access, Registry, TagSwitches
 from concertino.server.tool_errors import unknown_tool
@@ -136,8 +137,8 @@ def switch(
 
     registries: of the server, by what is reported when they change. features: names, URIs or
     functions. Returns the kinds of which other entries are enabled now.
-    Raises LookupError for a feature that is not registered, ValueError for tags that are not texts,
-    or if nothing is selected.
+    Raises NotRegistered for a name that is not registered, LookupError for any other such feature,
+    ValueError for tags that are not texts, or if nothing is selected.
     """
     action = "enable" if enabled else "disable"
     try:
@@ -175,13 +176,10 @@ def _find(
     if found:
         return found
     if isinstance(feature, str):
-        from difflib import get_close_matches
-
         names = [name for registry in registries for name in registry.records]
-        close = get_close_matches(feature, names, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise LookupError(
-            f"{action}: no tool, prompt or resource is registered as {feature!r}{hint}"
+        raise NotRegistered(
+            f"{action}: no tool, prompt or resource is registered as {feature!r}"
+            + suggestion(feature, names)
         )
     raise LookupError(f"{action}: expected a name or a registered function, got {feature!r}")
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
+from concertino.near_names import suggestion
 from concertino.schema.signature import function_of
 
 _log = logging.getLogger("concertino.server")
@@ -39,17 +40,10 @@ def describe_mistakes(
     ]
     return mistakes + [
         f"{owner}: the docstring describes {name!r}, and there is no such parameter"
-        + _suggestion(name, names)
+        + suggestion(name, names)
         for name in documented
         if name not in names
     ]
-
-
-def _suggestion(name: str, names: Sequence[str]) -> str:
-    from difflib import get_close_matches
-
-    close = get_close_matches(name, names, 1)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def warn_of_missing_annotations(handler: Any, location: str) -> None:

@@ -22,7 +22,8 @@ from msgspec.json import Decoder, encode
 from msgspec.structs import replace
 
 from concertino.backend.interface import Context
-from concertino.errors import RegistrationError, invalid_params
+from concertino.errors import NotRegistered, RegistrationError, invalid_params
+from concertino.near_names import suggestion
 from concertino.types.results import CacheScope
 
 E = TypeVar("E")
@@ -157,10 +158,13 @@ class Registry(Generic[E]):
             self._set({**self.records, name: replace(record, entry=change(record.entry))})
 
     def remove(self, name: str) -> E:
-        """Remove an entry and return it. Raises KeyError if no entry has this name."""
+        """Remove an entry and return it. Raises NotRegistered if no entry has this name."""
         with self._lock:
             records = dict(self.records)
-            record = records.pop(name)
+            try:
+                record = records.pop(name)
+            except KeyError:
+                raise not_registered(self._kind, name, records) from None
             self._set(records)
         return record.entry
 
@@ -271,6 +275,11 @@ class Registry(Generic[E]):
         if cursor[0] != self._kind or not 0 < cursor[1] <= self._last_number:
             raise invalid_params(f"cursor: not one of this server's lists of {self._kind}s")
         return cursor
+
+
+def not_registered(kind: str, name: str, known: Iterable[str]) -> NotRegistered:
+    """Return the error for a name that is not registered. kind: such as `tool`."""
+    return NotRegistered(f"no {kind} is registered as {name!r}{suggestion(name, known)}")
 
 
 def _number_before(last: Cursor, records: Mapping[str, Record[Any]]) -> int:

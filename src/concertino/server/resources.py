@@ -42,7 +42,7 @@ from concertino.server.functions import (
     handler_location,
 )
 from concertino.server.options import ResourceOptions, ResourceSettings
-from concertino.server.registry import Access, Registry, TagSwitches
+from concertino.server.registry import Access, Registry, TagSwitches, not_registered
 from concertino.server.settings import (
     CacheHints,
     add_tags,
@@ -255,8 +255,13 @@ class Resources:
         return RegisteredTemplate(listing, template, function, arguments, completers, hints)
 
     def remove(self, uri: str) -> None:
-        """Remove a resource, or a template by its text. Raises KeyError if there is none."""
-        (self.templates if uri in self.templates.records else self.resources).remove(uri)
+        """Remove a resource, or a template by its text. Raises NotRegistered if there is none."""
+        for registry in (self.templates, self.resources):
+            if uri in registry.records:
+                registry.remove(uri)
+                return
+        known = [*self.resources.records, *self.templates.records]
+        raise not_registered("resource or template", uri, known)
 
     def is_disabled(self, uri: str) -> bool:
         """Return whether a URI belongs to disabled resources or templates only."""

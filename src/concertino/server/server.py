@@ -28,6 +28,7 @@ from concertino.backend.interface import Call, ChangeKind, Context, Notifier, Se
 from concertino.errors import RegistrationError
 from concertino.jsonrpc.limits import Limits
 from concertino.loading import LazyDescription
+from concertino.near_names import hint_keywords
 from concertino.runtime.entry import run
 from concertino.server.functions import Handler, HandlerThreads, InThread
 from concertino.server.lazy_features import FilledParameters, LazyFeatures
@@ -89,6 +90,7 @@ class Server:
     Next: decorate functions with `tool`, `resource` or `prompt`, then call `run()`.
     """
 
+    @hint_keywords
     def __init__(
         self,
         name: str,
@@ -214,7 +216,7 @@ class Server:
         self._report_change("tools")
 
     def remove_tool(self, name: str) -> None:
-        """Remove a tool; calls that are running continue. Raises KeyError if there is none."""
+        """Remove a tool; calls that are running continue. Raises NotRegistered if there is none."""
         self._tools.remove(name)
         self._report_change("tools")
 
@@ -272,7 +274,7 @@ class Server:
         self._report_change("resources")
 
     def remove_resource(self, uri: str) -> None:
-        """Remove a resource or a template. Raises KeyError if there is none with this URI."""
+        """Remove a resource or a template. Raises NotRegistered if there is none with this URI."""
         self._features.resources.remove(uri)
         self._report_change("resources")
 
@@ -329,7 +331,7 @@ class Server:
         self._report_change("prompts")
 
     def remove_prompt(self, name: str) -> None:
-        """Remove a prompt. Raises KeyError if there is none with this name."""
+        """Remove a prompt. Raises NotRegistered if there is none with this name."""
         self._features.prompts.prompts.remove(name)
         self._report_change("prompts")
 
@@ -366,7 +368,7 @@ class Server:
         They are then as unknown as if they had never been registered; calls that are running
         continue. The last call that selects something decides. From any thread; clients are
         notified once for each list that changes.
-        Raises LookupError, and changes nothing, if one of the features is not registered.
+        Raises NotRegistered, and changes nothing, if one of the features is not registered.
         """
         self._switch(features, tags, enabled=False)
 

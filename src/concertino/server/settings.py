@@ -14,6 +14,7 @@ from msgspec.json import Encoder, decode
 from msgspec.structs import asdict, fields
 
 from concertino.errors import RegistrationError
+from concertino.near_names import unknown_keyword
 from concertino.schema.json_values import nan_path
 from concertino.schema.violations import SchemaViolation, violations_of
 from concertino.server.registry import OPEN_ACCESS, Access
@@ -62,7 +63,7 @@ def check_options(options: T, declaration: type, owner: str) -> T:
     if not values:
         return options
     if unknown := values.keys() - declaration.__annotations__.keys():
-        raise TypeError(f"{owner}: {_describe_unknown(min(unknown), declaration)}")
+        raise unknown_keyword(owner, min(unknown), _all_options(declaration))
     try:
         checked = _round_trip(values, declaration)
         _check_keys(checked.get("meta"))
@@ -97,23 +98,17 @@ def add_tags(meta: dict[str, Any] | None, access: Access) -> dict[str, Any] | No
     return {TAGS_MEMBER: sorted(access.tags), **(meta or {})} if access.tags else meta
 
 
-def _describe_unknown(option: str, declaration: type) -> str:
-    """Describe an option that does not exist, and the one that was probably meant."""
-    # Importing difflib takes 4 ms, and only a mistake needs it.
-    from difflib import get_close_matches
-
+def _all_options(declaration: type) -> list[str]:
+    """Return the names of all options that belong to those of a TypedDict in options.py."""
     from concertino.server.options import DECLARATIONS
 
     # The options that are checked elsewhere count, too.
-    names = [
+    return [
         name
         for whole, parts in DECLARATIONS.values()
         if parts[0] is declaration
         for name in whole.__annotations__
     ]
-    close = get_close_matches(option, names, 1)
-    hint = f"did you mean {close[0]!r}?" if close else f"the options are {', '.join(names)}"
-    return f"got an unexpected keyword argument {option!r}; {hint}"
 
 
 def check_setting(value: S) -> S:

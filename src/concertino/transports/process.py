@@ -28,6 +28,7 @@ from msgspec.structs import astuple
 
 from concertino.errors import SpawnError
 from concertino.jsonrpc.limits import Limits
+from concertino.near_names import HintingStructMeta
 from concertino.transports.connection import Receiver
 from concertino.transports.escaped_processes import STARTED_BY, EscapedProcesses
 from concertino.transports.pipe import READ_BYTES
@@ -67,7 +68,7 @@ LINGER_S = 0.25
 GROUP_CHECK_S = 0.01
 
 
-class ShutdownTimeouts(Struct, frozen=True):
+class ShutdownTimeouts(Struct, frozen=True, metaclass=HintingStructMeta):
     """How long each step of a shutdown may take, in seconds.
 
     stdin_closed_s: after stdin was closed. terminated_s: after SIGTERM. killed_s: after SIGKILL.

@@ -1,0 +1,81 @@
+"""Suggestions for names that do not exist: registered names and keyword arguments.
+
+The module difflib is imported by mistakes only, since that takes 4 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from msgspec import Struct
+
+__all__ = ["HintingStructMeta", "hint_keywords", "suggestion", "unknown_keyword"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return `; did you mean 'x'?` with the known name closest to this one; "" if none is close."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, list(known), 1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def unknown_keyword(owner: str, keyword: str, known: Iterable[str]) -> TypeError:
+    """Return the error for a keyword argument that does not exist, with the one that was meant.
+
+    owner: what was called, such as `Server`. known: the keyword arguments that exist.
+    """
+    names = list(known)
+    hint = suggestion(keyword, names) or f"; the options are {', '.join(names)}"
+    return TypeError(f"{owner}: got an unexpected keyword argument {keyword!r}{hint}")
+
+
+def hint_keywords(init: F) -> F:
+    """Decorate the `__init__` of a class: unknown keyword arguments get a suggestion.
+
+    Python makes none itself before 3.13. help() and inspect see the signature of `init`, which
+    takes no `**keywords`.
+    """
+
+    @wraps(init)
+    def call(*args: Any, **keywords: Any) -> Any:
+        try:
+            return init(*args, **keywords)
+        except TypeError:
+            # Asked for only now, since inspect takes a while to import and to use.
+            from inspect import signature
+
+            parameters = list(signature(init).parameters)[1:]
+            unknown = keywords.keys() - set(parameters)
+            if not unknown:
+                raise
+            owner = init.__qualname__.rpartition(".")[0]
+            raise unknown_keyword(owner, min(unknown), parameters) from None
+
+    return cast("F", call)
+
+
+if TYPE_CHECKING:
+    # Type checkers need no metaclass to find a mistyped field.
+    HintingStructMeta = type(Struct)
+else:
+
+    class HintingStructMeta(type(Struct)):
+        """The metaclass of Structs that users make: unknown fields get a suggestion.
+
+        Decoding does not pass here, so it takes no longer.
+        """
+
+        def __call__(cls, *args, **fields):
+            try:
+                return super().__call__(*args, **fields)
+            except TypeError:
+                unknown = fields.keys() - set(cls.__struct_fields__)
+                if not unknown:
+                    raise
+                known = cls.__struct_fields__
+                raise unknown_keyword(cls.__name__, min(unknown), known) from None
