@@ -1,4 +1,8 @@
-"""What a call's Context needs of the connection that the call came on."""
+"""CallConnection: the interface through which a CallContext uses its ServerConnection.
+
+It is a module of its own, so that runtime/context.py need not import server_connection.py, which
+imports runtime/context.py.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,12 @@ __all__ = ["CallConnection"]
 
 
 class CallConnection(Protocol):
-    """One connection, as seen by the calls that came on it. thread: the id of its loop's thread."""
+    """The connection that a call came on.
+
+    backend: the outermost backend, which handles the calls of this connection.
+    session: the MCP session, which sends notifications and requests to the client.
+    thread: the identifier of the thread that runs `loop`, see threading.get_ident().
+    """
 
     backend: Backend
     session: Session
@@ -21,9 +30,15 @@ class CallConnection(Protocol):
     thread: int
 
     def backpressure(self) -> Awaitable[None]:
-        """Return what a handler awaits after it has sent something."""
+        """Return an awaitable that is done when the client has caught up with the output.
+
+        A handler awaits it after it has sent progress or a log message.
+        """
         ...
 
     def post(self, callback: Callable[[], object]) -> None:
-        """Run `callback` on the loop; from any thread."""
+        """Run `callback` on the loop, soon; it is dropped if the loop is closed.
+
+        May be called from any thread.
+        """
         ...

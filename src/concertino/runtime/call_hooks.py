@@ -1,6 +1,8 @@
-"""The runtime's part of call hooks: contexts without secrets, and time limits.
+"""Redaction and time limits for the calls of guarded servers.
 
-Loaded for backends that begin calls themselves (backend/call_hooks.py), which guards do.
+Guards are backends with call hooks (backend/call_hooks.py): they begin and end calls without a
+coroutine of their own. Two things need the runtime's help: a context that redacts secrets in
+progress and log messages, and a timer for the guard TimeLimit. Loaded for such backends only.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ Answer = Callable[[SessionRequest, Any, BaseException | None], None]
 
 
 class RedactingContext(CallContext, eq=False):
-    """A call's Context that takes secrets out of progress and log messages.
+    """A CallContext that replaces secrets in progress and log messages with [REDACTED].
 
-    A class of its own and not a wrapper: a wrapper would have to be made for every call.
+    It is a subclass and not a wrapper, which would cost one more object for every call.
     """
 
     def progress(
@@ -45,13 +47,15 @@ class RedactingContext(CallContext, eq=False):
 
 
 class TimedCall:
-    """The time limit of a call that waits: its timer, and its answer when the time is over.
+    """The time limit of one call: a timer that answers the call when it fires, and cancels it.
 
-    Made only for calls that outlive their first step, which few do.
+    Made only when a handler waits for something. Most handlers return in their first step.
 
+    hooks: the hooks of the call's guards. They make the response that says the time is over.
+    timeout_s: how many seconds the call may take, from now.
     task: the call's task.
-    answer: sends the response of a request.
-    cancel: cancels the task, given the reason.
+    answer: sends a response: answer(request, result, error).
+    cancel: cancels the task: cancel(reason).
     """
 
     __slots__ = ("_answer", "_cancel", "_has_expired", "_hooks", "_request", "_task", "_timer")
@@ -74,15 +78,19 @@ class TimedCall:
         self._timer = task.get_loop().call_later(timeout_s, self._expire, timeout_s)
 
     def on_work_done(self) -> None:
-        """Stop the timer; if it has fired already, report the end of the late work."""
+        """Stop the timer, because the task has ended.
+
+        If the timer has fired before, tell the hooks that the work has ended now, too late.
+        """
         self._timer.cancel()
         if self._has_expired:
             self._hooks.on_late_end(self._task)
 
     def _expire(self, timeout_s: float) -> None:
+        """Answer the call with an error and cancel its task. The timer calls this."""
         request = self._request
 
-        # The client has cancelled the call: nobody waits for an answer.
+        # The client has cancelled the call, so it must not get a response.
         if not request.open:
             return
 
@@ -94,11 +102,12 @@ class TimedCall:
         except Exception as exc:
             error = exc
 
-        # The hooks have made the answer. From here on only on_late_end() may be called.
+        # The hooks have made the response, so the end of the task must not call them again, except
+        # for on_late_end().
         request.hooks = None
         self._answer(request, result, error)
 
-        # The answer went out first: the work may take any time to end. The connection must still
-        # be able to cancel it when it closes, and must see it end.
+        # Cancel after the response is sent, since a handler may take any time to end. Until it
+        # does, the connection needs on_cancel, to cancel it again when the connection closes.
         request.on_cancel = self._cancel
         self._cancel(f"it took longer than {timeout_s:g} s")

@@ -1,10 +1,15 @@
-"""Requests of a call to its client, on the event loop: Context.ask and what is built on it.
+"""Implements the methods of Context that ask the client something: ask, elicit, sample, roots.
 
-Loaded when a call first asks its client something. Before 2026-07-28 the questions go out as
-requests, and the handler waits for the responses. Since then the handler's round ends here, by
-Suspended; the client repeats the call with the answers, the handler runs again from its start and
-gets them at once. The rules are in protocol/dialogue.py; schema/elicitation_form.py makes forms of
-classes.
+How the client is asked depends on its revision of MCP:
+
+- Before 2026-07-28, the server sends a JSON-RPC request for each question, and the handler waits
+  for the responses.
+- Since 2026-07-28, ask() raises Suspended, which ends the handler. The call's response says
+  `input_required` and lists the questions. The client repeats the call with its answers; the
+  handler runs again from its start, and ask() then returns the answers at once.
+
+protocol/dialogue.py keeps the questions and answers of a call; schema/elicitation_form.py turns a
+class into a form. This module is loaded when a call first asks its client something.
 """
 
 from __future__ import annotations
@@ -65,11 +70,12 @@ __all__ = [
 
 log = logging.getLogger("concertino.host")
 
+# The environment variable with the key for states, so that several processes can share it.
 KEY = "CONCERTINO_STATE_KEY"
 MIN_KEY_CHARACTERS = 32
-# How many characters of a client's answer an error repeats.
+# An error message shows at most this many characters of a client's answer.
 SHOWN = 200
-# Hosts of which `elicit_url` accepts plain http.
+# elicit_url() accepts http:// URLs for these hosts only, and https:// for all.
 LOCAL_HOSTS = frozenset(("localhost", "127.0.0.1", "::1"))
 
 _decode_elicit_result = Decoder(ElicitResult).decode
@@ -79,10 +85,11 @@ _decode_roots = Decoder(ListRootsResult).decode
 
 @cache
 def process_seal() -> Seal:
-    """Return the Seal of this process's states.
+    """Return the Seal (protocol/seal.py) that signs the states which clients keep for this process.
 
-    Its key is random, unless CONCERTINO_STATE_KEY is set. Raises RpcError if that is too short, so
-    that only the calls fail that ask their client.
+    Its key is random, or derived from CONCERTINO_STATE_KEY if that variable is set. Raises RpcError
+    if the variable is too short. The check is here and not at the start, so that only those calls
+    fail which ask their client.
     """
     text = os.environ.get(KEY)
     if text is None:
@@ -101,7 +108,11 @@ def process_seal() -> Seal:
 async def ask(
     session: Session, request: SessionRequest, questions: Mapping[str, ClientRequest]
 ) -> Mapping[str, Raw]:
-    """Return the client's answers by key. See Context.ask."""
+    """Return the client's answers, by the keys of the questions. See Context.ask.
+
+    Raises Suspended if the client has to repeat the call first (since 2026-07-28), CancelledError
+    if the call is over, and before 2026-07-28 what send_questions() raises.
+    """
     if not request.open:
         raise asyncio.CancelledError
     dialogue = session.dialogues.open(request)
@@ -124,11 +135,15 @@ async def ask(
 
 
 async def send_questions(session: Session, dialogue: Dialogue, keys: Mapping[str, object]) -> None:
-    """Send the dialogue's requests under these keys, all at once, and wait. Before 2026-07-28.
+    """Send the questions with these keys to the client, and wait for all answers.
 
-    If the handler is already asking one of them elsewhere, only wait for that, and send nothing.
-    Raises RpcError when the client responds with an error, InvalidClientResponse, TimedOut after
-    ten minutes, Disconnected. Then, and when the call is cancelled, the others are withdrawn.
+    Only for revisions before 2026-07-28. dialogue.ask() has put the questions into `unanswered`.
+    If another task of the handler has sent one of them already, only wait until it has its answer;
+    the caller then tries again.
+
+    Raises RpcError when the client responds with an error, InvalidClientResponse for a malformed
+    answer, TimedOut after ten minutes, and Disconnected. Then, and when the call is cancelled, the
+    questions without an answer are withdrawn with notifications/cancelled.
     """
     sent_elsewhere = {dialogue.sent_futures[key] for key in keys if key in dialogue.sent_futures}
     if sent_elsewhere:
@@ -166,17 +181,18 @@ async def send_questions(session: Session, dialogue: Dialogue, keys: Mapping[str
 
 
 def _set_outcome(future: asyncio.Future[Raw], method: str, outcome: Raw | Exception) -> None:
-    """Set a client's response, or why there is none, as the outcome of a future."""
+    """Set a client's response, or the reason why there is none, as the outcome of a future."""
     if future.done():
         return
     if isinstance(outcome, RpcError):
-        # Name the client and the method: a bare "method not found" would be taken for the tool's.
+        # Add that the client has refused: "method not found" alone would seem to mean the tool.
         outcome = RpcError(
             outcome.code, f"the client refused {method}: {outcome.message}", outcome.data
         )
     if isinstance(outcome, Exception):
         future.set_exception(outcome)
-        # Mark the exception as retrieved: nobody may be left to do it.
+        # Reading the exception stops asyncio from logging "exception was never retrieved" if the
+        # handler no longer waits.
         future.exception()
     else:
         future.set_result(outcome)
@@ -188,7 +204,10 @@ async def once(
     make: Callable[[], object],
     kind: Any,
 ) -> Any:
-    """Return the value saved under `key`, made first if there is none. See Context.once."""
+    """Return the value saved under `key`; if there is none, call `make` and save its value.
+
+    See Context.once. kind: the type that the value is decoded to.
+    """
     while (raw := dialogue.saved.get(key)) is None:
         if (made := dialogue.once_futures.get(key)) is not None:
             await asyncio.wait((made,))
@@ -216,7 +235,8 @@ def wait(
     )
 
 
-# The methods of Context that ask one question each.
+# The methods of Context that ask the client one question each. `context` is the handler's context,
+# or a wrapper around it; `key` is never None here.
 
 
 async def elicit(
@@ -283,7 +303,7 @@ async def sample(
 
 
 def _check_tool_results(messages: Sequence[SamplingMessage]) -> None:
-    """Raise ValueError unless each use of tools is followed by the results of all, and only them.
+    """Raise ValueError unless each message with tool uses is followed by exactly their results.
 
     Spec: client/sampling "Tool Result Messages", "Tool Use and Result Balance".
     """

@@ -1,4 +1,11 @@
-"""The end of a connection: draining, cutting off what is left, closing."""
+"""Ends a server's connection: drains it, cancels the calls that are left, closes it.
+
+A ServerConnection has one ConnectionEnd. The end has up to three phases:
+
+1. Draining: the connection reads nothing more, and calls may run for another drain_s seconds.
+2. Cutting off, if the drain time was too short: the calls that are left get an error response.
+3. Closing: the tasks that are left are cancelled, output is flushed, the connection is released.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +26,22 @@ __all__ = ["CLEANUP_S", "ConnectionEnd"]
 
 log = logging.getLogger("concertino.host")
 
-# How long the `finally` blocks of handlers that were cut off may take.
+# How long the `finally` blocks of cancelled handlers may take.
 CLEANUP_S = 0.5
 
 
 class ConnectionEnd:
-    """The end of one connection, from the moment that it takes no more input.
+    """The state and the steps of the end of one connection.
 
-    drain_s: how long accepted calls may take after that.
-    closed: gets a result when everything is over.
-    on_closed: called just before that.
-    is_draining: no more input is taken.
-    is_closing: nothing is sent any more.
-    has_fault: concertino has failed, or memory ran out, so some request may stay unanswered for
-    ever. Then the connection ends in order, as far as that goes, and the client waits for nothing.
+    drain_s: how many seconds calls may run after start_draining().
+    closed: a future that gets its result when the connection is closed.
+    on_closed: called just before `closed` gets its result.
+
+    Attributes:
+    is_draining: the connection reads nothing more.
+    is_closing: the connection sends nothing more, apart from output that is buffered already.
+    has_fault: an exception showed a bug in concertino, or memory ran out. A request may have lost
+        its response, so the connection is drained and closed: a client must not wait for ever.
     """
 
     def __init__(
@@ -56,27 +65,31 @@ class ConnectionEnd:
         self._closing: asyncio.Task[None] | None = None
 
     def report_fault(self, what: str) -> None:
-        """Log the current exception as a fault of concertino.
+        """Log the current exception as a bug of concertino, and set has_fault.
 
-        The connection ends with the next flush.
+        ServerConnection starts to drain the connection at its next flush.
+        what: what went wrong, as the beginning of the log message.
         """
         log.exception("%s; this is a fault of concertino", what)
         self.has_fault = True
 
     def start_draining(self) -> None:
-        """Take no more input; close when the calls have ended or the drain time is over."""
+        """Begin to drain: after drain_s seconds, the calls that are left are cut off.
+
+        ServerConnection stops reading, and calls close_when_idle() whenever a call has ended.
+        """
         if not self.is_draining:
             self.is_draining = True
             self._drain_timer = self._closed.get_loop().call_later(self.drain_s, self._cut_off)
 
     def close_when_idle(self) -> None:
-        """Close if nothing but subscriptions is under way."""
+        """Close the connection if no call runs or waits, apart from subscriptions/listen."""
         session = self._session
         peer = session.peer
         if peer.waiting or len(peer.running) > session.open_subscriptions:
             return
 
-        # Only now, so that subscribers hear of what the last calls changed.
+        # Subscriptions end last, so that the client is notified of what the last calls changed.
         if session.open_subscriptions and not self.is_closing:
             self._end_subscriptions()
             self._connection.flush()
@@ -87,19 +100,22 @@ class ConnectionEnd:
         self.close(left_s)
 
     def close(self, within_s: float) -> None:
-        """Close the connection; output may take `within_s` seconds to leave."""
+        """Start to close the connection. Further calls do nothing.
+
+        within_s: how long to wait for the client to read the buffered output, in seconds.
+        """
         if self._closing is None:
             self.is_draining = self.is_closing = True
             closing = self._closed.get_loop().create_task(self._close(within_s))
             self._closing = hide_from_all_tasks(closing)
 
     def add_cancelled(self, task: asyncio.Task[None]) -> None:
-        """Note that a call's task was cancelled: closing gives it CLEANUP_S to end."""
+        """Remember the task of a cancelled call. _close() waits up to CLEANUP_S for its end."""
         self._cancelled_tasks.add(task)
         task.add_done_callback(self._cancelled_tasks.discard)
 
     def _cut_off(self) -> None:
-        """Answer the calls that are left with an error and close, since the drain time is over."""
+        """Fail the calls that are left, and close. The drain timer calls this."""
         self._end_subscriptions()
         try:
             self._fail_calls()
@@ -109,9 +125,10 @@ class ConnectionEnd:
         self.close(CLEANUP_S)
 
     def _fail_calls(self) -> None:
+        """Send an error response to each call that is left, and cancel its task."""
         session = self._session
         peer = session.peer
-        # The calls of these have ended, and get an error that says so.
+        # The results of calls that have ended, but wait for a slow client, become errors as well.
         peer.drop_waiting_responses()
 
         ended = 0
@@ -121,8 +138,9 @@ class ConnectionEnd:
             except Exception:
                 self.report_fault("a call that was cut off could not be answered")
 
-            # Written or not, nobody else knows of this call any more. One that is still in a table
-            # is left to _close(): a second cancel would interrupt the cleanup of its handler.
+            # fail() has taken the request out of the table of open requests, so _close() will not
+            # find its task: cancel it here. If fail() raised before that, _close() finds and
+            # cancels it; a second cancel would interrupt the cleanup of its handler.
             if request.table is None:
                 ended += 1
                 self._cancel(request, "the server is shutting down")
@@ -130,7 +148,7 @@ class ConnectionEnd:
             log.warning("%d calls were cut off", ended)
 
     def _cancel(self, request: SessionRequest, reason: str) -> None:
-        """Cancel a call's task, if it has one. Raises nothing, so that the others are cancelled."""
+        """Cancel the task of a call, if it has one. Exceptions are logged and not raised."""
         if request.on_cancel is not None:
             try:
                 request.on_cancel(reason)
@@ -144,6 +162,7 @@ class ConnectionEnd:
             self.report_fault("the end of a subscription could not be sent")
 
     async def _close(self, within_s: float) -> None:
+        """Cancel the calls that are left, close the connection, and set the result of `closed`."""
         if self._drain_timer is not None:
             self._drain_timer.cancel()
         loop = self._closed.get_loop()
@@ -155,17 +174,18 @@ class ConnectionEnd:
             self.report_fault("what was under way could not be ended")
 
         try:
-            # Output has been leaving since the beginning.
+            # Output was being sent all the time, so the time of _cancel_calls() counts as well.
             await self._connection.close(max(0.0, until - loop.time()))
         finally:
-            # Called once, and forgotten: it refers to the connection, which refers to this object.
+            # Drop the reference: the callback refers to the ServerConnection, which refers to this
+            # object, and a reference cycle would keep both until the next garbage collection.
             on_closed, self._on_closed = self._on_closed, do_nothing
             on_closed()
             if not self._closed.done():
                 self._closed.set_result(None)
 
     async def _cancel_calls(self) -> None:
-        """Cancel the calls that are left, and wait for all that were cancelled."""
+        """Cancel the calls that are left, and wait up to CLEANUP_S for all cancelled tasks."""
         left = self._session.close()
         for request in left:
             self._cancel(request, "the connection is closing")

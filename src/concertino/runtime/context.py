@@ -1,4 +1,9 @@
-"""CallContext: the Context that a handler gets, for use on the loop or in a thread."""
+"""CallContext: the Context that the runtime passes to a handler. See backend.Context.
+
+An `async def` handler uses it on the event loop. A `def` handler uses it in its thread: then
+progress and log messages are queued, and the event loop sends them (PostedMessages). The methods
+that ask the client are in runtime/client_questions.py, which is loaded when one is called.
+"""
 
 from __future__ import annotations
 
@@ -36,20 +41,23 @@ __all__ = ["DONE", "CallContext"]
 
 log = logging.getLogger("concertino.context")
 
-# How many messages of one call may wait for the loop; beyond that, progress is merged and log
-# messages wait.
+# At most this many messages from the threads of one call may wait for the event loop. Beyond that,
+# only the newest progress is kept, and log() blocks.
 MAX_POSTED = 10_000
-# How long a thread waits for a loop that takes no messages, before its log messages are dropped.
+# If the loop sends no message for this time, log() stops blocking, and messages are dropped.
 STUCK_LOOP_S = 5.0
 
 Callback = Callable[[], None]
 
-# Two threads of one call must not both make its dialogue or its message queue.
+# Held while a dialogue or a message queue is created, since several threads may serve one call.
 _creating = Lock()
 
 
 class _Backpressure:
-    """An awaitable for backpressure(), made before anybody knows whether it is awaited."""
+    """An awaitable that waits until the client has caught up with the output.
+
+    It calls the connection's backpressure() only if a handler awaits it; many do not.
+    """
 
     __slots__ = ("_connection",)
 
@@ -62,11 +70,11 @@ class _Backpressure:
 
 @refuse_foreign_names
 class CallContext(Struct, eq=False):
-    """The Context of one call. See backend.Context.
+    """The Context of one call. See backend.Context, which describes the methods.
 
     connection: the connection that the call came on.
-    request: the request that made the call.
-    posted: messages of its threads, once there are any.
+    request: the JSON-RPC request that is handled.
+    posted: the messages that the call's threads have sent; None before the first one.
     """
 
     connection: CallConnection
@@ -96,11 +104,11 @@ class CallContext(Struct, eq=False):
         total: float | None = None,
         message: str | None = None,
     ) -> Awaitable[None]:
-        """Send progress.
+        """Send notifications/progress, if the client has asked for it.
 
-        done, total: any number but a bool; sent as a plain int or float.
-        Raises TypeError if one is not a number or the message is not a str, and ValueError for a
-        number that is not finite.
+        done, total: numbers of any type except bool, such as numpy's; sent as int or float.
+        Raises TypeError if `done` or `total` is no number or `message` is no str, and ValueError if
+        a number is not finite.
         """
         done = _check_number("progress", done)
         total = None if total is None else _check_number("progress total", total)
@@ -120,7 +128,11 @@ class CallContext(Struct, eq=False):
         data: object,
         logger: str | None = None,
     ) -> Awaitable[None]:
-        """Send a log message. Blocks in a thread that logs faster than the loop sends."""
+        """Send notifications/message, if the client wants messages of this level.
+
+        In a thread, it blocks while MAX_POSTED messages of the call wait for the event loop.
+        Raises ValueError for an unknown level.
+        """
         if level not in LEVELS:
             raise ValueError(f"log level: expected one of {', '.join(LEVELS)}, got {level!r}")
         _check_text("log logger", logger)
@@ -129,7 +141,8 @@ class CallContext(Struct, eq=False):
             session.notifications.log(self.request, level, data, logger)
             return _Backpressure(self.connection)
 
-        # Encode now: a failure concerns the caller, who may also change the data afterwards.
+        # Encode now and not on the loop: the caller gets the exception if the data is not JSON, and
+        # may change the data afterwards.
         encoded = Raw(encode(data))
         self._posted_messages().post_log(
             lambda: session.notifications.log(self.request, level, encoded, logger)
@@ -146,7 +159,10 @@ class CallContext(Struct, eq=False):
         return self.calling(self).call_tool(name, arguments, into=into)
 
     def calling(self, context: Context) -> SubcallContext:
-        """Return the context that makes this call's tool calls. context: this one, or around it."""
+        """Return a context whose call_tool() calls other tools of the server.
+
+        context: this context, or a wrapper around it whose methods the called tools shall use.
+        """
         from concertino.runtime.subcalls import outermost
 
         return outermost(context, self.connection.backend, self.request.call)
@@ -215,7 +231,7 @@ class CallContext(Struct, eq=False):
             return self.connection.session.dialogues.open(self.request)
 
     def _key(self, key: str | None) -> str:
-        """Return `key`, or the next of `q1`, `q2` and so on if it is None."""
+        """Return `key`; if it is None, the next unused key of the call: q1, q2, and so on."""
         return self._dialogue().next_key() if key is None else key
 
     def _posted_messages(self) -> PostedMessages:
@@ -227,24 +243,26 @@ class CallContext(Struct, eq=False):
 
 
 class PostedMessages:
-    """A queue of messages that the threads of one call have sent, to be delivered on the loop.
+    """A queue of messages that the threads of one call have sent; the event loop sends them.
 
-    They are delivered in order, before the call's result; one wake-up delivers all that wait.
+    The loop sends them in order, and before the call's result. It is woken once for all messages
+    that wait. A message is a callback that sends it.
     """
 
     def __init__(self, connection: CallConnection, request: SessionRequest) -> None:
         self._connection = connection
         self._request = request
         self._callbacks: list[Callback] = []
-        # Progress that came when the list was full: the newest, to be sent after the list.
+        # The newest progress that did not fit into the list; it is sent after the list.
         self._newest_progress: Callback | None = None
+        # Whether _deliver() is scheduled on the loop.
         self._is_waking = False
-        # The loop has taken nothing for STUCK_LOOP_S.
+        # Whether the loop has not run _deliver() for STUCK_LOOP_S.
         self._is_stuck = False
         self._changed = Condition()
 
     def post_progress(self, callback: Callback) -> None:
-        """Post progress without ever waiting: a full list keeps only the newest."""
+        """Add progress to the queue; never blocks. A full queue keeps the newest progress only."""
         with self._changed:
             if len(self._callbacks) < MAX_POSTED:
                 self._add(callback)
@@ -252,11 +270,14 @@ class PostedMessages:
                 self._newest_progress = callback
 
     def post_log(self, callback: Callback) -> None:
-        """Post a log message. Waits while the list is full, the call open and the loop alive."""
+        """Add a log message to the queue; blocks while the queue is full.
+
+        Drops the message if the call ends meanwhile, or the loop sends nothing for STUCK_LOOP_S.
+        """
         with self._changed:
             stuck_at = monotonic() + STUCK_LOOP_S
             while len(self._callbacks) >= MAX_POSTED and self._request.open and not self._is_stuck:
-                # With a timeout, since nothing notifies this thread of the call's end.
+                # With a timeout, because the end of the call does not notify this condition.
                 self._changed.wait(0.1)
                 if monotonic() >= stuck_at and len(self._callbacks) >= MAX_POSTED:
                     self._is_stuck = True
@@ -274,7 +295,7 @@ class PostedMessages:
             self._connection.post(self._deliver)
 
     def _deliver(self) -> None:
-        """Send the posted messages; runs on the event loop."""
+        """Send all messages that wait; runs on the event loop."""
         with self._changed:
             callbacks, self._callbacks = self._callbacks, []
             if self._newest_progress is not None:
@@ -291,14 +312,19 @@ class PostedMessages:
 
 
 def _check_number(name: str, value: Any) -> float:
-    """Return any number as a plain int of at most 64 bits, JSON's usual limit, or a plain float."""
+    """Return a number of any type as an int that fits into 64 bits, or else as a float.
+
+    64 bits are what most JSON decoders accept.
+    name: what the number is, for error messages.
+    Raises TypeError for a bool or no number, and ValueError for one that is not finite.
+    """
     kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType]
     if kind is not float:
         if kind is int or (hasattr(kind, "__index__") and kind is not bool):
             value = index(value)
             if -(2**63) <= value < 2**64:
                 return value
-        # float() would take a str, too.
+        # Check for __float__, because float() would also convert a str.
         elif kind is bool or not hasattr(kind, "__float__"):
             raise TypeError(f"{name}: expected a number, got {kind.__name__}")
         try:
@@ -313,5 +339,6 @@ def _check_number(name: str, value: Any) -> float:
 
 
 def _check_text(name: str, value: object) -> None:
+    """Raise TypeError unless `value` is a str or None."""
     if value is not None and not isinstance(value, str):
         raise TypeError(f"{name}: expected str, got {type(value).__name__}")

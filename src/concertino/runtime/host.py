@@ -1,4 +1,13 @@
-"""Host and serve(): start a backend once and serve it on any number of connections."""
+"""Host: starts a backend once, and serves it on any number of connections.
+
+    async with Host(server) as host:
+        host.attach(connection)
+        ...
+
+serve(backend, connection) does the same for one connection. Each connection gets a ServerConnection
+(runtime/server_connection.py), which does the work; the Host starts and closes the backend, and
+passes the backend's change notifications to all connections.
+"""
 
 from __future__ import annotations
 
@@ -23,20 +32,21 @@ __all__ = ["Host", "Wrap", "serve"]
 
 log = logging.getLogger("concertino.host")
 
-# Returns the connection to attach. Takes a new connection and its client's name, which is empty
-# for stdio.
+# A function that wraps a new connection before it is attached, for example to trace its messages.
+# Its second argument is the client's name for the log, "" on stdio.
 Wrap: TypeAlias = "Callable[[Connection, str], Connection]"
 
 
 async def serve(backend: Backend, connection: Connection, limits: Limits | None = None) -> None:
-    """Serve one connection until its input ends or it is lost, then drain and release everything.
+    """Serve a backend on one connection, until the client has disconnected and all is released.
 
-    Raises what the backend's start() raises, when the client was told or has not asked for 2 s. For
-    more than one connection use Host.
+    Calls that run at the end of the input may finish within limits.drain_s.
+    Raises what the backend's start() raises, after the client has got this error as the response to
+    its first request, or has sent no request for 2 s. For several connections use Host.
     """
     async with Host(backend, limits) as host:
         served = host.attach(connection)
-        # Wait without awaiting the future itself: else a cancellation of this task would cancel it.
+        # Not `await served.closed`: cancelling this task would then cancel that future.
         await asyncio.wait((served.closed,))
         if host.started.done():
             host.started.result()
@@ -45,13 +55,16 @@ async def serve(backend: Backend, connection: Connection, limits: Limits | None 
 class Host:
     """Serves a backend on any number of connections.
 
-    Use it with `async with`; leaving drains and closes all of them. It is the backend's Notifier.
+    Use it with `async with`: entering starts the backend, without waiting for it; leaving drains
+    and closes all connections, then closes the backend. The backend gets the Host as its Notifier.
 
-    on_started: called when the backend has started, before the first request is answered; if the
-    start takes longer than `opening_s`, requests that the session answers itself come before it.
+    on_started: called when the backend has started, before the first request is answered. Only if
+        the start takes longer than limits.opening_s, requests that need no backend, such as
+        `initialize` and `ping`, are answered earlier.
 
-    connections: those that are open now.
-    started: the task of the backend's start().
+    Attributes:
+    connections: the connections that are open now.
+    started: the task that runs the backend's start().
     """
 
     def __init__(
@@ -67,13 +80,17 @@ class Host:
         self.started: asyncio.Task[None]
         self._on_backend_started = on_started
         self._has_begun = False
-        # The subscribed URIs that the backend's watch() got last.
+        # The URIs that were last passed to the backend's watch().
         self._watched: frozenset[str] = frozenset()
+        # The task that calls the backend's watch(), while it runs.
         self._watching: asyncio.Task[None] | None = None
 
     @property
     def start_failure(self) -> BaseException | None:
-        """Return why the backend has not started; None if it has. Only once `started` is done."""
+        """Return the exception of the backend's start(); None if the backend has started.
+
+        Read it only when `started` is done.
+        """
         if self.started.cancelled():
             return asyncio.CancelledError()
         return self.started.exception()
@@ -83,15 +100,16 @@ class Host:
         await self.backend.start(self)
         if self._on_backend_started is not None:
             self._on_backend_started()
-        # Here and not in a callback of the task: input that waits already is then not held back.
+        # Not in a callback of this task, which would run one loop iteration later: messages that
+        # have arrived by then would be held back.
         for connection in list(self.connections):
             connection.ready(None)
 
     async def __aenter__(self) -> Host:
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
-        # Do not wait for a slow backend: connections open meanwhile, `initialize` is answered after
-        # opening_s, and calls wait.
+        # Do not wait for the backend's start. Until it is over, connections can be attached,
+        # `initialize` is answered after opening_s, and calls wait.
         self._opening_until = self._loop.time() + self.limits.opening_s
         self.started = hide_from_all_tasks(self._loop.create_task(self._start()))
         self.started.add_done_callback(self._on_started)
@@ -107,7 +125,8 @@ class Host:
             task.cancel()
         await asyncio.wait(ending, timeout=CLEANUP_S)
 
-        # A backend whose start() never ran must not be closed.
+        # The task was cancelled before its first step, so the backend's start() was never called,
+        # and neither may its close() be.
         if self._has_begun:
             await self._close_backend()
         await loop_watch_of(self._loop).end(self._has_calls)
@@ -122,9 +141,9 @@ class Host:
             log.error("the backend failed to close", exc_info=closing.exception())
 
     def attach(self, connection: Connection, limits: Limits | None = None) -> ServerConnection:
-        """Serve one more connection. Await `closed` of the returned object to know its end.
+        """Serve one more connection. The future `closed` of the returned object tells its end.
 
-        limits: those of this connection, by default the host's.
+        limits: the limits of this connection; by default the host's.
         """
         served = ServerConnection(
             self.backend,
@@ -143,25 +162,34 @@ class Host:
 
     @property
     def calls_under_way(self) -> int:
-        """Return how many calls run or wait; subscriptions are none."""
+        """Return how many calls run or wait, on all connections; subscriptions do not count."""
         return sum(connection.calls_under_way for connection in self.connections)
 
     def _has_calls(self) -> bool:
         return self.calls_under_way > 0
 
     def drain(self) -> None:
-        """Stop reading on all connections, let calls finish within the drain time, close."""
+        """Start to end all connections: read nothing more, let calls finish, close.
+
+        Calls may run for another drain_s seconds. closed() waits for the end.
+        """
         for connection in list(self.connections):
             connection.drain()
 
     def open_early(self) -> None:
-        """Answer the first requests of clients although the backend has not started."""
+        """Answer `initialize` and the like from now on, although the backend has not started.
+
+        Without this call, they wait for opening_s.
+        """
         self._opening_until = self._loop.time()
         for connection in self.connections:
             connection.open_early()
 
     def report_change(self, what: str) -> None:
-        """Tell every client that a list changed. From any thread."""
+        """Tell every client that a list has changed. May be called from any thread.
+
+        what: the list: see Notifier.report_change.
+        """
         if get_ident() != self._thread:
             self._loop.call_soon_threadsafe(self.report_change, what)
             return
@@ -169,7 +197,10 @@ class Host:
             connection.report_change(what)
 
     def report_update(self, uri: str) -> None:
-        """Tell every client that subscribed to it that a resource changed. From any thread."""
+        """Tell the subscribed clients that a resource has changed. May be called from any thread.
+
+        uri: the resource's URI.
+        """
         if get_ident() != self._thread:
             self._loop.call_soon_threadsafe(self.report_update, uri)
             return
@@ -177,12 +208,12 @@ class Host:
             connection.report_update(uri)
 
     def watch_changed(self) -> None:
-        """Tell the backend which resources have subscribers now, after a change of them."""
+        """Tell the backend which resources clients subscribe to, because that has changed."""
         if self._watching is None:
             self._watching = self._loop.create_task(self._watch())
 
     async def _watch(self) -> None:
-        """Call the backend's watch() until it knows the newest set; one call after the other."""
+        """Call the backend's watch() with the subscribed URIs, again if they change meanwhile."""
         try:
             await asyncio.wait((self.started,))
             while self.start_failure is None:

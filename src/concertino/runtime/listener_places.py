@@ -1,9 +1,14 @@
-"""The places of one listener: who may connect, and who goes when places get scarce.
+"""Limits how many clients a listening socket may have, in all and for each user or address.
 
-Each listener has places of its own, so that strangers at a TCP port cannot lock out the owner of a
-Unix socket. One stranger, known by address or user, gets three quarters of a listener's places at
-most. A host may connect and be silent for hours: a silent stranger is disconnected only while more
-than half of the places are taken and somebody else comes. A process of our own user always stays.
+runtime/acceptor.py uses it. A "stranger" is a client that does not run as the user of this process:
+another user of the machine (Unix socket), or any address (TCP). The rules:
+
+- Each listener has its own limit, so strangers at a TCP port cannot lock out the owner of a Unix
+  socket.
+- One stranger (one user, or one address) gets at most three quarters of a listener's places.
+- A stranger may connect and send nothing for hours. Only when more than half of the places are
+  taken and another client connects, the stranger that has been silent longest is disconnected.
+- A client of our own user is never disconnected.
 """
 
 from __future__ import annotations
@@ -17,10 +22,11 @@ __all__ = ["ListenerPlaces", "identity_of", "places_per_listener"]
 
 
 def places_per_listener(max_connections: int, listeners: int) -> int:
-    """Return how many clients each listener may have.
+    """Return how many clients each listener may have, at least 1.
 
-    Several listeners together get at most half of the descriptors that the process may open: else
-    the clients of one could take them all.
+    With one listener that is max_connections. Several listeners share half of the file descriptors
+    that this process may open, so that the clients of one listener cannot use them all up.
+    listeners: the number of listeners.
     """
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if listeners < 2 or descriptors == resource.RLIM_INFINITY:
@@ -29,10 +35,11 @@ def places_per_listener(max_connections: int, listeners: int) -> int:
 
 
 def identity_of(facts: Mapping[str, object]) -> str:
-    """Return who a client is, as far as its connection tells; "" for a process of our own user.
+    """Return who a client is: "uid 1000", "192.0.2.1" or "2001:db8::/64"; "" for our own user.
 
-    A user of this machine, an IPv4 address, or the 64 bits of an IPv6 address that name a network:
-    a host may choose the others.
+    Of an IPv6 address only the network's 64 bits count, since a machine chooses the other 64 bits
+    itself, and could have any number of addresses. "" means never a stranger.
+    facts: those of the accepted connection, with `uid` (Unix socket) or `address` (TCP).
     """
     uid = facts.get("uid")
     if uid is not None:
@@ -53,9 +60,13 @@ def identity_of(facts: Mapping[str, object]) -> str:
 class ListenerPlaces:
     """Counts the clients of one listener.
 
-    limit: how many there may be. limit_per_stranger: how many of one identity, unless it is our
-    own. taken: how many there are. silent_strangers: the descriptors of those who have sent
-    nothing, in the order in which they came.
+    Attributes:
+    limit: how many clients there may be.
+    limit_per_stranger: how many clients may have the same identity, unless it is our own user.
+    taken: how many clients there are.
+    silent_strangers: the sockets' descriptors of the strangers that have sent nothing so far, as
+        keys, oldest first. The Acceptor adds and removes them.
+    evictions: how many silent strangers were disconnected to make room.
     """
 
     def __init__(self, limit: int) -> None:
@@ -63,7 +74,6 @@ class ListenerPlaces:
         self.limit_per_stranger = limit - limit // 4
         self.taken = 0
         self.silent_strangers: dict[int, None] = {}
-        # How many silent strangers had to go.
         self.evictions = 0
         self._by_identity: Counter[str] = Counter()
 
@@ -73,7 +83,10 @@ class ListenerPlaces:
         return self.taken * 2 > self.limit
 
     def find_refusal(self, identity: str) -> str:
-        """Return why a client must be refused; "" if there is a place for it."""
+        """Return why a client must be refused, for the log; "" if there is a place for it.
+
+        identity: what identity_of() returned, here and below.
+        """
         if self.taken >= self.limit:
             return f"{self.taken} are connected, which is the maximum"
         if identity and (count := self._by_identity[identity]) >= self.limit_per_stranger:
@@ -81,12 +94,12 @@ class ListenerPlaces:
         return ""
 
     def take(self, identity: str) -> None:
-        """Give a client a place."""
+        """Count a new client."""
         self.taken += 1
         self._by_identity[identity] += 1
 
     def release(self, identity: str) -> None:
-        """Free the place of a client that is gone."""
+        """Count a client no longer, because it has disconnected."""
         self.taken -= 1
         self._by_identity[identity] -= 1
         if not self._by_identity[identity]:

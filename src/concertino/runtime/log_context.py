@@ -1,4 +1,7 @@
-"""A BackendWrapper that adds the request id and trace id of a call to its JSON log lines."""
+"""Adds the request id and the trace id of a call to the log lines that are written during it.
+
+Loaded with the log format "json" only; the other formats do not show these ids.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _decode_text = Decoder(str).decode
 
 
 class LogContextBackend(BackendWrapper):
-    """A Backend that sets the log context (logs/formats.py) while a call is handled."""
+    """A BackendWrapper that sets `current_context` of logs/formats.py while a call is handled."""
 
     def argument_check(self, method: str, name: str) -> CheckArguments | None:
         """Return the inner backend's check of arguments. See SupportsArgumentChecks."""
@@ -36,7 +39,7 @@ class LogContextBackend(BackendWrapper):
             current_context.reset(token)
 
 
-# The members of a protocol message that the log context is made from.
+# Decoding a message into these reads the members for the log context and skips all others.
 class _Params(Struct, frozen=True):
     meta: dict[str, Raw] = field(name="_meta", default={})
 
@@ -50,7 +53,10 @@ _decode_message = Decoder(_Message).decode
 
 
 def log_context_of(message: str) -> LogContext:
-    """Return the log context of a protocol message, as far as it can be parsed."""
+    """Return the log context for a JSON-RPC message; an empty one if it cannot be decoded.
+
+    message: the JSON text.
+    """
     try:
         decoded = _decode_message(message)
     except (DecodeError, UnicodeError, RecursionError):
@@ -59,7 +65,7 @@ def log_context_of(message: str) -> LogContext:
 
 
 def _trace_of(meta: Mapping[str, Raw]) -> str:
-    """Return the trace id of a request's `traceparent`; empty if there is none."""
+    """Return the trace id in the `traceparent` of a request's `_meta`; "" if there is none."""
     try:
         match = _TRACEPARENT.fullmatch(_decode_text(meta["traceparent"]))
     except (KeyError, DecodeError, UnicodeError):

@@ -1,13 +1,15 @@
-"""Notices a call that holds the event loop, and warns once for each tool.
+"""Warns about a handler that blocks the event loop, for example with time.sleep().
 
-A thread asks the loop every PERIOD_S for a sign of life, as long as calls are under way. If the
-same task still runs when the sign is HELD_S late, the thread logs whose call it is and where it
-stands. With no call under way the thread waits for a lock, without a timeout, so that an idle
-process is not woken. The first call after a pause releases the lock: a few microseconds, once.
+While calls run, a thread sends a callback to the event loop every PERIOD_S seconds. The callback
+only sets a lock free. If the loop does not run the callback for HELD_S seconds, and executes the
+same task all that time, the thread logs which tool blocks the loop, and at which line. Each tool is
+logged once.
 
-The thread starts with the first call, not with the process, and ends with the last host on the
-loop. It is a thread and not a timer, since nothing else of the process runs on while the loop is
-held.
+While no call runs, the thread waits for a lock without a timeout, so an idle process uses no CPU.
+The first call after such a pause wakes the thread, which costs a few microseconds.
+
+runtime/tasks.py (LoopWatch) starts the thread with the first call, and ends it with the last Host
+on the loop. A timer could not do this work: timers do not fire while the loop is blocked.
 """
 
 from __future__ import annotations
@@ -25,19 +27,22 @@ __all__ = ["LoopWatcher"]
 
 log = logging.getLogger("concertino.host")
 
-# How long a call may hold the event loop before it is logged.
+# A call that blocks the event loop for this long is logged.
 HELD_S = 0.25
-# How often the loop is asked, and how often its task is looked at while the loop does not answer.
+# The pause between two callbacks to the loop. While the loop is blocked, also the pause between two
+# looks at the task that it executes.
 PERIOD_S = 0.05
-# How many different tools and functions are logged; a safeguard, since few servers have as many.
+# At most this many tools and functions are logged, which limits the memory for their names.
 MAX_REPORTED = 1000
 
 
 class LoopWatcher:
-    """The thread that watches the running event loop, on behalf of a LoopWatch.
+    """The thread that watches the running event loop; made by LoopWatch (runtime/tasks.py).
 
-    fall_asleep: called on the loop; returns whether no call is under way, in which case the next
-    call must call wake().
+    It sleeps at first, and again whenever no call runs.
+
+    fall_asleep: called on the loop. Returns True if no call runs. The thread then sleeps until the
+        next call wakes it with wake().
     """
 
     def __init__(self, fall_asleep: Callable[[], bool]) -> None:
@@ -45,10 +50,12 @@ class LoopWatcher:
         self._thread = threading.get_ident()
         self._fall_asleep = fall_asleep
         self._is_asleep = False
-        # Done when the thread is about to end; None until close().
+        # Set by close(), and done when the thread is about to end.
         self._ended: asyncio.Future[None] | None = None
-        # When the thread should look next, and the processor time before that.
+        # When this thread should wake up next, by time.monotonic(), and how much processor time the
+        # loop's thread had used when that was decided.
         self._due_s = self._used_s = 0.0
+        # The thread sleeps by acquiring this lock. Whoever wakes it releases the lock.
         self._wake = threading.Lock()
         self._wake.acquire()
         self._reported: set[str] = set()
@@ -56,14 +63,18 @@ class LoopWatcher:
         self._watching.start()
 
     def wake(self) -> None:
-        """Watch the loop from now on. Called once at first, and once after each fall_asleep()."""
+        """Wake the thread, because a call starts.
+
+        Call this only while the thread sleeps: before the first call, and before the next call each
+        time fall_asleep() has returned True.
+        """
         self._due_s, self._used_s = time.monotonic(), self._processor_s()
         self._wake.release()
 
     async def close(self) -> None:
         """End the thread, and wait until it has ended."""
         ended = self._ended = self._loop.create_future()
-        # Whether it waits for a call or for the time to look again.
+        # Interrupt the thread's sleep, with a timeout or without.
         if self._wake.locked():
             self._wake.release()
         await ended
@@ -80,28 +91,34 @@ class LoopWatcher:
             pass
 
     def _watch(self) -> None:
-        """Watch until no call is under way. Raises RuntimeError when the loop is closed."""
+        """Watch the loop until no call runs. Raises RuntimeError when the loop is closed."""
         self._is_asleep = False
         may_sleep = False
         while not self._is_asleep and self._ended is None:
             self._ask(may_sleep)
             if not self._is_asleep and self._ended is None:
                 self._due_s, self._used_s = time.monotonic() + PERIOD_S, self._processor_s()
-                # Only close() releases it while the thread is awake.
+                # This is the pause between two callbacks. Only close() can cut it short.
                 self._wake.acquire(timeout=PERIOD_S)
-            # Not at the first answer: under load, nearly every call would have to wake the thread.
+            # Stay awake for at least one period after a call. If the thread slept as soon as a call
+            # has ended, nearly every call of a busy server would have to wake it.
             may_sleep = True
 
     def _ask(self, may_sleep: bool) -> None:
-        """Ask the loop for a sign of life and wait for it; log what holds the loop meanwhile."""
+        """Send one callback to the loop and wait until it has run.
+
+        Log the task that blocks the loop, if the callback does not run for HELD_S.
+        may_sleep: whether the thread may sleep afterwards, if no call runs.
+        """
         answered: threading.Lock | None = None
         held, since_s = self._running_task(), self._due_s
         while True:
             task, now_s, used_s = self._running_task(), time.monotonic(), self._processor_s()
 
-            # If this thread itself was late, then either the loop's thread was busy and did not let
-            # go of the interpreter, as a regular expression does; or the process was stopped, which
-            # is no fault of the task. So only the processor time counts.
+            # This thread woke up late. Either the loop's thread kept the GIL, as a long search of a
+            # regular expression does, or the whole process was suspended (SIGSTOP, a sleeping
+            # laptop). Only the first is the task's fault, and only then has the loop's thread used
+            # processor time. So leave the other part of the delay out, by moving since_s forward.
             late_s = now_s - self._due_s
             if late_s > PERIOD_S:
                 since_s += max(0.0, late_s - (used_s - self._used_s))
@@ -112,11 +129,12 @@ class LoopWatcher:
             elif now_s - since_s >= HELD_S:
                 if held is not None:
                     self._report(held)
-                # It may hold the loop for ever.
+                # The task is logged. It may block the loop for ever, so look less often.
                 wait_s = HELD_S
             self._due_s, self._used_s = now_s + wait_s, used_s
 
-            # Only now: this lets go of the interpreter, and a task that kept it would go on.
+            # Send the callback only after the first look at the task: sending releases the GIL, and
+            # a task that had kept the GIL until now could end before it is looked at.
             if answered is None:
                 answered = threading.Lock()
                 answered.acquire()
@@ -125,7 +143,7 @@ class LoopWatcher:
                 return
 
     def _answer(self, answered: threading.Lock, may_sleep: bool) -> None:
-        """Say that the loop is alive; runs on the loop."""
+        """Show that the loop is not blocked. This is the callback, which the loop runs."""
         self._is_asleep = may_sleep and self._fall_asleep()
         answered.release()
 
@@ -133,17 +151,20 @@ class LoopWatcher:
         return asyncio.current_task(self._loop)
 
     def _processor_s(self) -> float:
-        """Return the processor time of the loop's thread; where there is none, of the process."""
+        """Return the processor time that the loop's thread has used, in seconds.
+
+        On a system without a clock for each thread, return that of the whole process.
+        """
         try:
             return time.clock_gettime(time.pthread_getcpuclockid(self._thread))
         except (AttributeError, OSError):
             return time.process_time()
 
     def _report(self, task: asyncio.Task[Any]) -> None:
-        """Log which call holds the loop, unless its tool was logged before."""
+        """Log which call blocks the loop, unless its tool was logged before."""
         call, place = call_of(task), place_of_thread(self._thread)
+        # The task may have ended while this thread looked for its place.
         if self._running_task() is not task or (call is None and place is None):
-            # It has just ended.
             return
         name = f"{place.function}()" if call is None and place is not None else call
         if name is None or name in self._reported or len(self._reported) >= MAX_REPORTED:
@@ -159,6 +180,6 @@ class LoopWatcher:
 
 
 def _set_done(future: asyncio.Future[None]) -> None:
-    # Whoever awaited it may have been cancelled.
+    # close() was cancelled if the future is done already.
     if not future.done():
         future.set_result(None)

@@ -1,4 +1,7 @@
-"""The log of input that is not a message: the first line is shown, the others are counted."""
+"""Logs input that is not a JSON-RPC message: shows the first such line, counts the others.
+
+A client that sends nothing else could fill the log otherwise. Loaded with the first such line.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,17 @@ __all__ = ["MalformedInputLog"]
 
 log = logging.getLogger("concertino.host")
 
-# How many characters of the first line are shown.
+# The log shows at most this many characters of the first line.
 MAX_SHOWN = 200
-# The log says how many there are when there are so many times more than it said last.
+# The count is logged again when it has grown by this factor.
 GROWTH = 10
 
 
 class MalformedInputLog:
     """Logs the malformed input of one connection.
 
-    is_typed: whether a person at a terminal types it.
+    input: the counts of malformed messages, which the connection's Peer keeps.
+    is_typed: whether a person types the input at a terminal; then the log explains what to do.
     """
 
     def __init__(self, input: InvalidInput, *, is_typed: bool = False) -> None:
@@ -31,7 +35,10 @@ class MalformedInputLog:
         self._logged_count = 0
 
     def report(self) -> None:
-        """Show the first malformed message, or say how many came if those are many more."""
+        """Log the first malformed message, or the count if it has grown by the factor GROWTH.
+
+        The count is also logged when messages were not answered, because there were too many.
+        """
         input = self._input
         input.has_news = False
         if not self._logged_count:
@@ -56,7 +63,7 @@ class MalformedInputLog:
             self._log_count("so far")
 
     def report_end(self) -> None:
-        """Say how many malformed messages came in all, if there was more than one."""
+        """Log how many malformed messages came in all, if there was more than one."""
         if self._input.count > 1:
             self._log_count("in all")
 

@@ -1,4 +1,7 @@
-"""Shows every protocol message on stderr: as a trace, and in the debug log."""
+"""Shows every protocol message on stderr, as a trace (CONCERTINO_TRACE) or in the debug log.
+
+Loaded only if messages are to be shown.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from concertino.transports.trace import trace_connection
 
 __all__ = ["make_message_log"]
 
-# How many characters of a protocol message a log line repeats.
+# A debug log line shows at most this many characters of a message.
 SHOWN = 2048
 
 
@@ -27,8 +30,11 @@ def make_message_log(
 ) -> Wrap:
     """Return a function that wraps a connection so that its messages are shown.
 
-    is_traced: write them whole, and past the rate limit of the log.
-    is_debug: make log lines of them, cut to SHOWN characters.
+    log: gets the debug lines.
+    writer: gets the lines of the trace, so that the log's rate limit does not apply to them.
+    format: the log format, "json" or one for people.
+    is_traced: whether to write each message whole.
+    is_debug: whether to log each message, shortened to SHOWN characters.
     """
 
     def wrap(connection: Connection, name: str) -> Connection:

@@ -1,7 +1,10 @@
-"""Input that comes before a backend has started, which few backends take long enough for.
+"""Holds back the first messages of a client while the backend is still starting.
 
-It is held back for a moment, so that a client whose server fails at once gets the reason as the
-answer to its first request.
+Without this, a server would answer `initialize` at once, and if its backend then failed to start,
+the client would only see the connection end. Because the first messages are held back for a moment
+(Limits.opening_s), a backend that fails at once fails the client's first request, with the reason.
+
+Loaded only if a message arrives before the backend has started.
 """
 
 from __future__ import annotations
@@ -11,16 +14,20 @@ from collections.abc import Callable
 
 __all__ = ["EarlyInput"]
 
-# More input than an opener needs: then it is no longer held.
+# With more input than this, the messages are passed on at once.
 MAX_FRAMES = 64
 MAX_BYTES = 2**20
 
 
 class EarlyInput:
-    """The frames that came before the backend had started, in order.
+    """The frames that a client has sent before the backend has started.
 
-    release: called when they must wait no longer: at the time `until`, or when there are too many.
-    has_ended: the input has ended, too.
+    until: when to stop holding them, by the loop's clock.
+    release: called on the loop at that time, or sooner when there are too many frames.
+
+    Attributes:
+    frames: the frames in the order of their arrival.
+    has_ended: whether the client's input has ended after these frames.
     """
 
     def __init__(
@@ -37,19 +44,20 @@ class EarlyInput:
         self._timer = loop.call_at(until, release)
 
     def hold(self, frame: bytes) -> None:
-        """Add a frame."""
+        """Add a frame. Schedules release() when the frames become too many or too large."""
         self.frames.append(frame)
         self._size += len(frame)
+        # The second condition is true only for the frame that exceeds the limit.
         if len(self.frames) == MAX_FRAMES or self._size > MAX_BYTES >= self._size - len(frame):
             self._loop.call_soon(self._release)
 
     def end(self, within_s: float) -> None:
-        """Note the end of the input: what came is held at most `within_s` seconds from now."""
+        """Note that the input has ended. The frames are then held `within_s` seconds at most."""
         self.has_ended = True
         until = min(self._timer.when(), self._loop.time() + within_s)
         self._timer.cancel()
         self._timer = self._loop.call_at(until, self._release)
 
     def close(self) -> None:
-        """Hold nothing any longer."""
+        """Stop the timer; release() will not be called by it any more."""
         self._timer.cancel()

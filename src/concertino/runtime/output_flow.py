@@ -1,4 +1,11 @@
-"""How a connection holds back when its client does not keep up with what is sent to it."""
+"""Backpressure: what a server's connection does while its client reads too slowly.
+
+Each ServerConnection has one OutputFlow, and tells it when output was sent. While limits.
+high_water_bytes or more are buffered, the connection reads no requests, and handlers that send
+progress or log messages wait. Responses for which the client has no room left (jsonrpc/
+unread_results.py) are replaced by errors when the client has read nothing for drain_s seconds. What
+was not sent is counted and logged, at most once a second.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +27,16 @@ __all__ = ["OutputFlow"]
 
 log = logging.getLogger("concertino.host")
 
-# How long a handler that sends notifications may keep the loop before others get a turn.
+# After this time, a handler that only computes and sends must let the loop do other work.
 MAX_TURN_S = 0.02
-# How long what was not sent is counted before the log says so.
+# The time from the first dropped message to the log message that says how many were dropped.
 LOG_DROPS_AFTER_S = 1.0
 
 
 class OutputFlow:
-    """Pauses a connection's input while much output is buffered, and slows its handlers down.
+    """The backpressure of one connection.
 
-    flush: starts calls that may start now, and sends what was written.
+    flush: ServerConnection's method that starts waiting calls and sends what was written.
     """
 
     def __init__(
@@ -50,9 +57,11 @@ class OutputFlow:
         self._loop = asyncio.get_running_loop()
         self._is_paused = False
         self._unread.on_blocked = self._watch_unread
-        # When output last left, and the timer that looks after what waits for room.
+        # When the client last read something, by the loop's clock.
         self._moved_at = 0.0
+        # Runs while responses or calls wait until the client has read more.
         self._unread_timer: asyncio.TimerHandle | None = None
+        # Handlers wait for this future while too much output is buffered.
         self._drained: asyncio.Future[None] | None = None
         # When a handler first sent something in this loop iteration.
         self._turn_began: float | None = None
@@ -61,7 +70,10 @@ class OutputFlow:
         self._malformed_input: MalformedInputLog | None = None
 
     def update(self, is_draining: bool) -> None:
-        """Pause or resume the input. is_draining: whether the connection takes no more input."""
+        """Pause or resume reading, as the buffered output demands. Called after each flush.
+
+        is_draining: whether the connection is ending, and so must read nothing more.
+        """
         pause = is_draining or self._session.peer.buffered_bytes >= self._high_water_bytes
         if pause is not self._is_paused:
             self._is_paused = pause
@@ -75,6 +87,7 @@ class OutputFlow:
             self._schedule_drops_log()
 
     def _report_input(self) -> None:
+        """Log the malformed input that is not in the log yet."""
         if self._invalid_input.has_news:
             if self._malformed_input is None:
                 from concertino.runtime.malformed_input import MalformedInputLog
@@ -89,7 +102,7 @@ class OutputFlow:
         self._loop.call_later(LOG_DROPS_AFTER_S, self._log_drops)
 
     def _watch_unread(self) -> None:
-        """Look after the calls and responses that wait for room."""
+        """Start the timer, since a call or response now waits until the client has read more."""
         if self._unread_timer is None:
             self._moved_at = self._loop.time()
             self._start_unread_timer()
@@ -99,14 +112,18 @@ class OutputFlow:
         self._unread_timer = self._loop.call_later(delay_s, self._on_unread_timer)
 
     def close(self) -> None:
-        """Stop the timer, release the connection, and log what is still to be logged."""
+        """Log what is not in the log yet, and stop the timer. The connection is closed."""
         self._log_drops(at_end=True)
         self._flush = do_nothing
         if self._unread_timer is not None:
             self._unread_timer.cancel()
 
     def _on_unread_timer(self) -> None:
-        """Start calls behind slow ones, and drop responses that wait while nothing is read."""
+        """Check the calls and responses that wait until the client has read more.
+
+        Calls that wait behind slow calls may start now. If the client has read nothing for drain_s
+        seconds, the responses that wait are replaced by errors.
+        """
         unread = self._unread
         peer = self._session.peer
         now = self._loop.time()
@@ -122,7 +139,10 @@ class OutputFlow:
         self._flush()
 
     def on_drain(self, held: int) -> None:
-        """Resume the handlers that wait for a slow reader. held: bytes still buffered."""
+        """Resume the handlers that wait, if the client has read enough.
+
+        held: how many bytes are still buffered.
+        """
         self._moved_at = self._loop.time()
         if self._drained is not None and held < self._high_water_bytes:
             if not self._drained.done():
@@ -130,11 +150,11 @@ class OutputFlow:
             self._drained = None
 
     def backpressure(self) -> Awaitable[None]:
-        """Return what a handler awaits after it has sent something.
+        """Return an awaitable for a handler that has just sent progress or a log message.
 
-        While the client keeps up that is nothing, or one loop iteration for a handler that computes
-        and sends without ever waiting: nothing it sends would leave, and no cancel would reach it.
-        Otherwise it is the moment when the client has caught up.
+        It is done when the client has caught up. If the client reads fast enough, it is done at
+        once. But if handlers have been sending for MAX_TURN_S in this loop iteration, it takes one
+        iteration, in which their output is sent and cancellations arrive.
         """
         if self._session.peer.buffered_bytes < self._high_water_bytes:
             now = self._loop.time()
@@ -151,6 +171,10 @@ class OutputFlow:
         self._turn_began = None
 
     def _log_drops(self, at_end: bool = False) -> None:
+        """Log how much was dropped or malformed since the last time.
+
+        at_end: whether the connection is closed, and the log gets the totals of malformed input.
+        """
         self._will_log_drops = False
         if not at_end:
             self._report_input()

@@ -10,10 +10,13 @@ __all__ = ["own_command"]
 
 
 def own_command() -> str:
-    """Return the command line of this process, for a shell."""
+    """Return the command line of this process, quoted for a shell: `python server.py --port 80`.
+
+    The interpreter appears by its file name, without its folder.
+    """
     program, *arguments = sys.argv
     name = Path(program).name
-    # A console script, which the shell finds by its name.
+    # sys.orig_argv would begin with the interpreter and the path of the console script.
     if name == "concertino":
         return shlex.join((name, *arguments))
     python, *words = sys.orig_argv

@@ -1,4 +1,8 @@
-"""The outcome of a pending request, which one task awaits: the base of those of client and hub."""
+"""PendingOutcome: a fast future for the response to a request.
+
+The pending requests of the client (client/pending_request.py) and of a plugin hub
+(orchestra/pending_response.py) derive from it.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +17,19 @@ __all__ = ["PendingOutcome"]
 
 
 class PendingOutcome(Struct, eq=False, kw_only=True):
-    """The outcome of a request: its result, or an exception if failed is True.
+    """The outcome of one request, awaited by exactly one task.
 
-    It implements as much of a future as asyncio.Task uses (asyncio documentation, "Extending"),
-    with one difference: whoever sets the outcome may resume the task at once, inside the read
-    callback, instead of one loop iteration later. On Python 3.13 that saves 1.1 of 4.5 us CPU time
-    for each of many concurrent calls, and 1.4 of 9.0 us for a single one (bench/clients.py). It is
-    a Struct because msgspec creates those in C, which saves 1,400 instructions.
+    It has those methods of a future that asyncio.Task uses (asyncio documentation, "Extending").
+    Unlike a future, it lets the code that sets the outcome resume the task at once, inside the read
+    callback, by calling `callback`. asyncio resumes tasks one loop iteration later. On Python 3.13
+    this saves 1.1 of 4.5 us CPU time for each of many concurrent calls, and 1.4 of 9.0 us for a
+    single call (bench/clients.py). It is a Struct because msgspec creates Structs in C, which saves
+    1,400 instructions.
 
-    outcome: None while the request waits. callback: of the waiting task; it is called with this
-    object, in its context.
+    outcome: None while the request waits; then its result, or an exception if `failed` is True.
+    callback: resumes the waiting task. Call it with this object, in `context`. None if no task
+        waits yet.
+    context: the contextvars.Context of the waiting task, set together with `callback`.
     """
 
     # asyncio.Task reads this attribute where there is no get_loop().
@@ -30,12 +37,11 @@ class PendingOutcome(Struct, eq=False, kw_only=True):
     outcome: Any = None
     failed: bool = False
     callback: Callable[[Any], object] | None = None
-    # A contextvars.Context, set together with the callback.
     context: Any = None
     _asyncio_future_blocking: bool = True
 
-    # The task calls result() and ignores the value; whoever awaits this reads the outcome. A
-    # builtin needs no frame.
+    # asyncio.Task calls future.result() before it resumes the coroutine, and ignores the value.
+    # The coroutine reads `outcome` instead. Any callable will do here; a builtin is the fastest.
     result = tuple
 
     def add_done_callback(
@@ -43,9 +49,9 @@ class PendingOutcome(Struct, eq=False, kw_only=True):
     ) -> None:
         """Set the callback of the one task that awaits this."""
         self.callback = callback
-        # An empty Context is false, so compare with None.
+        # Not `context or ...`: an empty Context is false.
         self.context = copy_context() if context is None else context
-        # An eager first step may have got the outcome before its task exists.
+        # The outcome may have come during the task's eager first step, before this callback is set.
         if self.outcome is not None:
             self.resume_soon()
 
@@ -55,9 +61,9 @@ class PendingOutcome(Struct, eq=False, kw_only=True):
             self._loop.call_soon(self.callback, self, context=self.context)
 
     def cancel(self, msg: object = None) -> bool:
-        """Cancel the wait, because the task that awaits this is cancelled.
+        """Cancel the wait. asyncio.Task calls this when the waiting task is cancelled.
 
-        Returns False if there is an outcome already.
+        Returns False, and does nothing, if there is an outcome already.
         """
         if self.outcome is not None:
             return False

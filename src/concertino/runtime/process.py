@@ -1,10 +1,14 @@
 """Runs a server as a process, from taking over stdin and stdout to the exit code.
 
-The clients of sockets: runtime/socket_frontend.py.
-The process ends as runtime/shutdown.py describes.
-Exit codes: 0 the client is gone, or SIGTERM or SIGINT came; 1 the server failed, at start or later;
-2 usage error (by the command line, or for an invalid CONCERTINO_ variable), unless a client was
-told: then it is 1.
+Server.run() and `concertino serve` end in run() of this module. It configures logging, runs the
+event loop, and serves the clients of a Frontend: StdioFrontend has one client on stdin and stdout;
+SocketFrontend (runtime/socket_frontend.py) accepts clients at sockets. The end of the process is
+described in runtime/shutdown.py.
+
+Exit codes:
+0  the client has disconnected, or SIGTERM or SIGINT came
+1  the server failed, during its start or later
+2  a CONCERTINO_ variable is invalid, and no client was waiting to be told so (with a client: 1)
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from concertino.transports.stdio import StdioConnection, StdioDescriptors, take_
 __all__ = ["Frontend", "StdioFrontend", "run"]
 
 FAILED, USAGE = 1, 2
-# How long log lines are held before they are offered to stderr again.
+# The pause before log lines that stderr did not take are written again.
 RETRY_S = 1.0
 
 
@@ -47,12 +51,14 @@ def run(
 ) -> NoReturn:
     """Serve a backend to the clients of a frontend, then end the process.
 
-    frontend: by default stdin and stdout.
+    frontend: where the clients come from; by default stdin and stdout.
+    limits: by default those that CONCERTINO_ variables set; an invalid one ends the process.
+    log_format: a key of FORMATS in logs/formats.py; by default as CONCERTINO_LOG_FORMAT says.
     trace: whether to write every message to stderr; by default as CONCERTINO_TRACE says.
-    An invalid CONCERTINO_ variable ends the process with exit code 2. Raises RuntimeError inside a
-    running event loop.
+    loop_factory: makes the event loop; by default asyncio.new_event_loop.
+    Raises RuntimeError if it is called while an event loop runs.
     """
-    # The public asyncio.get_running_loop() raises where this returns None.
+    # Returns None if no loop runs, where the public asyncio.get_running_loop() raises.
     running_loop = asyncio._get_running_loop()  # pyright: ignore[reportPrivateUsage]
     if running_loop is not None:
         raise RuntimeError(
@@ -61,7 +67,7 @@ def run(
         )
     frontend = frontend or StdioFrontend(take_over())
 
-    # Modules imported since the start may have put secrets into os.environ.
+    # Look for secrets in os.environ again: modules such as dotenv may have added some.
     refresh()
     try:
         info = backend.features().info
@@ -89,9 +95,9 @@ def run(
     code = FAILED
     watchdog: ShutdownWatchdog | None = None
     try:
-        # Imported modules stay for good, so the collector need not look at them again. Many calls
-        # that wait make it run often: with CPython's own threshold it took 25 % of the time of
-        # 1,000 sleeping calls, with this one 5 %.
+        # Imported modules live until the end, so the garbage collector need not check them. It runs
+        # each time a number of objects were created, and calls that wait are such objects: with
+        # CPython's own thresholds it took 25 % of the time of 1,000 sleeping calls, with these 5 %.
         gc.freeze()
         gc.set_threshold(10_000, 20, 20)
 
@@ -106,7 +112,7 @@ def run(
         wrap = _tracing_wrap(log, frontend.writer, format, trace)
         serving = _serve(backend, info.name, frontend, wrap, limits, log, watchdog)
         code = _run_to_completion(loop, serving, watchdog, log)
-    # Also SystemExit, of the backend's start() or of a task of the application.
+    # SystemExit too: the backend's start() or a task of the application may raise it.
     except BaseException as exc:
         _log_failure(log, exc, serving=watchdog is not None and watchdog.serving)
         if watchdog is None:
@@ -115,17 +121,19 @@ def run(
 
 
 class Frontend(Protocol):
-    """Where the clients of a process come from: stdio or listening sockets.
+    """Where the clients of a server process come from: stdio, or listening sockets.
 
-    writer: writes to stderr without blocking.
+    run() calls prepare(), then open(), then stop() after a signal, and exit_code() at the end.
+    writer: writes log lines to stderr without blocking.
     """
 
     writer: BoundedWriter
 
     def prepare(self, limits: Limits, log: logging.Logger) -> int:
-        """Get ready, before the event loop runs.
+        """Prepare to serve. Called before the event loop runs.
 
-        Returns the descriptor whose end of input ends the process; -1 if there is none.
+        Returns the file descriptor that the client's messages come from. The process ends at the
+        end of this input. -1 if there is no such descriptor.
         """
         ...
 
@@ -135,44 +143,52 @@ class Frontend(Protocol):
         wrap: Wrap,
         watchdog: ShutdownWatchdog,
     ) -> asyncio.Future[None]:
-        """Start to accept clients. Called on the event loop.
+        """Start to serve clients. Called on the event loop.
 
-        Returns a future that is done once no client is left and none can come.
+        host: serves the connections; attach each of them to it.
+        wrap: wraps each connection before it is attached, for example to trace its messages.
+        watchdog: to be called when the input has ended, so that the process ends in time.
+        Returns a future that is done when there is no client any more and none can connect.
         """
         ...
 
     def stop(self) -> None:
-        """Accept no more clients, and see that the future of open() gets done."""
+        """Stop serving after a signal: accept no more clients, and let calls that run finish.
+
+        The future of open() is done afterwards, at once or when the last call has ended.
+        """
         ...
 
     def refuse(self, failure: BaseException | str) -> bool:
-        """Tell clients why they will not be served, when that is known before open().
+        """Answer the clients' first requests with the reason why the server cannot start.
 
-        failure: see start_failure_text(). Blocks for a limited time. Returns whether one was told.
+        Called instead of open(). Blocks for a few seconds at most.
+        failure: the reason, see start_failure_text().
+        Returns whether any client got an answer.
         """
         ...
 
     def exit_code(self) -> int:
-        """Return the exit code of a process that has served until its last client was gone."""
+        """Return the exit code of the process when no client is left."""
         ...
 
     def release(self) -> None:
-        """Remove what outlives the process, which ends now by os._exit.
+        """Remove the files, such as Unix sockets, that would remain after the process.
 
-        Called from any thread or signal handler.
+        Called just before os._exit, in any thread or in a signal handler.
         """
         ...
 
 
 class StdioFrontend:
-    """One client, on stdin and stdout. The process ends with it."""
+    """Serves one client, on stdin and stdout. The process ends when this client disconnects."""
 
     def __init__(self, descriptors: StdioDescriptors) -> None:
         self.writer = descriptors.writer
         self._descriptors = descriptors
 
     def prepare(self, limits: Limits, log: logging.Logger) -> int:
-        # On a terminal somebody has started the server by hand: tell them why nothing happens.
+        # stdin is a terminal, so a person has started the server: explain why nothing happens.
         if os.isatty(self._descriptors.reading):
             from concertino.runtime.own_command import own_command
 
@@ -252,8 +268,8 @@ async def _serve(
     loop = asyncio.get_running_loop()
     messages = _LifecycleLog(name, log, watchdog)
     async with Host(backend, limits, messages.on_started) as host:
-        # Before open(), which announces that clients may come: from then on a signal may come, too.
-        # Its effect on the frontend waits for the loop, hence until open() has returned.
+        # open() logs that clients may connect, and whoever reads that may send SIGTERM at once. So
+        # handle signals before. stop() runs on the loop, and so not before open() has returned.
         def stop() -> None:
             messages.on_shutdown(host.calls_under_way)
             frontend.stop()
@@ -263,15 +279,15 @@ async def _serve(
 
         await asyncio.wait((host.started, closed), return_when=asyncio.FIRST_COMPLETED)
         if not watchdog.wanted:
-            # The input may have ended before the start has. Wait for the start as long as calls
-            # could have been drained, since a failure of it should be logged.
+            # The input may have ended while the backend is still starting. Wait as long as calls
+            # would be drained, because a failure of the start must be logged.
             elapsed = 0.0 if watchdog.began is None else time.monotonic() - watchdog.began
             await asyncio.wait((host.started,), timeout=max(0.0, limits.drain_s - elapsed))
 
         if host.started.done() and host.start_failure is not None:
             _log_failure(log, host.start_failure)
             watchdog.code = FAILED
-            # Each client gets the reason as the answer to its first request.
+            # Wait until each client has got the reason, as the response to its first request.
             await host.closed()
             watchdog()
             frontend.stop()
@@ -287,7 +303,10 @@ async def _serve(
 
 
 class _LifecycleLog:
-    """The log messages about the end of the start, and the beginning of the shutdown."""
+    """Logs that the backend has started, and that the shutdown begins: once each.
+
+    It also sets `serving` of the watchdog.
+    """
 
     def __init__(
         self,
@@ -307,11 +326,11 @@ class _LifecycleLog:
             self._log.info("%s MCP server started successfully", self._name)
 
     def on_shutdown(self, calls: int = 0) -> None:
-        """Log, once, that the shutdown begins. calls: how many it waits for."""
+        """Log, once, that the shutdown begins. calls: how many calls it waits for."""
         if self._is_shutting_down:
             return
         self._is_shutting_down = True
-        # Scripts look for the first part, which is all of it when nothing is waited for.
+        # Scripts search the log for this text, so it must not change.
         text = f"Shutting down {self._name} MCP server"
         if calls:
             text += f", waiting for {calls} call{'s' * (calls > 1)}"
@@ -324,10 +343,11 @@ def _tracing_wrap(
     format: str,
     trace: bool | None,
 ) -> Wrap:
-    """Return the function that puts a trace around connections, if messages are to be shown.
+    """Return a function that wraps connections so that their messages are shown on stderr.
 
-    With LOG_LEVEL=debug messages are log lines, cut to SHOWN characters. A trace shows them whole,
-    and the rate limit of the log does not apply to it.
+    With CONCERTINO_TRACE=1 or trace=True, each message is written whole. With LOG_LEVEL=debug, each
+    is a log line, shortened and subject to the log's rate limit. With neither, the function
+    returns connections unchanged.
     """
     is_traced = os.environ.get("CONCERTINO_TRACE", "") not in ("", "0") if trace is None else trace
     is_debug = log.isEnabledFor(logging.DEBUG)
@@ -340,7 +360,10 @@ def _tracing_wrap(
 
 
 def _log_failure(log: logging.Logger, exc: BaseException, serving: bool = False) -> None:
-    """Log why the server failed: with a traceback after its start or at LOG_LEVEL=debug."""
+    """Log why the server failed.
+
+    serving: whether it had started. Then, and with LOG_LEVEL=debug, the traceback is logged too.
+    """
     log.error(
         "%s: %s",
         "The server failed" if serving else "Failed to start server",
@@ -352,18 +375,22 @@ def _log_failure(log: logging.Logger, exc: BaseException, serving: bool = False)
 def _log_loop_error(
     log: logging.Logger, loop: asyncio.AbstractEventLoop, context: dict[str, Any]
 ) -> None:
-    """Log what the event loop reports: mostly the exception of a task that nobody awaited."""
+    """Log an error that asyncio reports, such as the exception of a task that nobody awaited.
+
+    This is the loop's exception handler, see loop.set_exception_handler().
+    """
     exc = context.get("exception")
-    # SystemExit and KeyboardInterrupt leave the loop, and are logged there.
+    # asyncio also raises these two out of the loop, and _run_to_completion() logs them.
     if not isinstance(exc, (SystemExit, KeyboardInterrupt)):
         log.error("%s", context.get("message"), exc_info=exc)
 
 
 class _LogRetry:
-    """Writes log lines that stderr could not take, after a second, instead of with the next line.
+    """Writes log lines again that stderr did not take, because nobody was reading it.
 
-    Call it when output is held, from any thread or signal handler. There is no timer otherwise, so
-    that an idle process is not woken.
+    The writer calls this object when it holds such lines, in any thread or signal handler. A timer
+    then writes them after RETRY_S, and again until none is left. Without such lines no timer runs,
+    so an idle process is not woken.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, writer: BoundedWriter) -> None:

@@ -1,8 +1,11 @@
-"""Answers the requests of a client whose server cannot start with the reason.
+"""Answers a client's first requests with the reason why its server cannot start.
 
-Without an answer a host shows "connection closed" and nothing else. The first request is awaited
-for a limited time; after it, there is a moment for further ones, since a client whose
-`server/discover` failed sends `initialize` next.
+Otherwise the process would just end, and a host would show "connection closed" and nothing else.
+The server waits up to FIRST_S for the first request. Then it answers further requests for MORE_S: a
+client whose `server/discover` has failed sends `initialize` next.
+
+RefusedInput does this for a connection on a running event loop; refuse_requests() does it without
+an event loop, when the failure comes before there is one.
 """
 
 from __future__ import annotations
@@ -33,14 +36,16 @@ FIRST_S = 2.0
 MORE_S = 0.5
 
 READ_BYTES = 2**16
-# How the answer to a message without an id begins.
+# The beginning of an error response to a message whose id cannot be read.
 NO_ID = b'{"jsonrpc":"2.0","id":null,'
 
 
 class RefusedInput:
-    """Receives the frames of a connection whose backend cannot start.
+    """Answers the requests of one connection whose backend cannot start.
 
-    failure: why it cannot start. drain: called when there is nothing left to wait for.
+    peer: decodes the frames and sends the responses.
+    failure: why the backend cannot start.
+    drain: called when the time for requests is over; it ends the connection.
     """
 
     def __init__(
@@ -58,18 +63,18 @@ class RefusedInput:
         self._timer = loop.call_later(FIRST_S, drain)
 
     def receive(self, frame: bytes) -> None:
-        """Answer the requests in a frame. Raises nothing that the bytes could cause."""
+        """Answer the requests in a frame with the failure. Malformed frames raise nothing."""
         if _refuse_frame(self._peer, frame, self._text):
             self._on_refused()
 
     def refuse(self, requests: list[Any]) -> None:
-        """Answer requests that the peer has received before."""
+        """Answer requests that the peer has received before this object was made."""
         for request in requests:
             self._peer.fail(request, INTERNAL_ERROR, self._text)
             self._on_refused()
 
     def close(self) -> None:
-        """Wait no longer, since the connection has ended."""
+        """Stop the timer, because the connection has ended."""
         self._timer.cancel()
 
     def _on_refused(self) -> None:
@@ -80,11 +85,11 @@ class RefusedInput:
 
 
 def refuse_script_client(failure: Exception | str) -> None:
-    """Answer the requests of the client, if any, whose server is a script that has failed.
+    """Answer the requests that come at stdin with the failure, if a host has started this script.
 
-    failure: see start_failure_text().
-    A host gives its server pipes or sockets. Whatever else stdin and stdout are, the script was not
-    started by one.
+    A host connects stdin and stdout to pipes or sockets. If one of them is anything else, such as a
+    terminal or a file, do nothing.
+    failure: the exception that ends the script, or a text; see start_failure_text().
     """
     try:
         modes = [os.fstat(descriptor).st_mode for descriptor in (0, 1)]
@@ -95,9 +100,10 @@ def refuse_script_client(failure: Exception | str) -> None:
 
 
 def refuse_clients(sockets: Sequence[socket.socket], failure: BaseException | str) -> bool:
-    """Answer the requests of several clients at once, and disconnect them.
+    """Answer the requests of several clients at the same time, then close their sockets.
 
-    failure: see start_failure_text(). Returns whether there was a request.
+    failure: see start_failure_text().
+    Returns whether any client has sent a request.
     """
     told: list[bool] = []
 
@@ -114,27 +120,31 @@ def refuse_clients(sockets: Sequence[socket.socket], failure: BaseException | st
 
 
 def refuse_requests(reading: int, writing: int, failure: BaseException | str) -> bool:
-    """Answer the requests that come at a descriptor, without an event loop.
+    """Answer the requests of one client with the failure. Blocks; needs no event loop.
 
-    failure: see start_failure_text(). Returns whether there was one, at the end of the input, when
-    nobody reads the answers any more, or when the time is over. Nothing is awaited from a terminal,
-    since a person has read the log by then.
+    Returns at the end of the input, when nobody reads the responses any more, or when the time is
+    over (FIRST_S, MORE_S). On a terminal it returns at once, since a person can read the log.
+    reading, writing: the file descriptors of the input and of the output; may be the same.
+    failure: see start_failure_text().
+    Returns whether the client has sent a request.
     """
     if os.isatty(reading):
         return False
 
     def send(frame: bytes, request_id: Id | None) -> int:
-        # Malformed input may be no client's: perhaps the script is part of a pipeline.
+        # Do not answer malformed input. It may come from no MCP client at all, if the script was
+        # started in a shell's pipeline.
         if frame.startswith(NO_ID):
             return 0
-        # A short line fits into a pipe at once, if anything does.
+        # A response is short, so when the pipe can take anything, it takes the whole line.
         if writable.poll(max(0.0, until - time.monotonic()) * 1000):
             os.write(writing, frame + b"\n")
         return 0
 
     text = start_failure_text(failure)
     poll, writable = select.poll(), select.poll()
-    # Only to notice that nobody reads; if both are one socket, the next line replaces this.
+    # With no event mask, poll reports only that the other side has closed. If both descriptors are
+    # the same socket, the next line replaces this one.
     poll.register(writing, 0)
     poll.register(reading, select.POLLIN)
     writable.register(writing, select.POLLOUT)
@@ -164,13 +174,16 @@ def refuse_requests(reading: int, writing: int, failure: BaseException | str) ->
 
 
 def _is_input_ready(poll: select.poll, reading: int, within_s: float) -> bool:
-    """Wait for input, or its end. Returns False if none comes, or nobody reads what is written."""
+    """Wait until there is input, or its end. Returns False if nothing comes within `within_s`.
+
+    Also False if the other side has closed its end of the output.
+    """
     return within_s > 0 and reading in dict(poll.poll(within_s * 1000))
 
 
 def _refuse_frame(peer: Peer[Any], frame: bytes, text: str) -> bool:
-    """Answer the requests in a frame. Returns whether there was one."""
-    # Any: as for the peer, whose requests have several classes.
+    """Answer the requests in a frame with `text`. Returns whether there was a request."""
+    # Any, because Peer is generic in the class of its requests.
     event: Any = peer.receive(frame)
     has_refused = False
     for message in cast("list[Any]", event) if isinstance(event, list) else [event]:

@@ -1,7 +1,10 @@
-"""Finds the call that a task handles and the line that a thread executes, for warnings.
+"""Finds out which call a task handles, and which line a thread executes, for log warnings.
 
-Every function may be called from any thread. Nothing is recorded in advance, so calls are not
-slowed down.
+    call_of(task)                # "tool 'add'"
+    str(place_of_thread(ident))  # "calculator.py:12"
+
+Both functions read the task's frames and the thread's stack at the moment of the warning. Calls
+record nothing for them, and so are not slowed down. They may be called from any thread.
 """
 
 from __future__ import annotations
@@ -20,14 +23,15 @@ from concertino.runtime.tasks import subject_of
 
 __all__ = ["Place", "call_of", "place_of_thread"]
 
-# Most characters of a name that a warning shows.
+# A warning shows at most this many characters of a tool's name.
 SHOWN = 128
 
 KINDS = {"tools/call": "tool", "resources/read": "resource", "prompts/get": "prompt"}
 
-# Folders whose code is not the author's: concertino, the standard library, installed packages.
+# Code in these folders was not written by the author of the server: concertino, the standard
+# library, installed packages.
 _OURS = __file__.rpartition("/runtime/")[0] + "/"
-# Not from sysconfig, which takes 2 ms: the first call of a server waits for this module to load.
+# sysconfig knows this folder too, but takes 2 ms to import, and a server's first call would wait.
 _STANDARD_LIBRARY = os.__file__.rpartition("/")[0] + "/"
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 
@@ -35,8 +39,9 @@ _PACKAGES = ("/site-packages/", "/dist-packages/")
 class Place(Struct, frozen=True):
     """The line of the server author's code that a thread executes.
 
-    function: qualified name of the author's function that concertino called.
-    file, line: of the author's innermost frame, which may be in a function called by that one.
+    function: the qualified name of the author's function that concertino called: the handler.
+    file, line: where the author's code stands now: in the handler, or in a function of the author
+        that the handler has called. `file` has no folder.
     """
 
     function: str
@@ -48,9 +53,9 @@ class Place(Struct, frozen=True):
 
 
 def call_of(task: asyncio.Task[Any]) -> str | None:
-    """Return the call that a task handles, in the form of a warning, such as `tool 'add'`.
+    """Return the call that a task handles, as a warning names it: `tool 'add'`, `tools/list`.
 
-    None if the task handles no call.
+    None if the task handles no call of a client.
     """
     request = subject_of(task)
     if not isinstance(request, SessionRequest):
@@ -63,9 +68,10 @@ def call_of(task: asyncio.Task[Any]) -> str | None:
 def place_of_thread(thread: int) -> Place | None:
     """Return the line of the server author's code that a thread executes.
 
-    thread: the thread's identifier. Only the code that concertino has called counts, or all code if
-    concertino is not on the stack. If none of that is the author's, the line and function are those
-    of library code. None if concertino has called no code, or if there is no such thread.
+    Only code that concertino has called counts, or all code if concertino is not on the stack. If
+    all of that is library code, return its line and function instead.
+    thread: the thread's identifier, see threading.get_ident().
+    Returns None if there is no such thread, or if it executes concertino's own code.
     """
     frames: list[FrameType] = []
     frame = sys._current_frames().get(thread)  # pyright: ignore[reportPrivateUsage]
@@ -73,8 +79,8 @@ def place_of_thread(thread: int) -> Place | None:
         frames.append(frame)
         frame = frame.f_back
 
-    # Innermost first. Frames that called concertino, such as the author's line with run(), are not
-    # part of a handler.
+    # The innermost frame comes first. Keep those before the first frame of concertino: the frames
+    # after it called concertino, such as the author's line with server.run().
     ours = [index for index, item in enumerate(frames) if item.f_code.co_filename.startswith(_OURS)]
     called = frames[: ours[0]] if ours else frames
     own = [item for item in called if not _is_library(item.f_code.co_filename)] or called

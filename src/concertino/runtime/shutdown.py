@@ -1,8 +1,11 @@
-"""The end of a server's process: its signals, a watchdog, and the exit itself.
+"""Ends a server's process in time, whatever its handlers do.
 
-The process ends by os._exit, after flushing its output and calling its atexit functions, so that no
-handler's thread can keep it alive. A watchdog thread ends it drain_s + LEAVE_S after the shutdown
-began, whatever blocks.
+- begin_shutdown_at_signals(): the first SIGTERM or SIGINT begins the shutdown, the second one ends
+  the process at once.
+- exit_process() calls the atexit functions, flushes the output and calls os._exit. Python's normal
+  exit would wait for threads, and a handler's thread may never end.
+- ShutdownWatchdog is a thread that ends the process when the shutdown takes longer than
+  drain_s + LEAVE_S, for example because a handler blocks the event loop.
 """
 
 from __future__ import annotations
@@ -23,25 +26,31 @@ from concertino.logs.writer import BoundedWriter
 
 __all__ = ["ShutdownWatchdog", "begin_shutdown_at_signals", "exit_process", "handle_signals"]
 
-# Time after the drain for close(), for atexit functions, and for a log that nobody reads.
+# How long the shutdown may take after the drain time: for the backend's close(), for atexit
+# functions, and for writing log lines to a stderr that nobody reads.
 LEAVE_S = 2.0
-# The part of it in which the watchdog may write its own log message.
+# The last part of LEAVE_S, in which the watchdog logs that it ends the process.
 LAST_WORDS_S = LEAVE_S / 4
 
 
 class ShutdownWatchdog:
-    """Ends the process drain_s + LEAVE_S after its shutdown began.
+    """Ends the process, at the latest, drain_s + LEAVE_S seconds after its shutdown has begun.
 
-    The shutdown begins when this object is called, or when the input ends while a handler blocks
-    the event loop. A thread does the work, since the loop or any function may block. It is notified
-    through a pipe, since a signal handler may interrupt the holder of a lock.
+    The shutdown begins when this object is called. It also begins when the input ends while a
+    handler blocks the event loop, which then cannot notice the end. The watchdog is a thread,
+    because the event loop may be blocked. It is woken through a pipe and not by a lock, because a
+    signal handler may interrupt the very thread that holds the lock.
 
-    release: removes what outlives the process, just before its end; called in a thread.
+    loop: the event loop, which may be blocked.
+    reading: the file descriptor of the input, to notice its end; -1 if there is none.
+    drain_s: how many seconds calls may run after the shutdown has begun.
+    release: removes the files that would remain after the process. Called in the watchdog's thread.
 
-    code: the exit code that the watchdog uses.
+    Attributes:
+    code: the exit code with which the watchdog ends the process.
     serving: whether the backend has started.
-    wanted: whether a signal asked for the shutdown.
-    began: the time of the first call, by time.monotonic(); None before.
+    wanted: whether a signal has begun the shutdown.
+    began: when the shutdown began, by time.monotonic(); None before.
     """
 
     def __init__(
@@ -69,8 +78,8 @@ class ShutdownWatchdog:
         threading.Thread(target=self._watch, name="end", daemon=True).start()
 
     def __call__(self) -> None:
-        """Begin the shutdown. May be called from any thread or signal handler, and repeatedly."""
-        # A forked child shares the pipe, and must not end its parent.
+        """Begin the shutdown. May be called in any thread or signal handler, and repeatedly."""
+        # In a forked child, do nothing: it shares the pipe with its parent, and would end that.
         if os.getpid() == self._process:
             if self.began is None:
                 self.began = time.monotonic()
@@ -80,29 +89,31 @@ class ShutdownWatchdog:
                 pass
 
     def _watch(self) -> None:
+        """Wait for the beginning of the shutdown, then for its time limit; end the process."""
         called, called_or_eof = select.poll(), select.poll()
         called.register(self._pipe_out, select.POLLIN)
         called_or_eof.register(self._pipe_out, select.POLLIN)
         if self._reading >= 0:
-            # Report the end of the input alone, not that it has data.
+            # Report the end of the input, but not that data can be read.
             called_or_eof.register(self._reading, getattr(select, "POLLRDHUP", 0))
         called_or_eof.poll()
 
         began = time.monotonic()
-        # The input has ended, but nobody has called. Either reading is paused and the loop runs:
-        # then keep waiting. Or the loop is blocked and cannot notice the end: then time runs.
+        # The input has ended, but nobody has called this object so far. If the loop still runs, it
+        # has only paused reading, so keep waiting for the call. If the loop is blocked, it cannot
+        # notice the end of the input, so the time limit counts from now.
         while not called.poll(0):
             began = time.monotonic()
             loop_ran = threading.Event()
             self._loop.call_soon_threadsafe(loop_ran.set)
             if not loop_ran.wait(self._timeout_s):
                 break
-            # Milliseconds.
+            # 100 ms.
             called.poll(100)
         time.sleep(max(0.0, began + self._timeout_s - time.monotonic()))
 
         try:
-            # In another thread, since any blocked thread may hold the locks of logging.
+            # Log in another thread: a blocked thread may hold the locks of the logging module.
             last_words = threading.Thread(target=self._log_last_words, daemon=True)
             last_words.start()
             last_words.join(LAST_WORDS_S)
@@ -125,9 +136,11 @@ def begin_shutdown_at_signals(
 ) -> None:
     """Make the first SIGTERM or SIGINT begin the shutdown, and the second one end the process.
 
-    stop: called on the loop after the first one. release: called before the end by the second one.
-    Uses signal.signal and not the loop's handlers, which run in the loop: a handler may block it.
+    Outside the main thread, do nothing: signals then belong to the application.
+    stop: called on the loop after the first signal.
+    release: called before the second signal ends the process, see ShutdownWatchdog.
     """
+    # Not loop.add_signal_handler(), whose callbacks never run while a handler blocks the loop.
     received: list[int] = []
 
     def on_signal(number: int) -> None:
@@ -142,7 +155,7 @@ def begin_shutdown_at_signals(
     try:
         handle_signals(on_signal)
     except ValueError:
-        # Not the main thread: the signals are the application's business.
+        # This is not the main thread.
         pass
 
 
@@ -154,7 +167,7 @@ def handle_signals(callback: Callable[[int], object]) -> None:
     process = os.getpid()
 
     def handle(number: int, frame: object) -> None:
-        # A forked child inherits this handler: its signal ends the child alone.
+        # A forked child inherits this handler. There, do what the signal does by default.
         if os.getpid() != process:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
@@ -166,35 +179,39 @@ def handle_signals(callback: Callable[[int], object]) -> None:
 
 
 def exit_process(code: int, writer: BoundedWriter) -> NoReturn:
-    """End the process: call atexit functions, flush for a limited time, wait for no thread."""
+    """End the process: call the atexit functions, flush the output, call os._exit(code).
+
+    Waits for no thread. Takes LEAVE_S seconds at most.
+    writer: holds the log lines that are not written yet.
+    """
     timer = threading.Timer(LEAVE_S, os._exit, (code,))
     timer.daemon = True
     timer.start()
 
     if util := sys.modules.get("multiprocessing.util"):
-        # The lowest priority: after the program's own atexit functions.
+        # Priority 0 is the lowest: multiprocessing calls it after the program's own finalizers.
         util.Finalize(None, _end_pools, exitpriority=0)
     try:
-        # os._exit would skip them.
+        # os._exit does not call the atexit functions.
         atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
     except BaseException:
-        # atexit itself has reported each of them.
+        # atexit has printed each exception already.
         pass
 
     _flush(sys.stdout, sys.stderr)
     writer.flush(LEAVE_S / 4)
-    # A program may have written to the original streams as well. They come last, since this blocks
-    # while nobody reads stderr.
+    # A program may have written to the original streams as well. Flush them last, because this
+    # blocks while nobody reads them.
     _flush(sys.__stdout__, sys.__stderr__)
     os._exit(code)
 
 
 def _end_pools() -> None:
-    """End the workers of process pools that nobody has shut down.
+    """End the worker processes of ProcessPoolExecutors that the program has not shut down.
 
-    The interpreter's normal shutdown would tell them to end, but os._exit skips it. Without this,
-    multiprocessing's atexit function waits for workers that wait for work, until the timer of
-    exit_process() fires. There is no public way to find the pools.
+    Python's normal exit tells the workers to end, but os._exit does not. multiprocessing's atexit
+    function would then wait for the workers, and they for work, until the timer of exit_process()
+    ends the process. There is no public way to find the pools.
     """
     managers: list[Any] = list(
         getattr(sys.modules.get("concurrent.futures.process"), "_threads_wakeups", ())
@@ -208,7 +225,7 @@ def _end_pools() -> None:
 def _flush(*streams: TextIO | None) -> None:
     for stream in streams:
         try:
-            # A stream that was closed before the start is None: that is an AttributeError.
+            # AttributeError: the stream is None if it was closed when the process started.
             stream.flush()  # pyright: ignore[reportOptionalMemberAccess]
         except (OSError, ValueError, AttributeError):
             pass

@@ -1,7 +1,10 @@
-"""The clients of a process that connect to sockets.
+"""SocketFrontend: serves the clients that connect to listening sockets.
 
-Start, end, signals and exit codes are those of runtime/process.py. stdin and stdout are not used
-for the protocol and stay as they are. Writing to stderr never blocks, as with a stdio server.
+    run(backend, SocketFrontend(listeners, bounded_stderr(), None))   # run: runtime/process.py
+
+`concertino serve --listen` uses it. runtime/process.py runs the process, with the same signals and
+exit codes as for stdio. stdin and stdout are left alone, since the protocol does not use them.
+Writing to stderr never blocks.
 """
 
 from __future__ import annotations
@@ -21,17 +24,20 @@ from concertino.transports.listeners import Listener
 
 __all__ = ["SocketFrontend"]
 
-# How many clients of a listener are told that the server cannot start.
+# When the server cannot start, at most this many clients of each listener get the reason.
 MAX_TOLD = 64
 
 
 class SocketFrontend:
-    """Clients that connect to listening sockets, until SIGTERM or SIGINT.
+    """A Frontend (runtime/process.py) whose clients connect to listening sockets.
 
-    After the signal no client is accepted, the socket files are removed, and calls under way get
-    the drain time.
+    It serves until SIGTERM or SIGINT. Then it accepts no more clients and removes the socket files,
+    and calls that run may finish within the drain time.
+
+    listeners: the listening sockets; closed by this object.
     writer: what bounded_stderr() returned.
-    max_connections: clients at once at each listener; by default as the limits say.
+    max_connections: how many clients each listener may have at the same time; by default
+        Limits.max_connections.
     """
 
     def __init__(
@@ -68,7 +74,8 @@ class SocketFrontend:
             host, *self._listeners, max_connections=self._max_connections, wrap=wrap
         )
 
-        # A forked child that returns into this loop must not serve the parent's clients.
+        # If a handler calls os.fork() and the child returns into this loop, end the child: it must
+        # not serve the parent's clients.
         os.register_at_fork(after_in_child=lambda: loop.call_soon(os._exit, 0))
 
         # Scripts wait for these lines: their text must not change.
@@ -83,9 +90,10 @@ class SocketFrontend:
             self._closed.set_result(None)
 
     def refuse(self, failure: BaseException | str) -> bool:
-        """Tell the clients that have connected already; later ones find no listener.
+        """Answer the clients that have connected so far with the reason; see Frontend.refuse().
 
-        Those of an inherited listener are left to the next process that gets it.
+        Then the listeners are closed. A listener that the service manager passed to this process
+        is left alone, with its clients: they can wait for the next process.
         """
         from concertino.runtime.refusal import refuse_clients
 
@@ -106,12 +114,12 @@ class SocketFrontend:
 
 
 def _accept_trusted(listener: Listener) -> Iterator[socket.socket]:
-    """Accept the clients that wait, and close those that are not allowed."""
+    """Accept and yield the clients that wait, without those that the listener does not allow."""
     for _ in range(MAX_TOLD):
         try:
             sock = listener.accept()
         except OSError:
-            # Nobody waits any more, or no descriptor is left.
+            # No client waits any more, or this process can open no more descriptors.
             return
         try:
             listener.examine(sock)

@@ -1,8 +1,13 @@
-"""Subcalls: a tool that calls another tool of its server, in process.
+"""Implements Context.call_tool(): a handler calls another tool of its own server.
 
-Subcalls enter the outermost backend as a client's calls do: they pass every guard, and their
-arguments are validated. They run in the task of the call that made them, so a cancellation reaches
-them, and carry its trace context.
+    @server.tool
+    async def report(context: Context) -> str:
+        total = await context.call_tool("add", {"a": 1, "b": 2}, into=int)
+
+Such a call is named a subcall here. It enters the outermost backend, as calls from clients do, so
+every guard applies and the arguments are validated. It runs in the task of the handler that made
+it, so cancelling the handler cancels the subcall as well. It has the same `_meta`, and so the same
+trace context, as the client's call.
 """
 
 from __future__ import annotations
@@ -23,23 +28,28 @@ from concertino.types.results import CallToolResult
 
 __all__ = ["SubcallContext", "outermost"]
 
-# How many calls may be nested. A tool that calls itself endlessly exceeds this limit.
+# How many subcalls may be nested. A tool that calls itself without end reaches this limit. It also
+# limits how often one subcall may ask the client.
 MAX_DEPTH = 16
-# How many subcalls one client's call may cause in all.
+# How many subcalls one call of a client may make in all.
 MAX_CALLS = 10_000
-# How the text of a result in an envelope begins; see server/result_envelope.py.
+# The first bytes of a tool's text with Server(envelope=True); see server/result_envelope.py.
 ENVELOPE_START = '{\n  "success": true,\n  "data": '
-# How many names an error shows at either end of a chain that is too long.
+# How many names the error about too many nested calls shows from each end of the chain.
 SHOWN = 3
 
 
 class SubcallContext(ContextWrapper):
-    """The context of a subcall, or the one that makes a client's call's first subcall.
+    """A Context whose call_tool() works; the handler of a subcall gets one as its context.
 
-    backend: the outermost backend.
-    meta: the client's call's `_meta`, passed on for its trace context.
-    chain: the names of the tools that call each other, the outermost first.
-    count: holds the number of subcalls so far, shared by all inside one client's call.
+    CallContext.call_tool() makes the first one, with outermost(), for a call of a client.
+
+    inner: the context that all other methods are forwarded to.
+    backend: the outermost backend, with all guards.
+    meta: the `_meta` of the client's call, passed on for its trace context.
+    chain: the names of the tools that call each other, the client's call first.
+    count: a list whose one item is the number of subcalls so far. All subcalls that one call of a
+        client causes share it.
     """
 
     def __init__(
@@ -62,11 +72,14 @@ class SubcallContext(ContextWrapper):
         total: float | None = None,
         message: str | None = None,
     ) -> Awaitable[None]:
-        # The client waits for the outer call, whose progress counts something else.
+        # Send nothing. The client would take it for progress of the tool that it called itself.
         return DONE
 
     def calling(self, context: Context) -> SubcallContext:
-        """Return a context that makes subcalls of this one. context: around this one."""
+        """Return a SubcallContext that makes its subcalls from `context`.
+
+        context: a wrapper around this context, whose methods the subcall shall use.
+        """
         return SubcallContext(context, self._backend, self._meta, self._chain, self._count)
 
     async def call_tool(
@@ -98,13 +111,14 @@ class SubcallContext(ContextWrapper):
             )
 
         result = _check_result(name, answer)
-        # A cancellation is meant for all calls in this task. The inner tool may have caught it and
-        # returned an error result, which must not hide it from the outer calls.
+        # The task was cancelled while the inner tool ran. That tool may have caught the
+        # CancelledError and returned a result, but the outer tool must be cancelled all the same.
         if task is not None and task.cancelling() > cancels:
             raise asyncio.CancelledError
         return result if into is None else _convert_result(name, result, into)
 
     def _check_limits(self, chain: tuple[str, ...]) -> None:
+        """Count one more subcall. Raises ToolError if there are too many, or too many nested."""
         if len(chain) > MAX_DEPTH + 1:
             names = " > ".join((*chain[:SHOWN], "...", *chain[-SHOWN:]))
             raise ToolError(f"call_tool: more than {MAX_DEPTH} calls inside each other: {names}")
@@ -116,16 +130,17 @@ class SubcallContext(ContextWrapper):
 
 
 def outermost(context: Context, backend: Backend, call: Call) -> SubcallContext:
-    """Return the context that makes the subcalls of a client's call.
+    """Return the SubcallContext for a call that came from a client.
 
-    context: the one that the subcalls are to have: the call's own, or one around it.
+    context: the context that subcalls use: the one of the call, or a wrapper around it.
+    backend: the outermost backend, with all guards.
     """
     name = call.name if call.method == "tools/call" else None
     return SubcallContext(context, backend, call.meta, (name or call.method,), [0])
 
 
 def _check_result(name: str, result: Struct | Raw) -> CallToolResult:
-    """Return a tool's result, decoded. Raises ProtocolError if it is something else."""
+    """Return a subcall's result as a CallToolResult. Raises ProtocolError if it is none."""
     try:
         if isinstance(result, Raw):
             return decode(result, type=CallToolResult)
@@ -141,9 +156,12 @@ def _check_result(name: str, result: Struct | Raw) -> CallToolResult:
 
 
 def _convert_result(name: str, result: CallToolResult, into: Any) -> Any:
-    """Return a result as the type `into`, without its envelope if it has one.
+    """Return a tool's result as an object of the type `into`.
 
-    Raises ToolError with the text of an error result.
+    The object is made from the structured content, or else from the text: as JSON, or as it is if
+    `into` is str. Of a text in an envelope (server/result_envelope.py) only `data` counts.
+    Raises ToolError with the tool's text if the tool failed, and ProtocolError if the result does
+    not fit the type.
     """
     text = result.text
     if result.is_error:

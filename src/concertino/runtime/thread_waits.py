@@ -1,4 +1,8 @@
-"""wait_in_thread(): lets the thread of a `def` handler wait for an awaitable on the event loop."""
+"""wait_in_thread(), the core of Context.wait(): a `def` handler waits for a coroutine.
+
+A `def` handler runs in a thread. The awaitable runs on the event loop, and the thread blocks until
+it is done, or until the call is cancelled.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +22,15 @@ def wait_in_thread(
     waits: set[Future[Any]],
     is_over: Callable[[], bool],
 ) -> T:
-    """Run an awaitable on the loop and return its result. See Context.wait.
+    """Run an awaitable on `loop`, block this thread until it is done, and return its result.
 
-    waits: holds the future of the wait; whoever ends the call cancels all that are there.
-    is_over: whether that happened already. Then asyncio.CancelledError is raised.
-    Raises RuntimeError if it is called on the loop itself.
+    waits: the futures of all such waits of the call. When the call is cancelled, the runtime
+        cancels each of them; this function adds its own meanwhile.
+    is_over: returns whether the call has ended already.
+    Raises what the awaitable raises, asyncio.CancelledError when the call ends first, and
+    RuntimeError in the thread of the loop itself, which would wait for ever.
     """
-    # The public asyncio.get_running_loop() raises when there is none.
+    # Returns None if no loop runs, where the public asyncio.get_running_loop() raises.
     if asyncio._get_running_loop() is loop:  # pyright: ignore[reportPrivateUsage]
         if isinstance(awaitable, Coroutine):
             awaitable.close()

@@ -1,8 +1,11 @@
-"""A thread pool for `def` handlers.
+"""A thread pool that runs `def` handlers, so that they do not block the event loop.
 
-Its threads are daemonic, so a handler that never returns cannot keep the process alive, as it could
-in a ThreadPoolExecutor. One wake-up of the event loop delivers all results that are ready. A job
-that is cancelled before a thread takes it is never run.
+    threads = Threads(32)
+    result = await threads.run(lambda: handler(arguments))
+
+Three things differ from concurrent.futures.ThreadPoolExecutor. The threads are daemon threads, so a
+handler that never returns does not keep the process alive. The event loop is woken once for all
+results that are ready, not once for each. A log message names the handlers that occupy all threads.
 """
 
 from __future__ import annotations
@@ -20,14 +23,19 @@ __all__ = ["Threads"]
 
 log = logging.getLogger("concertino.host")
 
-# How long a job waits for a thread before the log says which calls hold the threads.
+# When a job has waited this long for a thread, the calls that occupy the threads are logged.
 BLOCKED_S = 1.0
-# How many different calls that line names.
+# How many different calls that log message names.
 MAX_NAMED = 5
 
 
 class _Job:
-    """A function to call in a thread, then its outcome, and the future that gets it."""
+    """One function to call in a thread.
+
+    The thread stores what the function returned or raised in `value` or `error`. Then the event
+    loop sets the result of `future`, which wakes Threads.run().
+    task: the task that called Threads.run(), for the log.
+    """
 
     __slots__ = ("context", "error", "function", "future", "results", "task", "value")
 
@@ -42,7 +50,7 @@ class _Job:
 
 
 class _Results:
-    """Finished jobs of one event loop, which is woken once for all that are ready."""
+    """The finished jobs of one event loop, on their way from the threads to the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -50,61 +58,69 @@ class _Results:
         self._is_waking = False
 
     def add(self, job: _Job) -> None:
-        """Hand a finished job to the loop. Called in the job's thread.
+        """Pass a finished job to the loop, and wake the loop if nobody else has.
 
-        Raises RuntimeError when the loop is closed.
+        Called in the job's thread. Raises RuntimeError when the loop is closed.
         """
-        # This works without a lock. A job is appended before the flag is read, and _deliver clears
-        # the flag before it takes the first job; so if the flag is set here, that delivery will
-        # still take this job. If two threads both set it, the second delivery finds no jobs.
+        # No lock is needed. This method appends the job and then reads the flag; _deliver() clears
+        # the flag and then takes jobs. So if the flag is set here, the coming _deliver() will take
+        # this job too. If two threads set the flag at once, the second _deliver() finds no jobs.
         self._jobs.append(job)
         if not self._is_waking:
             self._is_waking = True
             self.loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
-        """Set the outcome of all finished jobs; runs on the event loop."""
+        """Wake the tasks that wait for the finished jobs; runs on the event loop."""
         self._is_waking = False
         while self._jobs:
             job = self._jobs.popleft()
+            # Its task was cancelled meanwhile.
             if job.future.done():
                 continue
-            # run() raises job.error. In a future, a GeneratorExit would be thrown into the awaiting
-            # coroutines, which closes them, and a StopIteration is not accepted.
+            # The future says only that the job has ended; run() then reads job.value or job.error.
+            # Not set_exception(): it refuses StopIteration, and a GeneratorExit would close the
+            # coroutines that await the future.
             job.future.set_result(None)
 
 
 class Threads:
-    """A pool of at most `limit` threads, started when needed; usable from several event loops."""
+    """A pool of at most `limit` threads, which start when they are needed.
+
+    Tasks on different event loops may use the same pool.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._jobs: deque[_Job] = deque()
         self._results: dict[asyncio.AbstractEventLoop, _Results] = {}
         self._changed = threading.Condition()
-        # Threads that wait and have not been notified of a job.
+        # The number of threads that wait for a job and have not been notified of one.
         self._idle = 0
-        # Threads that are alive.
+        # The number of threads that are alive.
         self._started = 0
         self._closed = False
-        # Jobs that a thread runs, by the thread's identifier.
+        # The jobs that run now, by the identifier of their thread.
         self._running: dict[int, _Job] = {}
         self._is_report_due = False
 
     async def run(self, function: Callable[[], Any]) -> Any:
-        """Call `function` in a thread, with this task's context variables; return what it returns.
+        """Call `function` in a thread of the pool and return its result.
 
-        If this task is cancelled, a job that has not begun is dropped. One that has begun runs on,
-        and its result is dropped.
-        Raises what `function` raises, and RuntimeError after close(), or when no thread runs and
-        none can be started. If one runs, the job waits for it.
+        The function runs with a copy of this task's context variables. If all threads are busy, it
+        waits for one. When this task is cancelled, a function that waits is never called; one that
+        runs already continues, and its result is discarded.
+
+        Raises the exception of `function`; RuntimeError in place of a StopIteration, which no
+        coroutine can raise. Raises RuntimeError after close(), and when the pool has no thread and
+        the system does not let it start one.
         """
         loop = asyncio.get_running_loop()
         with self._changed:
             if self._closed:
                 raise RuntimeError("the thread pool is closed")
             if loop not in self._results:
-                # Forget closed loops whenever a new one comes, so that they do not pile up.
+                # Forget closed loops whenever a new loop comes, so that they do not accumulate.
                 self._results = {
                     known: results
                     for known, results in self._results.items()
@@ -114,7 +130,8 @@ class Threads:
             job = _Job(function, self._results[loop])
             self._jobs.append(job)
             if self._idle:
-                # Count it here, not when the thread wakes: the next job needs another thread.
+                # Count here and not in the thread that wakes up: until it does, another job must
+                # not rely on the same idle thread.
                 self._idle -= 1
                 self._changed.notify()
             elif self._started < self._limit:
@@ -134,18 +151,19 @@ class Threads:
         if error is None:
             return job.value
         if isinstance(error, StopIteration):
-            # A coroutine cannot raise StopIteration.
+            # Python turns a StopIteration that leaves a coroutine into a RuntimeError anyway.
             raise RuntimeError(f"StopIteration: {error}") from None
         try:
             raise error
         finally:
-            # The traceback refers to this frame: without this, both would wait for a collection.
+            # The exception's traceback refers to this frame, and this frame to the exception. Break
+            # the cycle: otherwise both stay until the next garbage collection.
             del error, job
 
     def close(self) -> None:
-        """Cancel the jobs that have not begun, and let the threads end, busy ones after their job.
+        """Cancel the jobs that wait for a thread, and end all threads.
 
-        Call it on the event loop.
+        A busy thread ends after its job; this method does not wait for it. Call it on the loop.
         """
         with self._changed:
             self._closed = True
@@ -156,7 +174,7 @@ class Threads:
             job.future.cancel()
 
     def _report_blocked(self, job: _Job) -> None:
-        """Log which calls hold the threads, if a job still waits for one."""
+        """Log which calls occupy the threads, if `job` still waits for a thread."""
         with self._changed:
             self._is_report_due = False
             is_waiting = job in self._jobs
@@ -183,16 +201,17 @@ class Threads:
         )
 
     def _start_thread(self, job: _Job) -> None:
-        """Start a thread for a job that is in the queue.
+        """Start a thread for `job`, which is in the queue. The caller holds the lock.
 
-        The caller holds the lock, so no thread can take the job before this returns.
+        Raises RuntimeError or MemoryError if the pool has no thread and cannot start one.
         """
         try:
             threading.Thread(
                 target=self._work, name=f"concertino-{self._started + 1}", daemon=True
             ).start()
         except (RuntimeError, MemoryError):
-            # The system allows no more threads. Those that run will get to the job.
+            # The system allows no more threads. If the pool has one, the job can wait for it.
+            # The lock is held, so the job is still in the queue.
             if not self._started:
                 self._jobs.remove(job)
                 raise
@@ -200,7 +219,7 @@ class Threads:
             self._started += 1
 
     def _work(self) -> None:
-        """Run jobs until the pool is closed; the body of each thread."""
+        """Run jobs until the pool is closed. Each thread of the pool executes this method."""
         pid = getpid()
         while True:
             with self._changed:
@@ -214,11 +233,12 @@ class Threads:
 
             try:
                 job.value = job.context.run(job.function)
-            # Also SystemExit and the like: they concern the caller and must not end the thread.
+            # SystemExit and KeyboardInterrupt, too: run() raises them; this thread goes on.
             except BaseException as exc:
                 job.error = exc
 
-            # The function has forked, and this is the child: no loop runs here to take the result.
+            # The function has called os.fork(), and this is the child process. It has no event loop
+            # that could take the result, so there is nothing left to do.
             if getpid() != pid:
                 _exit(0)
 
@@ -226,11 +246,11 @@ class Threads:
             try:
                 job.results.add(job)
             except RuntimeError:
-                # The job's loop is closed. End this thread, unless jobs of another loop wait.
+                # The job's event loop is closed. End this thread, unless other jobs wait.
                 with self._changed:
                     if not self._jobs:
                         self._started -= 1
                         return
 
-            # An idle thread must not keep the last job's result alive.
+            # Otherwise this variable would keep the job's result in memory until the next job.
             del job
