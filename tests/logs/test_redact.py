@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concertino.logs import redact
-from concertino.logs.redact import Redactor
+from concertino.logs.redact import REDACTED, Redactor, redactor, refresh
 
 CANARY = "sk-canary-7f3a91"
 
@@ -708,3 +709,20 @@ def test_a_hostile_text_takes_linear_time(piece: str) -> None:
     small = min(seconds(5_000) for _ in range(3))
     # 16 times the text; a quadratic search would take 256 times as long.
     assert seconds(80_000) < 64 * small + 0.2
+
+
+@pytest.fixture
+def _forget_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(redact, "_known", {})
+    yield
+    monkeypatch.undo()
+    refresh()
+
+
+@pytest.mark.usefixtures("_forget_known")
+def test_a_text_that_somebody_calls_a_secret_is_hidden_whatever_it_looks_like() -> None:
+    redact.learn_secrets(["7391", "/home/me", "abc"])
+    found = redactor().text("7391 /home/me abc")
+    assert found == f"{REDACTED} {REDACTED} abc"
+    refresh()
+    assert redactor().text("7391") == REDACTED

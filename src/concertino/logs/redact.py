@@ -42,7 +42,15 @@ from concertino.logs.secret_checks import (
 if TYPE_CHECKING:
     from concertino.logs.escapes import Level
 
-__all__ = ["REDACTED", "Redactor", "learn", "make_clean_check", "redactor", "refresh"]
+__all__ = [
+    "REDACTED",
+    "Redactor",
+    "learn",
+    "learn_secrets",
+    "make_clean_check",
+    "redactor",
+    "refresh",
+]
 
 REDACTED = "[REDACTED]"
 
@@ -84,6 +92,10 @@ class Redactor:
             value.strip() for name, value in environment.items() if _is_secret(name, value.strip())
         ]
         return cls(values + [value.replace("\\n", "\n") for value in values])
+
+    def including(self, secrets: Iterable[str]) -> Redactor:
+        """Return a Redactor that knows these secrets too."""
+        return Redactor((*self._secrets, *secrets))
 
     def __repr__(self) -> str:
         return f"<Redactor of {len(self._secrets)} secrets>"
@@ -329,6 +341,8 @@ _default: Redactor | None = None
 
 # Names and values of variables of other environments; a dict as an ordered set.
 _learned: dict[tuple[str, str], None] = {}
+# Secrets added by learn_secrets(). A dict keeps their order.
+_known: dict[str, None] = {}
 
 
 def redactor() -> Redactor:
@@ -382,6 +396,8 @@ def refresh(environment: Mapping[str, str] | None = None) -> Redactor:
     # underscores keep the name's words intact for _is_secret().
     found |= {f"{name}__{number}": value for number, (name, value) in enumerate(_learned)}
     _default = Redactor.from_environment(found)
+    if _known:
+        _default = _default.including(_known)
     return _default
 
 
@@ -400,6 +416,17 @@ def learn(environment: Mapping[str, str]) -> None:
         refresh()
 
 
+def learn_secrets(values: Iterable[str]) -> None:
+    """Add texts to the process-wide Redactor that are known to be secrets, whatever they look like.
+
+    Those of fewer than four characters are not added: they would hide too much that is none.
+    """
+    new = {value: None for value in values if len(value) >= _LEAST_KNOWN}
+    if not new.keys() <= _known.keys():
+        _known.update(new)
+        refresh()
+
+
 # ---- Names and values of secrets
 
 _SECRET_WORDS = (
@@ -408,6 +435,8 @@ _SECRET_WORDS = (
 )  # fmt: skip
 # Characters; shorter values are booleans, numbers and the like.
 _LEAST_SECRET = 8
+# Characters of a text that somebody calls a secret.
+_LEAST_KNOWN = 4
 
 _PATH = r"(?:~|\.\.?)?/|[A-Za-z]:[\\/]"
 

@@ -1,0 +1,59 @@
+"""Files of variables, one `NAME=value` in a line, as `envFile` names them: read_env_file()."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from concertino.proxy.value_reader import InvalidServerFile
+
+__all__ = ["read_env_file"]
+
+# The largest file, in bytes.
+MAX_BYTES = 2**18
+LINE = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_.]*)\s*=\s*(.*)")
+ESCAPE = re.compile(r"\\(.)")
+ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
+
+
+def read_env_file(path: Path) -> dict[str, str]:
+    """Return the variables of a file.
+
+    A value may stand in single quotes, or in double quotes with escapes such as `\\n`; behind one
+    without quotes, ` #` begins a comment. Nothing is replaced in values. Raises InvalidServerFile
+    with the line.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as exc:
+        raise InvalidServerFile(f"{path}: {exc.strerror}") from None
+    if len(data) > MAX_BYTES:
+        raise InvalidServerFile(f"{path}: expected at most {MAX_BYTES} bytes")
+    try:
+        lines = data.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise InvalidServerFile(f"{path}: expected UTF-8") from None
+    variables: dict[str, str] = {}
+    for number, line in enumerate(map(str.strip, lines), 1):
+        if not line or line.startswith("#"):
+            continue
+        match = LINE.fullmatch(line)
+        value = None if match is None else _read_value(match[2])
+        if match is None or value is None or "\0" in value:
+            raise InvalidServerFile(f"{path}:{number}: expected NAME=value")
+        variables[match[1]] = value
+    return variables
+
+
+def _read_value(text: str) -> str | None:
+    """Return a value without its quotes; None if the closing one is missing."""
+    quote = text[:1]
+    if quote not in ("'", '"'):
+        return re.split(r"(?:^|\s)#", text, maxsplit=1)[0].rstrip()
+    match = re.match(r'"((?:[^"\\]|\\.)*)"' if quote == '"' else r"'([^']*)'", text)
+    if match is None or not re.fullmatch(r"\s*(?:#.*)?", text[match.end() :]):
+        return None
+    if quote == "'":
+        return match[1]
+    return ESCAPE.sub(lambda escape: ESCAPES.get(escape[1], escape[1]), match[1])

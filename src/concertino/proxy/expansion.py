@@ -1,0 +1,206 @@
+"""What `${...}` in a file of servers stands for: Expander.
+
+    ${VAR}  ${env:VAR}         a variable of our environment; an error if it is not set
+    ${VAR:-TEXT}               the same, or the text if the variable is not set or empty
+    ${input:ID}                an input that the file declares, or the user gives
+    ${secret:...}              a secret, only in env and headers; also secret:... as a whole value
+    ${workspaceFolder}         the folder of the project; others of VS Code's names likewise
+
+`$VAR` stays as it is, as in every host.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from concertino.logs.redact import learn_secrets
+from concertino.proxy.secret_sources import SECRET, SecretReference, parse_secret
+from concertino.proxy.server_file import InputEntry, ServerFile
+from concertino.proxy.value_reader import InvalidServerFile, Template, ValueReader
+
+__all__ = ["Expander", "Parts", "input_variable"]
+
+# Texts, and references to the secrets between them.
+Parts = tuple[str | SecretReference, ...]
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Levels of defaults within defaults.
+MAX_DEPTH = 8
+
+
+class Expander:
+    """Replaces `${...}` in the texts of one file.
+
+    environment: the variables. inputs: values of inputs, by id, that the user gave; each may be
+    `secret:...`.
+    """
+
+    def __init__(
+        self,
+        file: ServerFile,
+        environment: Mapping[str, str],
+        inputs: Mapping[str, str],
+    ) -> None:
+        self._reader = ValueReader(str(file.path))
+        self._declared = file.inputs
+        self._environment = environment
+        self._inputs = inputs
+        workspace = str(file.workspace)
+        self._predefined = {
+            "workspaceFolder": workspace,
+            "workspaceFolderBasename": file.workspace.name,
+            "userHome": str(Path.home()),
+            "cwd": workspace,
+            "pathSeparator": os.sep,
+            "/": os.sep,
+        }
+
+    def text(self, template: Template, label: str) -> str:
+        """Return a text without `${...}`. Raises InvalidServerFile, also for a secret in it."""
+        parts = self.parts(template, label)
+        for part in parts:
+            if isinstance(part, SecretReference):
+                raise self._error(
+                    template,
+                    label,
+                    f"{part}: expected secrets in env and headers only: every user of this machine "
+                    "sees the arguments of programs",
+                )
+        return "".join(str(part) for part in parts)
+
+    def parts(self, template: Template, label: str) -> Parts:
+        """Return a text as its parts, for a value that may hold secrets."""
+        text = template.text
+        if text.startswith(SECRET):
+            return (self._secret(text.removeprefix(SECRET), template, label),)
+        return tuple(self._expand(text, template, label, 0))
+
+    def _error(
+        self,
+        template: Template,
+        label: str,
+        problem: str,
+    ) -> InvalidServerFile:
+        return self._reader.error(template, label, problem)
+
+    def _expand(
+        self,
+        text: str,
+        template: Template,
+        label: str,
+        depth: int,
+    ) -> Iterator[str | SecretReference]:
+        """Yield the parts of a text. template: in which it stands."""
+        if depth > MAX_DEPTH:
+            raise self._error(template, label, f"expected at most {MAX_DEPTH} nested defaults")
+        at = 0
+        while (start := text.find("${", at)) >= 0:
+            if start > at:
+                yield text[at:start]
+            end = _find_end(text, start + 2)
+            if end < 0:
+                raise self._error(template, label, f"expected '}}' behind {text[start:][:40]!r}")
+            yield from self._value(text[start + 2 : end], template, label, depth)
+            at = end + 1
+        if at < len(text):
+            yield text[at:]
+
+    def _value(
+        self,
+        name: str,
+        template: Template,
+        label: str,
+        depth: int,
+    ) -> Iterator[str | SecretReference]:
+        """Yield the parts of what stands between `${` and `}`."""
+        if name in self._predefined:
+            yield self._predefined[name]
+        elif name.startswith("input:"):
+            yield self._input(name.removeprefix("input:"), template, label)
+        elif name.startswith(SECRET):
+            yield self._secret(name.removeprefix(SECRET), template, label)
+        else:
+            yield from self._variable(name, template, label, depth)
+
+    def _variable(
+        self,
+        name: str,
+        template: Template,
+        label: str,
+        depth: int,
+    ) -> Iterator[str | SecretReference]:
+        variable, has_default, default = name.removeprefix("env:").partition(":-")
+        if VARIABLE.fullmatch(variable) is None:
+            raise self._error(
+                template,
+                label,
+                f"${{{name[:40]}}}: expected ${{VARIABLE}}, ${{VARIABLE:-default}}, ${{env:...}}, "
+                "${input:...}, ${secret:...} or ${workspaceFolder}",
+            )
+        value = self._environment.get(variable)
+        # As a shell does, and Claude Code.
+        if value or (value is not None and not has_default):
+            yield value
+        elif has_default:
+            yield from self._expand(default, template, label, depth + 1)
+        else:
+            raise self._error(
+                template,
+                label,
+                f"the variable {variable} is not set; set it, or write ${{{variable}:-default}}",
+            )
+
+    def _input(
+        self,
+        id: str,
+        template: Template,
+        label: str,
+    ) -> str | SecretReference:
+        declared = self._declared.get(id, InputEntry(id))
+        value = self._inputs.get(id, self._environment.get(input_variable(id), declared.default))
+        if value is None:
+            what = f" ({declared.description})" if declared.description else ""
+            given = f"{id}=secret:NAME" if declared.is_secret else f"{id}=VALUE"
+            raise self._error(
+                template,
+                label,
+                f"the input {id}{what} has no value; give it with --input {given} or in the "
+                f"variable {input_variable(id)}",
+            )
+        if value.startswith(SECRET):
+            return self._secret(value.removeprefix(SECRET), template, label)
+        if declared.choices and value not in declared.choices:
+            raise self._error(
+                template, label, f"the input {id}: expected one of {', '.join(declared.choices)}"
+            )
+        if declared.is_secret:
+            learn_secrets((value,))
+        return value
+
+    def _secret(
+        self,
+        text: str,
+        template: Template,
+        label: str,
+    ) -> SecretReference:
+        try:
+            return parse_secret(text)
+        except ValueError as exc:
+            raise self._error(template, label, str(exc)) from None
+
+
+def input_variable(id: str) -> str:
+    """Return the name of the variable that holds the value of an input."""
+    return "CONCERTINO_INPUT_" + re.sub(r"[^A-Za-z0-9]", "_", id).upper()
+
+
+def _find_end(text: str, start: int) -> int:
+    """Return the index of the brace that closes `${` before start; -1 if there is none."""
+    depth = 1
+    for match in re.compile(r"\$\{|\}").finditer(text, start):
+        depth += 1 if match[0] == "${" else -1
+        if depth == 0:
+            return match.start()
+    return -1

@@ -1,0 +1,223 @@
+"""JSON with comments and trailing commas, as editors write it: parse_json().
+
+The grammar is that of RFC 8259 with `//` and `/* */` comments wherever white space may stand, and
+a comma behind the last item. Nothing else of JSON5 is accepted: hosts differ in what they take, and
+a file is written for all of them. A name that comes twice in one object is an error, because
+parsers disagree about which of the two counts.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Mapping
+from math import isfinite
+from typing import NoReturn
+
+from concertino.proxy.file_values import FileMember, FileValue, InvalidText, Scalar
+
+__all__ = ["parse_json"]
+
+# Levels of nested lists and objects; the known formats have 6.
+MAX_DEPTH = 64
+# Characters of an integer; longer ones take Python quadratic time.
+MAX_DIGITS = 300
+
+SPACE = re.compile(r"(?:[ \t\n\r]+|//[^\n\r]*|/\*.*?\*/)*", re.DOTALL)
+PLAIN = re.compile(r'[^"\\\x00-\x1f]*')
+NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+WORD = re.compile(r"[A-Za-z0-9_$.+-]+")
+HEX = re.compile(r"[0-9a-fA-F]{4}")
+ESCAPES = {
+    '"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t",
+}  # fmt: skip
+LITERALS: Mapping[str, bool | None] = {"true": True, "false": False, "null": None}
+
+
+def parse_json(text: str) -> FileValue:
+    """Return the value of a text. Raises InvalidText at the first character that is wrong."""
+    return _Parser(text.removeprefix("\ufeff")).parse()
+
+
+class _Parser:
+    """A recursive descent over one text. at: the index of the next character."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._depth = 0
+        self._line_starts = [0, *(match.end() for match in re.finditer(r"\r\n|\n|\r", text))]
+
+    def parse(self) -> FileValue:
+        """Return the only value of the text."""
+        self._skip_space()
+        value = self._value()
+        self._skip_space()
+        if self._at < len(self._text):
+            self._fail(f"expected nothing behind the value, got {self._next()}")
+        return value
+
+    # Places
+
+    def _place(self, at: int) -> tuple[int, int]:
+        line = bisect_right(self._line_starts, at)
+        return line, at - self._line_starts[line - 1] + 1
+
+    def _fail(self, problem: str, at: int | None = None) -> NoReturn:
+        raise InvalidText(problem, *self._place(self._at if at is None else at))
+
+    def _next(self) -> str:
+        """Return the next character, or a word, for an error."""
+        if self._at >= len(self._text):
+            return "the end of the file"
+        word = WORD.match(self._text, self._at)
+        return repr(self._text[self._at] if word is None else word[0][:40])
+
+    def _skip_space(self) -> None:
+        match = SPACE.match(self._text, self._at)
+        assert match is not None, "the pattern matches the empty text"
+        self._at = match.end()
+        if self._text.startswith("/*", self._at):
+            self._fail("expected */ at the end of this comment, got the end of the file")
+
+    # Values
+
+    def _value(self) -> FileValue:
+        line, column = self._place(self._at)
+        character = self._text[self._at : self._at + 1]
+        if character == "{":
+            return FileValue(self._object(), line, column)
+        if character == "[":
+            return FileValue(self._list(), line, column)
+        if character == '"':
+            return FileValue(self._string(), line, column)
+        return FileValue(self._scalar(), line, column)
+
+    def _scalar(self) -> Scalar:
+        start = self._at
+        word = WORD.match(self._text, start)
+        if word is None:
+            hint = "; texts stand in double quotes" if self._text[start : start + 1] == "'" else ""
+            self._fail(f"expected a value, got {self._next()}{hint}")
+        if word[0] in LITERALS:
+            self._at = word.end()
+            return LITERALS[word[0]]
+        number = NUMBER.fullmatch(word[0])
+        if number is None:
+            self._fail(f"expected a value, got {self._next()}; texts stand in double quotes")
+        self._at = word.end()
+        if len(word[0]) > MAX_DIGITS:
+            self._fail("expected a number of fewer digits", start)
+        if number[1] is None and number[2] is None:
+            return int(word[0])
+        value = float(word[0])
+        if not isfinite(value):
+            self._fail(f"expected a smaller number, got {word[0]}", start)
+        return value
+
+    def _object(self) -> Mapping[str, FileMember]:
+        opened = self._enter()
+        members: dict[str, FileMember] = {}
+        while not self._closes("}"):
+            start = self._at
+            line, column = self._place(start)
+            if self._text[start : start + 1] != '"':
+                hint = "" if start >= len(self._text) else "; names stand in double quotes"
+                self._fail(f"expected a name or '}}', got {self._next()}{hint}")
+            name = self._string()
+            if (first := members.get(name)) is not None:
+                self._fail(
+                    f"expected {name!r} once, got it again; it is in line {first.line}", start
+                )
+            self._skip_space()
+            if self._text[self._at : self._at + 1] != ":":
+                self._fail(f"expected ':' behind the name {name!r}, got {self._next()}")
+            self._at += 1
+            self._skip_space()
+            members[name] = FileMember(self._value(), line, column)
+            self._separate("}", opened)
+        return members
+
+    def _list(self) -> tuple[FileValue, ...]:
+        opened = self._enter()
+        items: list[FileValue] = []
+        while not self._closes("]"):
+            items.append(self._value())
+            self._separate("]", opened)
+        return tuple(items)
+
+    def _enter(self) -> int:
+        """Pass an opening bracket and return its index."""
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            self._fail(f"expected at most {MAX_DEPTH} levels of lists and objects")
+        self._at += 1
+        self._skip_space()
+        return self._at - 1
+
+    def _closes(self, bracket: str) -> bool:
+        """Pass a closing bracket. Returns whether it is there."""
+        if self._text[self._at : self._at + 1] != bracket:
+            return False
+        self._at += 1
+        self._depth -= 1
+        return True
+
+    def _separate(self, bracket: str, opened: int) -> None:
+        """Pass the comma behind an item; none is needed before the closing bracket."""
+        self._skip_space()
+        character = self._text[self._at : self._at + 1]
+        if character == ",":
+            self._at += 1
+            self._skip_space()
+        elif character != bracket:
+            line, column = self._place(opened)
+            self._fail(
+                f"expected ',' or the {bracket!r} of line {line}, column {column}, "
+                f"got {self._next()}"
+            )
+
+    def _string(self) -> str:
+        opened = self._at
+        self._at += 1
+        parts: list[str] = []
+        while True:
+            match = PLAIN.match(self._text, self._at)
+            assert match is not None, "the pattern matches the empty text"
+            parts.append(match[0])
+            self._at = match.end()
+            character = self._text[self._at : self._at + 1]
+            if character == '"':
+                self._at += 1
+                break
+            if character != "\\":
+                problem = "the end of the file" if not character else f"{character!r}"
+                self._fail(
+                    f"expected '\"' at the end of this text, got {problem}",
+                    opened if character in ("", "\n", "\r") else None,
+                )
+            parts.append(self._escape())
+        joined = "".join(parts)
+        if not any("\ud800" <= character <= "\udfff" for character in joined):
+            return joined
+        # Two escapes make one character.
+        try:
+            return joined.encode("utf-16", "surrogatepass").decode("utf-16")
+        except UnicodeDecodeError:
+            self._fail("expected both halves of a surrogate pair in this text", opened)
+
+    def _escape(self) -> str:
+        start = self._at
+        letter = self._text[start + 1 : start + 2]
+        if letter == "u":
+            match = HEX.match(self._text, start + 2)
+            if match is None:
+                self._fail("expected four hexadecimal digits behind \\u")
+            self._at = match.end()
+            return chr(int(match[0], 16))
+        if letter not in ESCAPES or not letter:
+            self._fail(
+                f"expected an escape such as \\n or \\\\, got {self._text[start : start + 2]!r}"
+            )
+        self._at += 2
+        return ESCAPES[letter]

@@ -1,0 +1,183 @@
+"""Secrets that a file of servers only refers to: in a keyring, a file, or the output of a command.
+
+    secret:NAME              $XDG_CONFIG_HOME/concertino/secrets/NAME, or the user's keyring
+    secret:file:PATH         the content of a file
+    secret:command:WORDS     the output of a command, which no shell sees
+
+Values go into the environment of a server or into headers, never into arguments or logs.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from shutil import which
+from typing import Literal, cast
+
+from msgspec import Struct
+
+from concertino.errors import ConcertinoError
+from concertino.logs.redact import learn_secrets, redactor
+
+__all__ = ["SECRET", "SecretReference", "SecretUnavailable", "parse_secret", "read_secret"]
+
+log = logging.getLogger("concertino.proxy")
+
+SECRET = "secret:"
+SecretKind = Literal["name", "file", "command"]
+# The largest secret, in bytes.
+MAX_BYTES = 2**16
+# How long a command may take, in seconds: some ask the user for a fingerprint.
+COMMAND_S = 60.0
+# The service under which the secrets stand in a keyring.
+SERVICE = "concertino"
+# Programs that read a keyring, and their arguments before the name.
+KEYRINGS: Mapping[str, Sequence[str]] = {
+    "secret-tool": ("lookup", "service", SERVICE, "username"),
+    "keyring": ("get", SERVICE),
+}
+MAC_KEYRING = ("security", "find-generic-password", "-w", "-s", SERVICE, "-a")
+
+
+class SecretUnavailable(ConcertinoError):
+    """A secret that could not be read. The text says where it was looked for, and the reason."""
+
+
+class SecretReference(Struct, frozen=True):
+    """Where a secret is. text: the name, the path or the command."""
+
+    kind: SecretKind
+    text: str
+
+    def __str__(self) -> str:
+        return f"{SECRET}{'' if self.kind == 'name' else f'{self.kind}:'}{self.text}"
+
+
+def parse_secret(text: str) -> SecretReference:
+    """Parse what stands behind `secret:`. Raises ValueError that says what was expected."""
+    kind, colon, rest = text.partition(":")
+    if colon and kind in ("file", "command"):
+        if not rest.strip():
+            raise ValueError(f"expected secret:{kind}:..., got nothing behind the last colon")
+        if kind == "command":
+            # Raises ValueError for a quote that is not closed.
+            shlex.split(rest)
+        return SecretReference(cast("SecretKind", kind), rest.strip())
+    if not text or not all(letter.isalnum() or letter in "_.-" for letter in text):
+        raise ValueError(
+            "expected secret:NAME with letters, digits, '_', '.' and '-', secret:file:PATH or "
+            "secret:command:WORDS"
+        )
+    if text.startswith("."):
+        raise ValueError("expected the name of a secret to begin with a letter or digit")
+    return SecretReference("name", text)
+
+
+def read_secret(reference: SecretReference, folder: Path) -> str:
+    """Return a secret, without the newline at its end, and let logs hide it from now on.
+
+    folder: where relative paths begin, and where commands run. Blocks until a command has ended.
+    Raises SecretUnavailable.
+    """
+    if reference.kind == "command":
+        value = _run(shlex.split(reference.text), folder, str(reference))
+    elif reference.kind == "file":
+        value = _read_file(folder / Path(reference.text).expanduser(), str(reference))
+    else:
+        value = _read_named(reference.text, folder)
+    value = value.removesuffix("\n").removesuffix("\r")
+    if not value or "\0" in value:
+        problem = "it is empty" if not value else "it contains a NUL character"
+        raise SecretUnavailable(f"{reference}: {problem}")
+    learn_secrets((value,))
+    return value
+
+
+def secrets_folder(environment: Mapping[str, str]) -> Path:
+    """Return the folder of the secrets that have names, by the XDG Base Directory Specification."""
+    variable = environment.get("XDG_CONFIG_HOME", "")
+    base = Path(variable) if os.path.isabs(variable) else Path("~/.config").expanduser()  # noqa: PTH117
+    return base / "concertino" / "secrets"
+
+
+def _read_named(name: str, folder: Path) -> str:
+    path = secrets_folder(os.environ) / name
+    label = f"{SECRET}{name}"
+    if path.exists():
+        return _read_file(path, label)
+    if sys.platform == "darwin":
+        return _run((*MAC_KEYRING, name), folder, label)
+    for program, words in KEYRINGS.items():
+        if which(program) is not None:
+            return _run((program, *words, name), folder, label)
+    raise SecretUnavailable(
+        f"{label}: there is no file {path}, and no program that reads a keyring "
+        f"({', '.join(KEYRINGS)})"
+    )
+
+
+def _read_file(path: Path, label: str) -> str:
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            data = file.read(MAX_BYTES + 1)
+    except OSError as exc:
+        raise SecretUnavailable(f"{label}: {path}: {exc.strerror}") from None
+    if mode & stat.S_IWOTH:
+        raise SecretUnavailable(f"{label}: {path}: every user can write this file")
+    if mode & stat.S_IROTH and not path.is_relative_to("/run/secrets"):
+        log.warning("%s: every user can read %s; chmod 600 hides it", label, path)
+    return _decode(data, label)
+
+
+def _run(
+    command: Sequence[str],
+    folder: Path,
+    label: str,
+) -> str:
+    """Return what a command prints. Nothing of its output gets into a message."""
+    try:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as exc:
+        raise SecretUnavailable(f"{label}: {command[0]}: {exc.strerror}") from None
+    with process:
+        try:
+            out, err = process.communicate(timeout=COMMAND_S)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            raise SecretUnavailable(
+                f"{label}: {command[0]} did not end within {COMMAND_S:g} s"
+            ) from None
+    if process.returncode != 0:
+        reason = redactor().text(err.decode("utf-8", "replace").strip()[-200:])
+        raise SecretUnavailable(
+            f"{label}: {command[0]} failed with exit code {process.returncode}"
+            f"{f': {reason}' if reason else ''}"
+        )
+    return _decode(out, label)
+
+
+def _decode(data: bytes, label: str) -> str:
+    if len(data) > MAX_BYTES:
+        raise SecretUnavailable(f"{label}: expected at most {MAX_BYTES} bytes")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise SecretUnavailable(f"{label}: expected UTF-8") from None

@@ -1,0 +1,449 @@
+"""Files that list MCP servers, in the formats of the known hosts: read_server_file().
+
+    mcp.json, .mcp.json, claude_desktop_config.json, ...    {"mcpServers": {"NAME": {...}}}
+    .vscode/mcp.json                                        {"servers": {...}, "inputs": [...]}
+    config.toml of Codex, or any other TOML                 [mcp_servers.NAME]
+
+Members that we do not know are warnings, since hosts have their own; our own keys stand under
+`x-concertino`, where unknown ones are errors. The texts are returned as they are: expansion.py
+replaces what stands in `${...}`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from concertino.proxy.file_access import check_writers
+from concertino.proxy.file_values import FileMember, FileValue, InvalidText
+from concertino.proxy.json_comments import parse_json
+from concertino.proxy.server_options import ServerOptions, read_options
+from concertino.proxy.toml_values import parse_toml
+from concertino.proxy.value_reader import InvalidServerFile, Template, ValueReader
+
+__all__ = [
+    "IGNORED_KEYS",
+    "SERVER_KEYS",
+    "SERVER_LISTS",
+    "InputEntry",
+    "ServerEntry",
+    "ServerFile",
+    "parse_server_file",
+    "read_server_file",
+]
+
+# The largest file, in bytes.
+MAX_BYTES = 2**20
+MAX_SERVERS = 200
+MAX_NAME = 128
+# The members that hold the servers, by host.
+SERVER_LISTS = ("mcpServers", "servers", "mcp_servers")
+OPTIONS_KEY = "x-concertino"
+# A time limit below this is in seconds: hosts disagree, and none waits for milliseconds only.
+LEAST_TIMEOUT_MS = 1000
+TRANSPORTS = {
+    **dict.fromkeys(("stdio", "local"), "stdio"),
+    **dict.fromkeys(("http", "streamable-http", "streamableHttp", "remote"), "http"),
+    "sse": "sse",
+    "ws": "ws",
+}
+# Members of hosts that mean something to the host alone, and nothing to us.
+IGNORED_KEYS = frozenset(
+    ("alwaysAllow", "autoApprove", "description", "dev", "gallery", "name", "note", "oauth",
+     "required", "sandbox", "sandboxEnabled", "scopes", "trust", "version", "$comment")
+)  # fmt: skip
+
+
+class InputEntry(Struct, frozen=True):
+    """An input that a file declares: a value that people give when the servers are started.
+
+    choices: the only values, if it has any. is_secret: it is not shown. line, column: of its id.
+    """
+
+    id: str
+    description: str = ""
+    default: str | None = None
+    choices: tuple[str, ...] = ()
+    is_secret: bool = False
+    line: int = 1
+    column: int = 1
+
+
+class ServerEntry(Struct, frozen=True, kw_only=True):
+    """A server as a file describes it, before `${...}` is replaced.
+
+    command: the program to start; None for a server that is connected to, at url. args: its
+    arguments. env: its variables, in addition to those of env_file. cwd: its working directory.
+    headers: what is sent with each request to url. is_enabled: whether to serve it.
+    start_timeout_s: how long to wait for it; None for our own limit.
+    options: our own keys. line, column: of its name.
+    """
+
+    name: str
+    command: Template | None = None
+    args: tuple[Template, ...] = ()
+    env: Mapping[str, Template] = {}
+    env_file: Template | None = None
+    cwd: Template | None = None
+    url: Template | None = None
+    headers: Mapping[str, Template] = {}
+    is_enabled: bool = True
+    start_timeout_s: float | None = None
+    options: ServerOptions = ServerOptions()
+    line: int = 1
+    column: int = 1
+
+
+class ServerFile(Struct, frozen=True):
+    """The content of a file of servers.
+
+    path: absolute. workspace: the folder that `${workspaceFolder}` means. servers: in the file's
+    order. inputs: by id. warnings: messages for the operator, with places.
+    """
+
+    path: Path
+    workspace: Path
+    servers: tuple[ServerEntry, ...] = ()
+    inputs: Mapping[str, InputEntry] = {}
+    warnings: tuple[str, ...] = ()
+
+
+def read_server_file(path: str | os.PathLike[str]) -> ServerFile:
+    """Read a file of servers. Raises InvalidServerFile.
+
+    A file that another user can change is refused, and so is one in such a folder: who can write
+    the file can run programs as this user.
+    """
+    try:
+        # Not os.open(): a file that is replaced later does not change what has been checked.
+        with open(path, "rb") as file:
+            check_writers(path, os.fstat(file.fileno()))
+            data = file.read(MAX_BYTES + 1)
+    except OSError as exc:
+        raise InvalidServerFile(f"{os.fspath(path)}: {exc.strerror}") from None
+    return parse_server_file(data, path)
+
+
+def parse_server_file(data: bytes, path: str | os.PathLike[str]) -> ServerFile:
+    """Return the content of a file of servers. path: where it stands. Raises InvalidServerFile."""
+    source = os.fspath(path)
+    if len(data) > MAX_BYTES:
+        raise InvalidServerFile(f"{source}: expected at most {MAX_BYTES} bytes")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as exc:
+        line = data.count(b"\n", 0, exc.start) + 1
+        raise InvalidServerFile(f"{source}:{line}: expected UTF-8") from None
+    is_toml = source.endswith(".toml")
+    try:
+        value = parse_toml(text) if is_toml else parse_json(text)
+    except InvalidText as exc:
+        language = "TOML" if is_toml else "JSON"
+        raise InvalidServerFile(
+            f"{source}:{exc.line}:{exc.column}: expected {language}: {exc}"
+        ) from None
+    return _FileReader(source).read(value)
+
+
+class _FileReader:
+    """Reads one file. Collects the warnings on the way."""
+
+    def __init__(self, source: str) -> None:
+        self._reader = ValueReader(source)
+        self._warnings: list[str] = []
+
+    def read(self, value: FileValue) -> ServerFile:
+        """Return the content of the file."""
+        reader = self._reader
+        members = reader.members(value, "the file")
+        found = [name for name in SERVER_LISTS if name in members]
+        if len(found) != 1:
+            problem = f"got {' and '.join(found)}" if found else "got none of them"
+            place = members[found[1]] if found else value
+            raise reader.error(
+                place, "the file", f"expected one of {', '.join(SERVER_LISTS)}, {problem}"
+            )
+        label = found[0]
+        named = reader.members(members[label].value, label)
+        if not named:
+            self._warn(members[label], f"{label}: there is no server")
+        if len(named) > MAX_SERVERS:
+            raise reader.error(
+                members[label], label, f"expected at most {MAX_SERVERS} servers, got {len(named)}"
+            )
+        servers = tuple(self._server(name, member, label) for name, member in named.items())
+        inputs = self._inputs(members["inputs"].value) if "inputs" in members else {}
+        path = Path(os.path.abspath(reader.source))  # noqa: PTH100
+        folder = path.parent
+        return ServerFile(
+            path,
+            # VS Code's file stands in a folder of the workspace, and so does Cursor's.
+            folder.parent if folder.name in (".vscode", ".cursor", ".codex") else folder,
+            servers,
+            inputs,
+            tuple(self._warnings),
+        )
+
+    def _warn(self, place: FileValue | FileMember, text: str) -> None:
+        self._warnings.append(f"{self._reader.describe_place(place)}: {text}")
+
+    # Servers
+
+    def _server(
+        self,
+        name: str,
+        member: FileMember,
+        list_label: str,
+    ) -> ServerEntry:
+        reader = self._reader
+        if not 0 < len(name) <= MAX_NAME or not name.isprintable():
+            raise reader.error(
+                member, list_label, f"expected a name of 1 to {MAX_NAME} visible characters"
+            )
+        label = f"{list_label}.{name}"
+        members = reader.members(member.value, label)
+        fields: dict[str, Any] = {"name": name, "line": member.line, "column": member.column}
+        defaults: dict[str, Any] = {}
+        transport = ""
+        for key, item in members.items():
+            if key in ("type", "transport", "transportType"):
+                transport = self._transport(item.value, f"{label}.{key}")
+            elif key in _FIELDS:
+                field, read = _FIELDS[key]
+                _merge(fields, field, read(reader, item.value, f"{label}.{key}"))
+            elif key in _DEFAULTS:
+                field, read = _DEFAULTS[key]
+                defaults[field] = read(reader, item.value, f"{label}.{key}")
+            elif key != OPTIONS_KEY and key not in IGNORED_KEYS:
+                self._warn(item, f"{label}.{key}: not known, and ignored{_suggest(key)}")
+        if (own := members.get(OPTIONS_KEY)) is not None:
+            fields["options"] = read_options(reader, own.value, f"{label}.{OPTIONS_KEY}", defaults)
+        else:
+            fields["options"] = ServerOptions(**defaults)
+        entry = ServerEntry(**fields)
+        self._check_kind(entry, member, label, transport)
+        return entry
+
+    def _transport(self, value: FileValue, label: str) -> str:
+        return TRANSPORTS[self._reader.choice(value, label, TRANSPORTS)]
+
+    def _check_kind(
+        self,
+        entry: ServerEntry,
+        member: FileMember,
+        label: str,
+        transport: str,
+    ) -> None:
+        """Raise InvalidServerFile unless the entry says how to reach the server, in one way."""
+        error = self._reader.error
+        if entry.command is None and entry.url is None:
+            raise error(member, label, "expected command or url, got neither")
+        if entry.command is not None and entry.url is not None:
+            raise error(entry.url, f"{label}.url", "expected command or url, got both")
+        if transport and (transport == "stdio") != (entry.command is not None):
+            expected = "command" if transport == "stdio" else "url"
+            raise error(member, label, f"expected {expected} for a server of this type")
+
+    # Inputs
+
+    def _inputs(self, value: FileValue) -> dict[str, InputEntry]:
+        inputs: dict[str, InputEntry] = {}
+        for index, item in enumerate(self._reader.items(value, "inputs")):
+            entry = self._input(item, f"inputs[{index}]")
+            if entry.id in inputs:
+                raise self._reader.error(item, f"inputs[{index}]", f"{entry.id!r} is there already")
+            inputs[entry.id] = entry
+        return inputs
+
+    def _input(self, value: FileValue, label: str) -> InputEntry:
+        reader = self._reader
+        members = reader.members(value, label)
+        if "id" not in members:
+            raise reader.error(value, label, "expected an id")
+
+        def text(name: str) -> str:
+            member = members.get(name)
+            return "" if member is None else reader.any_text(member.value, f"{label}.{name}")
+
+        secret = members.get("password")
+        choices: tuple[str, ...] = ()
+        if (options := members.get("options")) is not None:
+            choices = tuple(
+                self._option(item, f"{label}.options[{index}]")
+                for index, item in enumerate(reader.items(options.value, f"{label}.options"))
+            )
+        return InputEntry(
+            reader.text(members["id"].value, f"{label}.id"),
+            text("description"),
+            text("default") if "default" in members else None,
+            choices,
+            secret is not None and reader.flag(secret.value, f"{label}.password"),
+            members["id"].line,
+            members["id"].column,
+        )
+
+    def _option(self, value: FileValue, label: str) -> str:
+        """Return a choice of an input: a text, or an object with a label and a value."""
+        if isinstance(value.content, Mapping) and "value" in value.content:
+            value = value.content["value"].value
+        return self._reader.any_text(value, label)
+
+
+def _merge(fields: dict[str, Any], field: str, value: Any) -> None:
+    """Set a field of an entry; two members for headers, or for variables, add up."""
+    if isinstance(value, dict) and field in fields:
+        fields[field] = {**fields[field], **value}
+    else:
+        fields[field] = value
+
+
+def _suggest(key: str) -> str:
+    from difflib import get_close_matches
+
+    found = get_close_matches(key, [*SERVER_KEYS, OPTIONS_KEY], n=1, cutoff=0.75)
+    return f"; did you mean {found[0]!r}?" if found else ""
+
+
+# Readers of members. Each takes the reader of the file, a value and its label.
+
+
+def _read_args(
+    reader: ValueReader,
+    value: FileValue,
+    label: str,
+) -> tuple[Template, ...]:
+    return tuple(
+        reader.argument(item, f"{label}[{index}]")
+        for index, item in enumerate(reader.items(value, label))
+    )
+
+
+def _read_variables(
+    reader: ValueReader,
+    value: FileValue,
+    label: str,
+) -> dict[str, Template]:
+    """Return variables. VS Code writes null for one that the server should not get."""
+    variables: dict[str, Template] = {}
+    for name, member in reader.members(value, label).items():
+        if not name or "=" in name or "\0" in name:
+            raise reader.error(member, label, f"expected the name of a variable, got {name!r}")
+        if member.value.content is not None:
+            variables[name] = reader.argument(member.value, f"{label}.{name}")
+    return variables
+
+
+def _read_passed_variables(
+    reader: ValueReader,
+    value: FileValue,
+    label: str,
+) -> tuple[str, ...]:
+    """Return the names of variables that the server gets from our environment, as Codex lists them.
+
+    Each is a text, or an object with one.
+    """
+    names: list[str] = []
+    for index, item in enumerate(reader.items(value, label)):
+        if isinstance(item.content, Mapping) and "name" in item.content:
+            item = item.content["name"].value
+        names.append(reader.text(item, f"{label}[{index}]"))
+    return tuple(names)
+
+
+def _read_headers(
+    reader: ValueReader,
+    value: FileValue,
+    label: str,
+) -> dict[str, Template]:
+    headers = reader.mapping(value, label, reader.template)
+    for name, template in headers.items():
+        if not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
+            raise reader.error(template, label, f"expected the name of a header, got {name!r}")
+    return headers
+
+
+def _read_headers_from_variables(
+    reader: ValueReader,
+    value: FileValue,
+    label: str,
+) -> dict[str, Template]:
+    """Return headers whose values are variables of our environment."""
+    return {
+        name: Template(f"${{{template.text}}}", template.line, template.column)
+        for name, template in _read_headers(reader, value, label).items()
+    }
+
+
+def _read_bearer(
+    reader: ValueReader,
+    value: FileValue,
+    label: str,
+) -> dict[str, Template]:
+    """Return the header for a token that stands in a variable of our environment."""
+    name = reader.text(value, label)
+    return {"Authorization": Template(f"Bearer ${{{name}}}", value.line, value.column)}
+
+
+def _read_not(
+    reader: ValueReader,
+    value: FileValue,
+    label: str,
+) -> bool:
+    return not reader.flag(value, label)
+
+
+def _read_timeout(
+    reader: ValueReader,
+    value: FileValue,
+    label: str,
+) -> float:
+    """Return a time limit in seconds; hosts give it in milliseconds, some in seconds."""
+    number = reader.positive_number(value, label)
+    return number / 1000 if number >= LEAST_TIMEOUT_MS else number
+
+
+def _read_milliseconds(
+    reader: ValueReader,
+    value: FileValue,
+    label: str,
+) -> float:
+    return reader.positive_number(value, label) / 1000
+
+
+_Read = Callable[[ValueReader, FileValue, str], Any]
+# Member of a server -> field of ServerEntry, and what reads it.
+_FIELDS: Mapping[str, tuple[str, _Read]] = {
+    "command": ("command", ValueReader.template),
+    "args": ("args", _read_args),
+    "env": ("env", _read_variables),
+    "envFile": ("env_file", ValueReader.template),
+    "cwd": ("cwd", ValueReader.template),
+    "url": ("url", ValueReader.template),
+    "serverUrl": ("url", ValueReader.template),
+    "httpUrl": ("url", ValueReader.template),
+    "headers": ("headers", _read_headers),
+    "http_headers": ("headers", _read_headers),
+    "env_http_headers": ("headers", _read_headers_from_variables),
+    "bearer_token_env_var": ("headers", _read_bearer),
+    "enabled": ("is_enabled", ValueReader.flag),
+    "disabled": ("is_enabled", _read_not),
+    "startup_timeout_sec": ("start_timeout_s", ValueReader.positive_number),
+    "startup_timeout_ms": ("start_timeout_s", _read_milliseconds),
+    "connectionTimeout": ("start_timeout_s", _read_milliseconds),
+}
+# Member of a server -> the one of our own keys that says the same.
+_DEFAULTS: Mapping[str, tuple[str, _Read]] = {
+    "timeout": ("timeout_s", _read_timeout),
+    "requestTimeout": ("timeout_s", _read_milliseconds),
+    "tool_timeout_sec": ("timeout_s", ValueReader.positive_number),
+    "includeTools": ("allow", ValueReader.texts),
+    "enabled_tools": ("allow", ValueReader.texts),
+    "excludeTools": ("deny", ValueReader.texts),
+    "disabled_tools": ("deny", ValueReader.texts),
+    "env_vars": ("inherit", _read_passed_variables),
+}
+SERVER_KEYS = ("type", "transport", "transportType", *_FIELDS, *_DEFAULTS)

@@ -1,0 +1,139 @@
+"""How a server of a file is started or reached, with everything replaced: ServerLaunch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from msgspec import Struct
+
+from concertino.client.targets import ServerParameters
+from concertino.logs.redact import learn
+from concertino.proxy.env_file import read_env_file
+from concertino.proxy.expansion import Expander, Parts
+from concertino.proxy.secret_sources import SecretReference, read_secret
+from concertino.proxy.server_file import ServerEntry, ServerFile
+from concertino.proxy.value_reader import ValueReader
+from concertino.runtime.threads import Threads
+from concertino.transports.process import INHERITED
+
+__all__ = ["ServerLaunch", "UnreadLaunch", "expand_entry", "read_launch_secrets"]
+
+
+class UnreadLaunch(Struct, frozen=True):
+    """A launch whose secrets have not been read yet. env, headers: as texts and references.
+
+    folder: where relative paths begin.
+    """
+
+    command: str | None
+    args: tuple[str, ...]
+    env: Mapping[str, Parts]
+    inherit: tuple[str, ...]
+    cwd: str
+    url: str | None
+    headers: Mapping[str, Parts]
+    folder: Path
+
+
+class ServerLaunch(Struct, frozen=True):
+    """How to start or reach a server. target: a program, or an address as Client takes it.
+
+    headers: what is sent to an address with each request; may contain secrets.
+    """
+
+    target: ServerParameters | str
+    headers: Mapping[str, str] = {}
+
+    def __repr__(self) -> str:
+        return f"ServerLaunch({self.target!r}, headers={sorted(self.headers)!r})"
+
+
+def expand_entry(
+    entry: ServerEntry,
+    file: ServerFile,
+    expander: Expander,
+) -> UnreadLaunch:
+    """Replace everything but secrets in the entry of a server. Raises InvalidServerFile.
+
+    A program runs in the folder of the workspace unless the entry has another one; relative paths
+    begin there. It gets few variables of ours: those of every server, and those in `inherit`.
+    """
+
+    def path(text: str) -> Path:
+        return file.workspace / Path(text).expanduser()
+
+    env: dict[str, Parts] = {}
+    if entry.env_file is not None:
+        variables = read_env_file(path(expander.text(entry.env_file, f"{entry.name}.envFile")))
+        env = {name: (value,) for name, value in variables.items()}
+    for name, template in entry.env.items():
+        env[name] = expander.parts(template, f"{entry.name}.env.{name}")
+    command = None
+    if entry.command is not None:
+        command = expander.text(entry.command, f"{entry.name}.command")
+        if not command:
+            raise ValueReader(str(file.path)).error(
+                entry.command, f"{entry.name}.command", "expected a program, got an empty text"
+            )
+        # A bare name is searched in PATH.
+        if os.sep in command or command.startswith("~"):
+            command = str(path(command))
+    return UnreadLaunch(
+        command,
+        tuple(
+            expander.text(arg, f"{entry.name}.args[{index}]")
+            for index, arg in enumerate(entry.args)
+        ),
+        env,
+        (*INHERITED, *entry.options.inherit),
+        str(path("" if entry.cwd is None else expander.text(entry.cwd, f"{entry.name}.cwd"))),
+        None if entry.url is None else expander.text(entry.url, f"{entry.name}.url"),
+        {
+            name: expander.parts(template, f"{entry.name}.headers.{name}")
+            for name, template in entry.headers.items()
+        },
+        file.workspace,
+    )
+
+
+async def read_launch_secrets(launch: UnreadLaunch) -> ServerLaunch:
+    """Read the secrets of a launch, in a thread: commands take time, and may ask the user.
+
+    Raises SecretUnavailable.
+    """
+    references = {
+        part
+        for parts in (*launch.env.values(), *launch.headers.values())
+        for part in parts
+        if isinstance(part, SecretReference)
+    }
+    values: dict[SecretReference, str] = {}
+    if references:
+        threads = Threads(1)
+        try:
+            for reference in sorted(references, key=str):
+                values[reference] = await threads.run(
+                    partial(read_secret, reference, launch.folder)
+                )
+        finally:
+            threads.close()
+
+    def join(parts: Parts) -> str:
+        return "".join(part if isinstance(part, str) else values[part] for part in parts)
+
+    env = {name: join(parts) for name, parts in launch.env.items()}
+    headers = {name: join(parts) for name, parts in launch.headers.items()}
+    learn(env)
+    learn(headers)
+    if launch.command is None:
+        assert launch.url is not None, "the reader of the file has checked this"
+        return ServerLaunch(launch.url, headers)
+    return ServerLaunch(
+        ServerParameters(
+            launch.command, launch.args, env=env, cwd=launch.cwd, inherit=launch.inherit
+        ),
+        headers,
+    )

@@ -1,0 +1,151 @@
+"""The keys of a server under `x-concertino`, which other hosts ignore: ServerOptions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, cast
+
+from msgspec import Struct
+
+from concertino.proxy.file_values import FileValue
+from concertino.proxy.value_reader import ValueReader
+
+__all__ = ["GUARD_KEYS", "ISOLATIONS", "OPTION_KEYS", "Isolation", "ServerOptions", "read_options"]
+
+Isolation = Literal["server", "session", "principal"]
+ISOLATIONS = ("server", "session", "principal")
+
+
+class ServerOptions(Struct, frozen=True, kw_only=True):
+    """What concertino does with a server; each field is a key of the file.
+
+    allow, deny: globs of the tools that clients see, or `prompt:GLOB` and `resource:GLOB`. rename:
+    name of a tool -> the name that clients see.
+    rate_limit, max_in_flight, timeout_s, max_result_bytes, redact: those of a Guard.
+    isolation: who shares a process of the server; None leaves the choice to the proxy. idle_s:
+    seconds without a call after which a process ends. shared: different users may share a process.
+    pin: withhold tools whose definition has changed since the approval. inherit: names of
+    variables that the server gets from our environment.
+    """
+
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    rename: Mapping[str, str] = {}
+    rate_limit: tuple[str, ...] = ()
+    max_in_flight: int | None = None
+    timeout_s: float | None = None
+    max_result_bytes: int | None = None
+    redact: bool = False
+    isolation: Isolation | None = None
+    idle_s: float | None = None
+    shared: bool = False
+    pin: bool = False
+    inherit: tuple[str, ...] = ()
+
+
+GUARD_KEYS = ("rate_limit", "max_in_flight", "timeout_s", "max_result_bytes", "redact")
+OPTION_KEYS = (
+    "allow", "deny", "rename", "guards", "isolation", "idle_s", "shared", "pin", "inherit",
+)  # fmt: skip
+
+
+def read_options(
+    reader: ValueReader,
+    value: FileValue,
+    label: str,
+    defaults: Mapping[str, Any],
+) -> ServerOptions:
+    """Return the options in an object. defaults: by field, what other keys of the file mean.
+
+    Raises InvalidServerFile, also for unknown keys: a misspelt `deny` must not allow a tool.
+    """
+    members = reader.known_members(value, label, OPTION_KEYS)
+    fields = dict(defaults)
+    for name, member in members.items():
+        if name == "guards":
+            fields |= _read_guards(reader, member.value, f"{label}.guards")
+        else:
+            fields[name] = _READERS[name](reader, member.value, f"{label}.{name}")
+    return ServerOptions(**fields)
+
+
+def _read_guards(
+    reader: ValueReader,
+    value: FileValue,
+    label: str,
+) -> dict[str, Any]:
+    return {
+        name: _READERS[name](reader, member.value, f"{label}.{name}")
+        for name, member in reader.known_members(value, label, GUARD_KEYS).items()
+    }
+
+
+def _read_rates(
+    reader: ValueReader,
+    value: FileValue,
+    label: str,
+) -> tuple[str, ...]:
+    """Return rates of the form [GLOB=]CALLS/SECONDS."""
+    from concertino.guards.rates import Rate
+
+    rates = reader.texts(value, label)
+    for rate in rates:
+        try:
+            Rate.read(rate)
+        except ValueError as exc:
+            raise reader.error(value, label, str(exc).removeprefix("rate: ")) from None
+    return rates
+
+
+def _read_globs(
+    reader: ValueReader,
+    value: FileValue,
+    label: str,
+) -> tuple[str, ...]:
+    """Return globs of tools, or of other kinds behind `prompt:` and `resource:`."""
+    from concertino.guards.operation_names import Visibility
+
+    globs = reader.texts(value, label)
+    try:
+        Visibility(globs, ())
+    except ValueError as exc:
+        raise reader.error(value, label, str(exc).removeprefix("allow: ")) from None
+    return globs
+
+
+def _read_renames(
+    reader: ValueReader,
+    value: FileValue,
+    label: str,
+) -> dict[str, str]:
+    renames = reader.mapping(value, label, reader.text)
+    owners: dict[str, str] = {}
+    for name, new in renames.items():
+        if (other := owners.setdefault(new, name)) != name:
+            raise reader.error(value, label, f"both {other!r} and {name!r} would be called {new!r}")
+    return renames
+
+
+def _read_isolation(
+    reader: ValueReader,
+    value: FileValue,
+    label: str,
+) -> Isolation:
+    return cast("Isolation", reader.choice(value, label, ISOLATIONS))
+
+
+_READERS: Mapping[str, Callable[[ValueReader, FileValue, str], Any]] = {
+    "allow": _read_globs,
+    "deny": _read_globs,
+    "rename": _read_renames,
+    "rate_limit": _read_rates,
+    "max_in_flight": ValueReader.positive_integer,
+    "timeout_s": ValueReader.positive_number,
+    "max_result_bytes": ValueReader.positive_integer,
+    "redact": ValueReader.flag,
+    "isolation": _read_isolation,
+    "idle_s": ValueReader.positive_number,
+    "shared": ValueReader.flag,
+    "pin": ValueReader.flag,
+    "inherit": ValueReader.texts,
+}

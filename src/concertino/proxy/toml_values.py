@@ -1,0 +1,128 @@
+"""TOML with the places of its values: parse_toml().
+
+The standard library's parser tells no places. It also parses one statement alone, so that the text
+is cut into its statements, each as short as it can be parsed, and each tells which values its lines
+hold.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from typing import Any, cast
+
+from concertino.proxy.file_values import FileMember, FileValue, InvalidText
+
+__all__ = ["parse_toml"]
+
+# Lines of one statement; parsing grows with the square of it.
+MAX_STATEMENT_LINES = 500
+PLACE = re.compile(r" \(at line (\d+), column (\d+)\)$")
+AT_END = " (at end of document)"
+
+Path = tuple[str | int, ...]
+Places = dict[Path, tuple[int, int]]
+
+
+def parse_toml(text: str) -> FileValue:
+    """Return the value of a text. Dates and times become texts.
+
+    The place of a value is that of its statement. Raises InvalidText.
+    """
+    text = text.removeprefix("\ufeff")
+    lines = text.split("\n")
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as exc:
+        problem = str(exc)
+        if (place := PLACE.search(problem)) is not None:
+            line, column = int(place[1]), int(place[2])
+            raise InvalidText(problem[: place.start()], line, column) from None
+        raise InvalidText(problem.removesuffix(AT_END), len(lines), len(lines[-1]) + 1) from None
+    return _locate(document, (), _find_places(lines), (1, 1))
+
+
+def _find_places(lines: list[str]) -> Places:
+    """Return the place of each value of a valid document, by its path."""
+    places: Places = {}
+    # How many tables each list of tables has so far.
+    counts: dict[Path, int] = {}
+    table: Path = ()
+    start = 0
+    for number in range(1, len(lines) + 1):
+        if number - start > MAX_STATEMENT_LINES:
+            raise InvalidText(
+                f"expected at most {MAX_STATEMENT_LINES} lines in one statement", start + 1, 1
+            )
+        statement = "\n".join(lines[start:number])
+        try:
+            parsed = tomllib.loads(statement)
+        except tomllib.TOMLDecodeError:
+            continue
+        place = start + 1, len(lines[start]) - len(lines[start].lstrip()) + 1
+        start = number
+        if statement.lstrip().startswith("["):
+            table = _read_header(parsed, counts)
+            places.setdefault(table, place)
+        else:
+            _add_places(parsed, table, place, places)
+    return places
+
+
+def _read_header(parsed: Mapping[str, Any], counts: dict[Path, int]) -> Path:
+    """Return the path of the table that a header opens, with the index of each list's table."""
+    names: list[str | int] = []
+    value: Any = parsed
+    while value:
+        path = tuple(names)
+        if isinstance(value, list):
+            counts[path] = counts.get(path, -1) + 1
+            return (*path, counts[path])
+        if path in counts:
+            names.append(counts[path])
+        name, value = next(iter(cast("dict[str, Any]", value).items()))
+        names.append(name)
+    path = tuple(names)
+    return (*path, counts[path]) if path in counts else path
+
+
+def _add_places(
+    value: Any,
+    path: Path,
+    place: tuple[int, int],
+    places: Places,
+) -> None:
+    """Give a place to everything in the value of one statement."""
+    places.setdefault(path, place)
+    if isinstance(value, dict):
+        for name, item in cast("dict[str, Any]", value).items():
+            _add_places(item, (*path, name), place, places)
+
+
+def _locate(
+    value: Any,
+    path: Path,
+    places: Places,
+    around: tuple[int, int],
+) -> FileValue:
+    """Return a value with its place; that of the value around it if it has none of its own."""
+    line, column = places.get(path, around)
+    here = line, column
+    if isinstance(value, dict):
+        members: dict[str, FileMember] = {}
+        for name, item in cast("dict[str, Any]", value).items():
+            located = _locate(item, (*path, name), places, here)
+            members[name] = FileMember(located, located.line, located.column)
+        return FileValue(members, line, column)
+    if isinstance(value, list):
+        items = enumerate(cast("list[Any]", value))
+        return FileValue(
+            tuple(_locate(item, (*path, index), places, here) for index, item in items),
+            line,
+            column,
+        )
+    if isinstance(value, (str, int, float)):
+        return FileValue(value, line, column)
+    # A date or a time.
+    return FileValue(str(value), line, column)

@@ -1,0 +1,184 @@
+"""ValueReader: reads the values of one configuration file as texts, numbers, lists and mappings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeVar
+
+from msgspec import Struct
+
+from concertino.errors import ConcertinoError
+from concertino.proxy.file_values import FileMember, FileValue, describe_value
+
+__all__ = ["InvalidServerFile", "Template", "ValueReader", "suggest_name"]
+
+T = TypeVar("T")
+
+
+class InvalidServerFile(ConcertinoError):
+    """A file of servers that cannot be used.
+
+    The text names file, line, column and member, what was expected, and what is there.
+    """
+
+
+class Template(Struct, frozen=True):
+    """A text in which `${...}` has not been replaced yet. line, column: of the text, from 1."""
+
+    text: str
+    line: int = 1
+    column: int = 1
+
+
+class ValueReader:
+    """Reads values and raises InvalidServerFile with their places.
+
+    source: the path of the file, as messages name it. Each method takes a value and its label, the
+    path of the member in the file.
+    """
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+
+    def error(
+        self,
+        place: FileValue | FileMember | Template,
+        label: str,
+        problem: str,
+    ) -> InvalidServerFile:
+        """Return an error for a place in the file."""
+        return InvalidServerFile(f"{self.describe_place(place)}: {label}: {problem}")
+
+    def describe_place(self, place: FileValue | FileMember | Template) -> str:
+        """Return a place as `file:line:column`."""
+        return f"{self.source}:{place.line}:{place.column}"
+
+    def members(self, value: FileValue, label: str) -> Mapping[str, FileMember]:
+        """Return the members of an object."""
+        if not isinstance(value.content, Mapping):
+            raise self._wrong(value, label, "an object")
+        return value.content
+
+    def known_members(
+        self,
+        value: FileValue,
+        label: str,
+        known: Collection[str],
+    ) -> Mapping[str, FileMember]:
+        """Return the members of an object, all of which must be known ones."""
+        members = self.members(value, label)
+        for name, member in members.items():
+            if name not in known:
+                raise self.error(
+                    member, f"{label}.{name}", f"no such member{suggest_name(name, known)}"
+                )
+        return members
+
+    def items(self, value: FileValue, label: str) -> tuple[FileValue, ...]:
+        """Return the items of a list."""
+        if not isinstance(value.content, tuple):
+            raise self._wrong(value, label, "a list")
+        return value.content
+
+    def text(self, value: FileValue, label: str) -> str:
+        """Return a text that is not empty."""
+        text = self.any_text(value, label)
+        if not text:
+            raise self._wrong(value, label, "a text")
+        return text
+
+    def any_text(self, value: FileValue, label: str) -> str:
+        """Return a text. No program takes one with a NUL character."""
+        if not isinstance(value.content, str):
+            raise self._wrong(value, label, "a text")
+        if "\0" in value.content:
+            raise self.error(value, label, "expected a text without a NUL character")
+        return value.content
+
+    def texts(self, value: FileValue, label: str) -> tuple[str, ...]:
+        """Return a list of texts; a single text counts as a list of one."""
+        if isinstance(value.content, str):
+            return (self.text(value, label),)
+        return tuple(
+            self.text(item, f"{label}[{index}]")
+            for index, item in enumerate(self.items(value, label))
+        )
+
+    def mapping(
+        self,
+        value: FileValue,
+        label: str,
+        read: Callable[[FileValue, str], T],
+    ) -> dict[str, T]:
+        """Return an object as a dict. read: reads a value."""
+        return {
+            name: read(member.value, f"{label}.{name}")
+            for name, member in self.members(value, label).items()
+        }
+
+    def template(self, value: FileValue, label: str) -> Template:
+        """Return a text that may contain `${...}`."""
+        return Template(self.text(value, label), value.line, value.column)
+
+    def argument(self, value: FileValue, label: str) -> Template:
+        """Return an argument of a program: a text, which may be empty, or a number."""
+        if isinstance(value.content, (int, float)) and not isinstance(value.content, bool):
+            return Template(str(value.content), value.line, value.column)
+        return Template(self.any_text(value, label), value.line, value.column)
+
+    def flag(self, value: FileValue, label: str) -> bool:
+        """Return true or false."""
+        if not isinstance(value.content, bool):
+            raise self._wrong(value, label, "true or false")
+        return value.content
+
+    def positive_number(self, value: FileValue, label: str) -> float:
+        """Return a number that is more than 0."""
+        content = value.content
+        if isinstance(content, (int, float)) and not isinstance(content, bool) and content > 0:
+            return content
+        raise self._wrong(value, label, "a positive number")
+
+    def positive_integer(self, value: FileValue, label: str) -> int:
+        """Return a whole number that is more than 0."""
+        content = value.content
+        if not isinstance(content, int) or isinstance(content, bool) or content < 1:
+            raise self._wrong(value, label, "a positive whole number")
+        return content
+
+    def choice(
+        self,
+        value: FileValue,
+        label: str,
+        choices: Collection[str],
+    ) -> str:
+        """Return one of several texts."""
+        if not isinstance(value.content, str) or value.content not in choices:
+            expected = ", ".join(repr(choice) for choice in choices)
+            hint = suggest_name(value.content, choices) if isinstance(value.content, str) else ""
+            raise self.error(value, label, f"expected one of {expected}{hint}")
+        return value.content
+
+    def _wrong(
+        self,
+        value: FileValue,
+        label: str,
+        expected: str,
+    ) -> InvalidServerFile:
+        return self.error(value, label, f"expected {expected}, got {describe_value(value)}")
+
+
+def suggest_name(name: str, known: Collection[str]) -> str:
+    """Return `; did you mean 'x'?`, or which names there are if none is like this one."""
+    from difflib import get_close_matches
+
+    # A name in another style: timeoutS for timeout_s.
+    folded = {_fold(item): item for item in known}
+    found = get_close_matches(_fold(name), folded, n=1, cutoff=0.6)
+    if found:
+        return f"; did you mean {folded[found[0]]!r}?"
+    return f"; there are {', '.join(known)}"
+
+
+def _fold(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()

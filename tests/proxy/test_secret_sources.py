@@ -1,0 +1,182 @@
+"""secret_sources.py: secrets from files, commands and the keyring, and where they never appear."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from concertino.logs.redact import REDACTED, redactor
+from concertino.proxy import secret_sources
+from concertino.proxy.secret_sources import (
+    SecretReference,
+    SecretUnavailable,
+    parse_secret,
+    read_secret,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "rest"),
+    [
+        ("github", "name", "github"),
+        ("my.api_key-2", "name", "my.api_key-2"),
+        ("file:/run/secrets/x", "file", "/run/secrets/x"),
+        ("file: ~/x ", "file", "~/x"),
+        ("command:op read 'op://a/b c'", "command", "op read 'op://a/b c'"),
+    ],
+)
+def test_a_reference_has_a_kind(text: str, kind: str, rest: str) -> None:
+    reference = parse_secret(text)
+    assert (reference.kind, reference.text) == (kind, rest)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "expected secret:NAME with letters"),
+        ("../etc", "expected secret:NAME with letters"),
+        ("..", "expected the name of a secret to begin"),
+        ("a/b", "expected secret:NAME with letters"),
+        ("fil:/x", "expected secret:NAME with letters"),
+        ("file:", "expected secret:file:..., got nothing"),
+        ("command: ", "expected secret:command:..., got nothing"),
+        ("command:op 'x", "No closing quotation"),
+    ],
+)
+def test_anything_else_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        parse_secret(text)
+
+
+def test_a_file_is_read_without_its_last_newline(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("hunter two \n")
+    (tmp_path / "token").chmod(0o600)
+    assert read_secret(SecretReference("file", "token"), tmp_path) == "hunter two "
+
+
+def test_what_was_read_is_hidden_in_logs(tmp_path: Path) -> None:
+    # Looks like a number: only the reference says that it is a secret.
+    (tmp_path / "pin").write_text("7391")
+    read_secret(SecretReference("file", "pin"), tmp_path)
+    assert redactor().text("the pin is 7391.") == f"the pin is {REDACTED}."
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "problem"),
+    [
+        (b"", 0o600, "it is empty"),
+        (b"\n", 0o600, "it is empty"),
+        (b"a\0b", 0o600, "it contains a NUL character"),
+        (b"\xff\xfe", 0o600, "expected UTF-8"),
+        (b"a" * 65537, 0o600, "expected at most 65536 bytes"),
+        (b"secret", 0o606, "every user can write this file"),
+    ],
+)
+def test_a_file_that_cannot_be_a_secret_is_refused(
+    tmp_path: Path, content: bytes, mode: int, problem: str
+) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(content)
+    path.chmod(mode)
+    with pytest.raises(SecretUnavailable) as caught:
+        read_secret(SecretReference("file", str(path)), tmp_path)
+    assert str(caught.value).startswith(f"secret:file:{path}: ")
+    assert str(caught.value).endswith(problem)
+
+
+def test_a_file_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SecretUnavailable, match="none: No such file or directory"):
+        read_secret(SecretReference("file", "none"), tmp_path)
+
+
+def test_a_file_that_others_can_read_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "token").write_text("hunter2hunter2")
+    (tmp_path / "token").chmod(0o644)
+    read_secret(SecretReference("file", "token"), tmp_path)
+    assert "every user can read" in caplog.text
+    assert "hunter2" not in caplog.text
+
+
+def python(code: str) -> SecretReference:
+    return SecretReference("command", f'{sys.executable} -c "{code}"')
+
+
+def test_the_output_of_a_command_is_the_secret(tmp_path: Path) -> None:
+    assert read_secret(python("import os; print(os.path.basename(os.getcwd()))"), tmp_path) == (
+        tmp_path.name
+    )
+
+
+def test_a_command_is_not_for_a_shell(tmp_path: Path) -> None:
+    assert read_secret(SecretReference("command", "echo a;b $HOME"), tmp_path) == "a;b $HOME"
+
+
+def test_a_command_gets_no_input(tmp_path: Path) -> None:
+    assert read_secret(python("import sys; print(repr(sys.stdin.read()))"), tmp_path) == "''"
+
+
+def test_a_command_that_fails_says_why_but_not_what_it_printed(tmp_path: Path) -> None:
+    code = "import sys; print('half-a-secret'); sys.exit('not signed in')"
+    with pytest.raises(SecretUnavailable) as caught:
+        read_secret(python(code), tmp_path)
+    assert str(caught.value).endswith("failed with exit code 1: not signed in")
+    assert not str(caught.value).endswith("half-a-secret")
+
+
+def test_a_command_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SecretUnavailable, match="no-such-program: No such file or directory"):
+        read_secret(SecretReference("command", "no-such-program x"), tmp_path)
+
+
+def test_a_command_that_does_not_end_is_killed_with_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(secret_sources, "COMMAND_S", 0.2)
+    # The grandchild holds stdout open: only the end of the whole group ends the wait.
+    with pytest.raises(SecretUnavailable, match=r"sh did not end within 0\.2 s"):
+        read_secret(SecretReference("command", "sh -c 'sleep 1000 & wait'"), tmp_path)
+
+
+@pytest.fixture
+def configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "config" / "concertino" / "secrets"
+    folder.mkdir(parents=True)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return folder
+
+
+def test_a_name_is_looked_up_in_the_users_folder(configuration: Path) -> None:
+    (configuration / "github").write_text("from-the-folder")
+    (configuration / "github").chmod(0o600)
+    assert read_secret(parse_secret("github"), configuration) == "from-the-folder"
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="macOS has a keyring of its own")
+def test_a_name_is_looked_up_in_the_keyring(
+    configuration: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "secret-tool"
+    program.write_text('#!/bin/sh\necho "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert read_secret(parse_secret("github"), configuration) == (
+        "lookup service concertino username github"
+    )
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="macOS has a keyring of its own")
+def test_a_name_that_is_nowhere_says_where_it_was_looked_for(
+    configuration: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SecretUnavailable) as caught:
+        read_secret(parse_secret("github"), configuration)
+    assert str(caught.value) == (
+        f"secret:github: there is no file {configuration}/github, and no program that reads a "
+        "keyring (secret-tool, keyring)"
+    )
