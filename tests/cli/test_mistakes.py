@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -551,6 +552,44 @@ def test_a_start_that_hangs(run: Run) -> None:
     assert re.fullmatch(said, ended.err)
 
 
+HANGING = """
+import time
+def load() -> None:
+    time.sleep(600)
+{}
+from concertino import Server
+Server("hanging").run()
+"""
+STANDS = (
+    "  a server answers once its run() is called; put what takes long into a tool or a function of "
+    "@server.lifespan\n"
+    "  --connect-timeout-s S waits longer; -v shows what the server writes to stderr\n"
+)
+
+
+@pytest.mark.waits
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.parametrize(
+    ("load", "where"), [("load()", "hanging.py:4, in load()"), ("time.sleep(600)", "hanging.py:5")]
+)
+@pytest.mark.parametrize("wrapper", [[], ["sh", "-c", '"$@"; exit 3', "sh"]], ids=["", "wrapped"])
+def test_a_python_server_that_hangs_at_its_start_says_where(
+    load: str, where: str, wrapper: list[str], run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "project" / "hanging.py").write_text(HANGING.format(load))
+    command = [*wrapper, "python", "hanging.py"]
+    ended = run("tools", "--connect-timeout-s", "3", "--", *command)
+    first, _, hints = ended.err.partition("\n")
+    said = f"concertino tools: `{shlex.join(command)}` did not answer within 3 s; it stands at "
+    assert (ended.code, ended.out, first, hints) == (4, "", said + where, STANDS)
+
+
+@pytest.mark.waits
+def test_a_start_that_hangs_in_no_file_is_reported_without_a_place(run: Run) -> None:
+    ended = run("tools", "--connect-timeout-s", "0.2", "--", "sh", "-c", "exec sleep 60")
+    assert "it stands at" not in ended.err
+
+
 # On a terminal
 
 
@@ -618,6 +657,21 @@ def test_a_silent_server_is_waited_for_in_one_line(screen: Callable[..., Screen]
     shown.process.send_signal(signal.SIGINT)
     assert shown.end() == 130
     assert shown.shown.endswith("\r\x1b[K")
+
+
+@pytest.mark.waits
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_ctrl_c_while_a_python_server_hangs_says_where(
+    screen: Callable[..., Screen], tmp_path: Path
+) -> None:
+    (tmp_path / "hanging.py").write_text(HANGING.format("load()"))
+    shown = screen("tools", "--", sys.executable, "hanging.py")
+    shown.until(WAITING)
+    shown.process.send_signal(signal.SIGINT)
+    assert shown.end() == 130
+    assert shown.shown.endswith(
+        "concertino tools: the server has not answered; it stands at hanging.py:4, in load()\r\n"
+    )
 
 
 @pytest.mark.waits

@@ -314,6 +314,24 @@ CALLS = [
         "what takes long\n",
     ),
     Mistake(
+        "a blocking call in an async tool, without the log",
+        {"calc.py": BAD_TOOLS},
+        f"concertino call block {CALL}",
+        0,
+        "concertino call: the server warns: tool 'block' has blocked the event loop for 250 ms, "
+        "and stands at calc.py:7; other calls and pings wait. Make it a `def` without inline=True, "
+        "or await what takes long\n",
+    ),
+    Mistake(
+        "asyncio.run in a tool, without the log",
+        {"calc.py": BAD_TOOLS},
+        f"concertino call nest {CALL}",
+        1,
+        "concertino call: the server's log has a traceback from calc.py:10; this code runs on an "
+        "event loop already: write `await ...` in it, or put it into a `def`, which runs in a "
+        "thread; -v shows it\n",
+    ),
+    Mistake(
         "asyncio.run in a tool",
         {"calc.py": BAD_TOOLS},
         f"concertino call --stderr nest {CALL}",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import ast
 
 __all__ = [
+    "NESTED_LOOP_ADVICE",
     "advice",
     "exc_info_for_users",
     "server_in_function",
@@ -22,6 +23,10 @@ __all__ = [
 ]
 
 PACKAGE = str(Path(__file__).absolute().parent.parent) + os.sep
+NESTED_LOOP_ADVICE = (
+    "this code runs on an event loop already: write `await ...` in it, or put it into a `def`, "
+    "which runs in a thread"
+)
 # How asyncio refuses to run a loop inside of a loop.
 NESTED_LOOP = ("asyncio.run() cannot be called", "This event loop is already running")
 
@@ -60,10 +65,7 @@ def advice(exc: BaseException) -> str:
     # Only of these classes themselves: the text of a user's class may fail.
     text = str(exc) if type(exc) in (RuntimeError, ImportError) else ""
     if text.startswith(NESTED_LOOP):
-        return (
-            "this code runs on an event loop already: write `await ...` in it, or put it into a "
-            "`def`, which runs in a thread"
-        )
+        return NESTED_LOOP_ADVICE
     if text.startswith("attempted relative import"):
         return _advise_module(exc.__traceback__)
     if isinstance(exc, ModuleNotFoundError):

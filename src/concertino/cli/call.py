@@ -10,7 +10,11 @@ from typing import NoReturn, cast
 
 from concertino.cli import INTERRUPTED, CommandFailure, UsageError, discard_stdout
 from concertino.cli.call_arguments import example_command, parse_arguments
-from concertino.cli.call_failures import FAILED, describe_traceback, explain_failure
+from concertino.cli.call_failures import (
+    FAILED,
+    describe_traceback,
+    explain_failure,
+)
 from concertino.cli.ending_signals import run_until_signal
 from concertino.cli.server_options import (
     add_server_options,
@@ -80,6 +84,7 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
         status,
         f"concertino {args.command}: ",
         as_json=args.json,
+        shows_log=args.stderr,
     )
     try:
         _check_name(args, server)
@@ -88,6 +93,7 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
         given = parse_arguments(words)
         code = run_until_signal(_run_once(session, ServerCommand(args.command, name, words, given)))
         # Only a server that has ended has written all of its log.
+        session.print_news()
         log = session.client.stderr_tail if code == FAILED and not args.stderr else ""
         if note := describe_traceback(log):
             session.print_note(note)

@@ -10,8 +10,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from concertino.backend.user_errors import NESTED_LOOP_ADVICE
 from concertino.cli import CommandFailure
 from concertino.cli.call_arguments import Parameters, example_command
+from concertino.cli.hanging_start import HangingStart
 from concertino.cli.suggestions import did_you_mean, suggest_program
 from concertino.client.client import Client
 from concertino.errors import (
@@ -29,7 +31,7 @@ from concertino.errors import (
 )
 from concertino.excerpts import shorten
 
-__all__ = ["describe_traceback", "explain_failure", "explain_refusal"]
+__all__ = ["describe_held_loop", "describe_traceback", "explain_failure", "explain_refusal"]
 
 FAILED, UNREACHABLE, LATE, GARBLED = 1, 3, 4, 5
 # Error -> code and exit code; the first match counts.
@@ -43,6 +45,10 @@ CODES: tuple[tuple[type[ConcertinoError], str, int], ...] = (
 )
 # Characters of a command and of its stderr that are quoted.
 MAX_COMMAND, MAX_STDERR = 100, 2000
+HANGING_HINT = (
+    "a server answers once its run() is called; put what takes long into a tool or a function of "
+    "@server.lifespan"
+)
 # Kind of operation -> the command that lists it.
 LISTS = {"tool": "tools", "prompt": "prompts", "resource": "resources"}
 
@@ -83,6 +89,9 @@ def explain_failure(
         state = text.partition("; ")[2]
         text = f"{_quote(server)} did not answer within {connect_s:g} s{state and f'; {state}'}"
         hint = "--connect-timeout-s S waits longer; -v shows what the server writes to stderr"
+        if isinstance(error, HangingStart):
+            text = f"{_quote(server)} did not answer within {connect_s:g} s; {error.place}"
+            hint = f"{HANGING_HINT}\n{hint}"
     elif isinstance(error, NotAServer):
         hint = (
             "something else listens there; a server is started with concertino serve"
@@ -95,14 +104,24 @@ def explain_failure(
 
 
 def describe_traceback(stderr: str) -> str:
-    """Return where the last traceback in a server's log begins; "" if there is none."""
+    """Return where the last traceback in a server's log begins, and advice if the log has some.
+
+    "" if there is no traceback.
+    """
     _, found, traceback = stderr.rpartition("Traceback (most recent call last)")
     place = re.search(r'File "([^"]+)", line (\d+)', traceback) if found else None
     if place is None:
         return ""
     path = os.path.relpath(place[1])
     path = place[1] if path.startswith(os.pardir) else path
-    return f"the server's log has a traceback from {path}:{place[2]}; -v shows it"
+    advice = f"; {NESTED_LOOP_ADVICE}" if NESTED_LOOP_ADVICE in traceback else ""
+    return f"the server's log has a traceback from {path}:{place[2]}{advice}; -v shows it"
+
+
+def describe_held_loop(stderr: str) -> str:
+    """Return the last warning of a server of ours that a call held its event loop; "" for none."""
+    warnings = re.findall(r"\[WARN\] \[host\] (.* has blocked the event loop .*)", stderr)
+    return f"the server warns: {warnings[-1]}" if warnings else ""
 
 
 def _is_address(server: Sequence[str]) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from concertino.cli import UsageError
+from concertino.cli.hanging_start import FAULTHANDLER
 from concertino.cli.options import add_repeatable
 from concertino.cli.status_line import StatusLine
 from concertino.cli.suggestions import suggest_separator
@@ -82,7 +83,7 @@ def parse_server(args: argparse.Namespace, server: Sequence[str]) -> Target:
         given = [args.name] if "name" in args and args.name else []
         given += args.arguments if "arguments" in args else []
         raise UsageError("expected a command behind --", suggest_separator(args.command, given))
-    env: dict[str, str] = {}
+    env = {} if "PYTHONFAULTHANDLER" in os.environ else dict(FAULTHANDLER)
     for variable in args.env:
         name, equals, value = variable.partition("=")
         if not name or not equals:
@@ -90,7 +91,7 @@ def parse_server(args: argparse.Namespace, server: Sequence[str]) -> Target:
         env[name] = value
 
     if len(server) == 1 and server[0].startswith(("unix:", "tcp:")):
-        if env or args.cwd:
+        if args.env or args.cwd:
             raise UsageError("--env and --cwd are for servers that are started")
         try:
             parse_target(server[0])

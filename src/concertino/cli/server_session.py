@@ -18,7 +18,7 @@ from concertino.cli.call_arguments import (
     check_names,
     convert_texts,
 )
-from concertino.cli.call_failures import FAILED, explain_refusal
+from concertino.cli.call_failures import FAILED, describe_held_loop, explain_refusal
 from concertino.cli.call_output import (
     format_prompt,
     format_resource,
@@ -28,6 +28,7 @@ from concertino.cli.call_output import (
     print_prompt,
     print_tool_result,
 )
+from concertino.cli.hanging_start import describe_place, open_or_ask
 from concertino.cli.status_line import StatusLine, show_waiting
 from concertino.cli.suggestions import did_you_mean
 from concertino.client.client import Client
@@ -61,7 +62,8 @@ class ServerSession:
 
     client: not open yet. server: the words after `--`, for messages; empty in an interactive
     session. prefix: what stands before notes. as_json: whether to print results as JSON, and no
-    notes. is_open: whether the session has been opened.
+    notes. shows_log: whether the log of the server is shown anyway. is_open: whether the session
+    has been opened.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class ServerSession:
         prefix: str,
         *,
         as_json: bool = False,
+        shows_log: bool = False,
     ) -> None:
         self.client = client
         self.is_open = False
@@ -79,7 +82,8 @@ class ServerSession:
         self._status = status
         self._prefix = prefix
         self.as_json = as_json
-        self._last_note = ""
+        self._shows_log = shows_log
+        self._printed: set[str] = set()
         self._warnings = _Warnings(self.print_note)
         self._waiting_task: asyncio.Task[None] | None = None
 
@@ -87,7 +91,13 @@ class ServerSession:
         """Start the server or connect to it. Raises ConcertinoError."""
         logging.getLogger("concertino").addHandler(self._warnings)
         with self._waiting("the server's first answer", self.client.timeouts.connect_s):
-            await self.client.open()
+            try:
+                await open_or_ask(self.client)
+            except asyncio.CancelledError:
+                self._stop_waiting()
+                if place := describe_place(self.client.stderr_tail):
+                    self.print_note(f"the server has not answered; {place}")
+                raise
         self.is_open = True
 
     async def close(self) -> None:
@@ -99,8 +109,7 @@ class ServerSession:
         """Run one command and return its exit code. Raises ConcertinoError and CommandFailure."""
         with self._waiting("the answer", self.client.timeouts.request_s):
             code = await self._send(command)
-        if text := self._describe_skipped():
-            self._print_once(text)
+        self.print_news()
         return code
 
     async def _send(self, command: ServerCommand) -> int:
@@ -232,8 +241,7 @@ class ServerSession:
                 self._status,
                 awaited,
                 limit_s,
-                self._describe_skipped,
-                self._print_once,
+                self.print_news,
             )
         )
         try:
@@ -257,11 +265,13 @@ class ServerSession:
             return f"the server printed a line that is no answer: {line}"
         return f"the server printed {client.stray} lines that are no answers; the last one: {line}"
 
-    def _print_once(self, text: str) -> None:
-        """Print a note, but not the one that was printed last."""
-        if text != self._last_note:
-            self._last_note = text
-            self.print_note(text)
+    def print_news(self) -> None:
+        """Print what is new about the server: lines that are no messages, a held event loop."""
+        held = "" if self._shows_log else describe_held_loop(self.client.stderr_tail)
+        for text in (self._describe_skipped(), held):
+            if text and text not in self._printed:
+                self._printed.add(text)
+                self.print_note(text)
 
     def print_note(self, text: str) -> None:
         """Print a note on stderr, where only a failure may stand with JSON."""

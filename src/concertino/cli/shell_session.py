@@ -257,7 +257,9 @@ class Shell:
             updated=lambda uri: self._note(f"changed: {uri}"),
             changed=self._refetch,
         )
-        self._session = ServerSession(client, (), self._status, "", as_json=self._args.json)
+        self._session = ServerSession(
+            client, (), self._status, "", as_json=self._args.json, shows_log=self._args.stderr
+        )
         try:
             await self._session.open()
         except BaseException:

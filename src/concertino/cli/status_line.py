@@ -68,23 +68,18 @@ async def show_waiting(
     status: StatusLine,
     awaited: str,
     limit_s: float,
-    describe_news: Callable[[], str],
-    print_line: Callable[[str], object],
+    print_news: Callable[[], object],
 ) -> None:
     """Show how long something has been awaited, until this is cancelled; nothing at first.
 
-    limit_s: when the wait ends. describe_news: returns a line to print above, or "".
-    print_line: prints it.
+    limit_s: when the wait ends. print_news: prints above the line what has happened, if anything.
     """
     loop = asyncio.get_running_loop()
     began_at = loop.time()
     limit = f" of {limit_s:g}" if limit_s < float("inf") else ""
-    news = ""
     while True:
         await asyncio.sleep(EVERY_S)
-        if (latest := describe_news()) != news:
-            news = latest
-            print_line(news)
+        print_news()
         waited_s = loop.time() - began_at
         if waited_s >= PATIENCE_S:
             status.draw(f"waiting for {awaited} ({waited_s:.0f} s{limit}) ... Ctrl-C to stop")

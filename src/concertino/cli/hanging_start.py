@@ -1,0 +1,124 @@
+"""Finds out at which line a server stands that does not answer, if it is written in Python.
+
+Python's faulthandler writes the stack of each thread to stderr when the process gets SIGABRT, and
+the process ends then. So it is asked only when it is about to be ended anyway: the wait for its
+first answer is over, or the user has pressed Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+from pathlib import Path
+
+from concertino.cli.status_line import PATIENCE_S
+from concertino.client.client import Client
+from concertino.errors import TimedOut
+from concertino.transports.process_exit import PROC, live_members
+
+__all__ = ["FAULTHANDLER", "HangingStart", "describe_place", "open_or_ask"]
+
+# What a server needs in its environment.
+FAULTHANDLER = {"PYTHONFAULTHANDLER": "1"}
+# After the end of the wait, so that the client has noticed it before the process ends.
+MARGIN_S = 0.1
+
+_FRAME = re.compile(r'^  File "([^"]+)", line (\d+) in (\S+)$', re.MULTILINE)
+
+
+class HangingStart(TimedOut):
+    """The server gave no first answer in time, and wrote at which line it stands.
+
+    place: a clause that says so, from describe_place().
+    """
+
+    def __init__(self, text: str, place: str) -> None:
+        super().__init__(text)
+        self.place = place
+
+
+async def open_or_ask(client: Client) -> None:
+    """Open a client; if that is late or cancelled, have the server write where it stands.
+
+    Raises what Client.open() raises; HangingStart if it is late and the server has written it.
+    """
+    loop = asyncio.get_running_loop()
+    opening = loop.create_task(client.open())
+    began_at = loop.time()
+    limit_s = client.timeouts.connect_s
+    timer = None
+    if limit_s < float("inf"):
+        timer = loop.call_later(limit_s + MARGIN_S, _ask, client)
+    try:
+        await asyncio.shield(opening)
+    except TimedOut as exc:
+        if place := describe_place(client.stderr_tail):
+            raise HangingStart(str(exc), place) from exc
+        raise
+    except asyncio.CancelledError:
+        if loop.time() - began_at >= PATIENCE_S:
+            _ask(client)
+        opening.cancel()
+        await asyncio.wait([opening])
+        raise
+    finally:
+        if timer is not None:
+            timer.cancel()
+        if opening.done() and not opening.cancelled():
+            # Somebody has to look at it, or asyncio reports it.
+            opening.exception()
+
+
+def _ask(client: Client) -> None:
+    """Send SIGABRT to the processes of a server that are written in Python.
+
+    They may be children of others, as of `uv run`. Does nothing where there is no /proc.
+    """
+    pid = client.pid
+    if pid is None or client.exit_status is not None or not PROC.exists():
+        return
+    for member in live_members(pid):
+        try:
+            program = (PROC / str(member) / "exe").readlink().name
+            environment = (PROC / str(member) / "environ").read_bytes().split(b"\0")
+            if program.startswith("python") and b"PYTHONFAULTHANDLER=1" in environment:
+                _forbid_core_file(member)
+                os.kill(member, signal.SIGABRT)
+        except OSError:
+            # It has ended meanwhile, or belongs to another user.
+            continue
+
+
+def _forbid_core_file(pid: int) -> None:
+    import resource
+
+    _, hard = resource.prlimit(pid, resource.RLIMIT_CORE)
+    resource.prlimit(pid, resource.RLIMIT_CORE, (0, hard))
+
+
+def describe_place(stderr: str) -> str:
+    """Return `it stands at hang.py:3, in load()`; "" if the server has not written its stack.
+
+    Of the frames, the innermost one of a file below the current folder counts; without one, the
+    innermost one.
+    """
+    _, found, stack = stderr.rpartition("Fatal Python error: Aborted")
+    if not found:
+        return ""
+    # The other threads precede or follow it.
+    stack = stack.partition("Current thread")[2].partition("\n\n")[0]
+    frames: list[tuple[str, str, str]] = _FRAME.findall(stack)
+    own = [frame for frame in frames if not _relative(frame[0]).startswith((os.pardir, os.sep))]
+    for path, line, function in own or frames:
+        where = "" if function == "<module>" else f", in {function}()"
+        return f"it stands at {_relative(path)}:{line}{where}"
+    return ""
+
+
+def _relative(path: str) -> str:
+    """Return a path relative to the current folder if it is below it, and not in an environment."""
+    relative = os.path.relpath(path)
+    is_library = "site-packages" in Path(relative).parts
+    return path if relative.startswith(os.pardir) or is_library else relative
