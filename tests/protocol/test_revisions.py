@@ -31,11 +31,14 @@ def test_there_are_five_revisions_and_the_last_is_the_modern_one():
         ("batches", [B]),
         ("idless_errors", [D, E]),
         ("audio", [B, C, D, E]),
-        ("links", [C, D, E]),
+        ("resource_links", [C, D, E]),
         ("annotations", [B, C, D, E]),
         ("icons", [D, E]),
         ("completions", [B, C, D, E]),
         ("progress_text", [B, C, D, E]),
+        ("elicitation", [C, D, E]),
+        ("url_elicitation", [D, E]),
+        ("sampling_tools", [D, E]),
     ],
 )
 def test_each_revision_knows_what_its_specification_has(flag: str, known: list[str]):

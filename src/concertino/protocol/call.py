@@ -1,4 +1,9 @@
-"""The types that a session and a backend exchange: calls, facts about clients, and features."""
+"""The values that a session and a backend exchange.
+
+A Session turns a client's request into a Call and passes it to a Backend (backend/interface.py).
+ClientFacts tells the backend who calls; ServerFeatures tells the session what the backend offers. A
+backend returns a result, or InputRequired to ask the client something first.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +25,17 @@ _decode_object = Decoder(dict[str, Any]).decode
 
 
 class Call(Struct, frozen=True, gc=False):
-    """One canonical request for a backend, in the shape of revision 2026-07-28.
+    """One request for a backend, in the form of revision 2026-07-28, whatever the client's is.
 
-    method: for example `tools/call`. The session answers initialize, ping, server/discover,
-    logging/* and subscriptions itself; those never reach a backend.
-    params: the members of `params`, undecoded, without `_meta`, `inputResponses` and
-    `requestState`.
-    meta: the members of `_meta` that the protocol does not define, such as trace context; pass them
-    on to other servers.
-    answers, state: of a call that the client repeats after an InputRequired: its answers so far,
-    by key, and the backend's state.
+    method: for example `tools/call`. A backend never gets initialize, ping, server/discover,
+        logging/* and the requests about subscriptions, because the session answers them.
+    params: the members of `params` as undecoded JSON, without `_meta`, `inputResponses` and
+        `requestState`.
+    meta: the members of `_meta` that the protocol does not define, such as trace context. A backend
+        that forwards the call to another server forwards them, too.
+    answers: the client's answers to the backend's InputRequired, by key, if the client repeats a
+        call; otherwise empty.
+    state: the backend's state in that InputRequired; otherwise empty.
     """
 
     method: str
@@ -40,9 +46,10 @@ class Call(Struct, frozen=True, gc=False):
 
     @property
     def name(self) -> str | None:
-        """The tool or prompt that is called, or the URI of the resource that is read.
+        """The name of the tool or prompt that is called, or the URI of the resource that is read.
 
-        Decoded at each use. None for other methods, and where the client sent no such string.
+        None for other methods, and if the client has sent no such string. Each access decodes it
+        again.
         """
         member = "uri" if self.method == "resources/read" else "name"
         try:
@@ -52,10 +59,10 @@ class Call(Struct, frozen=True, gc=False):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments of a tool or prompt, as the client sent them: not yet validated.
+        """The arguments of a tool or prompt as the client has sent them, not validated.
 
-        Decoded at each use, so keep the value to use it twice. Empty if the client sent no object.
-        Changes of the returned dict do not affect the call; to change arguments, make a new Call.
+        {} if the client has sent no object. Each access decodes them again and returns a new dict,
+        so changing the dict does not change the call. To change the arguments, make a new Call.
         """
         try:
             return _decode_object(self.params["arguments"])
@@ -63,33 +70,35 @@ class Call(Struct, frozen=True, gc=False):
             return {}
 
     def decode_params(self, shape: type[T]) -> T:
-        """Return the params as `shape`, a Struct or dataclass.
+        """Return the params as an object of the class `shape`, a Struct or dataclass.
 
-        Encodes and decodes once more, so do not use it on a hot path. Raises
-        msgspec.ValidationError if they do not fit.
+        Slow: it encodes all params and decodes them again.
+        Raises msgspec.ValidationError if they do not fit.
         """
         return Decoder(shape).decode(encode(self.params))
 
 
 class InputRequired(Struct, frozen=True):
-    """A backend's result that asks the client something before the call can be finished.
+    """A result of a backend that needs answers of the client to finish a call.
 
-    The client repeats the call with its answers and this state (basic/patterns/mrtr).
-    questions: by key, each a ClientRequest of types/client_requests.py.
-    state: kept by the client, which can read but not change it.
-    At least one of the two must be given.
+    The client repeats the call, with its answers and this state (basic/patterns/mrtr).
+    questions: requests to the client by key, each a ClientRequest (types/client_requests.py).
+    state: any bytes that the backend needs to continue. The client stores them; it can read but not
+        change them.
+    At least one of the two must not be empty.
     """
 
-    # Any: types/client_requests.py is loaded only when a backend asks something.
+    # Any and not ClientRequest, whose module is loaded only when a backend asks something.
     questions: Mapping[str, Any] = {}
     state: bytes = b""
 
 
 class ClientFacts(Struct, frozen=True):
-    """What the client says about itself. Never trust it (2026-07-28 basic/index).
+    """The client's description of itself. Do not rely on it for security (basic/index).
 
-    protocol_version: the revision that this call is served in.
-    capabilities: the client requests that the client supports.
+    name, version, title: those of `clientInfo`; "" and None if the client has not sent them.
+    protocol_version: the name of the revision by which the call is served.
+    capabilities: the client's capabilities, such as {"elicitation": {}}.
     """
 
     name: str
@@ -100,13 +109,16 @@ class ClientFacts(Struct, frozen=True):
 
 
 class ServerFeatures(Struct, frozen=True):
-    """What a backend offers. Requests of any other feature are answered with -32601.
+    """What a backend offers to clients. Requests for other features are answered with -32601.
 
-    experimental, extensions: settings by name, sent to clients as they are (extensions since
-    2026-07-28).
-    subscriptions: the backend reports changed resources with Notifier.report_update().
-    ttl_ms, cache_scope: how many milliseconds, and by whom, the result of `server/discover` may be
-    cached (2026-07-28 server/utilities/caching).
+    info: the server's name, version and so on, as in `serverInfo`.
+    instructions: the text about the server that hosts show their model; None for no text.
+    tools, prompts, resources, completions, logging: whether the backend has this capability.
+    experimental, extensions: capabilities by name, sent to clients unchanged; `extensions` only to
+        2026-07-28 clients.
+    subscriptions: whether the backend reports changed resources with Notifier.report_update().
+    ttl_ms: how many milliseconds a client may cache the result of `server/discover`.
+    cache_scope: who may cache it (2026-07-28 server/utilities/caching).
     """
 
     info: Implementation

@@ -1,7 +1,9 @@
-"""The dialogues of calls that ask their client: opened, sealed into a state, and resumed.
+"""CallDialogues: creates, seals and restores the dialogues of one session.
 
-Since 2026-07-28 the response to such a call has its questions and a sealed state; the client
-repeats the call with both its answers and the state. dialogue.py has one dialogue's content.
+A Dialogue (protocol/dialogue.py) is what one call asks its client. Since 2026-07-28 it lives in a
+sealed state between two requests: encode_client_requests() makes the response with the questions
+and the state; resume() restores the dialogue when the client repeats the call. Loaded when a call
+first asks its client something.
 Spec: 2026-07-28 basic/patterns/mrtr.
 """
 
@@ -27,10 +29,11 @@ __all__ = ["CallDialogues"]
 
 
 class CallDialogues:
-    """The dialogues of one session's calls, and the owner that their states are bound to.
+    """Creates, seals and restores the dialogues of one session's calls.
 
-    make_seal: returns the Seal for the states; called on first use.
-    principal: identifies the caller, as far as the connection knows it.
+    make_seal: returns the Seal for the states; called whenever one is sealed or opened.
+    principal: identifies the caller, as far as the connection knows it. A state is accepted only
+        from the caller that got it.
     """
 
     def __init__(
@@ -44,7 +47,10 @@ class CallDialogues:
         self._principal = principal
 
     def open(self, incoming: SessionRequest) -> Dialogue:
-        """Return the dialogue of a call. Raises RpcError if its method may not ask the client."""
+        """Return the dialogue of a call, a new one if the call has none.
+
+        Raises RpcError if calls of this method may not ask the client.
+        """
         from concertino.protocol.dialogue import INPUT_METHODS, Dialogue
 
         if incoming.dialogue is None:
@@ -57,11 +63,12 @@ class CallDialogues:
     def resume(
         self, incoming: SessionRequest, profile: RequestProfile
     ) -> tuple[Call, OpenedState | None]:
-        """Return a call that is repeated with the client's answers, and the state it came with.
+        """Return the Call of a request with `inputResponses` or `requestState`, and its state.
 
-        Older revisions do not define the two members, so they are ignored there.
-        Mark the state as used once the call is accepted; None if there is none. Raises RpcError if
-        a member is malformed, or the state was not sealed for this call.
+        The caller passes the state to mark_used() once the call is accepted. It is None if the
+        request has none. Revisions before 2026-07-28 do not define these two members, so they are
+        ignored there.
+        Raises RpcError if a member is malformed, or if the state was sealed for another call.
         """
         from concertino.protocol.dialogue import INPUT_METHODS, binding, resume_dialogue
 
@@ -82,13 +89,15 @@ class CallDialogues:
         return Call(method, params, profile.meta, dialogue.answers, dialogue.state), opened
 
     def mark_used(self, opened: OpenedState) -> None:
-        """Reject the state from now on, because its call was accepted."""
+        """Accept this state no more, because its call was accepted."""
         self._seal().mark_used(opened)
 
     def load_client_requests(self, incoming: SessionRequest, result: InputRequired) -> Dialogue:
-        """Return the call's dialogue, with only the client requests of a backend's result.
+        """Set the unanswered requests of a call's dialogue to those of `result`, and return it.
 
-        Raises RpcError if the client cannot answer one, ValueError for a malformed request.
+        result: what the backend has returned.
+        Raises RpcError if the client cannot answer one of them, ValueError if one is malformed or
+        `result` is empty.
         """
         from concertino.protocol.dialogue import downgrade_request, to_wire_request
 
@@ -113,9 +122,10 @@ class CallDialogues:
         dialogue: Dialogue,
         state: bytes,
     ) -> Raw:
-        """Return the result that asks a dialogue's requests. state: the backend's, to be sealed.
+        """Return the `input_required` result with a dialogue's unanswered requests, as JSON.
 
-        Raises RpcError if the state is too large.
+        state: the backend's own state; it becomes part of the sealed state.
+        Raises RpcError if the sealed state is too large, or the client was asked too often.
         """
         from concertino.protocol.dialogue import binding
 
@@ -140,8 +150,9 @@ class CallDialogues:
 
     @property
     def _state_owner(self) -> tuple[bytes, bytes]:
-        """Return the principal and the server's name, which states are bound to.
+        """Return the caller's and the server's identity: only they can use a state again.
 
-        The name is included because another server may have the same key and a tool of that name.
+        The server's name counts because another server may have the same key, and a tool with the
+        same name.
         """
         return self._principal, self._profiles.features.info.name.encode()

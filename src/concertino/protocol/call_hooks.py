@@ -1,9 +1,10 @@
-"""Hooks for the end of a call: they change results, free permits and limit time.
+"""CallHooks: what guards do at the end of a call, without a coroutine around it.
 
-A guard could do this in a coroutine around the call, but a coroutine adds a tenth to the
-instructions of a small call. Instead, the code that begins a call may return hooks for its end, and
-the code that runs the call uses them. That is the runtime for the calls of its client, and the
-guard itself for all other calls. backend/call_hooks.py describes how a call begins.
+A guard (package guards) changes results, limits how many calls run at the same time, or limits the
+time of a call. A coroutine around each call could do this, but would add a tenth to the
+instructions of a small call. Instead, a guard attaches a CallHooks object to the call when it
+begins (backend/call_hooks.py), and the runtime calls its methods at the end. For subcalls and calls
+through a wrapper the guard calls them itself.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ __all__ = ["CallHooks", "CallTimer", "Permits"]
 
 
 class Permits:
-    """Permits for concurrent calls. capacity: how many there are; free: how many are left.
+    """Counts the calls that run at the same time, like a semaphore that nobody waits for.
 
-    The code that begins a call lowers `free`; the code that sees the end of its work raises it.
+    capacity: how many calls may run.
+    free: how many more may begin. The guard lowers it when a call begins; the runtime raises it
+        when the call's work has ended.
     """
 
     __slots__ = ("capacity", "free")
@@ -30,18 +33,20 @@ class Permits:
 
 
 class CallHooks(Protocol):
-    """What to do when a call ends. One object may serve all calls of an operation.
+    """What to do when a call ends. One object may serve all calls of one tool.
 
-    Exactly one of these sequences follows a call's beginning:
-    - its work ended: `permits.free += 1`, then finish() or fail();
-    - it timed out: time_out(), which returns the answer, and on_late_end() when the work ends.
-    Some members are data instead of methods for speed: each saves nearly every call one Python
-    function call, 1 % of a small echo (decision 0011).
+    The runtime does exactly one of these two things for each call:
 
-    permits: the call took one of these permits; None if it needed none.
-    timeout_s: how long the call may take; None if there is no limit.
-    accepts_text: whether finish() would return a plain text result unchanged, so that it need not
-    be called; None if finish() returns everything unchanged.
+    - When the call's work ends in time: `permits.free += 1`, then finish() or fail().
+    - When its time is over: time_out(), and later on_late_end(), when the work has ended.
+
+    permits: the call has taken one of these permits; None if it needed none.
+    timeout_s: how many seconds the call may take; None if there is no limit.
+    accepts_text: returns whether finish() would return a result of just this text unchanged, so
+        that finish() need not be called. None if no result is ever changed.
+
+    The first three are data and not methods, because each saves nearly every call a Python function
+    call, 1 % of a small echo (decision 0011).
     """
 
     @property
@@ -52,28 +57,38 @@ class CallHooks(Protocol):
     def accepts_text(self) -> Callable[[str], bool] | None: ...
 
     def finish(self, result: Struct | Raw) -> Struct | Raw:
-        """Return the result to answer with. Raises RpcError for an error response instead."""
+        """Return the result to send, for a call that has returned `result`.
+
+        Raises RpcError to send an error response instead.
+        """
         ...
 
     def fail(self, error: BaseException) -> BaseException:
-        """Return the exception to answer with, for a call whose work raised `error`."""
+        """Return the exception to answer with, for a call that has raised `error`."""
         ...
 
     def time_out(self, work: object) -> Struct | Raw:
-        """Return the answer to a call whose time is over. Raises RpcError for an error response.
+        """Return the result to send for a call whose time is over.
 
-        work: the task in which the call's work, now cancelled, may go on for a while.
+        work: the task of the call's work. It will be cancelled, but may take a while to end.
+        Raises RpcError to send an error response instead.
         """
         ...
 
     def on_late_end(self, work: object) -> None:
-        """Note that the work of a call that was answered by time_out() has ended."""
+        """Note that the work of a call has ended, after time_out() has answered the call.
+
+        work: the task that was passed to time_out().
+        """
         ...
 
 
 class CallTimer(Protocol):
-    """The time limit of one call that waits."""
+    """The running time limit of one call; implemented in runtime/call_hooks.py."""
 
     def on_work_done(self) -> None:
-        """Stop the timer; if it has fired already, report the end of the late work."""
+        """Stop the timer, because the call's work has ended.
+
+        If the time was over before, call on_late_end() of the hooks.
+        """
         ...

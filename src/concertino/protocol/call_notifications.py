@@ -1,7 +1,8 @@
-"""Progress and log notifications about calls.
+"""Sends the progress and log notifications of calls, at a limited rate.
 
-They are limited in rate, and wait while the client does not read: then only the newest one of each
-kind is kept for each call.
+While a call sends too fast, or the client does not read, notifications are not sent but kept: for
+each call, the newest progress and the newest log message. They are sent later, at the latest before
+the call's response.
 Spec: 2026-07-28 basic/patterns/progress, server/utilities/logging.
 """
 
@@ -21,16 +22,22 @@ from concertino.types.results import LEVELS, Level
 
 __all__ = ["CallNotifications"]
 
-# More than the bytes that a notification adds to its params.
+# An upper bound for the bytes of a notification besides its params.
 ENVELOPE_BYTES = 1024
 
 
 class CallNotifications:
-    """Sends the notifications about the calls of one session.
+    """Sends the progress and log notifications of one session's calls.
 
-    schedule_flush: called when a notification was suppressed; call peer.on_drain() a moment later.
+    peer: sends the frames.
+    profiles: knows which notifications the client wants.
+    clock: returns the time in seconds, for the rate limit.
+    schedule_flush: called when a notification is kept for later. It must arrange a call of
+        peer.on_drain(), which sends such notifications, a moment later.
 
-    dropped_logs: log messages that were not sent: too many, too long, or the client does not read.
+    Attribute:
+    dropped_logs: how many log messages were never sent, because there were too many, they were too
+        long, or the client did not read.
     """
 
     def __init__(
@@ -49,7 +56,7 @@ class CallNotifications:
         self._schedule_flush = schedule_flush
 
     def close(self) -> None:
-        """Release `schedule_flush` when the connection was lost."""
+        """Drop the reference to `schedule_flush`, because the connection is closed."""
         self._schedule_flush = _flush_nothing
 
     def progress(
@@ -59,12 +66,12 @@ class CallNotifications:
         total: float | None,
         message: str | None,
     ) -> None:
-        """Send a progress notification, if the client asked for progress and `done` has grown.
+        """Send a progress notification, or keep it for later.
 
-        done, total: finite numbers. Nothing is sent for a call that was answered.
-        While output is above the high-water mark, or the rate is too high, only the newest
-        notification is kept. It leaves when output drains, a moment later, or before the response.
-        A message that makes the frame too long is left out.
+        Does nothing if the client has not asked for progress, if the call is answered already, or
+        if `done` has not grown since the last time.
+        done, total: finite numbers.
+        message: left out if the frame would be too long with it.
         """
         profile = incoming.profile
         if profile.token is None or not incoming.open or done <= incoming.last_progress:
@@ -89,17 +96,19 @@ class CallNotifications:
         data: object,
         logger: str | None,
     ) -> None:
-        """Send a log message, if the server offers logging and the client wants this level.
+        """Send a log message, or keep it for later.
 
-        Nothing is sent for a call that was answered. Messages are held back like progress
-        notifications: the newest one is kept, the others are counted in dropped_logs.
+        Does nothing if the server does not declare logging, if the client does not want messages of
+        this level, or if the call is answered already. A kept message that a newer one replaces is
+        counted in dropped_logs, and so is one that is too long.
         """
         profile = incoming.profile
-        # server/utilities/logging: only a server that declares logging may send messages.
+        # Only a server that declares logging may send log messages (server/utilities/logging).
         if not self._profiles.features.logging:
             return
 
-        # logging/setLevel may have changed a legacy conversation's level since the call came in.
+        # Before 2026-07-28 the level belongs to the conversation, not to the call: the client may
+        # have changed it with logging/setLevel since the call came in.
         legacy = self._profiles.legacy
         # pyright cannot narrow `legacy` in a conditional expression.
         if legacy is None or profile.encoder.revision.modern:  # noqa: SIM108
@@ -126,9 +135,10 @@ class CallNotifications:
         kind: str,
         frame: bytes,
     ) -> bool:
-        """Send a notification, or keep it as the newest of its kind.
+        """Send a notification now, or keep it as the newest of its kind.
 
-        Returns False if a kept notification was replaced, and so is lost.
+        kind: "progress" or "log".
+        Returns False if an older notification was kept until now: it is lost.
         """
         throttle = incoming.throttle
         if throttle is None:

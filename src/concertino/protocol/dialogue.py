@@ -1,13 +1,19 @@
-"""The client requests of one call: open requests, answers so far, and the state between rounds.
+"""Dialogue: what one call has asked its client, and what the client has answered.
 
-Before 2026-07-28 a client request (elicitation, sampling, roots) is a request of the server's, sent
-while the call runs. Since then the call ends with its client requests, and the client repeats it
-with the answers. Answers of earlier rounds travel in a sealed state, so that the server keeps
-nothing for a client that may never come back.
+A "client request" is an elicitation, a sampling or a roots request: a server makes it while it
+handles a call. The handler gives each one a key, such as "confirm".
 
-An answer counts only for the request that the client answered: if a handler sends a different
-request under the same key, the client is asked again. Answers without a state come from a client
-that knows the requests in advance; they count for any request with their key.
+- Before 2026-07-28 the server sends it as a JSON-RPC request while the call runs.
+- Since 2026-07-28 the response to the call has the result type `input_required`. It contains the
+  client requests and a state. The client repeats the call with its answers and the state; this is
+  the next round of the call. The state contains the answers of all earlier rounds, sealed against
+  changes (protocol/seal.py), so the server stores nothing between the rounds.
+
+An answer belongs to one key and one request. If the handler sends a different request with the same
+key, the client is asked again. Only a client that sends answers without a state knows the requests
+in advance: its answers count for any request with their key.
+
+The second half of this file translates client requests for clients of older revisions.
 Spec: 2026-07-28 basic/patterns/mrtr, client/elicitation, client/sampling, client/roots; 2025-11-25
 and older: the same pages.
 """
@@ -56,19 +62,19 @@ __all__ = [
     "to_wire_request",
 ]
 
-# mrtr: the methods that may be answered with input_required.
+# The methods whose response may be input_required (basic/patterns/mrtr).
 INPUT_METHODS = frozenset(("tools/call", "prompts/get", "resources/read"))
 
-# Rounds of one call.
+# How often one call may ask the client.
 MAX_ROUNDS = 16
 
-# Characters of a key.
+# The longest key, in characters.
 MAX_KEY = 128
 
-# Characters of the client's input that an error quotes.
+# An error quotes at most this many characters of the client's input.
 QUOTED_CHARS = 200
 
-# Takes the place of a request's digest: the answer came before the request.
+# Stands in place of a request's digest, for an answer that came before its request.
 ANY_REQUEST = ""
 
 _ANSWER_DECODERS: Mapping[str, Callable[[Raw], Any]] = {
@@ -81,8 +87,11 @@ _ANSWER_DECODERS: Mapping[str, Callable[[Raw], Any]] = {
 class _SealedDialogue(Struct, array_like=True):
     """The content of a sealed state.
 
-    asked: the requests of the last round: key -> (method, digest of the request).
-    answered: key -> (digest of the request, answer).
+    round: how many times the client was asked so far.
+    asked: the client requests of the last round: key -> (method, digest of the request).
+    answered: the answers of all earlier rounds: key -> (digest of the request, answer).
+    saved: the values that Context.once() computed: key -> value.
+    state: the backend's own state, see InputRequired.state.
     """
 
     round: int
@@ -96,13 +105,16 @@ class Dialogue:
     """The client requests and answers of one call.
 
     round: how many times the client was asked so far.
-    state: the backend's own state.
-    saved: values that Context.once() computed, by key.
-    unanswered: the requests of this round that have no answer yet, by key.
-    suspended: this round is over; answer the call with `unanswered`.
-    thread_waits: futures that threads wait for; cancel them with the call.
-    once_futures: values that Context.once() is computing: key -> future.
-    sent_futures: requests that were sent to the client (before 2026-07-28): key -> future.
+    state: the backend's own state, see InputRequired.state.
+    saved: the values that Context.once() computed, by key.
+    unanswered: the client requests of this round that have no answer yet, by key.
+    suspended: whether this round is over, so that the call must be answered with `unanswered`.
+    thread_waits: the futures that threads of the handler wait for; they are cancelled with the
+        call.
+    once_futures: for each value that Context.once() is computing, a future that is done when the
+        value is there: key -> future.
+    sent_futures: for each request that waits for the client's response (before 2026-07-28), a
+        future that is done when the wait is over: key -> future.
     """
 
     def __init__(self) -> None:
@@ -114,12 +126,13 @@ class Dialogue:
         self.thread_waits: set[Any] = set()
         self.once_futures: dict[str, Any] = {}
         self.sent_futures: dict[str, Any] = {}
-        # key -> the id of an elicitation with a URL (2025-11-25)
+        # key -> the elicitationId of an elicitation with a URL (2025-11-25)
         self._elicitation_ids: dict[str, str] = {}
         # key -> (digest of the request, answer)
         self._answered: dict[str, tuple[str, Raw]] = {}
-        # key -> digest of every request of this round, answered or not
+        # key -> digest of the request; for all requests of this round, with an answer or without
         self._digests: dict[str, str] = {}
+        # The number of the last key that next_key() has made.
         self._last_number = 0
 
     @property
@@ -128,21 +141,25 @@ class Dialogue:
         return {key: answer for key, (_, answer) in self._answered.items()}
 
     def next_key(self) -> str:
-        """Return the key for a request without one: q1, q2 and so on."""
+        """Return a key for a client request that the handler has given none: q1, q2 and so on."""
         self._last_number += 1
         return f"q{self._last_number}"
 
     def elicitation_id(self, key: str) -> str:
-        """Return the id of the elicitation with a URL under this key: random, and stable."""
+        """Return the elicitationId of an elicitation with a URL (2025-11-25).
+
+        It is random, and the same each time for the same key.
+        """
         from uuid import uuid4
 
         return self._elicitation_ids.setdefault(key, str(uuid4()))
 
     def ask(self, requests: Mapping[str, InputRequest]) -> dict[str, Raw] | None:
-        """Return the answers to these requests, or None if one of them is still missing.
+        """Return the answers to these client requests, by key; None if any answer is missing.
 
-        Requests without an answer are added to `unanswered`. Raises ValueError for a key that
-        another request of this round has, InvalidClientResponse for an answer of the wrong shape.
+        Client requests without an answer are added to `unanswered`.
+        Raises ValueError for a key that is empty, too long, or used by another request of this
+        round, and InvalidClientResponse for an answer of the wrong shape.
         """
         answers: dict[str, Raw] = {}
         for key, request in requests.items():
@@ -167,8 +184,9 @@ class Dialogue:
         return answers if len(answers) == len(requests) else None
 
     def add_answer(self, key: str, answer: Raw) -> None:
-        """Add the client's response to a request (before 2026-07-28).
+        """Add the client's response to a client request that was sent (before 2026-07-28).
 
+        key: the key of the request, which is in `unanswered`.
         Raises InvalidClientResponse for an answer of the wrong shape.
         """
         request = self.unanswered.pop(key)
@@ -181,16 +199,19 @@ class Dialogue:
         bound: bytes,
         state: bytes,
     ) -> str:
-        """Return a token that holds all that the next round needs.
+        """Return the `requestState` for the client: a token with all that the next round needs.
 
-        Raises ValueError if it is too large, RpcError after MAX_ROUNDS rounds.
+        bound: what binding() returned for the call.
+        state: the backend's own state, which becomes part of the token.
+        Raises ValueError if the token would be too large, RpcError after MAX_ROUNDS rounds.
         """
         self.count_round()
         asked = {
             key: (request.method, _digest_request(request))
             for key, request in self.unanswered.items()
         }
-        # A request that is asked again has no answer yet, whatever its key had before.
+        # Leave out early answers that no request has used, and the old answers of keys that are
+        # asked again now, with another request.
         answered = {
             key: entry
             for key, entry in self._answered.items()
@@ -200,7 +221,7 @@ class Dialogue:
         return seal.create_token(content, bound)
 
     def count_round(self) -> None:
-        """Count one more round. Raises RpcError after MAX_ROUNDS."""
+        """Count one more round. Raises RpcError after MAX_ROUNDS rounds."""
         self.round += 1
         if self.round > MAX_ROUNDS:
             text = (
@@ -210,10 +231,11 @@ class Dialogue:
             raise RpcError(INTERNAL_ERROR, text)
 
     def resume(self, content: bytes, answers: Mapping[str, Raw]) -> None:
-        """Continue from a state with the client's answers; unrelated answers are ignored.
+        """Restore this dialogue from the content of a token, and add the client's answers.
 
-        Raises InvalidClientResponse for an answer of the wrong shape, and InvalidState for a state
-        that another release of this package sealed with the same key.
+        Answers to anything that was not asked in the last round are ignored.
+        Raises InvalidClientResponse for an answer of the wrong shape. Raises InvalidState for
+        content in another format: another release of concertino sealed it with the same key.
         """
         try:
             sealed = _decode_sealed(content)
@@ -229,7 +251,7 @@ class Dialogue:
                 self._answered[key] = request_digest, answers[key]
 
     def accept_early_answers(self, answers: Mapping[str, Raw]) -> None:
-        """Keep answers that came without a state, for requests that may follow."""
+        """Add answers that came without a state; each counts for any request with its key."""
         self._answered = {key: (ANY_REQUEST, answer) for key, answer in answers.items()}
 
 
@@ -242,10 +264,16 @@ def resume_dialogue(
     answers: Mapping[str, Raw],
     bound: Callable[[], bytes],
 ) -> tuple[Dialogue, OpenedState | None]:
-    """Return the dialogue of a repeated call, and its state; None without a token.
+    """Return the dialogue of a call that comes with answers, with a state, or with both.
 
-    Mark the state as used once the call is accepted. bound: returns the binding() of the call.
-    Raises RpcError -32602 for an unacceptable state, and for an answer of the wrong shape.
+    get_seal: returns the Seal that opens the token.
+    token: the call's `requestState`; None if it has none.
+    answers: the call's `inputResponses`, by key.
+    bound: returns binding() of the call.
+    Returns also the opened state, None without a token. The caller marks it as used once the call
+    is accepted.
+    Raises RpcError -32602 for a state that is not acceptable, InvalidClientResponse for an answer
+    of the wrong shape.
     """
     dialogue = Dialogue()
     if token is None:
@@ -265,20 +293,26 @@ def binding(
     principal: bytes,
     server: bytes = b"",
 ) -> bytes:
-    """Return the digest that a state is bound to: this call by this caller of this server.
+    """Return a digest that identifies one call: a state is accepted only for the same digest.
 
-    Params that differ only in their spelling as JSON give the same digest.
+    method, params: of the call; params that are equal as JSON values give the same digest.
+    principal: identifies the caller, as far as the connection knows it.
+    server: the server's name.
     """
     try:
         canonical = encode(decode(encode(params)), order="sorted")
     except (DecodeError, RecursionError):
-        # Nested too deeply to be decoded, which is not forbidden.
+        # The params are nested too deeply for the decoder, which is allowed. Use their bytes.
         canonical = encode(params)
     return digest(method.encode(), canonical, principal, server)
 
 
 def check_response(key: str, method: str, answer: Raw) -> None:
-    """Check the shape of an answer. Raises InvalidClientResponse if it does not fit the method."""
+    """Raise InvalidClientResponse if an answer is no valid result for its method.
+
+    key: names the answer in the error.
+    method: of the client request, for example `elicitation/create`.
+    """
     try:
         _ANSWER_DECODERS[method](answer)
     except (DecodeError, RecursionError) as exc:
@@ -289,17 +323,18 @@ def check_response(key: str, method: str, answer: Raw) -> None:
 
 
 def _digest_request(request: InputRequest) -> str:
-    """Return 16 characters that identify a request."""
+    """Return 16 characters that identify a client request: its method and its params."""
     short = digest(request.method.encode(), request.params)[:12]
     return b2a_base64(short, newline=False).decode()
 
 
-# Requests as this client can be asked
+# Translation of client requests for clients of older revisions
 
 
 def to_wire_request(request: ClientRequest) -> InputRequest:
-    """Return a client request as a method and its params.
+    """Return a client request as a method and params, in the form of 2026-07-28.
 
+    An InputRequest is checked and returned as it is.
     Raises ValueError for an incomplete request, and for an unknown method.
     """
     if isinstance(request, ListRoots):
@@ -324,7 +359,7 @@ def to_wire_request(request: ClientRequest) -> InputRequest:
 
 
 def _check_elicitation(request: Elicitation) -> None:
-    """Raise ValueError if an elicitation lacks what its mode needs."""
+    """Raise ValueError if an elicitation has no URL (mode url) or no schema (mode form)."""
     if request.mode == "url":
         if request.url is None:
             raise ValueError("ask: an Elicitation of mode url needs url")
@@ -349,11 +384,13 @@ def downgrade_request(
     client: ClientFacts,
     make_id: Callable[[], str],
 ) -> InputRequest:
-    """Return a client request in the form that this client's revision knows.
+    """Return a client request in the form that the client's revision knows.
 
-    make_id: returns the id that an elicitation with a URL has in 2025-11-25.
-    Raises MissingCapability if the client has not declared that it answers such a request, or its
-    revision cannot carry it.
+    revision: by which the call is served.
+    client: the client, with the capabilities that it has declared.
+    make_id: returns the elicitationId of an elicitation with a URL, for 2025-11-25.
+    Raises MissingCapability if the client has not declared the capability for this request, or if
+    the revision has no such request.
     """
     feature = CLIENT_REQUESTS[request.method]
     declared: Mapping[str, Any] | None = client.capabilities.get(feature)
@@ -377,16 +414,21 @@ def _downgrade_sampling(
     client: ClientFacts,
     declared: Mapping[str, Any],
 ) -> None:
+    """Change the params of a sampling request to what the client's revision knows.
+
+    declared: the client's capability `sampling`.
+    """
     wants_tools = "tools" in params or "toolChoice" in params
-    if wants_tools and not (revision.visits and "tools" in declared):
+    if wants_tools and not (revision.sampling_tools and "tools" in declared):
         raise _missing_capability(client, {"sampling": {"tools": {}}})
     wants_context = params.get("includeContext", "none") != "none"
-    if wants_context and revision.visits and "context" not in declared:
+    if wants_context and revision.sampling_tools and "context" not in declared:
         raise _missing_capability(client, {"sampling": {"context": {}}})
-    if revision.visits:
+    if revision.sampling_tools:
         return
 
-    # In older revisions a message has one piece of content, of fewer kinds.
+    # In older revisions the content of a message is one block and not a list, and there are fewer
+    # kinds of blocks.
     messages: list[dict[str, Any]] = params.get("messages", [])
     params["messages"] = parts = [
         {**message, "content": content}
@@ -414,8 +456,12 @@ def _downgrade_elicitation(
     declared: Mapping[str, Any],
     make_id: Callable[[], str],
 ) -> None:
+    """Change the params of an elicitation to what the client's revision knows.
+
+    declared: the client's capability `elicitation`.
+    """
     if params.get("mode", "form") == "url":
-        if not revision.visits or "url" not in declared:
+        if not revision.url_elicitation or "url" not in declared:
             raise _missing_capability(client, {"elicitation": {"url": {}}})
         if revision.modern:
             params.pop("elicitationId", None)
@@ -423,10 +469,10 @@ def _downgrade_elicitation(
             params.setdefault("elicitationId", make_id())
         return
 
-    # A client that declares an empty object knows forms.
-    if revision.visits and "form" not in declared and "url" in declared:
+    # `"elicitation": {}` means the same as `"elicitation": {"form": {}}`.
+    if revision.url_elicitation and "form" not in declared and "url" in declared:
         raise _missing_capability(client, {"elicitation": {"form": {}}})
-    if revision.visits:
+    if revision.url_elicitation:
         return
 
     params.pop("mode", None)
@@ -442,9 +488,9 @@ def _downgrade_elicitation(
 
 
 def _downgrade_field(field: dict[str, Any]) -> dict[str, Any]:
-    """Return a form field for 2025-06-18.
+    """Return the schema of a form field as 2025-06-18 has it.
 
-    Only booleans have defaults there, and the titles of choices are in a separate list.
+    In that revision only booleans have defaults, and the titles of choices are in `enumNames`.
     """
     field = {
         key: value
@@ -458,6 +504,10 @@ def _downgrade_field(field: dict[str, Any]) -> dict[str, Any]:
 
 
 def _missing_capability(client: ClientFacts, required: dict[str, Any]) -> MissingCapability:
+    """Return the error for a client that lacks a capability, such as {"elicitation": {"url": {}}}.
+
+    required: one capability, as clients declare it.
+    """
     [(feature, parts)] = required.items()
     path = ".".join((feature, *parts))
     text = f"the client {client.name[:QUOTED_CHARS]!r} has not declared {path}"

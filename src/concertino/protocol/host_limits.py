@@ -1,7 +1,7 @@
-"""What common hosts cut or leave out: long instructions, long tool names, long lists of tools.
+"""Warnings about instructions, tool names and lists of tools that are too long for common hosts.
 
-A server that exceeds these limits is correct; its author should know what models will not see.
-Each function returns a sentence about that, or "" if there is nothing to say.
+MCP has no such limits, but hosts such as Claude Code cut long instructions and leave out tools with
+long names. Each function returns a sentence for the server's author, or "" if all is short enough.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from concertino.token_estimate import estimate
 
 __all__ = ["INSTRUCTIONS_CHARS", "describe_instructions", "describe_list", "describe_names"]
 
-# Claude Code cuts instructions there.
+# Claude Code cuts instructions after this many characters.
 INSTRUCTIONS_CHARS = 2048
-# The longest name of a function in several models' interfaces; hosts leave longer ones out.
+# The programming interfaces of several models accept names of functions up to this length. Some
+# hosts leave out tools with longer names.
 NAME_CHARS = 64
-# Above this, hosts hold tools back until the model searches for them.
+# With more tokens than this, hosts show the model no tools until it searches for some.
 LIST_TOKENS = 10_000
 
 
 def describe_instructions(instructions: str) -> str:
-    """Describe instructions that hosts cut."""
+    """Return a warning if hosts will cut the server's instructions."""
     if len(instructions) <= INSTRUCTIONS_CHARS:
         return ""
     return (
@@ -31,7 +32,11 @@ def describe_instructions(instructions: str) -> str:
 
 
 def describe_names(server: str, names: Collection[str]) -> str:
-    """Describe tool names that are too long with the prefix that hosts put before them."""
+    """Return a warning if tool names are too long with the prefix that hosts add.
+
+    server: the server's name, which is part of the prefix.
+    names: the names of all tools.
+    """
     prefix = f"mcp__{server}__"
     too_long = [name for name in names if len(prefix) + len(name) > NAME_CHARS]
     if not too_long:
@@ -46,10 +51,11 @@ def describe_names(server: str, names: Collection[str]) -> str:
 
 
 def describe_list(tools: Iterable[str], count: int) -> str:
-    """Describe a list of tools that takes much of a model's context.
+    """Return a warning if the list of tools takes too much of a model's context.
 
-    tools: the JSON text of each, with its name, description and input schema; read only until the
-    limit is exceeded. count: of all tools.
+    tools: the JSON text of each tool, with name, description and input schema. It is read only
+        until the limit is exceeded.
+    count: the number of all tools.
     """
     tokens = 0
     for number, text in enumerate(tools, 1):

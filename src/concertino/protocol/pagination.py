@@ -1,6 +1,8 @@
-"""Reads all pages of a list.
+"""Reads all pages of a list, such as the results of `tools/list`.
 
-Any string may be a cursor, even the empty string; only a missing cursor ends the list.
+    tools = await read_all_pages("tools/list", fetch, lambda page: page.tools)
+
+Any string may be a cursor, even the empty one. The list ends with a page without a cursor.
 Spec: 2026-07-28 server/utilities/pagination.
 """
 
@@ -11,7 +13,7 @@ from typing import Protocol, TypeVar
 
 from concertino.errors import INVALID_PARAMS, ProtocolError, RpcError
 
-# Most pages of one list. A server that sends more most likely never ends the list.
+# The largest number of pages. A server that sends more probably sends pages for ever.
 MAX_PAGES = 10_000
 T = TypeVar("T")
 
@@ -31,13 +33,16 @@ async def read_all_pages(
     fetch: Callable[[str | None], Awaitable[PageT]],
     items: Callable[[PageT], list[T]],
 ) -> list[T]:
-    """Return the items of all pages.
+    """Return the items of all pages, in order.
 
-    label: the name of the list, for errors. fetch: returns the page at a cursor, or the first page
-    for None. items: returns the items of a page.
-    Reads the list again from its start, once, if the server rejects a cursor as invalid.
-    Raises ProtocolError if a cursor comes twice or the list has more than MAX_PAGES pages, because
-    reading it would not end; and what fetch raises.
+    If the server rejects a cursor with -32602, the list is read again from its start, once.
+
+    label: the name of the list, for errors.
+    fetch: returns the page for a cursor, and the first page for None.
+    items: returns the items of a page.
+
+    Raises what `fetch` raises. Raises ProtocolError if a cursor comes twice or if there are more
+    than MAX_PAGES pages, since reading would probably never end.
     """
     collected: list[T] = []
     cursor: str | None = None
@@ -47,7 +52,7 @@ async def read_all_pages(
         try:
             page = await fetch(cursor)
         except RpcError as exc:
-            # The list may have changed, so that the cursor is no longer valid (utilities/caching).
+            # A cursor becomes invalid when the list changes (server/utilities/caching).
             if cursor is None or exc.code != INVALID_PARAMS or not may_start_over:
                 raise
             may_start_over = False

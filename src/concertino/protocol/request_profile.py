@@ -1,8 +1,10 @@
-"""Requests of clients, and how each is served: by which revision, for which client.
+"""RequestProfile: by which revision a request is served, and for which client.
 
-A request of 2026-07-28 says so itself, in its `_meta`. All others have the profile of the
-conversation that `initialize` opened. Most params stay raw until the backend decodes them; the
-protocol's own members are taken out here, one by one.
+A request of 2026-07-28 names its revision and its client in `_meta`. All other requests have the
+profile of the handshake: the one that the client agreed on with `initialize`. The session
+(protocol/session.py) asks Profiles for the profile of each request.
+
+`_meta` is decoded here. All other params stay undecoded JSON until the backend needs them.
 Spec: 2025-11-25 basic/lifecycle; 2026-07-28 basic/versioning, basic/index "_meta".
 """
 
@@ -47,7 +49,7 @@ __all__ = [
     "pop_member",
 ]
 
-# Characters of the client's input that an error quotes.
+# An error quotes at most this many characters of the client's input.
 QUOTED_CHARS = 128
 
 VERSION = "io.modelcontextprotocol/protocolVersion"
@@ -55,7 +57,7 @@ CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 CLIENT = "io.modelcontextprotocol/clientInfo"
 LOG_LEVEL = "io.modelcontextprotocol/logLevel"
 
-# Features whose requests the session answers itself.
+# The session answers the requests of these features, and so does not pass them to the backend.
 SESSION_FEATURES = frozenset(("logging", "subscriptions"))
 
 _decode_object = Decoder(dict[str, Raw]).decode
@@ -64,11 +66,13 @@ _decode_object = Decoder(dict[str, Raw]).decode
 class RequestProfile(Struct, frozen=True):
     """How one request is served: by which revision, and for which client.
 
-    encoder: writes results for the client's revision.
-    methods: the methods that go to the backend.
-    token: the client's progress token; None if it wants no progress.
-    level: rank of the least severe log message that the client wants; None for no messages.
-    meta: the members of `_meta` that the protocol does not define.
+    encoder: encodes results for the revision, which is `encoder.revision`.
+    methods: the methods that the session passes to the backend.
+    client: the client's description of itself.
+    token: the client's progress token; None if the client wants no progress.
+    level: the rank (see LEVELS) of the least severe log message that the client wants; None if it
+        wants no log messages.
+    meta: the members of `_meta` that the protocol does not define, undecoded.
     """
 
     encoder: ResultEncoder
@@ -80,7 +84,7 @@ class RequestProfile(Struct, frozen=True):
 
 
 class ClientInfo(Struct, frozen=True):
-    """The members of `clientInfo` that backends may see."""
+    """The members of `clientInfo` that become part of ClientFacts."""
 
     name: str = ""
     version: str = ""
@@ -96,13 +100,18 @@ class InitializeParams(Struct, rename="camel"):
 
 
 class Profiles:
-    """The profiles that the server's features and the client's handshake allow.
+    """Makes the profiles of one session's requests.
 
-    features: what the backend offers now.
-    methods: the requests of these features, by whether the revision is 2026-07-28.
-    legacy: the profile of the conversation that initialize opened; None before.
-    declared: names of the capabilities that the response to initialize declared.
-    last_meta: the last `_meta` with its profile. Clients repeat it, so it is not decoded again.
+    get_features: asks the backend what it offers.
+
+    Attributes:
+    features: what the backend offered when it was asked last.
+    methods: the methods that the backend serves: for 2026-07-28 under the key True, for the older
+        revisions under False.
+    legacy: the profile that `initialize` has set; None before.
+    declared: the names of the capabilities in the response to `initialize`.
+    last_meta: the last `_meta` of a 2026-07-28 request and its profile. Most clients send the same
+        `_meta` in every request, so it need not be decoded again.
     """
 
     def __init__(self, get_features: Callable[[], ServerFeatures]) -> None:
@@ -112,7 +121,7 @@ class Profiles:
         self.reload_features()
 
     def reload_features(self) -> None:
-        """Ask the backend for its features and drop what was derived from the old ones."""
+        """Ask the backend again what it offers, and make all profiles anew from that."""
         self.features = self._get_features()
         served = [
             (name, method)
@@ -140,7 +149,10 @@ class Profiles:
         return self.features.resources and self.features.subscriptions
 
     def open_legacy(self, params: InitializeParams) -> Revision:
-        """Open the legacy conversation and return its revision."""
+        """Set the profile of the handshake, and return the revision for the response.
+
+        params: those of `initialize`.
+        """
         revision = negotiate(params.protocol_version)
         client = params.client_info
         facts = ClientFacts(
@@ -151,16 +163,19 @@ class Profiles:
         return revision
 
     def set_level(self, profile: RequestProfile, level: Level) -> None:
-        """Set the least severe log message that the legacy client wants. profile: its profile."""
+        """Set the level of `logging/setLevel`: the least severe log message that is sent.
+
+        profile: the profile of that request.
+        """
         self.legacy = RequestProfile(
             profile.encoder, profile.methods, profile.client, level=LEVELS[level]
         )
 
     def read(self, raw: Raw) -> RequestProfile | None:
-        """Return the profile that a request's `_meta` asks for.
+        """Return the profile of a request with this `_meta`.
 
-        None if it belongs to a legacy conversation that was not opened. Raises RpcError for a
-        malformed `_meta` and for an unknown revision.
+        None if `_meta` names no revision, and the client has not sent `initialize` either. Raises
+        RpcError for a malformed `_meta` and for an unknown revision.
         """
         try:
             meta = _decode_object(raw)
@@ -197,12 +212,12 @@ class Profiles:
             self._modern_encoder = ResultEncoder(revision, self.features.info)
         profile = RequestProfile(self._modern_encoder, self.methods[True], facts, token, rank, meta)
         if token is None:
-            # A copy of `raw`, because the original keeps its whole frame in memory.
+            # Copy the bytes: `raw` refers to its whole frame and would keep that in memory.
             self.last_meta = (raw.copy(), profile)
         return profile
 
     def declare(self, revision: Revision) -> dict[str, Any]:
-        """Return the capabilities that a client of this revision gets."""
+        """Return the server's capabilities, as a response to a client of this revision has them."""
         features = self.features
         listed: dict[str, Any] = {"listChanged": True}
         updated: dict[str, Any] = {"subscribe": True} if self.can_subscribe else {}
@@ -223,7 +238,7 @@ class Profiles:
         return capabilities(declared, revision)
 
 
-# Placeholders until the session has read the request.
+# The values of a SessionRequest until the session has determined its profile.
 NO_CALL = Call("")
 NO_PROFILE = RequestProfile(
     ResultEncoder(MODERN, Implementation("", "")), frozenset(), ClientFacts("", "", "", {})
@@ -231,13 +246,13 @@ NO_PROFILE = RequestProfile(
 
 
 class SessionRequest(IncomingRequest, eq=False):
-    """A client's request, with everything that the session knows about it.
+    """A client's request, with all that the session and the runtime know about it.
 
-    profile: how it is served; call: the canonical request for the backend. Both are set before the
-    request is passed to `start`.
-    dialogue: what the call asks its client; None until it asks, or is repeated with answers.
-    hooks: what to do at the end of the call, set by whoever begins it.
-    timer: the call's time limit, while it waits.
+    profile: how the request is served.
+    call: the request in the form for the backend. Like `profile`, set before the handler starts.
+    dialogue: what the call has asked its client; None until it asks, or comes with answers.
+    hooks: what to do at the end of the call. Guards set it when the call begins.
+    timer: the call's time limit, if it has one and its handler waits.
     """
 
     profile: RequestProfile = NO_PROFILE
@@ -248,9 +263,9 @@ class SessionRequest(IncomingRequest, eq=False):
 
 
 def pop_member(members: dict[str, Raw], name: str, type: Any) -> Any:
-    """Remove one member and return it decoded as `type`; None if it is missing.
+    """Remove a member from an object and return it, decoded as `type`; None if it is missing.
 
-    Raises RpcError if it does not fit the type.
+    Raises RpcError -32602 if it does not fit the type.
     """
     raw = members.pop(name, None)
     if raw is None:
@@ -264,7 +279,7 @@ def pop_member(members: dict[str, Raw], name: str, type: Any) -> Any:
 
 
 def describe_with_path(exc: DecodeError) -> str:
-    """Return msgspec's text with the path in front: `_meta.x: expected str, got int`."""
+    """Return msgspec's error text with the path in front: `_meta.x: expected str, got int`."""
     text, _, path = describe_decode_error(exc).partition(" - at $.")
     text = text[0].lower() + text[1 : 3 * QUOTED_CHARS]
     return f"{path}: {text}" if path else text

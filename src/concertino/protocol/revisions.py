@@ -1,8 +1,10 @@
-"""The five revisions of MCP as tables: the messages and members that each of them has.
+"""The five revisions of MCP as tables: which features and requests each of them has.
 
-No other module names a revision. Backends and handlers use the 2026-07-28 form of everything;
-wire_results.py translates their results for clients of older revisions. Requests need no
-translation, except that request_profile.py reads their `_meta`.
+Other modules ask `revision.icons` and the like, and never compare a revision's name.
+
+"Modern" is revision 2026-07-28, in which each request names its revision. "Legacy" are the four
+older ones, which begin with an `initialize` handshake. Backends and handlers see the 2026-07-28
+form of everything; wire_results.py translates their results for legacy clients.
 Spec: the schemas of all five revisions, and the changelog of each.
 """
 
@@ -31,64 +33,77 @@ __all__ = [
 
 
 class Revision(Struct, frozen=True):
-    """The features of one revision that differ from others."""
+    """The features of one revision that not all revisions have. True: the revision has it."""
 
     name: str
 
-    # There is no handshake: each request names its revision in `_meta`. Results have a resultType.
+    # Each request names its revision in `_meta`, and there is no handshake. Results have a
+    # resultType.
     modern: bool = False
-    # JSON-RPC arrays are accepted.
+    # JSON-RPC batches: arrays of messages.
     batches: bool = False
-    # An error without a readable id has no `id` member; in other revisions it is null.
+    # The error response to a message without a readable id has no member `id`. In other revisions
+    # its id is null.
     idless_errors: bool = False
     # Audio content.
     audio: bool = True
-    # resource_link content, structured tool results and their schemas; titles, `_meta` on items,
-    # lastModified.
-    links: bool = True
+    # resource_link content. Also all else that 2025-06-18 added to results: structured content and
+    # output schemas of tools, titles, `_meta` on items of lists, lastModified.
+    resource_links: bool = True
     # Annotations on tools.
     annotations: bool = True
-    # Icons; websiteUrl and description of an implementation.
+    # Icons. Also websiteUrl and description of an implementation.
     icons: bool = True
-    # Completion is a capability.
+    # A capability for completions.
     completions: bool = True
-    # Progress notifications have a message.
+    # A message in progress notifications.
     progress_text: bool = True
-    # The client can be asked to fill in a form ...
+    # The client can be asked to fill in a form.
     elicitation: bool = True
-    # ... and to open a URL. Titled and multiple choices, defaults; in sampling, tools and lists of
-    # content.
-    visits: bool = True
+    # The client can be asked to open a URL. Forms have titled choices, multiple choices, defaults.
+    url_elicitation: bool = True
+    # Sampling with tools, with the capability `context`, and with lists of content.
+    sampling_tools: bool = True
 
 
-_A = Revision(
+_2024_11_05 = Revision(
     "2024-11-05",
     audio=False,
-    links=False,
+    resource_links=False,
     annotations=False,
     icons=False,
     completions=False,
     progress_text=False,
     elicitation=False,
-    visits=False,
+    url_elicitation=False,
+    sampling_tools=False,
 )
-_B = Revision("2025-03-26", batches=True, links=False, icons=False, elicitation=False, visits=False)
-_C = Revision("2025-06-18", icons=False, visits=False)
-_D = Revision("2025-11-25", idless_errors=True)
-_E = Revision("2026-07-28", idless_errors=True, modern=True)
+_2025_03_26 = Revision(
+    "2025-03-26",
+    batches=True,
+    resource_links=False,
+    icons=False,
+    elicitation=False,
+    url_elicitation=False,
+    sampling_tools=False,
+)
+_2025_06_18 = Revision("2025-06-18", icons=False, url_elicitation=False, sampling_tools=False)
+_2025_11_25 = Revision("2025-11-25", idless_errors=True)
+_2026_07_28 = Revision("2026-07-28", idless_errors=True, modern=True)
 
-REVISIONS = (_A, _B, _C, _D, _E)
+REVISIONS = (_2024_11_05, _2025_03_26, _2025_06_18, _2025_11_25, _2026_07_28)
 LEGACY = REVISIONS[:-1]
-LATEST_LEGACY = _D
-MODERN = _E
+LATEST_LEGACY = _2025_11_25
+MODERN = _2026_07_28
 by_name: Mapping[str, Revision] = {revision.name: revision for revision in REVISIONS}
 
 
 class Method(Struct, frozen=True):
     """A request that clients send.
 
-    feature: what a backend must offer for it; empty if nothing.
-    legacy, modern: whether it exists before, and since, 2026-07-28.
+    feature: the field of ServerFeatures that must be true for it; "" if every server answers it.
+    legacy: whether revisions before 2026-07-28 have it.
+    modern: whether 2026-07-28 has it.
     """
 
     feature: str
@@ -118,24 +133,27 @@ REQUESTS: Mapping[str, Method] = {
 def negotiate(requested: str) -> Revision:
     """Return the revision for the response to `initialize`.
 
-    This is the requested revision if it exists and has a handshake, or else the newest revision
-    that has a handshake.
+    That is the requested revision if it is a legacy revision, or else the latest legacy revision.
     """
     revision = by_name.get(requested, LATEST_LEGACY)
     return LATEST_LEGACY if revision.modern else revision
 
 
 def implementation(info: Implementation, revision: Revision) -> Implementation:
-    """Return the part of a server's or client's description that this revision can carry."""
+    """Return `info` without the members that the revision does not know.
+
+    info: the description of a server or client, as in `serverInfo`.
+    """
     if revision.icons:
         return info
-    return Implementation(info.name, info.version, title=info.title if revision.links else None)
+    title = info.title if revision.resource_links else None
+    return Implementation(info.name, info.version, title=title)
 
 
 def capabilities(declared: Mapping[str, Any], revision: Revision) -> dict[str, Any]:
-    """Return the part of a server's capabilities that this revision knows.
+    """Return a server's capabilities without those that the revision does not know.
 
-    declared: settings by name, as in 2025-11-25, plus `extensions`.
+    declared: the capabilities by name, as in 2025-11-25, and `extensions`.
     """
     known = {
         name: value for name, value in declared.items() if name != "extensions" or revision.modern

@@ -1,11 +1,15 @@
-"""requestState: a token that the client keeps for the server and returns unchanged.
+"""Seal: makes and opens `requestState`, a token that the client stores for the server.
 
-A token is accepted once, for the same call, within LIFETIME_S. Its content is signed but not
-encrypted: everybody can read it, but only the owner of the key can make a token. The MAC also
-covers method, params and caller of the call, which the token does not contain.
+    token = seal.create_token(b"content", bound)      # sent to the client
+    opened = seal.open_token(token, bound)            # when the client sends it back
+    seal.mark_used(opened)
 
-Used tokens are remembered until they expire. When there are too many, the oldest are forgotten, and
-every token that was issued before them is rejected from then on.
+The content is signed but not encrypted: anybody can read it, but only the owner of the key can make
+a token. A token is accepted once, within LIFETIME_S, and only with the same `bound`, which stands
+for the method, params and caller of the call. `bound` is signed too, but is no part of the token.
+
+To accept each token only once, the Seal remembers used tokens until they expire. If they become too
+many, it forgets the oldest ones, and rejects every token that is as old as those.
 Spec: 2026-07-28 basic/patterns/mrtr "Server Requirements".
 """
 
@@ -17,16 +21,17 @@ from heapq import heappop, heappush
 
 __all__ = ["LIFETIME_S", "MAX_STATE", "NOT_OURS", "InvalidState", "OpenedState", "Seal", "digest"]
 
-# Seconds from a client request to its answer. A person may need time to think.
+# How many seconds a token is valid: a person may need time to think about an answer.
 LIFETIME_S = 600.0
 
-# Characters of a token.
+# The longest token, in characters.
 MAX_STATE = 65536
 
-# Tokens that are remembered as used.
+# At most this many used tokens are remembered.
 MAX_USED = 16384
 
-# A token is the base64 of: MAC, nonce, time of issue, content. Lengths in bytes.
+# A token is MAC + nonce + time of issue + content, in URL-safe base64. These are the lengths of the
+# parts in bytes.
 MAC, NONCE, TIME = 32, 16, 8
 HEAD = MAC + NONCE + TIME
 
@@ -37,11 +42,16 @@ NOT_OURS = "it is none of this server's, or belongs to another call"
 
 
 class InvalidState(Exception):
-    """A token cannot be accepted. The text tells the client why."""
+    """Raised for a token that cannot be accepted. The text, for the client, says why."""
 
 
 class OpenedState:
-    """The content of an accepted token. issued: milliseconds of the seal's clock."""
+    """An opened token.
+
+    content: the bytes that were passed to create_token().
+    nonce: the random bytes that identify the token.
+    issued: when the token was made, in milliseconds since the epoch.
+    """
 
     __slots__ = ("content", "issued", "nonce")
 
@@ -57,11 +67,12 @@ class OpenedState:
 
 
 class Seal:
-    """Makes and opens tokens. Use one Seal for all connections: a token may come back on another.
+    """Makes and opens tokens. All connections share one, since a client may reconnect.
 
-    key: secret, at least 32 bytes.
-    clock: returns seconds since the epoch.
-    random: returns that many random bytes.
+    key: a secret of at least 32 bytes.
+    clock: returns the time in seconds since the epoch.
+    random: returns random bytes; its argument is how many.
+    max_used: how many used tokens are remembered.
     """
 
     def __init__(
@@ -80,16 +91,17 @@ class Seal:
         self._random = random
         self._max_used = max_used
         self._used: set[bytes] = set()
-        # A heap of (issued, nonce) of the tokens in _used.
+        # The tokens in _used as (issued, nonce): a heap with the oldest one first.
         self._by_age: list[tuple[int, bytes]] = []
-        # Tokens that were issued up to this time, in milliseconds, are rejected.
+        # All tokens issued up to this time, in milliseconds, are rejected, because used tokens of
+        # that age were forgotten.
         self._forgotten_until = 0
 
     def create_token(self, content: bytes, bound: bytes) -> str:
-        """Return a token that holds `content`.
+        """Return a token that contains `content`.
 
-        bound: identifies the call; open_token() needs the same value. Raises ValueError if the
-        token would be longer than MAX_STATE.
+        bound: identifies the call; open_token() needs the same value.
+        Raises ValueError if the token would be longer than MAX_STATE.
         """
         issued = int(self._clock() * 1000)
         signed = self._random(NONCE) + issued.to_bytes(TIME, "big") + content
@@ -100,9 +112,11 @@ class Seal:
         return token.decode()
 
     def open_token(self, token: str, bound: bytes) -> OpenedState:
-        """Return what a token holds.
+        """Check a token and return its content.
 
-        Raises InvalidState if it was not made by this key for this call, or is too old or used.
+        bound: the value that was passed to create_token().
+        Raises InvalidState if the token was not made with this key and `bound`, or was altered, is
+        too old, or was used before.
         """
         if len(token) > MAX_STATE:
             raise InvalidState(f"expected at most {MAX_STATE} characters, got {len(token)}")
@@ -125,7 +139,7 @@ class Seal:
         return OpenedState(signed[NONCE + TIME :], nonce, issued)
 
     def mark_used(self, opened: OpenedState) -> None:
-        """Reject this token from now on."""
+        """Remember that a token was used; open_token() rejects it from now on."""
         self._used.add(opened.nonce)
         heappush(self._by_age, (opened.issued, opened.nonce))
 
@@ -142,12 +156,13 @@ class Seal:
 
 
 def digest(*parts: bytes) -> bytes:
-    """Return 32 bytes that identify these parts in this order."""
+    """Return a SHA-256 hash of these parts, in this order."""
     from hashlib import sha256
 
     result = sha256()
     for part in parts:
-        # Hash the length of each part too, so that another split of the same bytes differs.
+        # Hash the length of each part too. Otherwise ("ab", "c") and ("a", "bc") would have equal
+        # hashes.
         result.update(len(part).to_bytes(8, "big"))
         result.update(part)
     return result.digest()

@@ -1,14 +1,17 @@
-"""Session: the server's side of one MCP conversation.
+"""Session: the server's side of one MCP conversation, without I/O.
 
-The session decides by which revision each request is served, answers what it can answer itself
-(initialize, ping, server/discover, logging/setLevel, subscriptions), and hands all other requests
-to `start` as Calls. Calls and results inside the server are canonical: they have the form of
-revision 2026-07-28. The backend's results come back through respond(), which encodes them for the
-caller's revision.
+    session = Session(features, send, start, Limits(), time.monotonic)
+    session.receive(frame)           # calls start(request) for a request of the backend
+    session.respond(request, result) # calls send(frame, id)
 
-A request whose `_meta` names revision 2026-07-28 is served by the rules of that revision, whatever
-came before it. Every other request belongs to the conversation that `initialize` opened. A
-malformed `initialize` changes nothing.
+The session determines the revision of each request. It answers initialize, ping, server/discover,
+logging/setLevel and the requests about subscriptions itself. All others it passes to `start`, with
+a Call in the form of revision 2026-07-28, whatever the client's revision is. The backend returns
+results in that form, too; respond() encodes them for the client's revision.
+
+A request whose `_meta` names revision 2026-07-28 is served by that revision, at any time. Every
+other request is served by the revision that `initialize` has agreed on ("legacy").
+runtime/server_connection.py connects a session to a Connection and a Backend.
 Spec: 2025-11-25 basic/lifecycle, server/resources "Subscriptions"; 2026-07-28 basic/versioning,
 basic/index, server/discover, basic/patterns/cancellation.
 """
@@ -59,26 +62,27 @@ if TYPE_CHECKING:
 
 __all__ = ["LIFECYCLE", "Session", "State"]
 
-# Progress of the legacy handshake: no initialize yet; initialize answered; in operation. Requests
-# of 2026-07-28 neither need nor change it.
+# The state of the handshake with `initialize`: nothing has come; `initialize` is answered; the
+# handshake is complete. Requests of 2026-07-28 need no handshake, and do not change the state.
 State = Literal["fresh", "opened", "ready"]
 
-# State -> kind of message -> next state; None: it is rejected. 2025-11-25 basic/lifecycle.
-# Some clients never send `initialized`; their first request after initialize implies it.
+# State -> kind of message -> next state, or None if the message is rejected (2025-11-25
+# basic/lifecycle). Some clients never send notifications/initialized, so the first request after
+# `initialize` completes the handshake as well.
 LIFECYCLE: Mapping[State, Mapping[str, State | None]] = {
     "fresh": {"initialize": "opened", "initialized": "fresh", "request": None},
     "opened": {"initialize": None, "initialized": "ready", "request": "ready"},
     "ready": {"initialize": None, "initialized": "ready", "request": "ready"},
 }
 
-# A message that opens a conversation, for errors that say what to send.
+# An example of `initialize`, for errors that tell a person what to send first.
 OPENER = (
     '{"jsonrpc":"2.0","id":0,"method":"initialize","params":{'
     f'"protocolVersion":"{LEGACY[-1].name}",'
     '"capabilities":{},"clientInfo":{"name":"me","version":"1"}}}'
 )
 
-# RESULT for an integer id, the usual kind.
+# The template RESULT for an integer id, which is the usual kind.
 INT_ID_RESULT = b'{"jsonrpc":"2.0","id":%d,"result":%b}'
 
 
@@ -90,22 +94,26 @@ class _CancelParams(Struct, rename="camel"):
 
 
 class Session:
-    """The server's end of one connection: pass it every frame; it answers through `send`.
+    """The server's side of one MCP conversation.
 
     features: returns what the backend offers; called again when the backend reports a change.
-    start: called with each request for the backend. Answer it exactly once, with respond() or
-    fail(). If `start` returns before the answer, it must call peer.add_running() first. Call
-    admit() after each response, and when output has drained.
-    clock: returns seconds; must not go backwards.
-    on_subscriptions_changed: called when subscribed_uris has changed.
-    seal: returns the Seal that protects the `requestState` of calls that ask their client for
-    input; called on first use.
+    send: sends a frame, see Peer.
+    start: called with each request for the backend. The caller must answer it exactly once, with
+        respond() or fail(). If it does not do so inside `start`, it must call peer.add_running()
+        there. It calls admit() after each response, and when output has drained.
+    clock: returns the time in seconds; must not go backwards.
+    on_subscriptions_changed: called when subscribed_uris may have changed.
+    seal: returns the Seal for the `requestState` of calls that ask their client for input; called
+        when it is needed.
     principal: identifies the caller, as far as the connection knows it.
-    schedule_flush: called when a notification was suppressed for now; call peer.on_drain(), which
-    sends it, a moment later.
-    budget: limits the memory that unread responses take in all connections that share it; by
-    default no other connection does.
+    schedule_flush: called when a notification is kept for later. The caller must then call
+        peer.on_drain(), which sends such notifications, a moment later.
+    budget: the memory that unread responses may take, in all sessions that share the budget; by
+        default the session has one of its own.
 
+    Attributes:
+    state: the state of the handshake.
+    peer: the JSON-RPC layer, with the tables of requests.
     notifications: sends progress and log messages about calls.
     """
 
@@ -127,7 +135,8 @@ class Session:
         self.peer = Peer(send, limits, clock, request_type=SessionRequest, budget=budget)
         self._start = start
         self._limits = limits
-        # Responses of at most this many bytes are sent no matter how much the client has not read.
+        # Responses up to this size are sent at once, even if the client has not read the earlier
+        # ones. Larger ones may have to wait (jsonrpc/unread_results.py).
         self._usual_bytes = min(limits.max_message_bytes, LARGE_BYTES)
         self._profiles = Profiles(features)
         self.notifications = CallNotifications(
@@ -142,9 +151,9 @@ class Session:
 
     @property
     def dialogues(self) -> CallDialogues:
-        """Return the dialogues of this session: the requests for input that its calls make."""
+        """Return the object that manages what calls of this session ask their client."""
         if self._dialogues is None:
-            # Most servers never ask their client.
+            # Imported here, because most servers never ask their client anything.
             from concertino.protocol.call_dialogues import CallDialogues
 
             self._dialogues = CallDialogues(self._profiles, self._seal, self._principal)
@@ -153,9 +162,9 @@ class Session:
     # Input
 
     def receive(self, frame: bytes) -> None:
-        """Process one frame. No content of the frame makes this raise an exception."""
+        """Process one frame from the client. Raises nothing, whatever the frame contains."""
         try:
-            # msgspec does not check the UTF-8 of members that it keeps raw.
+            # msgspec does not check that members which it leaves undecoded are valid UTF-8.
             if not frame.isascii():
                 str(frame, "utf-8")
             request = decode_request(frame)
@@ -169,7 +178,10 @@ class Session:
         return self._open(SessionRequest(id, request.method, request.params, len(frame)))
 
     def _receive_other(self, frame: bytes) -> None:
-        """Process a frame that is not a single valid request with an unused id."""
+        """Process any frame but a single valid request: a notification, batch, response, error.
+
+        A request whose id is in use comes here, too.
+        """
         event = self.peer.receive(frame)
         if event is None:
             return
@@ -180,21 +192,21 @@ class Session:
                 self._on_notification(message)
 
     def close(self) -> list[SessionRequest]:
-        """Close the session after the connection was lost; no further request is started.
+        """Close the session, because the connection is closed. No further request is started.
 
-        Returns the requests that stay unanswered.
+        Returns the requests that have no response. They will get none.
         """
         self._start = _start_nothing
         self.notifications.close()
         return self.peer.close()
 
     def admit(self) -> None:
-        """Start queued requests, as many as the limits allow."""
+        """Start requests that wait in the queue, as many as the limits allow."""
         while (incoming := self.peer.pop_waiting()) is not None:
             self._start(incoming)
 
     def _open(self, incoming: SessionRequest) -> None:
-        """Find a request's profile and start it, or answer it here."""
+        """Find the profile of a request; then start or queue the request, or answer it here."""
         params = incoming.params
         raw = params.pop("_meta", None)
         profiles = self._profiles
@@ -215,7 +227,8 @@ class Session:
             incoming.profile = profile
             if raw is not None and ("requestState" in params or "inputResponses" in params):
                 return self._resume(incoming, profile)
-            # The same steps as in _resume(), without a call: nearly every request takes this path.
+            # The rest is the same as in _resume(). It is repeated here to save a function call for
+            # nearly every request.
             incoming.call = Call(method, params, profile.meta)
             if self.state != "ready" and not profile.encoder.revision.modern:
                 self.state = LIFECYCLE[self.state]["request"] or self.state
@@ -234,7 +247,8 @@ class Session:
             self.state = LIFECYCLE[self.state]["request"] or self.state
         admitted = self.peer.admit(incoming)
 
-        # A call that was rejected as busy may be repeated with the same state.
+        # If the request was rejected as busy, it is no longer open. The client may then repeat it
+        # with the same state.
         if opened_state is not None and incoming.open:
             self.dialogues.mark_used(opened_state)
         if admitted:
@@ -242,12 +256,12 @@ class Session:
         return None
 
     def _answer_here(self, incoming: SessionRequest, profile: RequestProfile | None) -> None:
-        """Answer a request that never reaches a backend, or that cannot be served."""
+        """Answer a request that is not for the backend: with a result, or with an error."""
         method = incoming.method
         known = REQUESTS.get(method)
         modern = profile is not None and profile.encoder.revision.modern
         try:
-            # Without a profile the revision is unknown, so any revision's method will do.
+            # Without a profile the revision is unknown. Then accept the methods of all revisions.
             if known is not None and (
                 profile is None or (known.modern if modern else known.legacy)
             ):
@@ -262,9 +276,10 @@ class Session:
     def _find_handler(
         self, method: str, profile: RequestProfile | None
     ) -> Callable[[SessionRequest], None] | None:
-        """Return the method that answers a request here, without the backend.
+        """Return the function that answers requests of this method, without the backend.
 
-        None if there is none. Raises RpcError if the request needs a profile and has none.
+        None if there is none. Raises RpcError if the request needs a profile but has none, because
+        the client has not sent `initialize`.
         """
         if method == "initialize":
             return self._initialize
@@ -290,7 +305,7 @@ class Session:
         return None
 
     def _on_notification(self, message: Message) -> None:
-        """Process a notification. It is never answered; an unknown or malformed one is ignored."""
+        """Process a notification; ignore it if it is unknown or malformed."""
         if message.method == "notifications/cancelled":
             try:
                 params = Decoder(_CancelParams).decode(encode(message.params))
@@ -310,7 +325,7 @@ class Session:
         try:
             params = Decoder(InitializeParams).decode(encode(incoming.params))
         except ValidationError as exc:
-            # Somebody who types `"params": {}` by hand learns what to send instead.
+            # For a person who types `"params": {}` by hand, the error shows what to send instead.
             data = {"details": "Missing required field: protocolVersion", "send": OPENER}
             lacks_version = "protocolVersion" not in incoming.params
             raise RpcError(
@@ -371,7 +386,7 @@ class Session:
     def _subscribe(self, incoming: SessionRequest) -> None:
         """Answer `resources/subscribe` and `resources/unsubscribe`.
 
-        Whether the resource exists is not checked: it may appear and disappear.
+        The resource need not exist: it may appear later.
         """
         uri = pop_member(incoming.params, "uri", str)
         if uri is None:
@@ -400,11 +415,11 @@ class Session:
 
     @property
     def open_subscriptions(self) -> int:
-        """Return how many subscriptions/listen requests are open. They count as running."""
+        """Return how many subscriptions/listen requests are open. peer.running contains them."""
         return 0 if self._subscriptions is None else self._subscriptions.open_count
 
     def end_subscriptions(self) -> None:
-        """End all open subscriptions/listen requests with a response."""
+        """Answer all open subscriptions/listen requests, which ends the subscriptions."""
         if self._subscriptions is not None:
             self._subscriptions.close_all()
 
@@ -416,11 +431,12 @@ class Session:
         result: Struct | Raw,
         passes: Callable[[str], bool] | None = None,
     ) -> bool:
-        """Answer a call with a canonical result.
+        """Send the response to a call. Sends nothing if it was answered or cancelled before.
 
-        A result that cannot be encoded, or is too large, becomes a response that says so.
-        passes: a check of the text, see ResultEncoder.encode(). Returns False, and sends nothing,
-        if `passes` is given and did not accept the result.
+        If the result cannot be encoded, or is too large, the response says so.
+        result: in the form of revision 2026-07-28.
+        passes: a check of the text, see ResultEncoder.encode().
+        Returns False, and sends nothing, if `passes` is given and does not accept the result.
         Raises InputRequiredSignal if the result is an InputRequired.
         """
         if not incoming.open:
@@ -437,8 +453,9 @@ class Session:
         id = incoming.id
         frame = INT_ID_RESULT % (id, body) if type(id) is int else RESULT % (encode(id), body)
 
-        # The usual request finished in its first step, so it is in no table. What Peer would do
-        # with it is done here, which saves a function call: 1 % of the time of a small call.
+        # The usual case: the handler has returned in its first step, so the request is in no table,
+        # and the response is small. These two lines do the same as peer.send_response(). Without
+        # that function call, a small call takes 1 % less time.
         if (
             len(frame) <= self._usual_bytes
             and incoming.table is None
@@ -460,7 +477,8 @@ class Session:
     def _respond_unencodable(self, incoming: SessionRequest, text: str) -> None:
         """Answer a call whose result cannot be sent.
 
-        The response to tools/call is a result with isError, to others it is an error.
+        tools/call gets a result with isError, all other methods get an error response.
+        text: why the result cannot be sent.
         """
         if incoming.method != "tools/call":
             return self.peer.fail(incoming, INTERNAL_ERROR, f"Internal error: {text}")
@@ -475,7 +493,11 @@ class Session:
         message: str,
         data: object = None,
     ) -> None:
-        """Answer a call with a canonical error. Raises if `data` cannot be encoded."""
+        """Send an error response to a call.
+
+        code, data: as in revision 2026-07-28; the code is translated to the client's revision.
+        Raises msgspec's errors if `data` cannot be encoded.
+        """
         code = incoming.profile.encoder.error_code(code, data, incoming.method)
         self.peer.fail(incoming, code, message, data)
 
@@ -486,7 +508,8 @@ class Session:
     ) -> OutgoingRequest:
         """Send a request to the client (before 2026-07-28).
 
-        done: see Peer.request(). Raises RpcError if too many requests wait for their responses.
+        done: called with the response, see Peer.request().
+        Raises RpcError if too many requests wait for the client's responses.
         """
         limit = self._limits.max_questions
         if len(self.peer.outgoing) >= limit:
@@ -495,9 +518,10 @@ class Session:
         return self.peer.request(request.method, bytes(request.params), done)
 
     def reply_suspended(self, incoming: SessionRequest) -> None:
-        """Answer a call with the client requests of its dialogue (2026-07-28).
+        """Answer a call with `input_required`: its handler has asked the client (2026-07-28).
 
-        Raises RpcError if that is impossible.
+        The client requests are those that the dialogue of the call has no answer to.
+        Raises RpcError if the state is too large, or the client was asked too often.
         """
         dialogue = self.dialogues.open(incoming)
         call = incoming.call
@@ -505,9 +529,10 @@ class Session:
         self.respond(incoming, result)
 
     def reply_input_required(self, incoming: SessionRequest, wanted: InputRequired) -> None:
-        """Answer a call with the client requests of a backend's result (2026-07-28).
+        """Answer a call with `input_required`: its backend has returned `wanted` (2026-07-28).
 
-        Raises RpcError if that is impossible, ValueError for a malformed request.
+        Raises RpcError if the client cannot answer a request, the state is too large, or the client
+        was asked too often. Raises ValueError for a malformed client request.
         """
         dialogue = self.dialogues.load_client_requests(incoming, wanted)
         result = self.dialogues.encode_client_requests(incoming.call, dialogue, wanted.state)
@@ -516,10 +541,12 @@ class Session:
     # Changes in the backend
 
     def report_change(self, what: str) -> None:
-        """Notify the client that a list has changed. what: tools, prompts or resources.
+        """Notify the client that a list has changed, if the client's revision provides for it.
 
-        A legacy client is notified once it is in operation, if initialize declared the feature; a
-        2026-07-28 client if it subscribed. A client that does not read is notified once.
+        A 2026-07-28 client must have subscribed to the list. A legacy client must have completed
+        the handshake, and `initialize` must have declared the list. Several changes are merged into
+        one notification while the client does not read.
+        what: "tools", "prompts" or "resources".
         """
         self.reload_features()
         if self._subscriptions is not None:
@@ -530,14 +557,14 @@ class Session:
             )
 
     def report_update(self, uri: str) -> None:
-        """Notify the client of a changed resource, if it subscribed to the resource."""
+        """Notify the client that a resource has changed, if it has subscribed to the resource."""
         if self._subscriptions is not None:
             self._subscriptions.report_update(uri)
 
     def reload_features(self) -> None:
-        """Ask the backend again what it offers."""
+        """Ask the backend again what it offers, because that has changed."""
         self._profiles.reload_features()
 
 
 def _start_nothing(incoming: SessionRequest) -> None:
-    """Ignore a request. Replaces `start` in a closed session."""
+    """Ignore a request, because the session is closed. Replaces `start` then."""

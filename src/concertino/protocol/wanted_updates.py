@@ -1,8 +1,13 @@
-"""What a client subscribed to: with resources/subscribe, or with subscriptions/listen (2026-07-28).
+"""WantedUpdates: which changes one client has subscribed to, and the notifications about them.
 
-A subscriptions/listen request stays open until the client cancels it or the server ends it. The
-first notification acknowledges the subscribed lists and resources. Every notification carries the
-id of the request, and only subscribed changes are sent.
+There are two ways to subscribe:
+
+- `resources/subscribe` (before 2026-07-28) subscribes the whole connection to one resource.
+- `subscriptions/listen` (2026-07-28) names lists and resources. The request stays open until the
+  client cancels it or the server ends it. The first notification says which of them the server
+  supports; each notification carries the id of the request.
+
+Loaded with the first subscription.
 Spec: 2026-07-28 basic/patterns/subscriptions, basic/patterns/cancellation; 2025-11-25
 server/resources "Subscriptions".
 """
@@ -24,19 +29,20 @@ from concertino.protocol.call import ServerFeatures
 
 __all__ = ["SUBSCRIPTION", "WantedUpdates"]
 
+# The member of a notification's `_meta` with the id of its subscriptions/listen request.
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 
-# Characters of a URI. Beyond that no server has to understand one (RFC 9110 section 4.1).
+# The longest URI, in characters. RFC 9110 section 4.1 recommends to support at least 8000.
 MAX_URI = 8192
 
 LISTS = ("tools", "prompts", "resources")
 
-# Characters of the description of a malformed filter.
+# The error about a malformed filter has at most this many characters.
 ERROR_CHARS = 300
 
 
 class _UpdateFilter(Struct, rename="camel", omit_defaults=True):
-    """The updates that a subscriptions/listen request asks for."""
+    """The member `notifications` of a subscriptions/listen request: the updates that it wants."""
 
     tools_list_changed: bool = False
     prompts_list_changed: bool = False
@@ -57,9 +63,11 @@ _decode_params = Decoder(_ListenParams).decode
 
 
 class _Listener(Struct):
-    """An open subscriptions/listen request, with the lists and URIs it is subscribed to.
+    """An open subscriptions/listen request.
 
-    encode_closing: writes its result, with these members in `_meta`.
+    incoming: the request.
+    lists, uris: the lists and the resources that it is subscribed to.
+    encode_closing: returns the result of the request as JSON; takes the members of its `_meta`.
     """
 
     incoming: IncomingRequest
@@ -69,7 +77,11 @@ class _Listener(Struct):
 
 
 class WantedUpdates:
-    """The subscriptions of one connection. on_change: called when subscribed_uris has changed."""
+    """The subscriptions of one connection.
+
+    peer: sends the notifications.
+    on_change: called when subscribed_uris may have changed.
+    """
 
     def __init__(
         self,
@@ -80,7 +92,7 @@ class WantedUpdates:
         self._peer = peer
         self._limits = limits
         self._on_change = on_change
-        # Subscribed with resources/subscribe, for the whole connection.
+        # The resources that the client has subscribed to with resources/subscribe.
         self._legacy_uris: set[str] = set()
         self._listeners: dict[Id, _Listener] = {}
 
@@ -100,7 +112,7 @@ class WantedUpdates:
     def subscribe(self, uri: str) -> None:
         """Subscribe to a resource, which need not exist yet.
 
-        Raises RpcError for an empty or overlong URI, and if there are too many.
+        Raises RpcError for an empty or overlong URI, and for too many subscriptions.
         """
         _check_uri(uri, "uri")
         if uri not in self._legacy_uris:
@@ -125,10 +137,12 @@ class WantedUpdates:
         features: ServerFeatures,
         encode_closing: Callable[[Mapping[str, Any]], bytes],
     ) -> None:
-        """Open a subscription and acknowledge which updates it gets.
+        """Serve a subscriptions/listen request: leave it open, and send the acknowledgement.
 
-        encode_closing: writes the result with which the subscription ends.
-        Raises RpcError for a malformed request, and if there are too many.
+        The acknowledgement names the updates that the server supports.
+        features: what the backend offers.
+        encode_closing: returns the request's result as JSON; takes the members of its `_meta`.
+        Raises RpcError for a malformed request, and for too many subscriptions.
         """
         if incoming.batch is not None:
             raise RpcError(
@@ -152,7 +166,7 @@ class WantedUpdates:
         subscribed = uris if can_subscribe else frozenset[str]()
         self._listeners[incoming.id] = _Listener(incoming, lists, subscribed, encode_closing)
         incoming.params = {}
-        # An open subscription must not count against the limits for calls.
+        # The limits for calls count their bytes. An open subscription must not use up that limit.
         incoming.size = 0
         incoming.on_cancel = lambda _: self._remove(incoming)
         self._peer.add_running(incoming, has_result=False)
@@ -164,17 +178,17 @@ class WantedUpdates:
         self._on_change()
 
     def _remove(self, incoming: IncomingRequest) -> None:
-        """Remove a cancelled subscription with its unsent notifications."""
-        # close_all() forgets it first, and may then fail to end it.
+        """Remove a cancelled subscription, and its notifications that wait to be sent."""
+        # close_all() may have removed it already.
         self._listeners.pop(incoming.id, None)
         self._peer.drop_coalesced(incoming.id)
         self._on_change()
 
     def close_all(self) -> None:
-        """End all open subscriptions, each with its result and then `notifications/cancelled`.
+        """End all open subscriptions: send the result of each, then `notifications/cancelled`.
 
         basic/patterns/subscriptions asks for the result, basic/patterns/cancellation for the
-        notification; a client ignores the later one.
+        notification. A client accepts the first and ignores the second.
         """
         listeners, self._listeners = self._listeners, {}
         for id, listener in listeners.items():
@@ -186,18 +200,21 @@ class WantedUpdates:
     # Updates
 
     def report_change(self, what: str) -> None:
-        """Notify the listeners of a changed list. what: tools, prompts or resources."""
+        """Notify the subscriptions/listen requests that are subscribed to a changed list.
+
+        what: "tools", "prompts" or "resources".
+        """
         for id, listener in self._listeners.items():
             if what in listener.lists:
                 frame = self._encode_update(id, f"notifications/{what}/list_changed", {})
                 self._peer.send_coalesced(frame, id)
 
     def report_update(self, uri: str) -> None:
-        """Notify the subscribers of a changed resource."""
+        """Notify the client of a changed resource, once for each subscription to it."""
         method = "notifications/resources/updated"
         if uri in self._legacy_uris:
             self._peer.send_coalesced(encode_notification(method, encode({"uri": uri})))
-        # A linear search: there are at most max_listening.
+        # A linear search is fast enough: there are at most Limits.max_listening requests.
         for id, listener in self._listeners.items():
             if uri in listener.uris:
                 frame = self._encode_update(id, method, {"uri": uri})
@@ -213,7 +230,7 @@ class WantedUpdates:
         return encode_notification(method, encode({"_meta": {SUBSCRIPTION: id}, **params}))
 
     def _check_listener(self, uris: frozenset[str]) -> None:
-        """Raise RpcError if another listener with these URIs exceeds a limit."""
+        """Raise RpcError if one more subscriptions/listen, with these URIs, exceeds a limit."""
         for uri in uris:
             _check_uri(uri, "notifications.resourceSubscriptions")
         limit = self._limits.max_listening

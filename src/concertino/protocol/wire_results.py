@@ -1,8 +1,14 @@
-"""Encodes canonical results, and translates error codes, for clients of one revision.
+"""ResultEncoder: encodes results as JSON for clients of one revision.
 
-A client of an older revision gets no content and no members that its revision does not know, and
-structured content only as an object. A client of 2026-07-28 gets the members that every result has
-there. revisions.py says what each revision knows.
+Inside the server, all results have the form of revision 2026-07-28 ("canonical" below). On their
+way to the client:
+
+- For 2026-07-28, add the members that every result has in that revision: resultType, `_meta` with
+  serverInfo, and for some methods ttlMs and cacheScope.
+- For an older revision, remove members and replace content that the revision does not know
+  (revisions.py), and make structured content an object.
+
+Error codes are translated in the same way.
 Spec: the schemas of all five revisions, and the changelog of each; 2026-07-28 basic/index,
 server/utilities/caching.
 """
@@ -54,28 +60,29 @@ __all__ = ["CACHED", "InputRequiredSignal", "ResultEncoder"]
 
 
 class InputRequiredSignal(Exception):
-    """The result is an InputRequired: ask the client instead of encoding it."""
+    """Raised for an InputRequired: the caller must ask the client instead of encoding it."""
 
 
 class ResultEncoder:
     """Encodes canonical results as JSON for clients of one revision.
 
-    info: this server; every 2026-07-28 result names it (basic/index, SHOULD).
+    info: describes this server. Every 2026-07-28 result contains it (basic/index, SHOULD).
     """
 
     def __init__(self, revision: Revision, info: Implementation) -> None:
         self.revision = revision
         self._modern = revision.modern
         self._info = info
-        # By type, the last list that was encoded, and its JSON: lists rarely change.
+        # A cache, because lists rarely change: type of a list result -> the last one and its JSON.
         self._lists: dict[type[Struct], tuple[Struct, bytes]] = {}
 
-        # The members that every 2026-07-28 result begins with.
+        # The beginning of the JSON of every 2026-07-28 result.
         start = encode(
             {"resultType": "complete", "_meta": {SERVER_INFO: implementation(info, revision)}}
         )[:-1]
         self._start = start + b","
-        # The same with the caching hints that a result lacks, by: (has ttlMs, has cacheScope).
+        # The same with caching hints, for results that lack them:
+        # (result has ttlMs, result has cacheScope) -> beginning with the missing ones.
         self._cacheable_start = {
             (ttl, scope): b",".join(
                 (start, *(() if ttl else (b'"ttlMs":0',)), *(() if scope else (PRIVATE,)), b"")
@@ -90,15 +97,16 @@ class ResultEncoder:
         method: str,
         passes: Callable[[str], bool] | None = None,
     ) -> bytes:
-        """Return a result as a JSON object without newlines. method: of the request it answers.
+        """Return a result as a JSON object without newlines.
 
-        passes: returns whether a tool result of just this text may be sent unchanged. If it is
-        given, any other result is not encoded and b"" is returned. It is a parameter because such a
-        result is recognized here anyway.
-        Raises InputRequiredSignal for an InputRequired, TypeError for a value that is not a result,
+        method: the method of the request that the result answers.
+        passes: if given, only a tool result that is just one text is encoded, and only if
+            passes(text) is true. For all other results b"" is returned: guards have to see them
+            first (CallHooks.accepts_text).
+        Raises InputRequiredSignal for an InputRequired, TypeError for a value that is no result,
         and msgspec's errors for a value that cannot be encoded.
         """
-        # Nearly all results are one piece of text from a tool, so that comes first.
+        # Check first for the most frequent result: one text block from a tool.
         if type(result) is CallToolResult:
             content = result.content
             if len(content) == 1 and result.structured_content is UNSET and result.meta is None:
@@ -116,7 +124,7 @@ class ResultEncoder:
 
         if isinstance(result, Raw):
             return one_line(self._encode_members(result, method))
-        # A backend may return anything.
+        # The type says Struct or Raw, but the backend may be untyped code.
         if not isinstance(result, Struct):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"expected a Struct or Raw, got {type(result).__name__}")
         if type(result) in _LIST_RESULTS:
@@ -133,11 +141,14 @@ class ResultEncoder:
         data: object,
         method: str,
     ) -> int:
-        """Return the code that an error has in this revision.
+        """Return the code of an error in this revision.
 
-        A missing resource has a code of its own before 2026-07-28; canonically it is a -32602 in
-        response to `resources/read` whose data has a `uri` (server/resources). A code that this
-        revision does not have becomes an internal error.
+        In 2026-07-28, "resource not found" is -32602 in response to `resources/read`, with data
+        that contain `uri` (server/resources). Older revisions have -32002 for it. A code that this
+        revision does not have becomes -32603.
+
+        code, data: of the canonical error.
+        method: the method of the request that failed.
         """
         if code == (URL_ELICITATION_REQUIRED if self._modern else MISSING_CAPABILITY):
             return INTERNAL_ERROR
@@ -153,12 +164,15 @@ class ResultEncoder:
         return self._encode_members(Raw(encode({"_meta": meta})), "")
 
     def _encode_checked(self, result: Struct, method: str) -> bytes:
-        """Check a result, translate it to this revision and encode it."""
+        """Check a result, translate it to this revision and encode it.
+
+        Raises what encode() raises.
+        """
         downgrade = _DOWNGRADES.get(type(result))
         if downgrade is None and type(result) is InputRequired:
             raise InputRequiredSignal
         if downgrade is not None and not _is_plain_text(result):
-            # Most servers only ever send plain text and never load this.
+            # Imported here, because most servers send plain text only and never need it.
             from concertino.types.result_checks import check
 
             check(result)
@@ -171,9 +185,10 @@ class ResultEncoder:
         return encode(result)
 
     def _encode_modern(self, result: Struct, method: str) -> bytes:
-        """Encode a result with the members that every 2026-07-28 result has.
+        """Encode a result together with the members that every 2026-07-28 result has.
 
-        They are put in front of the encoded result, which saves a second pass over it.
+        These are added to the front of the encoded result, which is faster than decoding it to add
+        them.
         """
         if getattr(result, "meta", None) is not None:
             return self._encode_members(Raw(encode(result)), method)
@@ -186,7 +201,7 @@ class ResultEncoder:
         return start + body[1:] if len(body) > 2 else start[:-1] + b"}"
 
     def _encode_members(self, result: Raw, method: str) -> bytes:
-        """Encode a result that comes as JSON, or has its own `_meta`."""
+        """Encode a result that is JSON already, or that has a `_meta` to be merged with ours."""
         if not self._modern and method in _RESULT_TYPES:
             return self._encode_checked(decode(result, type=_RESULT_TYPES[method]), method)
         # msgspec does not check the UTF-8 of members that it keeps raw.
@@ -198,7 +213,7 @@ class ResultEncoder:
         meta = decode(members.pop("_meta", b"{}"), type=dict[str, Any])
         meta.setdefault(SERVER_INFO, implementation(self._info, self.revision))
         first: dict[str, Any] = {"resultType": "complete", "_meta": meta}
-        # server/utilities/caching: only complete results have hints.
+        # Only complete results have caching hints (server/utilities/caching).
         if method in CACHED and members.get("resultType", COMPLETE) == COMPLETE:
             first |= NOT_CACHED
         return encode({**first, **members})
@@ -206,7 +221,7 @@ class ResultEncoder:
 
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 
-# server/utilities/caching: the requests whose results have caching hints.
+# The methods whose results have caching hints (server/utilities/caching).
 CACHED = frozenset(
     (
         "server/discover",
@@ -218,7 +233,7 @@ CACHED = frozenset(
     )
 )
 
-# Stale at once: always allowed, and never wrong.
+# "Do not cache" is the default, because it is always correct.
 NOT_CACHED = {"ttlMs": 0, "cacheScope": "private"}
 PRIVATE = b'"cacheScope":"private"'
 NO_HINTS = Cacheable()
@@ -240,9 +255,9 @@ _RESULT_TYPES: Mapping[str, type[Struct]] = {
 
 
 def _is_plain_text(result: Struct) -> bool:
-    """Return whether a result is a tool's with only plain text blocks.
+    """Return whether a result is that of a tool and has plain text blocks only.
 
-    By far the most frequent result; there is nothing to check in it.
+    This is by far the most frequent kind of result, and nothing in it needs a check.
     """
     return (
         type(result) is CallToolResult
@@ -270,33 +285,35 @@ def _downgrade_call_result(result: CallToolResult, revision: Revision) -> CallTo
     ]
     if structured is not UNSET:
         raw = bytes(structured) if type(structured) is Raw else encode(structured)
-        if revision.links:
+        if revision.resource_links:
             structured = Raw(raw if raw.lstrip()[:1] == b"{" else b'{"result":%b}' % raw)
         else:
             structured = UNSET
-            # Usually a text block says the same. Without one, this is the whole result.
+            # Usually a text block contains the structured content too. If there is none, send the
+            # structured content as text.
             if not content:
                 content = [TextContent(raw.decode())]
     return replace(result, content=content, structured_content=structured)
 
 
 def _downgrade_block(block: ContentBlock, number: int, revision: Revision) -> ContentBlock:
-    """Replace content that the revision does not know by content that it knows.
+    """Return a content block in a form that the revision knows.
 
-    number: position of the block, from 1; it names an audio block that becomes a resource.
+    Audio becomes an embedded resource, and a resource link becomes text.
+    number: the position of the block, from 1, for the URI of such a resource.
     """
     if isinstance(block, AudioContent) and not revision.audio:
         contents = ResourceContents(f"audio:{number}", blob=block.data, mime_type=block.mime_type)
         block = EmbeddedResource(contents, annotations=block.annotations)
     if isinstance(block, ResourceLink):
-        if not revision.links:
+        if not revision.resource_links:
             text = f"{block.title or block.name}: {block.uri}"
             if block.description is not None:
                 text = f"{text} ({block.description})"
             return TextContent(text)
         if not revision.icons:
             block = replace(block, icons=None)
-    if revision.links:
+    if revision.resource_links:
         return block
 
     block = replace(block, annotations=_drop_last_modified(block.annotations), meta=None)
@@ -332,7 +349,7 @@ def _downgrade_templates(
 
 def _downgrade_prompts(result: ListPromptsResult, revision: Revision) -> ListPromptsResult:
     prompts = [_downgrade_item(prompt, None, revision) for prompt in result.prompts]
-    if not revision.links:
+    if not revision.resource_links:
         prompts = [_drop_argument_titles(prompt) for prompt in prompts]
     return replace(result, prompts=prompts)
 
@@ -348,11 +365,14 @@ Item = TypeVar("Item", Resource, ResourceTemplate, Prompt)
 
 
 def _downgrade_item(item: Item, annotations: Annotations | None, revision: Revision) -> Item:
-    """Remove unknown members from an item of a list. annotations: the item's, if it has any."""
+    """Return an item of a list without the members that the revision does not know.
+
+    annotations: those of the item; None if it has none.
+    """
     changes: dict[str, Any] = {}
     if not revision.icons:
         changes["icons"] = None
-    if not revision.links:
+    if not revision.resource_links:
         changes |= {"title": None, "meta": None}
         if annotations is not None:
             changes["annotations"] = _drop_last_modified(annotations)
@@ -360,7 +380,7 @@ def _downgrade_item(item: Item, annotations: Annotations | None, revision: Revis
 
 
 def _downgrade_read_result(result: ReadResourceResult, revision: Revision) -> ReadResourceResult:
-    if revision.links:
+    if revision.resource_links:
         return result
     return replace(result, contents=[replace(part, meta=None) for part in result.contents])
 
@@ -379,23 +399,24 @@ def _downgrade_tool(tool: Tool, revision: Revision) -> Tool:
         changes["annotations"] = None
     if not revision.icons:
         changes["icons"] = None
-    if not revision.links:
+    if not revision.resource_links:
         changes |= {"title": None, "output_schema": None, "meta": None}
     elif tool.output_schema is not None:
         changes["output_schema"] = _to_object_schema(tool.output_schema)
     return replace(tool, **changes)
 
 
-# Output schemas: before 2026-07-28, structured content is always an object
+# Output schemas. Before 2026-07-28, structured content is always an object.
 
-# The keyword of FastMCP, whose clients take out the value as ours does.
+# This keyword in a schema marks an object that only wraps the value: {"result": value}. FastMCP has
+# introduced it; its client and ours unwrap the value.
 WRAPS_RESULT = "x-fastmcp-wrap-result"
 
 
 def _replace_boolean_schemas(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema with objects for properties that are just `true` or `false`.
+    """Return a schema with {} and {"not": {}} for properties whose schema is `true` or `false`.
 
-    The wire before 2026-07-28 does not know boolean schemas there.
+    Before 2026-07-28, the schema of a property must be an object.
     """
     properties: dict[str, Any] = schema.get("properties", {})
     if not any(isinstance(value, bool) for value in properties.values()):
@@ -409,11 +430,11 @@ def _replace_boolean_schemas(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _to_object_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema for structured content that is sent as an object.
+    """Return an output schema for revisions in which structured content is always an object.
 
-    Values that are not objects are sent as `{"result": value}`. A schema that allows both objects
-    and other values (`Point | None`) describes both forms, because the value decides. The schema of
-    the wrapped form has the mark WRAPS_RESULT.
+    There, a value that is no object is sent as `{"result": value}`, so the schema describes that
+    object, and has the keyword WRAPS_RESULT. If the schema allows objects and other values, such as
+    `Point | None`, the new one allows both forms, because only the value decides.
     """
     kind = _resolve_root(schema).get("type")
     if kind == "object":
@@ -431,7 +452,8 @@ def _to_object_schema(schema: dict[str, Any]) -> dict[str, Any]:
     if either and any(
         word in encode(schema) for word in (b'"$id"', b'"$anchor"', b'"$dynamicAnchor"')
     ):
-        # A copy would define the same name at two places.
+        # A second copy of the schema would define the same `$id` or anchor twice, so refer to the
+        # first one.
         inner = {"$ref": "#/anyOf/1"}
     wrapped: dict[str, Any] = {
         "properties": {"result": inner},
@@ -444,7 +466,7 @@ def _to_object_schema(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _resolve_root(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema that the root's `$ref` leads to, if the root has no type of its own."""
+    """Follow the `$ref` of a schema that has no `type`, and return the schema at the end."""
     defs: dict[str, Any] = schema.get("$defs", {})
     targets: dict[str, dict[str, Any]] = {
         f"#/$defs/{name}": value for name, value in defs.items() if isinstance(value, dict)
@@ -458,10 +480,12 @@ def _resolve_root(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rebase_refs(part: Any, new_root: str, base: str) -> Any:
-    """Return a copy of a schema whose root moves to `new_root`, with its references adjusted.
+    """Return a copy of a schema in which references fit a new place of the schema.
 
-    References to the root, or to a place below it, still lead there.
-    base: the `$id` of the root, which stays at the root; empty for none.
+    The schema becomes a part of a larger one. References to its root, or to a place below, then
+    need the prefix `new_root`, such as "#/properties/result".
+    part: the schema, or any part of it.
+    base: the `$id` of the schema, which moves to the larger one; "" if there is none.
     """
     if isinstance(part, list):
         items = cast("list[Any]", part)
@@ -495,8 +519,8 @@ def _keep(result: Any, revision: Revision) -> Any:
     return result
 
 
-# Results are checked before they are sent only if their type is listed here. Other types belong to
-# the backend.
+# The functions that translate results to older revisions. Results of other types are of the
+# backend's own making: they are neither checked nor translated.
 _DOWNGRADES: Mapping[type[Struct], Callable[[Any, Revision], Any]] = {
     CallToolResult: _downgrade_call_result,
     ListToolsResult: _downgrade_tools,

@@ -1,7 +1,11 @@
-"""run(backend): serves a backend over this process's stdin and stdout.
+"""run(backend), the public concertino.run(): serves a backend over stdin and stdout.
 
-While the command line imports a target, run() only records its arguments. So a file serves the same
-backend whether it is started by `python file.py` or by `concertino serve file.py`.
+`python file.py` executes run(), and the file becomes a server. `concertino serve file.py` imports
+the file, too: run() then only records its arguments in `run_calls`, and the command line serves the
+recorded backend, possibly in another way.
+
+Importing this module also extends sys.excepthook: when a script fails before run(), its MCP client
+gets the reason. See _extend_excepthook().
 """
 
 from __future__ import annotations
@@ -24,29 +28,31 @@ LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 
 class RunCall(Struct, frozen=True):
-    """The arguments of a call of run() that was made while a target was imported."""
+    """The arguments of one call of run(), recorded while the command line imports a file."""
 
     backend: Backend
     limits: Limits | None
     loop_factory: LoopFactory | None
 
 
-# A list while the command line imports a target: run() then adds its calls to it.
+# While the command line imports a file, this is a list to which run() appends its arguments.
 run_calls: ContextVar[list[RunCall] | None] = ContextVar("run_calls", default=None)
 
 
 def run(
     backend: Backend, *, limits: Limits | None = None, loop_factory: LoopFactory | None = None
 ) -> None:
-    """Serve a backend over stdin and stdout until the client is gone, then end the process.
+    """Serve a backend over stdin and stdout until the client disconnects, then end the process.
 
-    Nothing after this call runs, unless `concertino serve` imports the file: then this call only
-    records its arguments and returns. For other connections, or several, use `serve` or `Host`.
-    backend: a Server, a guard around one, or what compose() returned.
+    This call does not return, so no code after it runs. Only while `concertino serve` imports the
+    file, it records its arguments and returns. For other connections use `serve` or `Host`.
+
+    backend: a Server, a guard around a Server, or the result of compose().
     limits: by default those that CONCERTINO_... variables set; see Limits.
-    loop_factory: for example uvloop.new_event_loop.
-    Raises TypeError for an object that is not a Backend, and RuntimeError while a module is being
-    imported that calls this at its top level: its importer would never go on.
+    loop_factory: makes the event loop, for example uvloop.new_event_loop.
+
+    Raises TypeError if `backend` is no Backend. Raises RuntimeError if the calling file is being
+    imported by another module: the import would never end.
     """
     if (got := describe_non_backend(backend)) is not None:
         raise TypeError(f"run: expected a Server or another Backend, got {got}")
@@ -57,18 +63,22 @@ def run(
     if (problem := _describe_import()) is not None:
         raise RuntimeError(problem)
 
-    # By name, since the process module imports this one.
+    # Loaded by name, because an import statement would make an import cycle.
     load("concertino.runtime.process").run(backend, limits=limits, loop_factory=loop_factory)
 
 
 def _describe_import() -> str | None:
-    """Say which file calls run() while another one imports it; None if that is not so."""
+    """Return an error text if the file that calls run() is being imported by another module.
+
+    Returns None if the file is the main program, or if a function calls run() later.
+    """
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     while frame is not None and frame.f_globals.get("__name__", "").startswith("concertino."):
         frame = frame.f_back
     caller = frame
 
-    # A module that is not the main program is executed, and the import system executes it.
+    # Find the frame of a module's top level that is not the main program's. If the import system
+    # executes it, another module imports it.
     while frame is not None and not (
         frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") != "__main__"
     ):
@@ -95,15 +105,15 @@ def _is_import_system(frame: FrameType) -> bool:
 
 
 def _extend_excepthook() -> None:
-    """Let an exception that ends a script reach the script's client, too.
+    """Make sys.excepthook send an exception that ends the script to the script's MCP client.
 
-    stderr gets the traceback without the frames of this package.
+    The traceback on stderr stays, without the frames of this package.
     """
     write_exception = sys.excepthook
 
     def report(kind: type[BaseException], exc: BaseException, trace: TracebackType | None) -> None:
         kind, exc, trace = load("concertino.backend.user_errors").exc_info_for_users(exc)
-        # Python writes the traceback that the exception holds.
+        # Set the traceback on the exception too, because Python's own hook writes that one.
         write_exception(kind, exc.with_traceback(trace), trace)
         if isinstance(exc, Exception):
             load("concertino.runtime.refusal").refuse_script_client(exc)
@@ -111,6 +121,6 @@ def _extend_excepthook() -> None:
     sys.excepthook = report
 
 
-# A script that imports this module is about to make a server. Without this, its client would see no
-# more than a closed connection when an exception ends it; stderr gets the exception as before.
+# A script that imports this module is about to make a server. If an exception ends the script
+# before the server runs, its client would otherwise only see a closed connection.
 _extend_excepthook()

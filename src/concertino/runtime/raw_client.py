@@ -3,8 +3,8 @@
     async with connect(spawn(["python", "server.py"])) as client:
         await client.request("initialize", {...})
 
-It sends requests and notifications, and nothing else: no handshake, no types. The full client is
-concertino.Client.
+It sends JSON-RPC requests and notifications, with no MCP handshake and no types for results. The
+full client is concertino.Client.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ OnNotification = Callable[[str, dict[str, Any]], object]
 def connect(
     connection: Connection, notified: OnNotification | None = None, limits: Limits | None = None
 ) -> RawClient:
-    """Return a client that speaks to a server over a connection, on the running event loop.
+    """Return a client that uses `connection`, on the running event loop.
 
-    Send `initialize` yourself, or the `_meta` of 2026-07-28 in every request. Requests of the
-    server, except `ping`, are answered with -32601. Use it with `async with`, or call `aclose()` at
-    the end.
-    notified: called with the method and params of each notification.
+    The caller sends `initialize` first, or the `_meta` of 2026-07-28 in every request. The client
+    answers the server's `ping`, and all other requests of the server with -32601. Use it with
+    `async with`, or call aclose() at the end.
+
+    notified: called with the method and the params of each notification from the server.
+    limits: the sizes and counts of JSON-RPC messages; by default Limits().
     """
     client = RawClient(connection, notified, limits or Limits())
     connection.open(client)
@@ -75,13 +77,13 @@ class RawClient:
     ) -> Any:
         """Send a request and return its decoded result.
 
-        When timeout_s seconds have passed, or this task is cancelled, the server is told that the
-        request is cancelled.
+        After timeout_s seconds, and when this task is cancelled, the client sends
+        notifications/cancelled for the request.
         Raises RpcError for an error response, ProtocolError for a malformed response, TimeoutError
         after timeout_s seconds, Disconnected when the connection ends first, and ValueError when
         timeout_s is NaN.
         """
-        # A NaN among asyncio's timers would break their order, and so stop other timers.
+        # asyncio keeps its timers in a heap. A NaN there breaks the order and delays other timers.
         if timeout_s is not None and isnan(timeout_s):
             raise ValueError("timeout_s: expected seconds, got nan")
         if self._closed:
@@ -106,12 +108,15 @@ class RawClient:
             raise
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Send a notification."""
+        """Send a notification; does nothing when the connection is closed."""
         if not self._closed:
             self.peer.notify(method, encode(params or {}))
 
     async def aclose(self, within_s: float = 2.0) -> None:
-        """Flush for at most within_s seconds and close. Pending requests raise Disconnected."""
+        """Close the connection. Pending requests raise Disconnected.
+
+        within_s: how long to wait until the buffered output is sent, in seconds.
+        """
         self._end()
         await self._connection.close(within_s)
 
@@ -126,7 +131,7 @@ class RawClient:
     ) -> None:
         await self.aclose()
 
-    # The methods of Receiver.
+    # The methods of Receiver, which the connection calls.
 
     def on_frames(self, batch: Sequence[bytes]) -> None:
         for frame in batch:
@@ -171,6 +176,7 @@ class RawClient:
         self._connection.flush()
 
     def _schedule_expiry(self) -> None:
+        """Set the one timer of this client to the earliest deadline of all pending requests."""
         deadline = self.peer.next_deadline
         if self._timer is not None:
             if deadline is not None and self._timer.when() <= deadline:

@@ -1,10 +1,16 @@
 """ServerConnection: the server's end of one connection.
 
-It feeds frames to the session, starts a task for each call that the session admits, answers for the
-handler whatever becomes of it, and sees to an orderly end.
+It joins three parts: the Connection, which carries frames; the Session, which speaks MCP; and the
+Backend, which handles calls. A call takes this path:
 
-Output is written when it arises and flushed once: at the end of the read that caused it, or else in
-the next loop iteration. `_is_flush_due` says that such a flush is coming.
+    on_frames -> Session.receive -> _start -> backend.handle -> _on_call_done -> Session.respond
+
+Each call gets exactly one response, whether its handler returns, raises, is cancelled or times out.
+OutputFlow (backpressure) and ConnectionEnd (draining, closing) are parts of a ServerConnection.
+
+Responses are not flushed one by one. All output that one read causes is flushed at the end of that
+read; other output is flushed in the next loop iteration. `_is_flush_due` is True while such a flush
+is to come.
 """
 
 from __future__ import annotations
@@ -46,12 +52,13 @@ __all__ = ["ServerConnection"]
 
 log = logging.getLogger("concertino.host")
 
-# How long throttled notifications are held back, if no newer one takes their place.
+# Throttled notifications are sent after this time, unless newer ones have replaced them.
 THROTTLE_FLUSH_S = 0.1
-# Stands for the result of a call that has none.
+# A placeholder for the result of a call that has raised an exception.
 NO_RESULT = Raw(b"{}")
 
-# Requests that run no code of an author, and often come first: starting to watch can wait.
+# These requests run no code of the server's author, so they cannot block the event loop. They are
+# often the first ones, and start faster without the thread that watches the loop.
 UNWATCHED_METHODS = frozenset(
     ("tools/list", "resources/list", "resources/templates/list", "prompts/list")
 )
@@ -60,11 +67,18 @@ _decode_text = Decoder(str).decode
 
 
 class ServerConnection:
-    """Receiver of one connection, which it serves with a backend.
+    """Serves one connection with a backend. Made by Host.attach().
 
-    opening_until: the time, by the loop's clock, until which input waits for a backend that has not
-    started. closed: done when everything is over. backend, session, loop, thread: see
-    CallConnection.
+    It is the Receiver of the connection, and the CallConnection of its calls.
+
+    on_subscriptions_changed: called when the client has subscribed to a resource or unsubscribed.
+    budget: the memory that unread responses may take in the whole process.
+    opening_until: until when frames are held back if the backend has not started, by the loop's
+        clock.
+
+    Attributes:
+    closed: a future that is done when the connection is closed and all its tasks have ended.
+    backend, session, loop, thread: see CallConnection.
     """
 
     def __init__(
@@ -101,11 +115,13 @@ class ServerConnection:
             schedule_flush=self._schedule_throttled_flush,
             budget=budget,
         )
-        # Calls wait until ready() says that the backend has started.
+        # Calls wait until ready() is called, when the backend has started.
         self.session.peer.ready = False
-        # Takes each frame: first the two below, then the session.
+        # The function that gets each frame: _receive_early at first, later that of the session, or
+        # that of _refused if the backend could not start.
         self._receive: Callable[[bytes], None] = self._receive_early
         self._opening_until = opening_until
+        # The frames that are held back now; None if there are none.
         self._early: EarlyInput | None = None
         self._refused: RefusedInput | None = None
 
@@ -153,7 +169,10 @@ class ServerConnection:
         self._end.close(0.0)
 
     def ready(self, failure: BaseException | None) -> None:
-        """Start the calls that wait, now that the backend has started; or fail them all."""
+        """Start the calls that wait, because the backend has started; or fail them.
+
+        The Host calls this once. failure: why the backend could not start; None if it has started.
+        """
         peer = self.session.peer
         peer.ready = True
         if failure is None:
@@ -176,7 +195,7 @@ class ServerConnection:
         self._flush()
 
     def _receive_early(self, frame: bytes) -> None:
-        """Hold a frame back while the backend starts, but not longer than opening_s."""
+        """Hold a frame back, because the backend has not started. After opening_s, pass it on."""
         if self._early is None:
             if self.loop.time() >= self._opening_until:
                 self._receive = self.session.receive
@@ -187,13 +206,13 @@ class ServerConnection:
         return self._early.hold(frame)
 
     def open_early(self) -> None:
-        """Pass input to the session, although the backend has not started."""
+        """Hold no frames back any longer, although the backend has not started."""
         self._opening_until = self.loop.time()
         if self._early is not None:
             self._open_input(self.session.receive)
 
     def _open_input(self, receive: Callable[[bytes], None]) -> None:
-        """Pass all frames to `receive` from now on, first those that were held."""
+        """Pass the frames that were held back to `receive`, and all later frames as well."""
         self._receive = receive
         early, self._early = self._early, None
         if early is not None:
@@ -205,12 +224,16 @@ class ServerConnection:
     # Output
 
     def _send(self, frame: bytes, request_id: Id | None) -> int:
-        """Write a frame of the session and see that it is flushed. Returns the bytes buffered."""
+        """Write a frame and make sure that a flush follows. The session sends with this.
+
+        Returns how many bytes are buffered on the connection.
+        """
         if not self._is_flush_due:
             self._schedule_flush()
         return self._connection.write(frame, request_id)
 
     def _schedule_flush(self) -> None:
+        """Flush at the end of the current read; outside of a read, in the next loop iteration."""
         if not self._is_flush_due:
             self._is_flush_due = True
             if self._read_batch.on:
@@ -219,10 +242,10 @@ class ServerConnection:
                 self.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Bring everything up to date after any change.
+        """Do what may be due after frames have arrived or calls have ended.
 
-        Starts calls that may start now, flushes, pauses input while much output is buffered, and
-        goes on with the end of the connection.
+        Start waiting calls, flush the output, pause or resume reading, and close the connection if
+        it drains and its last call has ended.
         """
         peer = self.session.peer
         try:
@@ -243,17 +266,18 @@ class ServerConnection:
             end.close_when_idle()
 
     def _report_fault(self, what: str) -> None:
-        """Log the current exception as a fault of concertino; the connection ends soon."""
+        """Log the current exception as a bug of concertino; the next flush starts to drain."""
         self._end.report_fault(what)
         self._schedule_flush()
 
     def _schedule_throttled_flush(self) -> None:
+        """Send throttled notifications after THROTTLE_FLUSH_S. The session calls this."""
         if not self._will_flush_throttled:
             self._will_flush_throttled = True
             self.loop.call_later(THROTTLE_FLUSH_S, self._flush_throttled)
 
     def _flush_throttled(self) -> None:
-        """Send the throttled notifications that nothing newer has replaced."""
+        """Send the throttled notifications that no newer ones have replaced."""
         self._will_flush_throttled = False
         if not self._end.is_closing:
             peer = self.session.peer
@@ -267,16 +291,22 @@ class ServerConnection:
         try:
             self.loop.call_soon_threadsafe(callback)
         except RuntimeError:
-            # The loop is closed: nobody is left to receive anything.
+            # The loop is closed, and the connection with it.
             pass
 
     def report_change(self, what: str) -> None:
-        """Tell the client that a list changed, unless the connection is closing."""
+        """Tell the client that a list has changed, unless the connection is closing.
+
+        what: the list, see Notifier.report_change.
+        """
         if not self._end.is_closing:
             self.session.report_change(what)
 
     def report_update(self, uri: str) -> None:
-        """Tell the client, if it subscribed, that a resource changed, unless it is closing."""
+        """Tell the client that a resource has changed, if it has subscribed to the resource.
+
+        Does nothing while the connection is closing.
+        """
         if not self._end.is_closing:
             self.session.report_update(uri)
 
@@ -296,7 +326,10 @@ class ServerConnection:
         return None
 
     def _make_start(self, starter: CallStarter) -> Callable[[SessionRequest], None]:
-        """Return what starts the calls of a backend that begins them itself."""
+        """Return the function that starts calls of a backend with call hooks, such as a guard.
+
+        starter: the backend's functions that begin calls, see backend/call_hooks.py.
+        """
         from concertino.runtime.call_hooks import RedactingContext
 
         begin_any, begin_tool = starter.begin, starter.tools
@@ -312,7 +345,7 @@ class ServerConnection:
                 try:
                     begin = begin_tool[_decode_text(call.params["name"])]
                 except (KeyError, DecodeError, UnicodeError):
-                    # Not called yet, or not a name: begin_any() knows what to do.
+                    # The first call of this tool, or no valid name: begin_any() handles both.
                     pass
             try:
                 work = begin(call, context_type(self, request), request)
@@ -326,7 +359,7 @@ class ServerConnection:
         return start
 
     def _on_suspended(self, request: SessionRequest, task: asyncio.Task[None]) -> None:
-        """Register a call that has not ended with its first step."""
+        """Make a call cancellable, and start its time limit, because its handler waits."""
         if request.table is None:
             self.session.peer.add_running(request)
         cancel = request.on_cancel = partial(self._cancel, task, request)
@@ -361,8 +394,8 @@ class ServerConnection:
         if request.on_cancel is not None:
             self._release_task(request)
 
-        # A cancelled call and one inside a batch send nothing, but the flush starts waiting calls
-        # and ends the connection.
+        # Sending a response schedules a flush. A call in a batch and a cancelled one may send none,
+        # but need the flush too: it starts waiting calls, and closes a draining connection.
         if request.batch is not None or self._end.is_draining:
             self._schedule_flush()
 
@@ -383,8 +416,8 @@ class ServerConnection:
         return self._finish(request, result)
 
     def _release_task(self, request: SessionRequest) -> None:
-        # The callback refers to the request: with it, the message would stay in memory until the
-        # next garbage collection.
+        # The callback refers to the request, so this breaks a reference cycle, which would keep the
+        # request's message in memory until the next garbage collection.
         request.on_cancel = None
         if request.timer is not None:
             request.timer.on_work_done()
@@ -402,8 +435,8 @@ class ServerConnection:
             request.hooks = hooks = None
 
         if request.dialogue is not None and request.dialogue.suspended and request.open:
-            # Whatever the handler made of being suspended: it has asked its client something and
-            # does not know the answer.
+            # The handler has asked the client something, and has no answer so far. It may have
+            # caught Suspended and returned or raised something else, which must not be sent.
             request.hooks = None
             return self._reply_input_required(request, self.session.reply_suspended, request)
 
@@ -412,7 +445,7 @@ class ServerConnection:
         return self._finish(request, result)
 
     def _finish(self, request: SessionRequest, result: Struct | Raw) -> None:
-        """Answer a call with what its hooks make of its result."""
+        """Pass a call's result through its hooks, and answer with what they return or raise."""
         hooks = request.hooks
         assert hooks is not None
         request.hooks = None
@@ -429,7 +462,7 @@ class ServerConnection:
         result: Struct | Raw,
         error: BaseException | None,
     ) -> None:
-        """Answer a call with `result`, or with `error`, after its hooks."""
+        """Answer a call with `result`, or with `error` if it is not None. Hooks are done."""
         if error is not None:
             return self._answer_error(request, error)
         try:
@@ -444,10 +477,10 @@ class ServerConnection:
         result: Struct | Raw,
         exc: BaseException,
     ) -> None:
-        """Answer a call whose result `exc` kept from being sent.
+        """Answer a call whose result could not be sent, because Session.respond() raised `exc`.
 
-        Besides the signal that the result is a question to the client, that is a MemoryError, or
-        whatever an attribute of the result raised.
+        exc: InputRequiredSignal if the result is a question to the client. Otherwise a MemoryError,
+            or the exception of a property of the result.
         """
         request.hooks = None
         if isinstance(exc, InputRequiredSignal):
@@ -458,21 +491,23 @@ class ServerConnection:
         return self._answer_error(request, exc)
 
     def _answer_error(self, request: SessionRequest, error: BaseException) -> None:
+        """Answer a call with an error response that fits the exception `error`."""
         if isinstance(error, (MissingCapability, InvalidClientResponse)):
             return self._client_cannot_answer(request, error)
         if isinstance(error, RpcError):
             return self._fail(request, error)
         if isinstance(error, asyncio.CancelledError):
-            # If the request is still open, its handler cancelled itself.
+            # When the client cancels, the request is no longer open and _fail() sends nothing. If
+            # it is open, the handler has cancelled its own task.
             text = "Internal error: the call was cancelled by its handler"
             return self._fail(request, RpcError(INTERNAL_ERROR, text))
-        # SystemExit too: no handler ends the server.
+        # SystemExit comes here too: no handler can end the server.
         if request.open:
             log.error("%s failed", request.method, exc_info=error)
         return self._fail(request, RpcError(INTERNAL_ERROR, "Internal error"))
 
     def _fail(self, request: SessionRequest, error: RpcError) -> None:
-        """Send an error response, whatever a backend has put into the error."""
+        """Send an error response, even if the backend has put invalid values into the error."""
         code, message = error.code, error.message
         is_text = isinstance(message, str)  # pyright: ignore[reportUnnecessaryIsInstance]
         if type(code) is not int or not is_text:
@@ -484,8 +519,8 @@ class ServerConnection:
             )
             code, message = INTERNAL_ERROR, "Internal error"
 
-        # The data may not be JSON, and the text may hold half a surrogate pair; the client must
-        # not be left waiting for either.
+        # The data may have no JSON form, and the text may contain a lone surrogate. Then send less,
+        # so that the client gets a response in any case.
         for text, data in ((message, error.data), (message, None), ("Internal error", None)):
             try:
                 return self.session.fail(request, code, text, data)
@@ -503,7 +538,10 @@ class ServerConnection:
         reply: Callable[..., None],
         *arguments: object,
     ) -> None:
-        """Answer a call with `input_required`, by `reply(*arguments)` of the session."""
+        """Answer a call with `input_required`, by calling `reply(*arguments)`.
+
+        reply: the session's method that sends this response.
+        """
         if request.dialogue is not None:
             request.dialogue.suspended = False
         try:
@@ -511,16 +549,16 @@ class ServerConnection:
         except RpcError as exc:
             return self._answer_error(request, exc)
         except Exception as exc:
-            # A mistake of the backend, such as a key that is not a string.
+            # The backend has made a mistake, such as a key that is not a string.
             log.error("%s: the client could not be asked: %s", request.method, exc)
             text = "Internal error: the client could not be asked"
             return self._fail(request, RpcError(INTERNAL_ERROR, text))
 
     def _on_input_required(self, request: SessionRequest, wanted: InputRequired) -> None:
-        """Ask the client what a backend wants to know.
+        """Ask the client the questions of an InputRequired that a backend has returned.
 
-        Since 2026-07-28 the response asks, and the client repeats the call. Before, requests to the
-        client ask, and the runtime repeats the call.
+        Since 2026-07-28, send them in the response; the client repeats the call with its answers.
+        Before, send a request for each question; then repeat the call here, with the answers.
         """
         if request.profile.encoder.revision.modern:
             return self._reply_input_required(
@@ -534,6 +572,7 @@ class ServerConnection:
     async def _retry_with_answers(
         self, request: SessionRequest, wanted: InputRequired
     ) -> Struct | Raw:
+        """Send the questions, wait for the answers, and call the backend again with them."""
         from concertino.runtime.client_questions import send_questions
 
         dialogue = self.session.dialogues.load_client_requests(request, wanted)
@@ -546,9 +585,10 @@ class ServerConnection:
         return await self.backend.handle(request.call, CallContext(self, request))
 
     def _client_cannot_answer(self, request: SessionRequest, error: RpcError) -> None:
-        """Answer a call whose client lacks a capability, or sent a malformed reply.
+        """Answer a call whose client lacks a capability, or has sent a malformed answer.
 
-        Clients before 2026-07-28 get a tool's error result: they have no error code for it.
+        Before 2026-07-28 MCP had no error code for this, so a call of a tool gets a result with
+        isError.
         """
         if request.profile.encoder.revision.modern or request.method != "tools/call":
             return self._fail(request, error)
@@ -559,17 +599,20 @@ class ServerConnection:
 
     @property
     def is_draining(self) -> bool:
-        """Return whether the connection takes no more input."""
+        """Return whether the connection reads no more requests."""
         return self._end.is_draining
 
     @property
     def calls_under_way(self) -> int:
-        """Return how many calls run or wait; subscriptions are none."""
+        """Return how many calls run or wait; subscriptions do not count."""
         peer = self.session.peer
         return len(peer.running) + len(peer.waiting) - self.session.open_subscriptions
 
     def drain(self) -> None:
-        """Stop reading, let accepted calls finish within the drain time, then close."""
+        """Start to end the connection: read nothing more, let calls finish, then close.
+
+        Calls may run for another drain_s seconds. `closed` is done at the end.
+        """
         if not self._end.is_draining:
             self.open_early()
             self._end.start_draining()
@@ -581,15 +624,15 @@ class ServerConnection:
             self._early.close()
         if self._refused is not None:
             self._refused.close()
-        # With Session.close(), this breaks the reference cycles: the connection's memory is freed
-        # with its last reference, not with the next garbage collection.
+        # Together with Session.close(), this breaks all reference cycles, so that the memory of the
+        # connection is freed at once and not by the next garbage collection.
         self._run_eagerly = _run_nothing
         self._receive = _receive_nothing
         self._early = self._refused = None
 
 
 def _receive_nothing(frame: bytes) -> None:
-    """Take no more input, since the connection is closed."""
+    """Ignore a frame, because the connection is closed."""
 
 
 def _run_nothing(work: object, request: object) -> None:
@@ -597,9 +640,9 @@ def _run_nothing(work: object, request: object) -> None:
 
 
 def _get_process_seal() -> Seal:
-    """Return the seal of this process's states, made when a call first asks its client something.
+    """Return the Seal of this process; see process_seal() in runtime/client_questions.py.
 
-    Raises RpcError when the key from the environment is unusable.
+    The import is here because few servers ask their client anything.
     """
     from concertino.runtime.client_questions import process_seal
 
