@@ -1,8 +1,9 @@
-"""Reads the id of a frame that is nested too deeply for a JSON decoder.
+"""Finds the id of a message that is nested too deeply for a JSON decoder.
 
-Decoders are recursive and give up after about a thousand levels. The members of the outermost
-object can still be found, since only strings and brackets matter for that. Without the id, the
-sender of a request would wait for its time limit, and so would we for the response to ours.
+JSON decoders are recursive and give up after about a thousand levels. To find the members of the
+outermost object, it is enough to count brackets outside of strings. With the id, the error response
+reaches the request that it belongs to, and its sender need not wait until its timeout. Loaded for
+such messages only.
 """
 
 from __future__ import annotations
@@ -12,20 +13,21 @@ from itertools import islice
 
 __all__ = ["OuterMembers", "read_outer_members"]
 
-# Strings and brackets that are looked at: at most about 20 ms, however a frame is made.
+# At most this many strings and brackets are looked at, which takes at most about 20 ms.
 MAX_TOKENS = 50_000
-# How far from its end a frame is searched for the id, when it has more tokens than that.
+# If a frame has more, the id is also searched for in this many bytes at its end.
 TAIL_BYTES = 1024
 
-# A string, complete or cut off. Possessive quantifiers keep the search linear.
+# A string, or the beginning of a string at the end of the frame. The possessive quantifiers (++,
+# *+, ?+) keep the search linear.
 STRING = rb'"(?:[^"\\]++|\\.?)*+"?+'
-# A string, with a colon if it is a key, and the value if that is a string or an integer; or
-# brackets.
+# One token: a string, a key with its colon and its value (if that is a string or an integer), or a
+# run of opening or of closing brackets.
 TOKEN = re.compile(
     rb"(%b)(?:\s*+(:)\s*+(%b|-?[0-9]++(?![0-9.eE]))?+)?+|([\[{]++)|[\]}]++" % (STRING, STRING),
     re.DOTALL,
 )
-# The id near the end of a frame, behind which at most the two other short members come.
+# The id near the end of a frame: after it, only the members jsonrpc and method may follow.
 TAIL = re.compile(
     rb',\s*"id"\s*:\s*("[^"\\]*"|-?[0-9]+)\s*'
     rb'(?:,\s*"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*){0,2}\}\s*\Z'
@@ -33,7 +35,11 @@ TAIL = re.compile(
 
 
 class OuterMembers:
-    """What was found of the outermost object: the id as JSON (None if there is none), and names."""
+    """What was found of a message.
+
+    id: the id as JSON; None if there is none.
+    names: the names of the members, as JSON strings.
+    """
 
     __slots__ = ("id", "names")
 
@@ -43,17 +49,18 @@ class OuterMembers:
 
     @property
     def is_response(self) -> bool:
-        """Return whether the object is a response: it has no method, but a result or an error."""
+        """Return whether the message is a response: it has a result or an error, but no method."""
         return b'"method"' not in self.names and not self.names.isdisjoint(
             (b'"result"', b'"error"')
         )
 
 
 def read_outer_members(frame: bytes) -> OuterMembers:
-    """Return what can be found of a frame's outermost object, in a time that is limited.
+    """Return the id and the names of the members of a frame's outermost object.
 
-    The id counts if it is a string or an integer; of duplicates the last one does. In a frame of
-    more than MAX_TOKENS strings and brackets it is found before them or at the end.
+    An id that is not a string or an integer counts as none; of two ids, the last one counts. If the
+    frame has more than MAX_TOKENS strings and brackets, only the first ones are looked at, and then
+    the end of the frame for an id.
     """
     members = OuterMembers()
     if not frame.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):

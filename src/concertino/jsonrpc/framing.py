@@ -1,11 +1,15 @@
-"""Splits a byte stream into frames: one JSON text per line, with a length limit.
+r"""Framer: splits a byte stream into frames, one JSON text per line.
 
-A frame is the bytes between two newlines, without the newlines and without a carriage return
-before the second one. The framer does not check that a frame is JSON. Empty lines are not frames.
+    framer = Framer(max_frame_bytes=1000)
+    framer.feed(b'{"a":1}\n{"b"')    # [b'{"a":1}']
+    framer.feed(b":2}\n")            # [b'{"b":2}']
 
-Memory stays bounded: a line that exceeds the limit is reported once, as soon as it does, and the
-rest of it is discarded as it arrives. The work is linear in the number of bytes, however they are
-split into chunks.
+A frame is one line without its "\n" or "\r\n". The framer skips empty lines, and does not check
+that a frame is JSON.
+
+A line that exceeds the limit is reported once, as an OversizeFrame, and the rest of the line is
+discarded on arrival, so the memory stays bounded. The work is linear in the number of bytes,
+however they are split into chunks.
 Spec: 2026-07-28 basic/transports/stdio.
 """
 
@@ -13,19 +17,20 @@ from __future__ import annotations
 
 __all__ = ["HEAD_BYTES", "Framer", "OversizeFrame"]
 
+# How many bytes of an oversize frame are kept.
 HEAD_BYTES = 512
 
-# Numbers, not bytes: `10 in chunk` is a plain memchr in CPython, while `b"\n" in chunk` first tries
-# to convert the bytes to a number and catches an exception internally.
+# Integers, because `10 in chunk` is faster in CPython than `b"\n" in chunk`, which first tries to
+# convert the bytes to an integer and handles the exception.
 NEWLINE = 10
 RETURN = 13
 
 
 class OversizeFrame:
-    """Takes the place of a frame that exceeded the limit.
+    """Stands for a line that exceeds the limit.
 
-    size: number of bytes seen when the limit was exceeded; the rest of the line is discarded.
-    head: the first HEAD_BYTES bytes, for error messages.
+    size: how many bytes of the line had arrived when it exceeded the limit.
+    head: its first HEAD_BYTES bytes, for error messages.
     """
 
     __slots__ = ("head", "size")
@@ -38,24 +43,23 @@ class OversizeFrame:
 class Framer:
     """Collects chunks of bytes and returns the complete frames in them.
 
-    max_frame_bytes: length of the longest frame that is returned; a longer one becomes an
-    OversizeFrame.
+    max_frame_bytes: the length of the longest frame. A longer line becomes an OversizeFrame.
     """
 
     __slots__ = ("_buffer", "_discarding", "_limit")
 
     def __init__(self, max_frame_bytes: int) -> None:
         self._limit = max_frame_bytes
-        # The line that has no newline yet.
+        # The beginning of a line whose newline has not arrived.
         self._buffer = bytearray()
+        # Whether the rest of an oversize line is being discarded.
         self._discarding = False
 
     def take_line(self, chunk: bytes) -> bytes | None:
-        """Return the frame in `chunk` if the chunk is exactly one line; None otherwise.
+        """Return the frame if `chunk` is exactly one line; otherwise consume nothing, return None.
 
-        A fast path for clients: the response to a call usually arrives as one whole line, and no
-        list has to be built for it. When this returns None, nothing was consumed; pass the chunk
-        to feed().
+        After None, pass the chunk to feed(). This is a fast path for clients, which usually get the
+        response to a call as one whole line: it builds no list.
         """
         if (
             1 < len(chunk) <= self._limit
@@ -69,8 +73,8 @@ class Framer:
         return None
 
     def feed(self, chunk: bytes) -> list[bytes | OversizeFrame]:
-        """Consume the next bytes of the stream and return the frames they complete, in order."""
-        # Only the new chunk is searched for newlines, so the time stays linear.
+        """Consume the next bytes of the stream and return the frames that are complete now."""
+        # Search only the new chunk for newlines, never the buffer again: that keeps it linear.
         lines = chunk.split(b"\n")
         rest = lines.pop()
 
@@ -79,14 +83,15 @@ class Framer:
             lines[0] = self._complete_line(lines[0])
             needs_check = True
 
-        # Nobody else holds this list, so its elements may become OversizeFrames.
+        # A list[bytes] is no list[bytes | OversizeFrame] for the type checker, since another owner
+        # of the list could rely on its type. This list has no other owner.
         frames: list[bytes | OversizeFrame] = lines  # pyright: ignore[reportAssignmentType]
         if needs_check or b"" in lines:
             frames = [frame for line in lines if (frame := self._check_length(line))]
 
         if rest and not self._discarding:
             self._buffer += rest
-            # One byte more than the limit may be the carriage return of a line of maximum length.
+            # Allow one byte more, for the carriage return behind a frame of the maximum length.
             if len(self._buffer) > self._limit + 1:
                 frames.append(OversizeFrame(len(self._buffer), bytes(self._buffer[:HEAD_BYTES])))
                 self._buffer = bytearray()
@@ -94,17 +99,17 @@ class Framer:
         return frames
 
     def end(self) -> list[bytes | OversizeFrame]:
-        """Finish the stream and return its last line, if that had no newline."""
+        """End the stream. Returns a list with its last line if that line has no newline, or []."""
         frame = self._check_length(self._complete_line(b""))
         return [frame] if frame else []
 
     @property
     def is_discarding(self) -> bool:
-        """Return whether the current line exceeded the limit and has not ended yet."""
+        """Return whether the rest of an oversize line is being discarded."""
         return self._discarding
 
     def _complete_line(self, line: bytes) -> bytes:
-        """Return the buffered bytes followed by `line`; b"" if the line is being discarded."""
+        """Return the buffered bytes and `line` as one line; b"" for the end of an oversize line."""
         if self._discarding:
             self._discarding = False
             return b""

@@ -1,4 +1,9 @@
-"""Limits: what one connection may cost, as one frozen table with units."""
+"""Limits: how much memory and time connections may take, as one frozen Struct.
+
+    Limits(max_in_flight=10, drain_s=5)
+
+Every limit can also be set with an environment variable: CONCERTINO_MAX_IN_FLIGHT=10.
+"""
 
 from __future__ import annotations
 
@@ -15,65 +20,68 @@ MIB = 2**20
 
 
 class Limits(Struct, frozen=True, forbid_unknown_fields=True, metaclass=HintingStructMeta):
-    """Limits for each connection, and for the number of connections.
+    """Limits for each connection, unless a comment says otherwise.
 
-    Set a limit by keyword, or by the environment variable `CONCERTINO_` plus its name in capitals.
-    The defaults let 1,000 slow calls run at the same time. They bound the memory for received
-    messages and for output that the peer has not read; what a handler allocates is not counted.
+    Set a limit with a keyword argument, or with the environment variable that has its name in
+    capitals after `CONCERTINO_`. The defaults let 1,000 slow calls run at the same time. The limits
+    bound the memory for received messages and for output that the other side has not read. They do
+    not bound the memory that handlers allocate.
     Raises ValueError for a value that is not positive.
     """
 
-    # Length of one frame in either direction, without its newline.
+    # The longest frame, in either direction, without its newline.
     max_message_bytes: int = 10 * MIB
 
-    # While more output than this is buffered, no call starts and reading pauses ...
+    # When this much output is buffered, no more calls start and no more input is read ...
     high_water_bytes: int = MIB
-    # ... until less than this is buffered.
+    # ... until the buffered output falls below this.
     low_water_bytes: int = MIB // 4
 
-    # Calls that run at the same time.
+    # The number of calls that run at the same time.
     max_in_flight: int = 1024
-    # A call starts only while the frames of the running calls have fewer bytes than this in total.
+    # A call starts only while the frames of all running calls have fewer bytes than this together.
     max_in_flight_bytes: int = 16 * MIB
 
-    # Calls that wait for their start, and the bytes of their frames. A call beyond either limit is
-    # answered with -31001 (busy).
+    # The number of calls that wait until they may start, and the bytes of their frames. A call that
+    # would exceed one of them gets the error -31001 (busy).
     max_waiting: int = 4096
     max_waiting_bytes: int = 16 * MIB
 
-    # Messages in one JSON-RPC batch; only 2025-03-26 has batches.
+    # The number of messages in one JSON-RPC batch. Only 2025-03-26 has batches.
     max_batch: int = 1024
 
-    # Resources that one client subscribes to.
+    # The number of resources that one client subscribes to.
     max_subscriptions: int = 1024
-    # subscriptions/listen requests of one client that are open at the same time.
+    # The number of open subscriptions/listen requests of one client.
     max_listening: int = 64
-    # Requests of the server that the client has not answered; only before 2026-07-28.
+    # The number of requests to the client that it has not answered. Only before 2026-07-28.
     max_questions: int = 256
 
-    # Progress notifications, and log messages, of one call per second; also the burst. Beyond the
-    # rate only the newest notification is kept and sent later.
+    # How many progress notifications, and how many log messages, one call may send per second; this
+    # many may also come at once. Of those beyond the rate, only the newest one is kept, and sent
+    # later.
     progress_per_s: int = 100
     logs_per_s: int = 1000
 
-    # Error responses to input without a readable id; also the burst.
+    # How many error responses to input without a readable id are sent per second; this many may
+    # also be sent at once.
     garbage_answers_per_s: int = 10
 
-    # Clients at one listening socket at the same time: half of the usual limit of 1024 file
-    # descriptors.
+    # The number of clients of one listening socket. The default is half of 1024, which is the usual
+    # limit for file descriptors.
     max_connections: int = 512
 
-    # Seconds that a shutdown waits for running calls, and for output that is not read.
+    # How many seconds a shutdown waits for running calls, and for output to be read.
     drain_s: float = 2.0
 
-    # Output of one client, and of all clients of a process, that they have not read. A call starts
-    # only while its result will probably fit; a large result beyond the limit waits for room, and
-    # is dropped when nothing is read for `drain_s`.
+    # How many bytes of output a client may leave unread, and all clients of the process together. A
+    # call starts only if its result will probably fit. A large result that does not fit waits; if
+    # the client reads nothing for drain_s seconds, it is dropped.
     max_unread_bytes: int = 64 * MIB
     max_unread_bytes_total: int = 256 * MIB
 
-    # Seconds that a client's first request waits for a server that is starting. If the start fails
-    # meanwhile, the reason is the answer.
+    # How many seconds a client's first request waits while the server is starting. If the start
+    # fails in this time, the request is answered with the reason.
     opening_s: float = 1.0
 
     def __post_init__(self) -> None:
@@ -86,8 +94,9 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, metaclass=HintingS
     def from_environment(cls, environment: Mapping[str, str]) -> Limits:
         """Return the limits that variables such as CONCERTINO_MAX_MESSAGE_BYTES set.
 
-        Limits without a variable keep their default. Raises ValueError that names the variable, the
-        expected value and the actual one.
+        Limits without a variable have their default.
+        environment: usually os.environ.
+        Raises ValueError for an invalid value; its text names the variable and the value.
         """
         values: dict[str, int | float] = {}
         for field in fields(cls):

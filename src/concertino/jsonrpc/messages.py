@@ -1,11 +1,16 @@
 """JSON-RPC 2.0 messages: decodes frames into messages, and encodes messages into frames.
 
-Members keep their JSON undecoded (msgspec.Raw); the code that needs a member decodes it. This
-module does not know which methods exist, who may send them, or which request an id refers to:
-peer.py and session.py do.
-Policies: an id keeps its type and value exactly; of a duplicate member the last one counts; unknown
-members are ignored.
-Spec: JSON-RPC 2.0; 2026-07-28 basic/index "Messages"; policies: docs/architecture.md.
+    decode(b'{"jsonrpc":"2.0","id":1,"method":"ping"}')    # Message(id=1, method="ping", ...)
+    decode(b'{"id":1}')                                    # InvalidMessage(-32600, ...)
+    encode_notification("notifications/initialized", b"{}")  # a frame
+
+A frame is one JSON text as bytes. The values of params, result and error stay undecoded JSON
+(msgspec.Raw) until some code needs them. An id keeps its type and value exactly. If a member
+appears twice, the last one counts. Unknown members are ignored.
+
+This module does not know which methods exist or which request an id belongs to; jsonrpc/peer.py and
+protocol/session.py do.
+Spec: JSON-RPC 2.0; 2026-07-28 basic/index "Messages".
 """
 
 from __future__ import annotations
@@ -38,14 +43,16 @@ __all__ = [
 
 Id = int | str
 
-# Stands for a missing member; compare by identity. msgspec cannot decode `Raw | None`.
+# The value of a missing member; compare with `is`. None will not do, because msgspec cannot decode
+# `Raw | None`.
 ABSENT = Raw(b"")
 
 
 class Message(Struct, gc=False):
-    """A well-formed message: a request, a notification or a response.
+    """A well-formed message.
 
-    A response has no method, and exactly one of result and error.
+    A request has a method and an id, a notification has a method and no id. A response has no
+    method, and either a result or an error.
     """
 
     jsonrpc: Literal["2.0"]
@@ -57,7 +64,7 @@ class Message(Struct, gc=False):
 
 
 class Request(Struct, gc=False, forbid_unknown_fields=True):
-    """A request with no other members than these, as nearly every frame to a server is."""
+    """A request without unknown members. Nearly every frame that a server receives is one."""
 
     jsonrpc: Literal["2.0"]
     id: Id
@@ -66,12 +73,12 @@ class Request(Struct, gc=False, forbid_unknown_fields=True):
 
 
 class InvalidMessage(Struct, frozen=True):
-    """A frame that is not a message, with the error to answer it with.
+    """A frame that is not a message, and the error response to send for it.
 
-    code: 0 if nothing must be sent, for blank lines and malformed responses.
-    message: "" for a frame that is not worth a log message, such as a blank line.
-    id: UNSET if the frame has no readable id. With code 0, the id of the request of ours that gets
-    no other response.
+    code: the error's code; 0 if no response must be sent: for blank lines and malformed responses.
+    message: the error's text; "" if the frame need not be logged, such as a blank line.
+    id: the id for the error response; UNSET if the frame has no readable id. With code 0, the frame
+        is a malformed response, and this is the id of the request that it answers.
     """
 
     code: int
@@ -80,7 +87,7 @@ class InvalidMessage(Struct, frozen=True):
 
 
 class _Members(Struct):
-    """The members of any JSON object, to find out which one is wrong."""
+    """The members of a JSON object without their types, to find out which member is wrong."""
 
     jsonrpc: Raw = ABSENT
     method: Raw = ABSENT
@@ -90,15 +97,15 @@ class _Members(Struct):
     error: Raw = ABSENT
 
 
-# A number, not bytes: `10 in frame` is a plain memchr in CPython, while `b"\n" in frame` first
-# tries to convert the bytes to a number and catches an exception internally.
+# An integer, because `10 in frame` is faster in CPython than `b"\n" in frame`, which first tries to
+# convert the bytes to an integer and handles the exception.
 NEWLINE = 10
 BOM = b"\xef\xbb\xbf"
 SILENCE = InvalidMessage(0, "")
 NULL = Raw(b"null")
 
-# Decodes the usual request in 0.8 us, decode() takes 1.1. The caller must have checked that the
-# frame is UTF-8. Raises DecodeError or RecursionError for any other frame; pass that to decode().
+# Decodes a Request, in 0.8 us; decode() takes 1.1 us. Check before that the frame is UTF-8. For any
+# other frame it raises DecodeError or RecursionError; then call decode().
 decode_request = Decoder(Request).decode
 
 _decode_message = Decoder(Message).decode
@@ -113,13 +120,12 @@ encode = Encoder().encode
 
 
 def decode(frame: bytes | Raw) -> Message | InvalidMessage:
-    """Decode one frame; a frame that is not a message becomes an InvalidMessage.
+    """Decode one frame. Returns an InvalidMessage if it is not a message; raises nothing.
 
-    A good frame takes one pass in C. An array is an InvalidMessage here; see decode_batch().
-    Raises nothing.
+    A batch, which is a JSON array, is an InvalidMessage here; see decode_batch().
     """
     try:
-        # msgspec does not check the UTF-8 of members that it keeps raw.
+        # msgspec does not check that members which it leaves undecoded are valid UTF-8.
         if type(frame) is bytes and not frame.isascii():
             str(frame, "utf-8")
         message = _decode_message(frame)
@@ -127,10 +133,10 @@ def decode(frame: bytes | Raw) -> Message | InvalidMessage:
         return _diagnose(bytes(frame), exc)
 
     if message.method is UNSET:
-        # JSON-RPC 2.0 section 5: exactly one of result and error.
+        # A response has either a result or an error (JSON-RPC 2.0 section 5).
         if (message.result is ABSENT) is not (message.error is ABSENT):
             return message
-        # A response is never answered, not even a broken one.
+        # A response must not be answered, even if it is malformed.
         if message.result is not ABSENT:
             return InvalidMessage(0, "a response with a result and an error")
         return InvalidMessage(INVALID_REQUEST, "Invalid Request: no method", message.id)
@@ -145,9 +151,9 @@ def decode(frame: bytes | Raw) -> Message | InvalidMessage:
 
 
 def decode_batch(frame: bytes) -> list[Raw] | None:
-    """Return the elements of a JSON array, each to be passed to decode().
+    """Return the elements of a batch; None if the frame is not a JSON array.
 
-    None if the frame is not an array.
+    Pass each element to decode().
     """
     try:
         str(frame, "utf-8")
@@ -157,7 +163,7 @@ def decode_batch(frame: bytes) -> list[Raw] | None:
 
 
 def describe_decode_error(exc: Exception, max_chars: int | None = None) -> str:
-    """Return msgspec's error text without backticks, its first max_chars characters."""
+    """Return the text of an error of msgspec without backticks, cut to max_chars characters."""
     return str(exc).replace("`", "")[:max_chars]
 
 
@@ -186,8 +192,9 @@ def encode_error(
 ) -> bytes:
     """Return an error response as a frame.
 
-    id: the id as JSON, see encode_id(); None omits it, as 2025-11-25 and later do for an unknown
-    id.
+    id: the request's id as JSON, see encode_id(). If the request's id is unknown, pass b"null", or
+        for 2025-11-25 and later None, which leaves the member out.
+    data: any value that can be encoded as JSON; None for no data.
     """
     error: dict[str, object] = {"code": code, "message": message}
     if data is not None:
@@ -197,9 +204,10 @@ def encode_error(
 
 
 def one_line(json: bytes) -> bytes:
-    """Return the JSON without newlines, which would end the frame.
+    """Return a JSON text on one line, because a newline would end the frame.
 
-    The Raw of a backend may be indented. JSON strings never contain a literal newline.
+    A backend's JSON may be indented. Newlines in JSON strings are escaped, so every newline byte is
+    whitespace.
     """
     return json.replace(b"\n", b" ") if NEWLINE in json else json
 
@@ -209,16 +217,17 @@ def encode_id(id: Id) -> bytes:
     return b"%d" % id if type(id) is int else encode(id)
 
 
-# Diagnosis of frames that are not messages; never runs for a good frame
+# Diagnosis of frames that could not be decoded
 
 
 def _diagnose(frame: bytes, exc: Exception) -> Message | InvalidMessage:
     """Find out what is wrong with a frame that could not be decoded.
 
-    Returns a Message if the frame is one after all: behind a byte order mark, or when only a
-    duplicate member that does not count was wrong.
+    Returns a Message in two cases: if the frame begins with a byte order mark, and if only the
+    first one of two members with the same name is wrong, since the last one counts.
+    exc: the exception of the decoder.
     """
-    # Remove only one mark: otherwise a line of many marks would cause deep recursion.
+    # Do not remove more than one mark: a frame of many marks would cause deep recursion.
     if frame.startswith(BOM) and not frame.startswith(BOM, len(BOM)):
         return decode(frame[len(BOM) :])
     if not frame.strip():
@@ -227,10 +236,11 @@ def _diagnose(frame: bytes, exc: Exception) -> Message | InvalidMessage:
         return _recover_id(frame, f"Parse error: not UTF-8 at byte {exc.start}")
 
     try:
-        # Checks the whole frame; decoding into a Struct stops at a value that is not an object.
+        # The first line checks that the whole frame is JSON. The second one would stop early if the
+        # frame is no object.
         _decode_raw(frame)
         members = Decoder(_Members).decode(frame)
-    # A ValidationError is a DecodeError too, so it must come first.
+    # ValidationError is a subclass of DecodeError, so it must come first.
     except ValidationError as invalid:
         return InvalidMessage(INVALID_REQUEST, f"Invalid Request: {_describe(invalid)}")
     except DecodeError as invalid:
@@ -238,7 +248,7 @@ def _diagnose(frame: bytes, exc: Exception) -> Message | InvalidMessage:
     except RecursionError:
         return _recover_deep_id(frame, "Parse error: nested too deeply")
 
-    # Of each member, the last one counts. If those make a message, the frame was one.
+    # `members` has the last value of each member. If these values make a message, the frame is one.
     last_members = encode(
         {
             name: raw
@@ -254,8 +264,9 @@ def _diagnose(frame: bytes, exc: Exception) -> Message | InvalidMessage:
 
 
 def _find_invalid_member(members: _Members) -> InvalidMessage:
-    """Name the member that makes a JSON object no message."""
-    # Before the id is checked: the other side sends null where it could not read our id.
+    """Return the error for a JSON object that is not a message; it names the wrong member."""
+    # Check for responses before the id: the id of an error response may be null, if the other side
+    # could not read the id of our request.
     if members.method is ABSENT and (members.result is not ABSENT or members.error is not ABSENT):
         return SILENCE if members.id == NULL else InvalidMessage(0, "a malformed response")
 
@@ -274,16 +285,19 @@ def _find_invalid_member(members: _Members) -> InvalidMessage:
         reason = "missing" if members.method is ABSENT else _describe(exc)
         return InvalidMessage(INVALID_REQUEST, f"Invalid Request: method: {reason}", id)
 
-    # Only params is left. Without an id this is a notification, which is never answered.
+    # All other members are right, so params is wrong. Without an id this is a notification, which
+    # must not be answered.
     text = "Invalid params: params: expected object"
     return InvalidMessage(0 if id is UNSET else INVALID_PARAMS, text, id)
 
 
 def _recover_id(frame: bytes, reason: str) -> InvalidMessage:
-    """Return a parse error with the id that the more lenient `json` module finds.
+    """Return a parse error, with the request's id if Python's more lenient `json` can find it.
 
-    Without the id the caller would wait for its timeout. The usual case is a lone surrogate, half
-    an emoji cut off by a client; `json` also accepts NaN and control characters.
+    An error response without the id would leave the caller waiting until its timeout. The usual
+    case is a lone surrogate: half of an emoji that a client has cut in two. `json` accepts this,
+    and NaN and control characters as well.
+    reason: the text of the error.
     """
     import json
 
@@ -294,11 +308,11 @@ def _recover_id(frame: bytes, reason: str) -> InvalidMessage:
     if not isinstance(value, dict):
         return InvalidMessage(PARSE_ERROR, reason)
 
-    # json makes str keys.
+    # The keys of a dict from json.loads() are always str.
     members: dict[str, object] = value  # pyright: ignore[reportUnknownVariableType]
 
-    # The text is complete, or json would have rejected it: msgspec says "truncated" for half a
-    # surrogate pair as well.
+    # msgspec says "truncated" both for an incomplete text and for a lone surrogate. json has
+    # accepted the text, so it is complete.
     if reason.endswith("truncated"):
         reason = "Parse error: a string holds half a surrogate pair"
     if "method" not in members and ("result" in members or "error" in members):
@@ -311,7 +325,10 @@ def _recover_id(frame: bytes, reason: str) -> InvalidMessage:
 
 
 def _recover_deep_id(frame: bytes, reason: str) -> InvalidMessage:
-    """Return a parse error with the id of a frame that is nested too deeply for any decoder."""
+    """Return a parse error, with the request's id, for a frame that is nested too deeply.
+
+    reason: the text of the error.
+    """
     from concertino.jsonrpc.deep_frames import read_outer_members
 
     members = read_outer_members(frame)
@@ -324,5 +341,5 @@ def _recover_deep_id(frame: bytes, reason: str) -> InvalidMessage:
 
 
 def _describe(exc: DecodeError) -> str:
-    """Return msgspec's text without its path, in lower case: `expected int | str, got bool`."""
+    """Return the text of an error of msgspec without the path: `expected int | str, got bool`."""
     return describe_decode_error(exc).split(" - at ")[0].replace("Expected", "expected")

@@ -1,13 +1,18 @@
-"""One end of a JSON-RPC conversation: the requests in both directions and their responses.
+"""Peer: one end of a JSON-RPC conversation, without I/O.
 
-The peer matches responses to requests, rejects ids that are in use, starts requests within the
-limits and queues the others in order, and collects the responses of a batch. Every request gets
-exactly one response, or none once it was cancelled. The peer does not know what a method means;
-session.py does.
+    peer = Peer(send, Limits(), time.monotonic)
+    event = peer.receive(frame)          # a request, a notification, a batch, or None
+    peer.respond(request, b'{"ok":1}')   # calls send(frame, id)
+    peer.request("ping", b"{}", done)    # later calls done(result or exception)
 
-There is no I/O here. Output leaves through `send`, a function that returns how many bytes the
-transport still buffers. That number is the backpressure signal: at `high_water_bytes` no queued
-request starts and coalesced notifications wait, until on_drain() reports a lower number.
+Requests of the other side are "incoming", our own are "outgoing". The peer matches responses to
+outgoing requests, and collects the responses of a batch. It starts incoming requests within the
+limits and queues the others. Each incoming request gets exactly one response, or none after it was
+cancelled. The peer does not know what a method means: protocol/session.py (server) and
+client/channel.py (client) do.
+
+`send` returns how many bytes the transport still buffers. At Limits.high_water_bytes or more, no
+queued request starts and some notifications wait, until on_drain() reports a lower number.
 Spec: JSON-RPC 2.0; 2026-07-28 basic/patterns/cancellation; 2025-03-26 basic "Batching".
 """
 
@@ -55,28 +60,36 @@ if TYPE_CHECKING:
 
 __all__ = ["InvalidInput", "Peer", "Send"]
 
-# Characters of an error's text that are kept when the whole error does not fit into a message.
+# If an error is too long for a message, this many characters of its text are sent.
 SHORT_ERROR_CHARS = 256
-# Bytes of the first malformed frame that are kept for the log.
+# This many bytes of the first malformed frame are kept for the log.
 MAX_FRAME_KEPT = 2048
 
+# The template of a response: the id and the result as JSON.
 RESULT = b'{"jsonrpc":"2.0","id":%b,"result":%b}'
 
-# send(frame, id of the request that the frame belongs to) -> bytes of output now buffered
+# send(frame, id of the request that the frame belongs to, or None) -> how many bytes are buffered
 Send = Callable[[bytes, Id | None], int]
 
 R = TypeVar("R", bound=IncomingRequest)
 
 
 class InvalidInput:
-    """How a peer treats frames that are not messages, and how many it met.
+    """How a peer treats frames that are not messages, and how many have come.
 
-    answered: False for a client, which only counts them (in `unsolicited`).
-    count: how many there were; first_problem, first_frame: what was wrong with the first one, and
-    its beginning. has_news: there was one since this was set to False.
-    unknown_id: the id, as JSON, of a response to a frame without a readable id; None omits it.
-    suppressed: how many error responses the rate limit suppressed.
-    unsolicited: how many responses nobody waited for.
+    bucket: limits the rate of error responses to frames without a readable id.
+
+    Attributes:
+    answered: whether to answer such frames. A client sets it to False: it only counts them, in
+        `unsolicited`.
+    unknown_id: the id, as JSON, in error responses to frames without a readable id; None leaves the
+        member out.
+    count: how many such frames have come.
+    first_problem: what was wrong with the first one.
+    first_frame: the beginning of the first one.
+    has_news: set to True when one comes. Whoever logs them sets it to False.
+    suppressed: how many error responses were not sent, because of the rate limit.
+    unsolicited: how many responses came that no request was waiting for.
     """
 
     __slots__ = (
@@ -103,7 +116,7 @@ class InvalidInput:
         self.bucket = bucket
 
     def add(self, problem: str, frame: bytes | Raw) -> None:
-        """Count a frame, and keep the beginning of the first one."""
+        """Count a frame, and keep the beginning of the first one. problem: what is wrong."""
         if not self.count:
             self.first_problem = problem
             self.first_frame = bytes(frame)[:MAX_FRAME_KEPT]
@@ -112,21 +125,24 @@ class InvalidInput:
 
 
 class Peer(Generic[R]):
-    """One end of a conversation: pass it every received frame; it sends its own through `send`.
+    """One end of a JSON-RPC conversation. Pass every received frame to receive().
 
-    send: may be replaced at any time.
-    clock: returns seconds; must not go backwards, any origin.
-    first_id: the id of our first request.
-    request_type: the class of incoming requests, for layers that need more fields.
-    budget: what the unread responses of all connections may occupy; by default of this one alone.
+    send: called with each frame to be sent; an attribute that may be replaced.
+    clock: returns the time in seconds; must not go backwards.
+    first_id: the id of the first outgoing request.
+    request_type: the class of incoming requests, a subclass of IncomingRequest with more fields.
+    budget: the memory that unread responses may take, in all peers that share the budget; by
+        default the peer has one of its own.
 
-    running: requests that were not finished in their first step, see add_running().
-    waiting: requests that admit() queued.
+    Attributes:
+    running: incoming requests whose handlers are at work, see add_running().
+    waiting: incoming requests that admit() has queued.
     outgoing: our requests that wait for a response.
-    buffered_bytes: output that the transport buffers.
-    unread: what the responses that the other side has not read occupy.
-    ready: False while the backend starts; requests wait until it is True.
-    batches: whether arrays are accepted, which only 2025-03-26 has.
+    buffered_bytes: how many bytes of output the transport buffers.
+    unread: how much memory the responses take that the other side has not read.
+    ready: False while the backend starts; incoming requests are queued then.
+    batches: whether batches are accepted; only revision 2025-03-26 has them.
+    invalid_input: how frames that are not messages are treated, and how many have come.
     """
 
     def __init__(
@@ -149,42 +165,49 @@ class Peer(Generic[R]):
         self.unread = UnreadResults(limits, budget)
         self._request_type = request_type
         self._limits = limits
-        # Notifications that wait for a slow reader, in order, with the request each belongs to.
+        # Notifications that wait until more output has been read: frame -> id of the request that
+        # it belongs to, or None.
         self._coalesced: dict[bytes, Id | None] = {}
-        # Bytes of the responses that wait until their batch is complete.
+        # How many bytes of responses wait until their batch is complete.
         self._batched_bytes = 0
 
     # Input
 
     def receive(self, frame: bytes) -> R | Message | list[R | Message] | None:
-        """Process one frame.
+        """Process one frame. Raises nothing, whatever the frame contains.
 
-        Returns a request, a notification, or a list of both for a batch. None if there is nothing
-        left to do: the frame was a response, or invalid. Raises nothing.
-        Pass every request to admit(), respond() or fail().
+        Returns a request, a notification (Message), or a list of both for a batch. The caller must
+        pass each request to admit(), respond() or fail(). Returns None if the frame needs nothing
+        more: it was a response, or invalid.
         """
         message = decode(frame)
         if type(message) is Message:
             return self._classify(message, len(frame), None)
         if message.id is UNSET and (elements := decode_batch(frame)) is not None:
             return self._receive_batch(elements, frame)
-        # decode() returned no Message.
+        # What decode() has returned is an InvalidMessage.
         self._reject(message, frame, None)  # pyright: ignore[reportArgumentType]
         return None
 
     def on_frame_too_long(self, size: int) -> None:
-        """Answer a frame that exceeded the limit. size: its bytes so far."""
+        """Send an error response for a frame that is too long.
+
+        size: how many of its bytes had arrived when it exceeded the limit.
+        """
         limit = self._limits.max_message_bytes
         text = f"Invalid Request: a message longer than {limit} bytes (limit)"
         data = {"limitBytes": limit, "receivedBytes": size}
         self._reject(InvalidMessage(INVALID_REQUEST, text), None, None, data)
 
     def on_eof(self) -> None:
-        """Fail our pending requests with Disconnected: no response can arrive any more."""
+        """Fail all outgoing requests with Disconnected, because no response can arrive any more."""
         self._fail_outgoing("the input ended before the answer came")
 
     def cancel(self, id: Id, reason: str) -> None:
-        """Cancel a request for the other side. An unknown id is ignored."""
+        """Cancel an incoming request, because the other side asks for it.
+
+        Does nothing if there is no open request with this id.
+        """
         incoming = self.running.get(id) or self.waiting.get(id)
         if incoming is None:
             return
@@ -197,12 +220,13 @@ class Peer(Generic[R]):
             if incoming.batch is not None:
                 self._finish_batch_item(incoming.batch, None)
         finally:
-            # Also if the batch cannot be written: the request is in no table any more, so nobody
-            # else would cancel it.
+            # Do this even if sending the batch raises: the request is in no table any more, so
+            # nothing else could cancel its handler.
             if incoming.on_cancel is not None:
                 incoming.on_cancel(reason)
 
     def _receive_batch(self, elements: list[Raw], frame: bytes) -> list[R | Message] | None:
+        """Return the requests and notifications of a batch; None if the batch is rejected."""
         if not self.batches:
             text = "Invalid Request: batches are not part of this protocol revision"
             self._reject(InvalidMessage(INVALID_REQUEST, text), frame, None)
@@ -216,7 +240,8 @@ class Peer(Generic[R]):
             return None
 
         batch = Batch()
-        # One more than there are requests, so that the batch is not complete before it was read.
+        # Count one response more than there will be requests, until all elements are read.
+        # Otherwise an error response to the first request could complete the batch too early.
         batch.missing = 1
         events: list[R | Message] = []
         for element in elements:
@@ -236,7 +261,12 @@ class Peer(Generic[R]):
         size: int,
         batch: Batch | None,
     ) -> R | Message | None:
-        """Return a request or notification; None for a response or a request with a used id."""
+        """Process one message. Returns it if it is a request or a notification for the caller.
+
+        Returns None for a response, and for a request whose id is in use.
+        size: the length of the message in bytes.
+        batch: the batch that contains the message, or None.
+        """
         method = message.method
         id = message.id
         if method is UNSET:
@@ -265,10 +295,13 @@ class Peer(Generic[R]):
         batch: Batch | None,
         data: object = None,
     ) -> None:
-        """Answer an invalid frame, unless that is not wanted or happens too often.
+        """Process an invalid frame: count it, and usually send an error response.
 
-        frame: None if it was discarded, for its size.
-        A response that cannot be decoded fails the request that it belongs to.
+        No error response is sent to malformed responses, by clients, and beyond the rate limit. A
+        response that cannot be decoded fails the outgoing request that it answers.
+        frame: None if it was too long and was discarded.
+        batch: the batch that contains it, or None.
+        data: for the error response.
         """
         policy = self.invalid_input
         if invalid.code == 0 and invalid.id is not UNSET:
@@ -302,9 +335,9 @@ class Peer(Generic[R]):
     # Admission
 
     def admit(self, incoming: R) -> bool:
-        """Return whether a request may start now.
+        """Return whether an incoming request may start now.
 
-        If not, it was queued; or answered with -31001 (busy), because the queue is full.
+        If not, it is now in the queue, or was answered with -31001 (busy) if the queue is full.
         """
         limits = self._limits
         if (
@@ -315,7 +348,8 @@ class Peer(Generic[R]):
         ):
             return True
 
-        # The first one in the queue may have any size: it may be as long as a message.
+        # A single request may be longer than max_waiting_bytes, so the first one in the queue may
+        # have any size.
         if len(self.waiting) >= limits.max_waiting or (
             self.waiting and self.waiting.size + incoming.size > limits.max_waiting_bytes
         ):
@@ -340,10 +374,10 @@ class Peer(Generic[R]):
         return incoming
 
     def add_running(self, incoming: R, has_result: bool = True) -> None:
-        """Count a request as in flight. Call this if its first step did not finish it.
+        """Add an incoming request to `running`. Call this if its handler is still at work.
 
-        From now on it can be cancelled.
-        has_result: whether it may end with a large result; a subscription does not.
+        From now on the request counts against the limits, and the other side can cancel it.
+        has_result: False for a subscription, which never ends with a large result.
         """
         self.running.add(incoming)
         if has_result:
@@ -359,6 +393,7 @@ class Peer(Generic[R]):
         )
 
     def _leave_table(self, incoming: IncomingRequest) -> None:
+        """Remove a request from `running` or `waiting`, if it is in one of them."""
         if incoming.table is not None:
             incoming.table.remove(incoming)
             if incoming.kind is not None:
@@ -367,15 +402,15 @@ class Peer(Generic[R]):
     # Responses to the other side
 
     def respond(self, incoming: IncomingRequest, result: bytes) -> None:
-        """Answer a request with a result, a JSON object.
+        """Answer an incoming request with a result. Does nothing if it is not open any more.
 
-        Nothing is sent if it was already answered or cancelled.
+        result: a JSON object.
         """
         if incoming.open:
             self.send_response(incoming, RESULT % (encode_id(incoming.id), result))
 
     def send_response(self, incoming: IncomingRequest, frame: bytes) -> None:
-        """Send the response to a request that is still open. frame: the whole message."""
+        """Send the response to an incoming request that is open. frame: the whole message."""
         self.unread.on_response(incoming, len(frame))
         self._answer(incoming, frame)
 
@@ -386,10 +421,9 @@ class Peer(Generic[R]):
         message: str,
         data: object = None,
     ) -> None:
-        """Answer a request with an error.
+        """Answer an incoming request with an error. Does nothing if it is not open any more.
 
-        Nothing is sent if it was already answered or cancelled. An error that exceeds
-        max_message_bytes is sent without data, and with the beginning of its text only.
+        If the error exceeds max_message_bytes, it is sent without data and with a shortened text.
         """
         if incoming.open:
             frame = encode_error(encode_id(incoming.id), code, message, data)
@@ -398,17 +432,19 @@ class Peer(Generic[R]):
             self._answer(incoming, frame)
 
     def _answer(self, incoming: IncomingRequest, frame: bytes) -> None:
+        """Send a response, or let it wait if it is large and the other side does not read."""
         self._leave_table(incoming)
         unread = self.unread
         is_large = len(frame) > LARGE_BYTES and incoming.batch is None
         if is_large and not unread.fits(len(frame)):
             if not unread.try_wait(incoming, frame):
                 return self._drop_response(incoming, len(frame))
-            # Until it is sent it can be cancelled, and its id is in use.
+            # The request stays in `running` until the response is sent: it can still be cancelled,
+            # and its id is in use.
             return self.running.add(cast("R", incoming))
         incoming.open = False
 
-        # The newest progress and log message, if they were not sent, precede the response.
+        # Send the newest progress and the newest log message first, if they were kept for later.
         if incoming.throttle is not None:
             for suppressed in incoming.throttle.suppressed.values():
                 self.send(suppressed, incoming.id)
@@ -429,12 +465,13 @@ class Peer(Generic[R]):
         return self._finish_batch_item(incoming.batch, frame)
 
     def _drop_response(self, incoming: IncomingRequest, size: int) -> None:
+        """Send an error in place of a response. size: the length of the response in bytes."""
         self.unread.dropped += 1
         text = f"result of {size} bytes dropped: {self.unread.describe_unread()}"
         self.fail(incoming, INTERNAL_ERROR, f"{text}; the call itself was carried out")
 
     def _send_waiting(self) -> None:
-        """Send the responses that waited for room, as far as there is room now."""
+        """Send responses that have waited, as long as they fit into the limits now."""
         unread = self.unread
         while unread.waiting:
             incoming, frame = next(iter(unread.waiting.items()))
@@ -444,15 +481,18 @@ class Peer(Generic[R]):
             self._answer(incoming, frame)
 
     def drop_waiting_responses(self) -> None:
-        """Answer the calls whose responses wait for room with an error, since nothing is read."""
+        """Send an error in place of each response that waits, because the other side reads nothing.
+
+        Responses that fit into the limits now are sent.
+        """
         self._send_waiting()
         for incoming in list(self.unread.waiting):
             self._drop_response(incoming, len(self.unread.pop_waiting(incoming)))
 
     def _finish_batch_item(self, batch: Batch, answer: bytes | None) -> None:
-        """Count one request of a batch as done and send the batch if it was the last.
+        """Add the response to one request of a batch; send the batch if it is complete.
 
-        answer: None for a request that was cancelled.
+        answer: the response; None for a request that was cancelled.
         """
         if answer is not None:
             batch.answers.append(answer)
@@ -466,15 +506,16 @@ class Peer(Generic[R]):
         self._update_unread()
 
     def _update_unread(self) -> None:
+        """Tell `unread` how many bytes of output are held now."""
         self.unread.update(self.buffered_bytes + self._batched_bytes)
 
-    # Notifications and requests of ours
+    # Our notifications and requests
 
     def on_drain(self, buffered_bytes: int) -> None:
-        """Send what waited for a slow reader: responses first, then notifications.
+        """Send frames that have waited, because the other side has read some output.
 
-        buffered_bytes: output that the transport still buffers. Notifications are sent up to the
-        high-water mark.
+        Responses come first, then notifications, until high_water_bytes are buffered again.
+        buffered_bytes: how many bytes the transport still buffers.
         """
         self.buffered_bytes = buffered_bytes
         self._update_unread()
@@ -489,13 +530,16 @@ class Peer(Generic[R]):
             self.send_frame(frame, self._coalesced.pop(frame))
 
     def send_frame(self, frame: bytes, about: Id | None) -> None:
-        """Send a frame that is not a response. about: the id of the request it belongs to."""
+        """Send a frame that is not a response.
+
+        about: the id of the request that it belongs to, or None; here and below.
+        """
         self.buffered_bytes = self.send(frame, about)
 
     def send_coalesced(self, frame: bytes, about: Id | None = None) -> None:
-        """Send a notification that need not be repeated: equal ones become one while output waits.
+        """Send a notification. While too much output is buffered, keep it, and keep it only once.
 
-        about: the id of the request it belongs to, see drop_coalesced().
+        Equal notifications, such as those about a changed list, need not be repeated.
         """
         if self.buffered_bytes < self._limits.high_water_bytes:
             self.send_frame(frame, about)
@@ -503,7 +547,7 @@ class Peer(Generic[R]):
             self._coalesced[frame] = about
 
     def drop_coalesced(self, about: Id) -> None:
-        """Drop the waiting notifications that belong to a request."""
+        """Drop the notifications of send_coalesced() that wait and belong to a request."""
         self._coalesced = {frame: id for frame, id in self._coalesced.items() if id != about}
 
     def notify(
@@ -512,7 +556,7 @@ class Peer(Generic[R]):
         params: bytes,
         about: Id | None = None,
     ) -> None:
-        """Send a notification. about: the id of the request it belongs to."""
+        """Send a notification. params: a JSON object."""
         self.send_frame(encode_notification(method, params), about)
 
     def request(
@@ -524,8 +568,11 @@ class Peer(Generic[R]):
     ) -> OutgoingRequest:
         """Send a request.
 
-        done: called once with the result, RpcError, ProtocolError, TimeoutError or Disconnected.
-        deadline: time by the peer's clock; see next_deadline() and expire().
+        params: a JSON object.
+        done: called once: with the result as undecoded JSON, or with an RpcError, ProtocolError,
+            TimeoutError or Disconnected.
+        deadline: when to stop waiting, by the peer's clock; None for never. The caller has to call
+            expire() then.
         """
         outgoing = self.outgoing.add(done, deadline)
         frame = encode_request(outgoing.id, method, params)
@@ -533,9 +580,9 @@ class Peer(Generic[R]):
         return outgoing
 
     def abandon(self, outgoing: PendingRequest, reason: str) -> None:
-        """Stop waiting for a response and send `notifications/cancelled`.
+        """Stop waiting for the response to our request, and send `notifications/cancelled`.
 
-        `done` is not called. A response that still arrives counts as unsolicited.
+        Its `done` is not called. If the response still arrives, it counts as unsolicited.
         """
         if self.outgoing.pop(outgoing.id, None) is not None:
             params = encode({"requestId": outgoing.id, "reason": reason})
@@ -543,20 +590,20 @@ class Peer(Generic[R]):
 
     @property
     def next_deadline(self) -> float | None:
-        """Return the time at which to call expire(); None if no request has a deadline."""
+        """Return when to call expire(), by the peer's clock; None if no request has a deadline."""
         return self.outgoing.next_deadline
 
     def expire(self, now: float) -> None:
-        """Abandon the requests whose deadline is not after `now`; `done` gets a TimeoutError."""
+        """Abandon our requests whose deadline has come. Their `done` gets a TimeoutError."""
         while (deadline := self.outgoing.next_deadline) is not None and deadline <= now:
             outgoing = self.outgoing.pop_first_deadline()
             self.abandon(outgoing, "timed out")
             outgoing.done(TimeoutError("no answer within the time limit"))
 
     def _on_response(self, message: Message) -> None:
-        """Pass a response to the request it belongs to, or count it as unsolicited."""
+        """Pass a response to the request that it answers, or count it as unsolicited."""
         id = message.id
-        # Our ids are integers; any other id is simply not in the table.
+        # The cast is harmless: our ids are integers, and any other id is not in the table.
         outgoing = self.outgoing.pop(cast("int", id), None)
         if outgoing is None:
             self.invalid_input.unsolicited += 1
@@ -572,10 +619,10 @@ class Peer(Generic[R]):
     # Shutdown
 
     def close(self) -> list[R]:
-        """Close this end after the connection was lost and return the unanswered requests.
+        """Close this end, because the connection is closed.
 
-        Our pending requests fail with Disconnected. Nothing is sent any more, and `send` is
-        released.
+        Our requests fail with Disconnected. Nothing is sent any more.
+        Returns the incoming requests that have no response; they will get none.
         """
         self.send = _discard
         unanswered = [*self.running.values(), *self.waiting.values()]
@@ -592,5 +639,5 @@ class Peer(Generic[R]):
 
 
 def _discard(frame: bytes, about: Id | None) -> int:
-    """Take the place of `send` in a closed peer."""
+    """Send nothing. Replaces `send` in a closed peer."""
     return 0

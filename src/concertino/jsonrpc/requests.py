@@ -1,9 +1,8 @@
-"""Requests in both directions: their state, tables of them, batches, and throttled notifications.
+"""The state of requests in both directions: IncomingRequest, OutgoingRequest, and their tables.
 
-peer.py changes these objects; they only hold state that belongs together. An incoming request knows
-the table and the batch that hold it, so that the peer can remove it without a search. Deadlines of
-our own requests are kept in a heap beside their table, because nearly all requests are answered
-long before their deadline.
+Peer (jsonrpc/peer.py) owns and changes these objects. "Incoming" requests come from the other side,
+"outgoing" ones are ours. An incoming request refers to its table and its batch, so that the peer
+can remove it without a search. TokenBucket limits the rate of notifications.
 Spec: JSON-RPC 2.0, section 5.1 "Error object"; 2025-03-26 basic "Batching".
 """
 
@@ -31,7 +30,8 @@ __all__ = [
     "parse_error",
 ]
 
-# The method of a request and, as JSON, the name of its tool or prompt.
+# The method of a request, and the JSON of the name of its tool or prompt. Requests of the same kind
+# have results of similar sizes; see UnreadResults.
 Kind = tuple[str, bytes]
 
 
@@ -41,15 +41,17 @@ Kind = tuple[str, bytes]
 class IncomingRequest(Struct, eq=False):
     """A request from the other side, from its arrival to its response.
 
-    size: bytes of its frame; they count against the limits.
-    open: it may still be answered. False once it was answered or cancelled.
-    table: the table that holds it while it waits or runs.
-    batch: the batch that it came in.
-    on_cancel: called with the reason when the other side cancels it.
-    throttle: limits its progress and log notifications; None until the first one.
-    last_progress: the highest progress value reported so far.
-    kind: what it has in common with calls of the same tool, while it runs; for UnreadResults.
-    expected_bytes: what its response will probably need, while it runs, if that is known.
+    id, method, params: those of the message; the values of params are undecoded.
+    size: the length of its frame in bytes, which counts against the limits.
+    open: whether it may still be answered; False after it was answered or cancelled.
+    table: the table that contains it, while it waits or runs.
+    batch: the batch that it came in, or None.
+    on_cancel: called with a reason when the other side cancels the request; None if its handler has
+        nothing to cancel.
+    throttle: limits the rate of its progress and log notifications; None before the first one.
+    last_progress: the highest progress value so far.
+    kind: its kind, while it is counted by UnreadResults; otherwise None.
+    expected_bytes: the probable size of its response, while it runs; 0 if that is not known.
     """
 
     id: Id
@@ -70,7 +72,10 @@ R = TypeVar("R", bound=IncomingRequest)
 
 
 class RequestTable(dict[Id, R], Generic[R]):
-    """Incoming requests by id, in order of arrival. size: the bytes of their frames."""
+    """Incoming requests by id, in order of arrival.
+
+    size: how many bytes their frames have together.
+    """
 
     __slots__ = ("size",)
 
@@ -78,29 +83,30 @@ class RequestTable(dict[Id, R], Generic[R]):
         self.size = 0
 
     def add(self, incoming: R) -> None:
-        """Add a request that no table holds."""
+        """Add a request that is in no table."""
         self[incoming.id] = incoming
         self.size += incoming.size
         incoming.table = self
 
     def remove(self, incoming: R) -> None:
-        """Remove a request of this table."""
+        """Remove a request that is in this table."""
         del self[incoming.id]
         self.size -= incoming.size
         incoming.table = None
 
     def clear(self) -> None:
-        """Remove all requests. They keep their `table`."""
+        """Remove all requests, without changing their `table` attribute."""
         super().clear()
         self.size = 0
 
 
 class Batch:
-    """The responses to one array of requests, which are sent together with the last one.
+    """Collects the responses to the requests of one batch, which are sent as one array.
 
-    ids: of its requests; they are in no table before the whole array was read.
-    missing: how many of its requests have no response yet.
-    size: bytes of the responses so far.
+    answers: the responses so far.
+    size: how many bytes they have together.
+    ids: the ids of the requests, to find duplicates.
+    missing: how many requests have no response yet. At 0 the array is sent.
     """
 
     __slots__ = ("answers", "ids", "missing", "size")
@@ -115,9 +121,10 @@ class Batch:
 class NotificationThrottle:
     """Limits the rate of the notifications about one request.
 
-    progress, log: the bucket of each kind of notification.
-    suppressed: the newest frame that was not sent, by its kind. It is sent when output drains, a
-    moment later, or before the response.
+    progress: the token bucket for progress notifications.
+    log: the token bucket for log messages.
+    suppressed: the newest frame that is kept for later, for each kind: "progress" or "log". It is
+        sent when output drains, or before the response.
     """
 
     __slots__ = ("log", "progress", "suppressed")
@@ -129,9 +136,10 @@ class NotificationThrottle:
 
 
 class TokenBucket:
-    """Token bucket that refills `per_s` tokens a second and holds at most `per_s` tokens.
+    """Limits a rate to per_s events a second; at most per_s events may come at once.
 
-    clock: returns seconds; must not go backwards.
+    It contains up to per_s tokens, and gets per_s new ones each second. Each event takes one.
+    clock: returns the time in seconds; must not go backwards.
     """
 
     __slots__ = ("_clock", "_per_s", "_tokens", "_updated_at")
@@ -155,23 +163,23 @@ class TokenBucket:
         return True
 
 
-# Requests of ours
+# Our requests
 
 
-# Only type checkers need this class, and a Protocol takes 0.05 ms to make.
+# Only type checkers need this class. Making a Protocol at run time takes 0.05 ms.
 if TYPE_CHECKING:
 
     class PendingRequest(Protocol):
-        """A request of ours that waits for its response."""
+        """A request of ours that waits for its response. The client has a class of its own."""
 
         @property
         def id(self) -> int:
-            """Return its id on the wire."""
+            """Return the id of the JSON-RPC request."""
             ...
 
         @property
         def deadline(self) -> float | None:
-            """Return the time by the peer's clock at which expire() gives it up; None for never."""
+            """Return when Peer.expire() abandons it, by the peer's clock; None for never."""
             ...
 
         @property
@@ -181,7 +189,7 @@ if TYPE_CHECKING:
 
 
 class OutgoingRequest(Struct, eq=False):
-    """A PendingRequest that just holds its values."""
+    """A PendingRequest made by Peer.request()."""
 
     id: int
     done: Callable[[Raw | Exception], object]
@@ -189,19 +197,23 @@ class OutgoingRequest(Struct, eq=False):
 
 
 class PendingTable(dict[int, "PendingRequest"]):
-    """Our requests that wait for a response, by id, with the order in which they expire."""
+    """Our requests that wait for a response, by id.
+
+    It also keeps the order of their deadlines. Nearly all requests are answered long before their
+    deadline, so a heap is used that is cleaned up rarely.
+    """
 
     __slots__ = ("_deadlines", "next_id")
 
     def __init__(self, first_id: int) -> None:
         self.next_id = first_id
-        # A heap of (deadline, id). Answered requests leave their entry behind.
+        # A heap of (deadline, id). It also contains entries of requests that are answered already.
         self._deadlines: list[tuple[float, int]] = []
 
     def add(
         self, done: Callable[[Raw | Exception], object], deadline: float | None
     ) -> OutgoingRequest:
-        """Add a request under the next id."""
+        """Add a request with the next unused id, and return it."""
         outgoing = OutgoingRequest(self.next_id, done, deadline)
         self.next_id += 1
         self[outgoing.id] = outgoing
@@ -212,7 +224,7 @@ class PendingTable(dict[int, "PendingRequest"]):
     @property
     def next_deadline(self) -> float | None:
         """Return the earliest deadline; None if no request has one."""
-        # Rebuild the heap once most of its entries belong to answered requests.
+        # Rebuild the heap when most of its entries belong to answered requests.
         if len(self._deadlines) > 2 * len(self) + 64:
             self._deadlines = [
                 (pending.deadline, pending.id)
@@ -226,7 +238,7 @@ class PendingTable(dict[int, "PendingRequest"]):
         return self._deadlines[0][0] if self._deadlines else None
 
     def pop_first_deadline(self) -> PendingRequest:
-        """Return the request that next_deadline belongs to, and forget the deadline."""
+        """Return the request with the earliest deadline, and remove the deadline from the heap."""
         return self[heappop(self._deadlines)[1]]
 
     def take_all(self) -> list[PendingRequest]:
@@ -246,9 +258,9 @@ class _ErrorBody(Struct):
 
 
 def parse_error(error: Raw) -> RpcError | ProtocolError:
-    """Return the `error` member of a response as an exception.
+    """Return the `error` member of a response as an exception, without raising it.
 
-    An RpcError with its code, message and data; a ProtocolError if it is malformed.
+    It is an RpcError, or a ProtocolError if the member is malformed.
     """
     try:
         body = decode(error, type=_ErrorBody)

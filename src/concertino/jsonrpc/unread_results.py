@@ -1,9 +1,15 @@
-"""What the responses that a client has not read may occupy, for one connection and for a process.
+"""UnreadResults: limits the memory for responses that a client has not read.
 
-A response is sent when it arises, so a client that does not read makes its server hold it. Two
-rules bound the memory. A call starts only while the bytes held, and those that the running calls
-will probably return, fit into the budget. A large response that exceeds the budget all the same
-waits for room, and is dropped if nothing is read for a while.
+A client may send requests and not read the responses. The transport then has to buffer them. Two
+rules limit the memory, for each connection and for the whole process:
+
+1. A call starts only while its result will probably fit: the bytes that are buffered ("held"), and
+   the bytes that the running calls will probably return ("expected"), must stay below the limit.
+   The size of a result is estimated from earlier results of the same tool ("kind" of call).
+2. A large response that does not fit after all waits, and is dropped if the client reads nothing
+   for a while (Limits.drain_s).
+
+Peer (jsonrpc/peer.py) has one UnreadResults; all peers of a process share a ProcessBudget.
 """
 
 from __future__ import annotations
@@ -16,33 +22,36 @@ from concertino.jsonrpc.requests import IncomingRequest, Kind
 
 __all__ = ["LARGE_BYTES", "ProcessBudget", "UnreadResults"]
 
-# Smaller responses are always sent: at most max_in_flight of them can arise at a time.
+# Smaller responses never wait. At most max_in_flight of them can be made at the same time.
 LARGE_BYTES = 16 * 1024
-# How many calls of a tool start at first if none has returned yet. Eight of the largest results
-# have room: six among those that are held, and two among those that wait. While none returns, four
-# times as many start after each GROWTH_S, until as many run as max_in_flight permits.
+# At most this many calls of a tool start while none of them has returned, since nothing is known
+# about its results. There is room for eight results of the largest size: six in the buffer and two
+# that wait.
 FIRST_CALLS = 8
+# While none returns, the number of calls that may start grows by this factor after each GROWTH_S.
 GROWTH = 4
 GROWTH_S = 0.5
+# The number stops growing when each result is expected to have this size.
 LEAST_UNKNOWN_BYTES = 32 * 1024
-# Responses that wait for room, in bytes, over all connections.
+# The largest number of bytes in responses that wait, for all connections together.
 MAX_WAITING_BYTES = 24 * 2**20
-# What the limit of the process may be exceeded by, for clients that hold nothing: others that do
-# not read must not keep them from their results.
+# The limit of the process may be exceeded by this many bytes for clients that have read everything:
+# they must get their results even if others do not read.
 RESERVE_BYTES = 24 * 2**20
-# Tools whose results are remembered, and bytes of a name.
+# The sizes of results are remembered for this many tools, and names of tools up to this length.
 MAX_KINDS = 4096
 MAX_NAME_BYTES = 256
 
 
 class ProcessBudget:
-    """What the unread responses of all connections of a process occupy, and what is expected.
+    """The memory of unread responses of all connections of a process.
 
-    limit: bytes that they may occupy. held: bytes that they do occupy.
-    expected: bytes that running calls of known tools will probably return.
-    waiting: bytes of the responses that wait for room.
-    sizes: the largest recent response of each kind of call.
-    unknown: how many calls run, by kind, of those that have never returned.
+    limit: how many bytes the unread responses may have.
+    held: how many bytes they have.
+    expected: how many bytes the running calls will probably return, without those in `unknown`.
+    waiting: how many bytes the responses have that wait until they fit.
+    sizes: the size of the largest recent response, by kind of call.
+    unknown: how many calls run whose kind has never returned a response, by kind.
     """
 
     __slots__ = ("_first", "_guesses", "expected", "held", "limit", "sizes", "unknown", "waiting")
@@ -54,22 +63,26 @@ class ProcessBudget:
         self.waiting = 0
         self.sizes: dict[Kind, int] = {}
         self.unknown: Counter[Kind] = Counter()
-        # What calls of unknown kinds are expected to return: at first, and since when how much.
+        # The expected size of a result, for kinds that have never returned: at first this ...
         self._first = limits.max_unread_bytes // FIRST_CALLS
+        # ... and after lower_guess(): kind -> (size, time of the last change).
         self._guesses: dict[Kind, tuple[int, float]] = {}
 
     def guess(self, kind: Kind) -> int:
-        """Return what a call is expected to return of which none has returned."""
+        """Return the expected size of a result, for a kind of call that has never returned."""
         return self._guesses[kind][0] if kind in self._guesses else self._first
 
     def lower_guess(self, kind: Kind, now: float) -> None:
-        """Expect less of a kind of call, if that was not done a moment ago."""
+        """Lower the expected size of results of a kind, so that more calls of it may start.
+
+        Does nothing if this was done less than GROWTH_S ago. now: the time in seconds.
+        """
         guess, lowered_at = self._guesses.get(kind, (self._first, 0.0))
         if now - lowered_at >= GROWTH_S:
             self._guesses[kind] = max(guess // GROWTH, min(guess, LEAST_UNKNOWN_BYTES)), now
 
     def record_size(self, kind: Kind, size: int) -> None:
-        """Remember the size of a response. Larger ones than it are forgotten little by little."""
+        """Remember the size of a response. The remembered size shrinks slowly towards it."""
         known = self.sizes.get(kind, 0)
         if known == 0 and len(self.sizes) >= MAX_KINDS:
             self.sizes.clear()
@@ -78,15 +91,20 @@ class ProcessBudget:
 
 
 class UnreadResults:
-    """What the unread responses of one connection occupy, and the responses that wait for room.
+    """The memory of unread responses of one connection, and the responses that wait.
 
-    held: bytes that the transport buffers, as far as they are known.
-    blocked_kind: the kind of the first call that waits for its start, if it waits for room.
-    on_blocked: called when a call or a response has to wait for room. A moment later, call
-    on_slow_calls() and, if nothing is read meanwhile, Peer.drop_waiting_responses(). Without it,
-    nothing is expected of tools that have never returned.
-    waiting: responses that wait for room, with their requests, in the order of their arrival.
-    dropped: how many responses were dropped since the log last said so.
+    limits: those of the connection.
+    budget: shared by all connections of the process; None for one of its own.
+
+    Attributes:
+    held: how many bytes of output are buffered, as far as update() has reported.
+    blocked_kind: the kind of the first queued call, if that call waits because its result would
+        probably not fit; otherwise None.
+    on_blocked: called when a call or a response has to wait. The runtime must then call
+        on_slow_calls() after a moment, and Peer.drop_waiting_responses() if the client reads
+        nothing. If it is None, calls never wait.
+    waiting: the responses that wait, by request, oldest first.
+    dropped: how many responses were dropped; whoever logs the number sets it to 0.
     """
 
     __slots__ = (
@@ -105,7 +123,7 @@ class UnreadResults:
         self._limit = limits.max_unread_bytes
         self._budget = ProcessBudget(limits) if budget is None else budget
         self._expected = 0
-        # Running calls of each kind that has never returned.
+        # How many calls run whose kind has never returned a response, by kind.
         self._unknown: Counter[Kind] = Counter()
         self.blocked_kind: Kind | None = None
         self.held = 0
@@ -116,13 +134,14 @@ class UnreadResults:
     # Calls
 
     def has_room_for(self, incoming: IncomingRequest) -> bool:
-        """Return whether the result of one more call will probably fit into the budget."""
+        """Return whether the result of one more call will probably fit into the limits."""
         kind = _kind(incoming)
         budget = self._budget
         expected = expected_of_all = budget.sizes.get(kind, -1)
         if expected < 0 or kind in budget.unknown:
-            # Tools that have never returned do not hold each other up. Calls that started when
-            # nothing was known of their tool will return as much as those that have returned.
+            # Calls of this kind are running that are not in `expected`, because nothing was known
+            # about their size when they started. Count them here. Those of other unknown kinds do
+            # not count, so that unknown tools do not block each other.
             each = expected if expected >= 0 else budget.guess(kind)
             expected = each * (self._unknown[kind] + 1)
             expected_of_all = each * (budget.unknown[kind] + 1)
@@ -137,12 +156,16 @@ class UnreadResults:
         return False
 
     def may_overtake(self, incoming: IncomingRequest) -> bool:
-        """Return whether a call may start before those that wait, since they wait for room."""
+        """Return whether a call may start before the queued ones.
+
+        It may if the first queued call waits because its result would probably not fit, and this
+        call is of another kind.
+        """
         blocked = self.blocked_kind
         return blocked is not None and _kind(incoming) != blocked
 
     def on_start(self, incoming: IncomingRequest) -> None:
-        """Count what a call will probably return."""
+        """Add the probable size of a call's result to what is expected, because it starts."""
         kind = incoming.kind = _kind(incoming)
         size = self._budget.sizes.get(kind)
         if size is None:
@@ -152,7 +175,7 @@ class UnreadResults:
             self._expect(incoming, size)
 
     def on_end(self, incoming: IncomingRequest) -> None:
-        """Count no more what a call was expected to return, if it was counted."""
+        """Subtract what on_start() has added for a call, because it has ended."""
         kind, incoming.kind = incoming.kind, None
         if kind is None:
             return
@@ -169,7 +192,7 @@ class UnreadResults:
         self._budget.record_size(incoming.kind or _kind(incoming), size)
 
     def on_slow_calls(self, now: float) -> None:
-        """Expect less of the tools that have never returned, since their calls take their time."""
+        """Let more calls start of the tools that have never returned, because they are slow."""
         for kind in self._unknown:
             self._budget.lower_guess(kind, now)
 
@@ -182,9 +205,10 @@ class UnreadResults:
     # Responses
 
     def fits(self, size: int) -> bool:
-        """Return whether a response may be sent now.
+        """Return whether a large response may be sent now. size: its length in bytes.
 
-        One alone may pass, whatever its size, unless the reserve of the process is used up as well.
+        If the client has read everything, any response may be sent, whatever its size, unless the
+        limit of the process and RESERVE_BYTES are used up.
         """
         budget = self._budget
         if not self.held:
@@ -192,12 +216,12 @@ class UnreadResults:
         return self.held + size <= self._limit and budget.held + size <= budget.limit
 
     def update(self, held: int) -> None:
-        """Note how many bytes the transport buffers now."""
+        """Set how many bytes of output are buffered now."""
         self._budget.held += held - self.held
         self.held = held
 
     def try_wait(self, incoming: IncomingRequest, frame: bytes) -> bool:
-        """Let a response wait for room. Returns False if too many bytes wait already."""
+        """Let a response wait until it fits. Returns False if too many bytes wait already."""
         budget = self._budget
         if budget.waiting + len(frame) > MAX_WAITING_BYTES and budget.waiting:
             return False
@@ -208,20 +232,23 @@ class UnreadResults:
         return True
 
     def pop_waiting(self, incoming: IncomingRequest) -> bytes:
-        """Remove and return a response that waits."""
+        """Remove the waiting response to a request, and return it."""
         frame = self.waiting.pop(incoming)
         self._budget.waiting -= len(frame)
         return frame
 
     def describe_unread(self) -> str:
-        """Return which limit is reached, in MiB."""
+        """Return a text that names the limit that is reached: `64 MiB are unread`."""
         limit = self._limit
         if self.held < limit and self._budget.held > self.held:
             limit = self._budget.limit
         return f"{limit / 2**20:g} MiB are unread"
 
     def close(self, running: Iterable[IncomingRequest]) -> None:
-        """Release everything that is counted for this connection. running: its running calls."""
+        """Remove all that is counted for this connection from the budget.
+
+        running: the requests that have no response.
+        """
         for incoming in running:
             self.on_end(incoming)
         for incoming in list(self.waiting):
@@ -231,7 +258,7 @@ class UnreadResults:
 
 
 def _kind(incoming: IncomingRequest) -> Kind:
-    """Return what calls with results of similar sizes have in common: the method and the tool."""
+    """Return the kind of a call: its method, and the name of its tool or prompt as JSON."""
     name = incoming.params.get("name")
     if name is None:
         return incoming.method, b""

@@ -1,9 +1,13 @@
-"""serve_connections(): accepts clients on any number of listeners, for one Host.
+"""serve_connections(): accepts clients on any number of listening sockets, for one Host.
 
-A client that has not sent anything costs only its descriptor. Its connection and session are made
-when its first bytes arrive.
-Nothing here waits for a client. When the system has no descriptors left, accepting pauses, and new
-clients wait in the listeners' queues.
+    async with Host(server) as host:
+        with serve_connections(host, listen_unix("/run/my.sock")):
+            await stop_requested.wait()
+
+A client that has sent nothing so far, called "silent" here, takes only a file descriptor: its
+connection and session are made when its first bytes arrive. listener_places.py limits how many
+clients there may be. When the process can open no more descriptors, accepting pauses for PAUSE_S,
+and new clients wait in the queues of the listening sockets.
 """
 
 from __future__ import annotations
@@ -30,9 +34,10 @@ __all__ = ["Acceptor", "serve_connections"]
 
 log = logging.getLogger("concertino.accept")
 
-# How many clients are accepted in a row before other callbacks of the loop get their turn.
+# At most this many clients are accepted in a row before the loop runs other callbacks.
 ACCEPTS = 64
-# Which silent clients that had to go are logged: of each listener the first, the tenth and so on.
+# When a listener's silent clients are disconnected to make room, the first one is logged, and then
+# the 10th, the 100th and so on.
 LOGGED_EVICTIONS = frozenset(10**power for power in range(10))
 # How long accepting pauses when the system has no descriptors or memory left.
 PAUSE_S = 1.0
@@ -44,14 +49,16 @@ def serve_connections(
     max_connections: int | None = None,
     wrap: Wrap | None = None,
 ) -> Acceptor:
-    """Serve all clients that connect to the listeners, until close().
+    """Start to serve all clients that connect to the listeners. Returns the Acceptor.
 
-    Call it on the host's event loop, inside `async with Host(...)`, in a `with` statement. Leaving
-    the `with` statement accepts no more clients and removes the socket files; leaving the host
-    drains the connections. The Acceptor owns the listeners and closes them.
-    max_connections: clients at once at each listener; by default as the host's limits say.
-    wrap: returns the connection to attach instead of a new one, for example with a trace around it;
-    it also gets the client's name.
+    Use it in a `with` statement, on the host's event loop, inside `async with Host(...)`. At the
+    end of the `with` block no more clients are accepted, and the listeners are closed with their
+    socket files. The connections stay until the end of the `async with` block.
+
+    max_connections: how many clients each listener may have at the same time; by default
+        host.limits.max_connections.
+    wrap: wraps each connection before it is attached, for example to trace its messages; called
+        with the connection and the client's name.
     Raises ValueError if max_connections is not positive.
     """
     if max_connections is not None and max_connections < 1:
@@ -62,7 +69,13 @@ def serve_connections(
 
 
 class _SilentClient(NamedTuple):
-    """A client that has sent nothing. identity: see identity_of()."""
+    """A client that has sent nothing so far.
+
+    facts: what the listener knows about the client: `uid` or `address`.
+    places: counts the clients of the listener.
+    identity: see identity_of().
+    name: for the log, such as "client 7".
+    """
 
     sock: socket.socket
     facts: Mapping[str, object]
@@ -73,9 +86,9 @@ class _SilentClient(NamedTuple):
 
 
 class Acceptor:
-    """Accepts clients; made by serve_connections().
+    """Accepts clients, and attaches them to a Host; made by serve_connections().
 
-    addresses: where clients can connect, in the order of the listeners.
+    addresses: the addresses of the listeners, in order, with the real ports.
     """
 
     def __init__(
@@ -93,18 +106,19 @@ class Acceptor:
         self._limits = _share_output(host.limits, limit * max(1, len(listeners)))
         self._wrap = wrap
         self._loop = asyncio.get_running_loop()
-        # Accepted sockets of which nothing was read yet, by descriptor.
+        # The silent clients, by the file descriptor of their socket.
         self._silent: dict[int, _SilentClient] = {}
         self._connections: dict[ServerConnection, AcceptedSocket] = {}
-        # All clients so far, for their names.
+        # How many clients have connected so far; each gets its number as its name.
         self._count = 0
-        # Set while accepting is paused.
+        # The timer that ends a pause of accepting; None while clients are accepted.
         self._resuming: asyncio.TimerHandle | None = None
         self._closed = False
-        # The system has refused a client, which still waits in a listener's queue.
+        # Whether the last accept() has failed, because there were no descriptors or memory left.
         self._is_starved = False
 
-        # A fork handler cannot be unregistered, so it must not keep this object alive.
+        # Functions passed to register_at_fork() stay registered for ever. A strong reference would
+        # keep this object in memory for as long.
         disown = WeakMethod(self._disown_all)
         os.register_at_fork(after_in_child=lambda: (method := disown()) and method())
         self._listen()
@@ -121,9 +135,9 @@ class Acceptor:
         return len(self._silent) + len(self._connections)
 
     def close(self) -> None:
-        """Accept no more clients, and remove the socket files.
+        """Accept no more clients, and close the listeners with their socket files.
 
-        Clients that have sent nothing are disconnected; the others stay until the host is left.
+        Silent clients are disconnected. The others stay connected until the host is closed.
         """
         if self._closed:
             return
@@ -138,14 +152,15 @@ class Acceptor:
             self._disconnect_silent(descriptor)
 
     def remove_files(self) -> None:
-        """Remove the socket files, when the process ends without close().
+        """Remove the socket files, because the process ends without close().
 
-        May be called from any thread or signal handler.
+        May be called in any thread or signal handler.
         """
         for listener in self._listeners:
             listener.remove()
 
     def _listen(self) -> None:
+        """Accept clients from now on."""
         self._resuming = None
         for listener in self._listeners:
             self._loop.add_reader(listener.socket.fileno(), self._accept_waiting, listener)
@@ -155,20 +170,20 @@ class Acceptor:
             self._loop.remove_reader(listener.socket.fileno())
 
     def _accept_waiting(self, listener: Listener) -> None:
-        """Accept the clients in a listener's queue, at most ACCEPTS of them."""
+        """Accept the clients in a listener's queue, at most ACCEPTS at a time."""
         for _ in range(ACCEPTS):
             try:
                 sock = listener.accept()
             except (BlockingIOError, InterruptedError):
-                # The queue is empty: the next refusal is worth a log message again.
+                # The queue is empty. The shortage is over, so a new one will be logged again.
                 self._is_starved = False
                 return
             except ConnectionAbortedError:
-                # The client has gone while it waited.
+                # The client has disconnected while it waited in the queue.
                 continue
             except OSError as exc:
-                # EMFILE, ENFILE or ENOMEM. The listener stays readable, so without a pause the loop
-                # would do nothing but fail here.
+                # EMFILE, ENFILE or ENOMEM. The client stays in the queue and the socket readable,
+                # so without a pause the loop would call this method again and again.
                 if not self._is_starved:
                     log.warning(
                         "%s: no client can be accepted for now: %s", listener.address, exc.strerror
@@ -180,7 +195,7 @@ class Acceptor:
             self._admit(sock, listener)
 
     def _admit(self, sock: socket.socket, listener: Listener) -> None:
-        """Wait for the first bytes of a new client, unless it is refused."""
+        """Check a new client, then wait for its first bytes; or refuse it."""
         self._count += 1
         places = self._places[listener]
         if places.is_crowded:
@@ -194,7 +209,7 @@ class Acceptor:
             self._refuse(sock, listener, exc.strerror)
             return
         except OSError as exc:
-            # The client has gone already.
+            # The client has disconnected already.
             log.debug("%s: a client was lost: %s", listener.address, exc)
             sock.close()
             return
@@ -226,7 +241,7 @@ class Acceptor:
         while places.silent_strangers:
             descriptor = next(iter(places.silent_strangers))
             client = self._silent[descriptor]
-            # Its first bytes may have arrived in this very loop iteration.
+            # It is no longer silent if its first bytes have arrived but were not read yet.
             if _has_input(client.sock):
                 self._attach(client)
                 continue
@@ -252,14 +267,14 @@ class Acceptor:
         client.sock.close()
 
     def _end_silence(self, client: _SilentClient) -> None:
-        """Wait no longer for the first bytes of a client."""
+        """Remove a client from the silent ones, and stop waiting for its first bytes."""
         descriptor = client.sock.fileno()
         self._loop.remove_reader(descriptor)
         del self._silent[descriptor]
         client.places.silent_strangers.pop(descriptor, None)
 
     def _attach(self, client: _SilentClient) -> None:
-        """Attach a client that has sent its first bytes or has closed its socket."""
+        """Attach a client to the host, because it has sent its first bytes or closed its socket."""
         self._end_silence(client)
         name = client.name
         about = f"{client.listener.address}: {name}"
@@ -272,13 +287,16 @@ class Acceptor:
         del self._connections[connection]
         client.places.release(client.identity)
         log.debug("%s has disconnected", client.name)
-        # Its descriptor is free: a client that the system refused may be accepted now.
+        # A descriptor is free again, so end the pause of accepting.
         if self._resuming is not None and not self._closed:
             self._resuming.cancel()
             self._listen()
 
     def _disown_all(self) -> None:
-        """Close everything in a forked child: clients and socket files belong to the parent."""
+        """Close all sockets in a forked child, since the clients belong to the parent process.
+
+        The socket files are not removed.
+        """
         for listener in self._listeners:
             listener.socket.close()
         for client in list(self._silent.values()):
@@ -288,7 +306,7 @@ class Acceptor:
 
 
 def _has_input(sock: socket.socket) -> bool:
-    """Return whether something can be read, or the other side is gone."""
+    """Return whether a socket has data to be read, or its other side is closed."""
     try:
         sock.recv(1, socket.MSG_PEEK)
     except BlockingIOError:
@@ -299,7 +317,12 @@ def _has_input(sock: socket.socket) -> bool:
 
 
 def _share_output(limits: Limits, connections: int) -> Limits:
-    """Return limits by which small unread results of all connections fit into their budget."""
+    """Return `limits` with a lower high_water_bytes, if there may be many connections.
+
+    Each connection may buffer high_water_bytes of small responses. All together shall not exceed
+    max_unread_bytes_total.
+    connections: the largest number of connections.
+    """
     high = min(limits.high_water_bytes, max(1, limits.max_unread_bytes_total // connections))
     return structs.replace(limits, high_water_bytes=high)
 

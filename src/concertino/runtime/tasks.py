@@ -1,9 +1,17 @@
-"""Starting a call's task, and deferring output to the end of a read.
+"""Starts a task for each call, and defers output to the end of a read.
 
-A call's first step runs at once, not one loop iteration later: most calls finish in it, so their
-responses leave together with the read that brought the requests. Python 3.12 and later have eager
-tasks for this. Python 3.11 does not; `_start_on_3_11` runs the first step itself, and goes when
-3.11 goes. Options and figures: docs/decisions/0014-eager-tasks.md.
+    start = eager_task_runner(loop, on_done)
+    task = start(coroutine, subject)   # None if the coroutine has ended already
+
+A coroutine's first step, up to its first real wait, runs at once and not one loop iteration later.
+Most handlers return in their first step, so the responses to all requests of one read can be sent
+together, at the end of that read (ReadBatch). Python 3.12 and later have eager tasks for this. On
+Python 3.11, _start_on_3_11() runs the first step itself; delete it when 3.11 is no longer
+supported. Options and figures: docs/decisions/0014-eager-tasks.md.
+
+The subject is any object that belongs to the coroutine; the runtime passes the request. For
+warnings, subject_of() finds it again from the task. LoopWatch connects calls with the thread that
+looks for handlers that block the loop (runtime/loop_watcher.py).
 """
 
 from __future__ import annotations
@@ -44,13 +52,16 @@ HasCalls = Callable[[], bool]
 
 
 def eager_task_runner(loop: asyncio.AbstractEventLoop, on_done: OnDone[Subject]) -> Start[Subject]:
-    """Return a function that starts a coroutine on `loop` and runs its first step at once.
+    """Return a function start(work, subject) that runs the first step of a coroutine at once.
 
-    on_done: called once per coroutine, from inside its task, with the subject that it was started
-    for and its result or its exception; it must not raise.
-    The returned function gives None if the first step was also the last one, else the task. Each
-    coroutine sees the context variables of now, not those of the callback that starts it, which
-    may run in the context of another call.
+    start() returns the coroutine's task, or None if the coroutine has ended in its first step.
+
+    loop: the event loop. start() must be called on it.
+    on_done: called when a coroutine ends, as on_done(subject, result, exception); one of the last
+        two is None. Called inside the coroutine's task; it must not raise.
+
+    Each coroutine runs in a copy of the context variables of this moment. Those of the callback
+    that calls start() may belong to another call.
     """
     base = copy_context()
     if sys.version_info < (3, 12):
@@ -66,10 +77,10 @@ def eager_task_runner(loop: asyncio.AbstractEventLoop, on_done: OnDone[Subject])
 
 
 def subject_of(task: asyncio.Task[Any]) -> object:
-    """Return the subject that a task was started for; None for tasks of others.
+    """Return the subject of a task that eager_task_runner() has started; None for other tasks.
 
-    It is read from the coroutine's variables, so that starting a call need not note it anywhere.
-    May be called from any thread.
+    It is read from a local variable in the coroutine's frame, so starting a call need not store it
+    anywhere. May be called from any thread.
     """
     work: object = task.get_coro()
     frame = None
@@ -83,14 +94,18 @@ def subject_of(task: asyncio.Task[Any]) -> object:
     values = frame.f_locals
     subject = values.get("subject")
     if sys.version_info < (3, 13):
-        # A copy that the frame keeps. It may hold the exception that ends the coroutine, which
-        # holds the frame: the call's result would stay until the garbage collector comes.
+        # Before Python 3.13 the frame keeps this dict. The dict may contain an exception that
+        # refers to the frame: a reference cycle, which would keep the call's result in memory until
+        # the next garbage collection.
         values.clear()
     return subject
 
 
 async def _run(work: Work, subject: Any, on_done: OnDone[Any]) -> None:
-    """Await `work` and report its end in the same step, one loop iteration before callbacks."""
+    """Await `work` and call on_done() at once when it ends.
+
+    A done callback of the task would be called one loop iteration later.
+    """
     try:
         value = await work
     except BaseException as exc:
@@ -100,21 +115,22 @@ async def _run(work: Work, subject: Any, on_done: OnDone[Any]) -> None:
 
 
 def hide_from_all_tasks(task: asyncio.Task[Result]) -> asyncio.Task[Result]:
-    """Remove a task of the runtime from asyncio.all_tasks() and return it.
+    """Remove a task from asyncio.all_tasks() and return it. For the runtime's own tasks.
 
-    Handlers that cancel everything in all_tasks() mean their own tasks.
+    A handler that cancels all tasks must not cancel those of the runtime.
     """
     _unregister_task(task)
     return task
 
 
 class ReadBatch:
-    """The read that a loop is processing, if any: output is deferred to its end.
+    """Tells whether a loop is processing a read now, and calls functions at the end of the read.
 
-    Responses caused by one read leave together, and without another loop iteration (1.7 us
-    on Python 3.13).
-    on: whether a read is being processed.
-    lone: a number that identifies the current or last read if it brought a single message, else 0.
+    The runtime defers flushes to the end of the read: the responses to all requests of the read are
+    then sent together, and no further loop iteration is needed (1.7 us on Python 3.13).
+
+    on: whether a read is being processed now.
+    lone: identifies the current or last read if it has brought a single message; otherwise 0.
     """
 
     def __init__(self) -> None:
@@ -124,7 +140,10 @@ class ReadBatch:
         self._callbacks: list[Callable[[], object]] = []
 
     def begin(self, messages: int) -> None:
-        """Mark the start of a read of `messages` messages. The reader must call end()."""
+        """Begin a read. The reader must call end() afterwards.
+
+        messages: how many messages it has brought.
+        """
         self.on = True
         if messages == 1:
             self.lone = self._count = self._count + 1
@@ -132,11 +151,11 @@ class ReadBatch:
             self.lone = 0
 
     def at_end(self, callback: Callable[[], object]) -> None:
-        """Call `callback` when the current read ends. Only while `on` is true."""
+        """Call `callback` at the end of the current read. Only while `on` is true."""
         self._callbacks.append(callback)
 
     def end(self) -> None:
-        """Mark the end of the read and run the deferred callbacks."""
+        """End the read, and call the functions that were deferred to its end."""
         self.on = False
         if self._callbacks:
             callbacks, self._callbacks = self._callbacks, []
@@ -150,10 +169,13 @@ class ReadBatch:
 
 
 class LoopWatch:
-    """Whether the calls on a loop are watched, so that one that holds the loop is noticed.
+    """Starts, wakes and ends the thread that looks for handlers that block the loop.
 
-    is_asleep: whether the next call must call wake() before it starts. It stays False for a loop
-    that nobody watches.
+    The thread is a LoopWatcher (runtime/loop_watcher.py); each loop has at most one. All hosts on
+    the loop share it.
+
+    is_asleep: whether whoever starts a call must call wake() first. Always False on a loop without
+        hosts.
     """
 
     __slots__ = ("_sources", "_watcher", "is_asleep")
@@ -164,13 +186,19 @@ class LoopWatch:
         self._watcher: WatcherThread | None = None
 
     def begin(self, has_calls: HasCalls) -> None:
-        """Watch the running loop until end(). has_calls: returns whether a call is under way."""
+        """Watch the running loop on behalf of one host, until its end().
+
+        has_calls: returns whether any call of the host runs or waits.
+        """
         self._sources.append(has_calls)
         if len(self._sources) == 1:
             self.is_asleep = True
 
     async def end(self, has_calls: HasCalls) -> None:
-        """Watch no longer on behalf of the one that began it; the last one ends the thread."""
+        """Stop watching on behalf of a host. With the last host, end the thread.
+
+        has_calls: the function that was passed to begin().
+        """
         self._sources.remove(has_calls)
         if not self._sources:
             self.is_asleep = False
@@ -179,20 +207,21 @@ class LoopWatch:
                 await watcher.close()
 
     def wake(self) -> None:
-        """Wake the thread that watches. On the loop, and only if is_asleep is true."""
+        """Wake the thread, because a call starts. Call it on the loop, if is_asleep is true."""
         self.is_asleep = False
         if self._watcher is None:
-            # With the first call: a server that starts has more urgent things to do. By name, since
-            # the watcher's module needs this one.
+            # The thread starts with the first call, so that the start of the server takes less
+            # time. Its module is loaded by name, because it imports this one.
             try:
                 start: Callable[[HasCalls], WatcherThread]
                 start = load("concertino.runtime.loop_watcher").LoopWatcher
                 self._watcher = start(self._fall_asleep)
             except (RuntimeError, MemoryError):
-                # The system allows no more threads: calls are not watched.
+                # The system allows no more threads, so handlers that block are not noticed.
                 return
             except OSError:
-                # No descriptor is left to load the watcher: the next call tries again.
+                # The module cannot be loaded: this process has no file descriptors left. The next
+                # call tries again.
                 self.is_asleep = True
                 return
         self._watcher.wake()
@@ -203,7 +232,7 @@ class LoopWatch:
 
 
 class WatcherThread(Protocol):
-    """The thread that watches a loop: runtime/loop_watcher.py."""
+    """The methods of LoopWatcher in runtime/loop_watcher.py that this module calls."""
 
     def wake(self) -> None: ...
     async def close(self) -> None: ...
@@ -213,7 +242,7 @@ _watches: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopWatch] = WeakKeyDicti
 
 
 def loop_watch_of(loop: asyncio.AbstractEventLoop) -> LoopWatch:
-    """Return the LoopWatch of a loop; everything that starts calls on the loop shares it."""
+    """Return the LoopWatch of a loop; all hosts and connections on the loop share it."""
     watch = _watches.get(loop)
     if watch is None:
         watch = _watches[loop] = LoopWatch()
@@ -232,7 +261,7 @@ def read_batch_of(loop: asyncio.AbstractEventLoop) -> ReadBatch:
 
 
 class _Done:
-    """An awaitable that is done. Unlike a coroutine, it needs not be awaited."""
+    """An awaitable that is done already. Unlike a coroutine, it need not be awaited."""
 
     def __await__(self) -> Generator[None, None, None]:
         return
@@ -248,10 +277,11 @@ DONE = _Done()
 def _start_on_3_11(
     loop: asyncio.AbstractEventLoop, on_done: OnDone[Subject], base: Context
 ) -> Start[Subject]:
-    """Return what starts a coroutine as an eager task would: its first step runs now, as a task's.
+    """Return start(work, subject), see eager_task_runner(). It imitates eager tasks.
 
-    asyncio documents _enter_task and _leave_task for those who implement tasks ("Extending").
-    Inside another task's step they cannot be used: then the first step runs in the next iteration.
+    During the first step, asyncio.current_task() must be the coroutine's task. _enter_task() and
+    _leave_task() do that; asyncio documents them for those who implement tasks ("Extending"). They
+    cannot be used while another task runs. Then the first step runs in the next loop iteration.
     """
 
     def start(work: Work, subject: Subject) -> asyncio.Task[None] | None:
@@ -260,8 +290,8 @@ def _start_on_3_11(
             return _start_later(loop, work, subject, on_done, context)
 
         steps = _steps(work, subject, on_done)
-        # The task's own first step, in the next iteration, finds the generator where this leaves
-        # it: at its end, or at the end of the first step.
+        # The task will run the generator in the next loop iteration. The first step has been run
+        # below by then, so the task continues after it.
         task: asyncio.Task[None] = asyncio.Task(
             cast("Coroutine[Any, Any, None]", steps), loop=loop, context=context
         )
@@ -275,9 +305,9 @@ def _start_on_3_11(
 
 
 def _steps(work: Work, subject: Subject, on_done: OnDone[Subject]) -> Generator[Any, Any, None]:
-    """Drive `work` to its end and report it.
+    """Run the coroutine `work` to its end and call on_done().
 
-    Yields True once, after the first step if that was not the last one; then what `work` awaits.
+    If `work` does not end in its first step, yields True once, and then all that `work` yields.
     """
     try:
         waiting = work.send(None)
@@ -302,17 +332,18 @@ def _steps(work: Work, subject: Subject, on_done: OnDone[Subject]) -> Generator[
 
 
 def _take_over(waiting: Any) -> Generator[Any, Any, tuple[Any, BaseException | None]]:
-    """Wait in the task for what the first step awaits.
+    """Wait in the task for the future that the coroutine's first step has yielded.
 
-    Returns the value to send into the coroutine, or the exception to throw.
+    waiting: that future, or None, with which a coroutine asks for the next loop iteration.
+    Returns the value to send into the coroutine, and the exception to throw; one of them is None.
     """
     try:
         yield True
-        # None asks for the next iteration, and this is it.
+        # The task runs this in the next loop iteration, so None asks for nothing more.
         return (None if waiting is None else (yield waiting)), None
     except asyncio.CancelledError as exc:
-        # A task cancels by itself what it waits for, but here the cancel may have come before the
-        # task knew of the future.
+        # Task.cancel() cancels the future that the task waits for. If it was called before the task
+        # got this future, cancel the future here.
         if not asyncio.isfuture(waiting) or not waiting.cancel(*exc.args):
             return None, exc
     except BaseException as exc:
@@ -330,21 +361,22 @@ def _start_later(
     on_done: OnDone[Subject],
     context: Context,
 ) -> asyncio.Task[None]:
-    """Start a coroutine as a plain task."""
+    """Start a coroutine as a plain task, whose first step runs in the next loop iteration."""
     rest = _run_later(work, subject, on_done)
 
-    # Run to the first yield, so that a cancel before the task's own first step finds its `try`.
+    # Run into the `try` of _run_later(), so that it also catches a cancellation that comes before
+    # the task's first step.
     rest.send(None)
     return asyncio.Task(rest, loop=loop, context=context)
 
 
 async def _run_later(work: Work, subject: Subject, on_done: OnDone[Subject]) -> None:
-    """Do as _run(), one yield later. Nothing of `work` runs if it is cancelled before."""
+    """Do the same as _run(), after one loop iteration. If cancelled before, do not run `work`."""
     try:
         await asyncio.sleep(0)
     except BaseException as exc:
         work.close()
-        # The loop was closed.
+        # GeneratorExit: the loop was closed and the task is being destroyed.
         if isinstance(exc, GeneratorExit):
             raise
         return on_done(subject, None, exc)
@@ -352,4 +384,4 @@ async def _run_later(work: Work, subject: Subject, on_done: OnDone[Subject]) -> 
 
 
 def do_nothing() -> None:
-    """Do nothing: takes the place of a callback when its connection is closed."""
+    """Do nothing. Replaces the callbacks of a connection that is closed."""
