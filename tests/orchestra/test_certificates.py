@@ -22,7 +22,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from concertino.cli import main
-from concertino.orchestra.authority import create_authority, ensure, issue, renew, renew_authority
+from concertino.orchestra.authority import (
+    create_authority,
+    ensure_certificate,
+    issue,
+    renew,
+    renew_authority,
+)
 from concertino.orchestra.certificates import CertificateError, Certificates, verify
 from concertino.orchestra.handshake import CurrentIdentity
 
@@ -274,7 +280,7 @@ def test_somebody_else_s_file_is_refused(
 )
 def test_what_is_no_name_never_becomes_a_file(own: Certificates, name: str) -> None:
     before = sorted(own.folder.iterdir())
-    for act in (issue, renew, ensure):
+    for act in (issue, renew, ensure_certificate):
         with pytest.raises(CertificateError, match="not a valid name of a certificate"):
             act(own, name)
     with pytest.raises(CertificateError, match="not a valid name of a certificate"):
@@ -287,13 +293,13 @@ def test_without_the_authority_s_key_what_was_provided_is_enough_and_nothing_is_
 ) -> None:
     own.key("ca").unlink()
     assert own.identity("orchestrator")
-    assert ensure(own, "orchestrator") == own.certificate("orchestrator")
+    assert ensure_certificate(own, "orchestrator") == own.certificate("orchestrator")
     with pytest.raises(
         CertificateError,
         match=r"ca\.key is not there: the authority's key stays on the machine where certificates "
         r"are issued",
     ):
-        ensure(own, "tools.greeter")
+        ensure_certificate(own, "tools.greeter")
     assert sorted(path.name for path in own.folder.iterdir()) == [
         "ca.crt",
         "orchestrator.crt",
@@ -314,10 +320,10 @@ def test_a_key_of_another_authority_issues_nothing(own: Certificates) -> None:
 
 def test_what_will_soon_expire_is_renewed_and_what_will_not_is_kept(own: Certificates) -> None:
     fresh = own.certificate("orchestrator")
-    assert ensure(own, "orchestrator") == fresh
-    assert ensure(own, "orchestrator", NOW + timedelta(days=334)) == fresh
-    assert ensure(own, "orchestrator", NOW + timedelta(days=336)) != fresh
-    assert ensure(own, "tools.greeter") == own.certificate("tools.greeter")
+    assert ensure_certificate(own, "orchestrator") == fresh
+    assert ensure_certificate(own, "orchestrator", NOW + timedelta(days=334)) == fresh
+    assert ensure_certificate(own, "orchestrator", NOW + timedelta(days=336)) != fresh
+    assert ensure_certificate(own, "tools.greeter") == own.certificate("tools.greeter")
     issue(own, "orchestrator", valid=timedelta(days=20))
     shown = command("show", "--certs-dir", own.folder)
     assert "concertino certs renew" in shown.stdout

@@ -196,13 +196,13 @@ def note(word):
 note("begins")
 tools.append(os.path.basename(__file__))
 async def main():
-    from concertino.orchestra.authority import ensure
+    from concertino.orchestra.authority import ensure_certificate
     from concertino.orchestra.certificates import Certificates
     certificates = Certificates(flags["--certs-dir"])
     id = os.path.basename(__file__).removesuffix(".py")
     until = time.process_time() + 0.2
     while time.process_time() < until: pass
-    ensure(certificates, id)
+    ensure_certificate(certificates, id)
     listening = await listen_for_links(address, answer, certificates=certificates, name=id)
     note("is ready")
     say("READY " + listening.address)

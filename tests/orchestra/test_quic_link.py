@@ -23,7 +23,7 @@ from orchestra.quics import client, hub
 
 from concertino.errors import ConcertinoError, Disconnected
 from concertino.orchestra import handshake, quic_connection, quic_link, quic_listener
-from concertino.orchestra.authority import create_authority, issue, renew, throwaway
+from concertino.orchestra.authority import create_authority, create_temporary_identity, issue, renew
 from concertino.orchestra.certificates import Certificates, Identity
 from concertino.orchestra.link import listen_for_links, open_link
 from concertino.orchestra.rpc_interface import (
@@ -144,7 +144,7 @@ CLIENTS: dict[str, Case] = {
         "is not valid before",
     ),
     "another authority": (
-        lambda c: trusting(throwaway("tools.greeter-client"), c),
+        lambda c: trusting(create_temporary_identity("tools.greeter-client"), c),
         no_change,
         "was not issued by our authority",
     ),
@@ -171,15 +171,15 @@ CLIENTS: dict[str, Case] = {
 @pytest.fixture
 def changing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[QuicConnection], None]], None]:
     """Changes the connections of those who dial."""
-    secure = handshake.secure
+    original = handshake.require_peer_certificate
 
     def use(change: Callable[[QuicConnection], None]) -> None:
         def changed(connection: QuicConnection, identity: Identity, admits: Any) -> None:
-            secure(connection, identity, admits)
+            original(connection, identity, admits)
             if connection._is_client:
                 change(connection)
 
-        monkeypatch.setattr(quic_link, "secure", changed)
+        monkeypatch.setattr(quic_link, "require_peer_certificate", changed)
 
     return use
 
@@ -240,7 +240,10 @@ SERVERS: dict[str, tuple[Callable[[Certificates], Identity], str]] = {
         ),
         "expired",
     ),
-    "another authority": (lambda c: throwaway("orchestrator"), "was not issued by our authority"),
+    "another authority": (
+        lambda c: create_temporary_identity("orchestrator"),
+        "was not issued by our authority",
+    ),
     "for clients only": (
         lambda c: make_certificate(signer(c), name="orchestrator", eku=(CLIENT,)),
         "is not for a server",

@@ -1,10 +1,10 @@
-"""The certificate authority: creates it, issues certificates and renews them.
+"""A certificate authority for hubs and plugins: creates it, issues and renews certificates.
 
-Files are written under a lock, and completely or not at all. The authority's private key is needed
-to issue certificates only: the hub and plugins run without it once they have theirs. An authority
-is created on request only, never because one is missing: its owner can issue any certificate.
-Source: the Orchestra plugin protocol, "Certificates". Subjects, extensions and periods are
-upstream's.
+Files are written under a lock, and completely or not at all. Only issuing needs the authority's
+private key: a hub or plugin that has its certificate runs without that key. An authority is created
+only when a user asks for it, because whoever has its key can issue any certificate.
+Subjects, extensions and periods are those of the Go implementation.
+Source: the Orchestra plugin protocol, "Certificates".
 """
 
 from __future__ import annotations
@@ -47,26 +47,29 @@ __all__ = [
     "RENEW_BEFORE",
     "VALID",
     "create_authority",
-    "ensure",
+    "create_temporary_identity",
+    "ensure_certificate",
     "issue",
     "renew",
     "renew_authority",
-    "throwaway",
 ]
 
 VALID = timedelta(days=365)
-# The clocks of two machines differ.
+# Certificates are valid from one minute ago, because the clocks of two machines differ.
 BACKDATED = timedelta(minutes=1)
 ORGANIZATION = "Orchestra"
 AUTHORITY = "Orchestra CA"
+# One part of a host name, between two dots.
 LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
+# The hosts in every certificate.
 HOSTS = ("localhost", "127.0.0.1", "::1")
 RENEW_BEFORE = timedelta(days=30)
 
 
 def create_authority(certificates: Certificates, valid: timedelta = VALID) -> None:
-    """Create the folder and an authority in it.
+    """Create the folder, and an authority's certificate and key in it.
 
+    valid: how long the certificate is valid.
     Raises CertificateError if the certificate or the key of an authority exists already.
     """
     try:
@@ -88,9 +91,9 @@ def create_authority(certificates: Certificates, valid: timedelta = VALID) -> No
 
 
 def renew_authority(certificates: Certificates, valid: timedelta = VALID) -> None:
-    """Issue a new certificate for the authority's key. Certificates that it issued stay valid.
+    """Issue a new certificate for the authority's existing key.
 
-    Raises CertificateError.
+    Certificates that the authority has issued stay valid. Raises CertificateError.
     """
     with certificates.lock(fcntl.LOCK_EX):
         key = certificates.private_key("ca")
@@ -106,10 +109,10 @@ def issue(
     hosts: Sequence[str] = (),
     valid: timedelta = VALID,
 ) -> x509.Certificate:
-    """Issue a certificate with a new key; an existing one of this name is replaced.
+    """Issue a certificate with a new key. An existing certificate of this name is replaced.
 
-    hosts: names and IP addresses by which peers dial it, besides localhost. Raises
-    CertificateError.
+    hosts: host names and IP addresses that peers connect to, besides localhost.
+    Raises CertificateError.
     """
     check_name(name)
     for host in hosts:
@@ -119,9 +122,9 @@ def issue(
 
 
 def _check_host(host: str) -> None:
-    """Raise CertificateError if this is not a host name or IP address.
+    """Raise CertificateError for anything but a host name or an IP address.
 
-    A wildcard is refused: its owner could pose as any machine of a domain.
+    Wildcards are refused, because a certificate for *.example.com is valid for every host there.
     """
     try:
         ip_address(host)
@@ -139,11 +142,14 @@ def renew(certificates: Certificates, name: str, *, valid: timedelta = VALID) ->
         return _issue(certificates, name, _hosts(certificates.certificate(name)), valid)
 
 
-def ensure(certificates: Certificates, name: str, now: datetime | None = None) -> x509.Certificate:
-    """Return the certificate of a name, issued if there is none, renewed before it expires.
+def ensure_certificate(
+    certificates: Certificates, name: str, now: datetime | None = None
+) -> x509.Certificate:
+    """Return the certificate of a name; issue or renew it first if necessary.
 
-    It is renewed when less than 30 days are left and the authority's key is here; without that
-    key, the existing certificate is returned as it is. Raises CertificateError.
+    A missing certificate is issued. One that expires within 30 days is renewed if the folder has
+    the authority's key, and returned unchanged otherwise.
+    Raises CertificateError.
     """
     check_name(name)
     now = now or datetime.now(UTC)
@@ -156,9 +162,8 @@ def ensure(certificates: Certificates, name: str, now: datetime | None = None) -
         return _issue(certificates, name, _hosts(current), VALID)
 
 
-def throwaway(name: str) -> Identity:
-    """Return an identity with an authority of its own, which is stored nowhere."""
-    # An hour is plenty for a handshake in memory.
+def create_temporary_identity(name: str) -> Identity:
+    """Return a certificate from a new authority, for handshakes in memory; nothing is stored."""
     signer, key = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
     authority = _authority(signer, timedelta(hours=1))
     certificate = _leaf(name, key, authority, signer, (), timedelta(hours=1))
@@ -211,7 +216,7 @@ def _leaf(
 ) -> x509.Certificate:
     if not isinstance(signer, Ed25519PrivateKey):
         raise CertificateError("the authority's key: expected an Ed25519 key")
-    # Upstream uses one kind of certificate for both sides of a handshake.
+    # The Go implementation uses one kind of certificate for both sides of a handshake.
     both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     names = dict.fromkeys((name, *HOSTS, *hosts))
     return (
@@ -311,7 +316,7 @@ def _pem(key: Ed25519PrivateKey) -> bytes:
 
 def _write(path: Path, data: bytes) -> None:
     """Write a file with mode 0600, completely or not at all."""
-    # In the same folder, since a file can be renamed within one file system only.
+    # A temporary file in the same folder: replace() does not work across file systems.
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.unlink(missing_ok=True)

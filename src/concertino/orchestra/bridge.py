@@ -1,9 +1,8 @@
-"""A Backend over a hub that runs elsewhere, reached over a link that reconnects.
+"""Bridge: a Backend that forwards MCP calls to a hub in another process.
 
-The bridge answers `initialize` itself and sends every other call to the hub. While the hub cannot
-be reached, calls fail at once with -32603, and the link keeps trying to reconnect. The plugin
-protocol has no notification of changed lists, so the bridge fetches the lists again every few
-seconds, as far as the client has requested them.
+While the hub cannot be reached, calls fail at once with -32603, and the bridge keeps trying to
+reconnect. The plugin protocol has no notification of changed lists. So the bridge fetches the lists
+of tools and prompts every few seconds, once a client has requested them.
 Source: the Orchestra plugin protocol, "transport.stdio".
 """
 
@@ -17,7 +16,7 @@ from functools import partial
 
 from concertino.backend.interface import Notifier, SupportsEarlyOpening
 from concertino.errors import RpcError
-from concertino.orchestra.authority import ensure
+from concertino.orchestra.authority import ensure_certificate
 from concertino.orchestra.certificates import Certificates, default_folder
 from concertino.orchestra.hub_backend import HubBackend
 from concertino.orchestra.link import check_hub_address, open_link
@@ -32,18 +31,18 @@ log = logging.getLogger("concertino.orchestra")
 
 # The name of the bridge's certificate.
 NAME = "transport.stdio-client"
-# Time for the first attempt to connect; the first calls wait that long.
+# start() waits this long for the first attempt to connect.
 FIRST_S = 2.0
-# Between two fetches of the lists.
+# Time between two fetches of the lists.
 LOOK_S = 5.0
 
 
 class Bridge(HubBackend):
-    """A Backend that asks the hub at an address.
+    """A Backend that forwards calls to the hub at an address.
 
-    address: HOST:PORT for QUIC, which needs certificates, or unix:PATH.
+    address: unix:PATH, or HOST:PORT for QUIC.
+    certificates: needed for QUIC; see prepare_bridge().
     connected: called with the address each time a connection to the hub is made.
-    A hub that cannot be reached is not an error: the bridge keeps trying.
     """
 
     def __init__(
@@ -60,17 +59,21 @@ class Bridge(HubBackend):
         )
         self._connected = connected
         self._hub: ReconnectingLink
-        # The current connection of the reconnecting link, or its last one while it is down.
+        # The current connection of self._hub; its last connection while it is down.
         self._link: ForwardingConnection
+        # Set when the first attempt to connect has succeeded or failed.
         self._first_attempt: asyncio.Event
-        # Set when the hub is reached: its lists may have changed.
+        # Set when a connection is made, because the hub's lists may have changed.
         self._look_now: asyncio.Event
         self._look_task: asyncio.Task[None]
 
     async def start(self, outlet: Notifier) -> None:
-        """Begin to connect, and wait a moment for the first attempt."""
+        """Begin to connect, and wait up to two seconds for the first attempt.
+
+        A hub that cannot be reached is not an error: the bridge keeps trying.
+        """
         await super().start(outlet)
-        # Nothing below fails: a hub that cannot be reached is tried again.
+        # The server can answer `initialize` now, because nothing below can fail.
         if isinstance(outlet, SupportsEarlyOpening):
             outlet.open_early()
         self._first_attempt, self._look_now = asyncio.Event(), asyncio.Event()
@@ -110,7 +113,7 @@ class Bridge(HubBackend):
                 self._connected(self.address)
 
     async def _look_at_lists(self) -> None:
-        """Fetch the lists when the hub is reached, and every few seconds while it is."""
+        """Fetch the lists after each connect, and every few seconds while connected."""
         while True:
             try:
                 await asyncio.wait_for(self._look_now.wait(), LOOK_S)
@@ -137,6 +140,6 @@ def prepare_bridge(
     if check_hub_address(address).startswith("unix:"):
         return None
     certificates = Certificates(folder or default_folder())
-    ensure(certificates, NAME)
+    ensure_certificate(certificates, NAME)
     certificates.identity(NAME)
     return certificates

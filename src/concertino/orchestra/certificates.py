@@ -1,12 +1,19 @@
-"""A folder of certificates: loading and checking them. authority.py issues them.
+"""Certificates: a folder of certificates and keys, which it loads and checks.
 
-The layout is upstream's: `ca.crt`, and for each name `NAME.crt` and `NAME.key`, all PEM, in a
-folder of mode 0700, each file 0600. `ca.key` is needed to issue certificates only. Our certificates
-have Ed25519 keys; upstream's may have ECDSA P-256 keys as well.
+authority.py issues the certificates. The folder has mode 0700 and contains, in PEM:
 
-The name of a certificate states the role of its process: `orchestrator` for the hub as a server,
-`orchestrator-to-PLUGIN` for the hub as a client of a plugin, PLUGIN for a plugin as a server, and
-PLUGIN-client for a plugin as a client of the hub. Every error names the command that corrects it.
+    ca.crt, ca.key        the authority; the key is needed to issue certificates only
+    NAME.crt, NAME.key    a certificate and its key; files have mode 0600
+
+NAME states the role of the process that presents the certificate:
+
+    orchestrator              the hub, as a server
+    orchestrator-to-PLUGIN    the hub, as a client of a plugin
+    PLUGIN                    a plugin, as a server
+    PLUGIN-client             a plugin, as a client of the hub
+
+The layout is that of the Go implementation. Our certificates have Ed25519 keys; those of other
+implementations may have ECDSA P-256 keys. Every error names the command that corrects it.
 Sources: the Orchestra plugin protocol, "Certificates"; RFC 5280; RFC 8446 section 4.4.2.
 """
 
@@ -60,7 +67,7 @@ Side = Literal["server", "client"]
 # 64 characters is the limit of a common name, RFC 5280 appendix A.1.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 PURPOSE = {"server": ExtendedKeyUsageOID.SERVER_AUTH, "client": ExtendedKeyUsageOID.CLIENT_AUTH}
-# The form in which public keys are compared.
+# Arguments of public_bytes(), to compare public keys.
 RAW = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 MAX_FILE_BYTES = 2**20
 
@@ -73,12 +80,15 @@ class CertificateError(ConcertinoError):
 
 
 def default_folder() -> Path:
-    """Return the default folder of certificates, which is upstream's."""
+    """Return the default folder of certificates, the same as in the Go implementation."""
     return Path.home() / ".orchestra" / "certs"
 
 
 def check_name(name: str) -> str:
-    """Return the name if it is valid for a certificate and its file. Raises CertificateError."""
+    """Return the name unchanged if a certificate and its file may have it.
+
+    Raises CertificateError otherwise.
+    """
     if NAME.fullmatch(name) is None or name == "ca" or ".." in name:
         raise CertificateError(
             f"{name!r} is not a valid name of a certificate: "
@@ -89,9 +99,9 @@ def check_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Identity:
-    """This side's certificate and key, and the authority that it trusts.
+    """This side's certificate and key, and the certificate of the authority that it trusts.
 
-    expires: when the certificate or the authority's expires, whichever is earlier.
+    expires: when the first of the two certificates expires.
     """
 
     name: str
@@ -102,11 +112,11 @@ class Identity:
 
 
 class Certificates:
-    """A folder of certificates. Every use looks at the files again, so renewed ones take effect."""
+    """A folder of certificates. Renewed certificates take effect without a restart."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder).expanduser().absolute()
-        # By name: what was loaded, and the state of its files then.
+        # A cache by name: the result of _state_of_files() at the time of loading, and the identity.
         self._identities: dict[str, tuple[object, Identity]] = {}
 
     def crt(self, name: str) -> Path:
@@ -124,12 +134,15 @@ class Certificates:
         when a certificate has expired, or when key, certificate and authority do not match.
         """
         check_name(name)
-        # Loading takes a fifth of the time of a handshake, and hundreds may come at once.
+        # Cached, because loading takes a fifth of the time of a handshake, and hundreds of clients
+        # may connect at once.
         state = self._state_of_files(name)
-        known = self._identities.get(name)
+        cached = self._identities.get(name)
         moment = now or datetime.now(UTC)
-        if known is not None and now is None and state == known[0] and moment <= known[1].expires:
-            return known[1]
+        if cached is not None and now is None:
+            state_then, identity = cached
+            if state == state_then and moment <= identity.expires:
+                return identity
 
         # Under one lock, because a renewal replaces certificate and key one after the other.
         with self.lock(fcntl.LOCK_SH):
@@ -159,7 +172,10 @@ class Certificates:
         return identity
 
     def _state_of_files(self, name: str) -> object:
-        """Return what changes whenever a file of an identity, or who may read it, changes."""
+        """Return a value that differs after a change to any of an identity's files.
+
+        A change is new content, a new mode or a new owner: each of them changes st_ctime.
+        """
         state: list[object] = []
         for path in (self.folder, self.crt("ca"), self.crt(name), self.key(name)):
             try:
@@ -201,7 +217,10 @@ class Certificates:
         return key
 
     def names(self) -> list[str]:
-        """Return the names of all certificates, sorted. Raises CertificateError."""
+        """Return the names of all certificates but the authority's, sorted.
+
+        Raises CertificateError.
+        """
         with self.lock(fcntl.LOCK_SH):
             try:
                 return sorted(path.stem for path in self.folder.glob("*.crt") if path.stem != "ca")
@@ -209,7 +228,7 @@ class Certificates:
                 raise CertificateError(f"{self.folder}: {exc.strerror}") from None
 
     def command(self, verb: str, name: str = "") -> str:
-        """Return the command that corrects a problem, for messages."""
+        """Return a command line such as `concertino certs renew tools.greeter`, for messages."""
         option = (
             "" if self.folder == default_folder() else f" --certs-dir {quote(str(self.folder))}"
         )
@@ -255,7 +274,10 @@ class Certificates:
 
 
 def _check_private(path: Path, status: os.stat_result, mode: int) -> None:
-    """Raise CertificateError for a file or folder that other users can read or that they own."""
+    """Raise CertificateError if other users may read or own a file or folder.
+
+    mode: the permissions that the message recommends.
+    """
     if status.st_mode & 0o077:
         raise CertificateError(
             f"{path} is open to others (mode {stat.S_IMODE(status.st_mode):04o}): "
@@ -280,7 +302,10 @@ def check_dates(
     remedy: str,
     now: datetime,
 ) -> None:
-    """Raise CertificateError for a certificate that is not valid now."""
+    """Raise CertificateError for a certificate that has expired or is not valid yet.
+
+    path, remedy: its file and the command that renews it, for the message.
+    """
     if now > certificate.not_valid_after_utc:
         raise CertificateError(
             f"{path} expired {_format(certificate.not_valid_after_utc)}: {remedy}"
@@ -310,8 +335,9 @@ def verify(
 ) -> str:
     """Check a peer's certificate and return its name.
 
-    It must be issued by the authority itself, be valid now, and be meant for the peer's side of the
-    handshake. Raises CertificateError.
+    side: the peer's side of the handshake, which the certificate must be meant for.
+    Raises CertificateError if the authority has not issued the certificate itself, if it is not
+    valid now, if it is meant for the other side, or if it has no name.
     """
     now = now or datetime.now(UTC)
     name = certificate_name(certificate)
@@ -331,7 +357,7 @@ def verify(
         constraints = _constraints(certificate)
     except (x509.ExtensionNotFound, ValueError):
         raise CertificateError(f"{label} has no valid extended key usage") from None
-    # A plugin that the hub calls must not pose as the hub, nor a client as a server.
+    # Otherwise the owner of a client certificate could pose as a server.
     if PURPOSE[side] not in usage:
         raise CertificateError(f"{label} is not for a {side}")
     if constraints is not None and constraints.ca:

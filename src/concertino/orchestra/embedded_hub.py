@@ -21,13 +21,14 @@ __all__ = ["EmbeddedHub"]
 
 log = logging.getLogger("concertino.hub")
 
-# The process exits soon after its client has gone, see runtime/process.py.
+# Time for plugins to end by themselves. It is short because the process exits soon after its
+# client has gone (runtime/process.py).
 STOP_S = 0.8
 THIS_PROCESS = RemotePeer("this process")
 
 
 class EmbeddedHub(HubBackend):
-    """A Backend with a hub of its own, which starts the plugins of a file."""
+    """A Backend with a hub of its own, which starts the plugins of a plugins file."""
 
     def __init__(self, file: PluginsFile) -> None:
         super().__init__(self._ask_hub)
@@ -36,7 +37,7 @@ class EmbeddedHub(HubBackend):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, outlet: Notifier) -> None:
-        """Begin to start the plugins; a call waits for the one that it needs.
+        """Begin to start the plugins, without waiting for them: each call waits for its plugin.
 
         Raises OSError and CertificateError when the hub cannot listen.
         """
@@ -44,7 +45,7 @@ class EmbeddedHub(HubBackend):
         for warning in self._file.warnings:
             log.warning("%s", warning)
         self._hub = Hub(self._file, is_private=True, stop_s=STOP_S)
-        # Reports a list only to clients that have got another one.
+        # refresh() reports a list only if the client holds an older version of it.
         self._hub.on_change = lambda _: self._run(self.refresh())
         await self._hub.launch()
         self._run(self._hub.settle())
@@ -64,5 +65,5 @@ class EmbeddedHub(HubBackend):
 
     async def _ask_hub(self, request: PluginRequest, timeout_s: float) -> PluginResponse:
         assert self._hub is not None, "the server answers no calls before start() has returned"
-        # No time limit here: the hub has one of its own.
+        # timeout_s is not used: the hub limits the time of a call itself.
         return await self._hub.answer(request, THIS_PROCESS)

@@ -1,7 +1,10 @@
-"""Responses to prompt and storage requests that failed, of the type that was asked for.
+"""Error responses to prompt and storage requests.
 
-Upstream's peers expect that type, and read an empty response, or a prompt without messages. Our own
-find `failure` in it. Every other failure is rpc_interface.error_response().
+The protocol has one general error response, a failed tool call (rpc_interface.error_response()).
+But Go programs accept only a PromptGetResponse to a PromptGetRequest, and so on. So these functions
+return a response of the expected type, empty but for `failure`. This field is our addition: our
+programs read the error from it, and Go programs see an empty document or list, or a prompt without
+messages.
 """
 
 from __future__ import annotations
@@ -21,7 +24,10 @@ __all__ = ["prompt_failure", "storage_failure"]
 
 
 def prompt_failure(id: str, code: str, message: str) -> PluginResponse:
-    """Return the response for a prompt that cannot be had; upstream shows its description."""
+    """Return the response to a failed prompt_get.
+
+    The description repeats the message, because Go programs show the description to users.
+    """
     failure = PromptFailure(code=code, message=message)
     return PluginResponse(
         request_id=id, prompt_get=PromptGetResponse(description=message, failure=failure)
@@ -34,11 +40,14 @@ def storage_failure(
     code: str,
     message: str,
 ) -> PluginResponse:
-    """Return the response to a failed storage request. kind: the name of the request's field."""
+    """Return the response to a failed storage request.
+
+    kind: the request's field in PluginRequest, such as "storage_read".
+    """
     failure = StorageFailure(code=code, message=message)
     if kind == "storage_read":
         return PluginResponse(request_id=id, storage_read=StorageReadResponse(failure=failure))
-    # The only one of these responses that has a field for errors in upstream's schema.
+    # The original schema gives only this response a field for errors.
     if kind == "storage_write":
         return PluginResponse(request_id=id, storage_write=StorageWriteResponse(error=message))
     if kind == "storage_delete":

@@ -1,6 +1,6 @@
-"""The command-line flags of every plugin, with which a hub starts it.
+"""The command-line flags that every plugin accepts; a hub passes them when it starts the plugin.
 
-This module imports nothing else of the package, so that the command line can use it quickly.
+This module imports nothing else of the package, so that the command line can load it quickly.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def encode_frame(payload: bytes) -> bytes:
 class Assembler:
     """Assembles frames from a byte stream, in time linear in the number of bytes.
 
-    buffered_bytes: size of the incomplete frame; 0 between two frames.
+    buffered_bytes: bytes of the incomplete frame so far, with its header; 0 between two frames.
     """
 
     __slots__ = ("_buffer", "_limit", "_missing", "buffered_bytes")
@@ -44,15 +44,15 @@ class Assembler:
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self._limit = max_frame_bytes
         self._buffer = bytearray()
-        # How many bytes must arrive before the buffer needs to be looked at again.
+        # How many bytes must arrive until the header, or the frame, is complete.
         self._missing = HEADER_BYTES
         self.buffered_bytes = 0
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> list[bytes]:
         """Add received bytes and return the payloads of the frames they complete, in order.
 
-        Raises FrameTooLarge for a length above the limit. The complete frames that came before it
-        in the same call are lost, and feed() must not be called again.
+        Raises FrameTooLarge for a length above the limit. Complete frames before it in the same
+        chunk are lost. feed() must not be called again after that.
         """
         # Fast path: the chunk is exactly one frame, as for most short messages.
         size = len(chunk) - HEADER_BYTES
@@ -65,7 +65,7 @@ class Assembler:
         buffer = self._buffer
         buffer += chunk
 
-        # Fast path: one more piece of a long frame, whose length was checked before.
+        # Fast path: the chunk completes nothing, as in the middle of a long frame.
         if len(chunk) < self._missing:
             self._missing -= len(chunk)
             self.buffered_bytes = len(buffer)

@@ -1,10 +1,10 @@
 """The TLS handshake of QUIC connections: both sides present a certificate, and both are verified.
 
-aioquic does not ask for a client certificate, and does not verify one that it gets. Our connections
-replace the class of aioquic's TLS context by a stricter one; other users of aioquic in this process
-are not affected. The names are private to aioquic, so its version is pinned to 1.7, and
-ensure_strict() tests before the first use that a client without a certificate is refused.
-There are no session tickets: a client that resumes a session presents no certificate.
+aioquic does not request client certificates, and does not verify them. So our connections replace
+the class of aioquic's TLS context with a stricter subclass; other users of aioquic in this process
+are not affected. The names used here are private to aioquic. Therefore its version is pinned to
+1.7, and ensure_strict() tests before the first use that a client without a certificate is refused.
+Session tickets are not used: a client that resumes a session presents no certificate.
 Sources: RFC 8446 sections 4.3.2 and 4.4.2; RFC 9001 section 8; the Orchestra plugin protocol,
 "QUIC".
 """
@@ -19,7 +19,11 @@ from functools import cache
 from typing import Any, cast
 
 from concertino.installation import missing_extra
-from concertino.orchestra.authority import RENEW_BEFORE, ensure, throwaway
+from concertino.orchestra.authority import (
+    RENEW_BEFORE,
+    create_temporary_identity,
+    ensure_certificate,
+)
 from concertino.orchestra.certificates import CertificateError, Certificates, Identity, Side, verify
 
 try:
@@ -42,28 +46,29 @@ __all__ = [
     "configuration",
     "ensure_strict",
     "peer_name",
-    "secure",
+    "require_peer_certificate",
 ]
 
 log = logging.getLogger("concertino.orchestra")
 
 ALPN = "orchestra-plugin"
-# Requests at once on one connection; upstream's default as well.
+# Concurrent requests on one connection, as in the Go implementation.
 STREAMS = 100
 # The largest datagram that quic-go accepts.
 DATAGRAM_BYTES = 1452
 IDLE_S = 30.0
-# Flow control windows in bytes; a stream has room for the longest frame.
+# Flow control windows in bytes. The longest frame fits into the window of one stream.
 STREAM_WINDOW = 2**20 + 16 * 2**20
 CONNECTION_WINDOW = 64 * 2**20
-# Error codes of TLS alerts, RFC 9000 section 20.1.
+# QUIC error codes that stand for TLS alerts, RFC 9000 section 20.1.
 CRYPTO_ERROR = range(0x100, 0x200)
 
 # quic_link.py reports errors once and in plain words, so aioquic's own log is not needed.
 logging.getLogger("quic").setLevel(logging.CRITICAL)
 
 CheckName = Callable[[str], str | None]
-"""Decides by the name of a verified certificate: None to accept it, or why it is refused."""
+"""Takes the name in the peer's verified certificate. Returns None to accept the peer, or the reason
+to refuse it."""
 
 
 def configuration(side: Side, identity: Identity, server_name: str = "") -> QuicConfiguration:
@@ -87,10 +92,14 @@ def configuration(side: Side, identity: Identity, server_name: str = "") -> Quic
     )
 
 
-def secure(connection: QuicConnection, identity: Identity, check_name: CheckName) -> None:
-    """Make a connection strict. Call it before the connection sends or receives anything.
+def require_peer_certificate(
+    connection: QuicConnection, identity: Identity, check_name: CheckName
+) -> None:
+    """Make a connection require and verify the peer's certificate.
 
-    identity: this side's certificate. check_name: decides about the name of the peer's.
+    Call this before the connection sends or receives anything.
+    identity: this side's certificate.
+    check_name: accepts or refuses the name in the peer's certificate.
     """
     private = cast(Any, connection)
     private._local_max_streams_bidi = Limit(
@@ -113,14 +122,21 @@ def secure(connection: QuicConnection, identity: Identity, check_name: CheckName
 
 
 def peer_name(connection: QuicConnection) -> tuple[str, datetime]:
-    """Return the name of the peer's certificate, and when it expires; after the handshake only."""
+    """Return the name in the peer's certificate, and when it expires.
+
+    Call this after the handshake.
+    """
     context = cast(_StrictContext, connection.tls)
     certificate = cast(Any, context)._peer_certificate
     return context.name, certificate.not_valid_after_utc
 
 
 class _StrictContext(tls.Context):
-    """aioquic's TLS context, with verification of the peer's certificate on both sides."""
+    """aioquic's TLS context, but each side verifies the other's certificate.
+
+    aioquic calls the methods. identity, check_name: from require_peer_certificate().
+    name: the name in the peer's certificate.
+    """
 
     identity: Identity
     check_name: CheckName
@@ -140,30 +156,30 @@ class _StrictContext(tls.Context):
 
     def _server_handle_certificate(self, input_buf: Any) -> None:
         cast(Any, super())._server_handle_certificate(input_buf)
-        # The client sent an empty list of certificates, which TLS leaves to the server.
+        # An empty list of certificates is valid TLS; the server decides whether it accepts that.
         if cast(Any, self)._peer_certificate is None:
             raise tls.AlertBadCertificate("a client certificate is required")
 
 
 class CurrentIdentity:
-    """A listener's certificate, loaded for each handshake so that a renewed one is used.
+    """A listener's certificate. A listener may run for years, so the certificate can change.
 
-    It is renewed here before it expires, where the authority's key is: a listener may run for
-    years. If loading fails, the last good one is used until it expires.
+    The certificate is loaded for each handshake, and renewed before it expires if the folder has
+    the authority's key. If that fails, the certificate loaded before is used until it expires.
     """
 
     def __init__(self, certificates: Certificates, name: str) -> None:
         self._certificates = certificates
         self._name = name
         self._last = certificates.identity(name)
-        # The last problem that was logged.
+        # The last error that was logged, so that it is logged only once.
         self._problem = ""
 
     def identity(self) -> Identity:
         """Return the certificate to use now. Raises CertificateError when there is no valid one."""
         try:
             if self._last.expires - datetime.now(UTC) < RENEW_BEFORE:
-                ensure(self._certificates, self._name)
+                ensure_certificate(self._certificates, self._name)
             self._last = self._certificates.identity(self._name)
             self._problem = ""
         except CertificateError as exc:
@@ -177,11 +193,14 @@ class CurrentIdentity:
 
 @cache
 def ensure_strict() -> None:
-    """Test the handshake once, in memory. Raises RuntimeError if unknown clients are accepted."""
-    ours, strangers = throwaway("self-test"), throwaway("self-test")
+    """Test once, in memory, that a server refuses clients without a valid certificate.
+
+    Raises RuntimeError if it accepts them, or if it refuses a valid certificate.
+    """
+    ours, unknown = create_temporary_identity("self-test"), create_temporary_identity("self-test")
     if not _is_accepted(ours, ours):
         raise RuntimeError("the QUIC library refuses a valid certificate; install aioquic 1.7")
-    for client in (None, strangers):
+    for client in (None, unknown):
         if _is_accepted(ours, client):
             raise RuntimeError(
                 "the QUIC library accepts a client without a certificate, so this process does not "
@@ -190,7 +209,10 @@ def ensure_strict() -> None:
 
 
 def _is_accepted(server: Identity, client: Identity | None) -> bool:
-    """Return whether a server accepts a client, with datagrams that never leave this function."""
+    """Run a handshake in memory, and return whether the server accepts the client.
+
+    client: the client's certificate; None for a client without one.
+    """
     client_configuration = configuration("client", server, "localhost")
     if client is not None:
         client_configuration.certificate = client.certificate
@@ -211,7 +233,7 @@ def _is_accepted(server: Identity, client: Identity | None) -> bool:
                     configuration=configuration("server", server),
                     original_destination_connection_id=destination,
                 )
-                secure(receiver, server, lambda name: None)
+                require_peer_certificate(receiver, server, lambda name: None)
             receiver.receive_datagram(data, ("client", 1), now)
         if receiver is None:
             return False

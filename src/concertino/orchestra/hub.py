@@ -2,12 +2,12 @@
 
     hub = Hub(read_plugins("plugins.yaml"))
     await hub.start()
-    response = await hub.answer(request, peer)      # what a peer at hub.addresses gets
+    response = await hub.answer(request, peer)   # or connect to hub.addresses and send the request
     await hub.stop()
 
-Requests and responses are forwarded as they are; the Structs in them stay bytes. A call to a
-plugin that is not running fails at once, and no call is sent a second time. plugin_process.py
-supervises each plugin, and routes.py decides which plugin gets which request.
+Arguments and results are forwarded as bytes, without decoding them. A call to a plugin that is not
+running fails at once, and no call is sent twice. plugin_process.py supervises each plugin, and
+routes.py decides which plugin gets which request.
 Source: the Orchestra plugin protocol, "Orchestrator" and "Gaps".
 """
 
@@ -51,28 +51,28 @@ __all__ = ["Hub"]
 
 log = logging.getLogger("concertino.hub")
 
-# Time limit of a call: nobody waits longer for a plugin.
+# Time limit of a request that is forwarded to a plugin.
 CALL_S = 600.0
-# Time for plugins to end after a shutdown request; ending their processes takes as long again.
+# Time for plugins to end after a shutdown request. Ending their processes may take as long again.
 STOP_S = 5.0
 # How long a request waits for plugins that start.
 START_S = 15.0
-# Lists wait for the plugins that are about to run only.
+# Requests for lists. They wait until the first start of every plugin is settled (FirstStart).
 LIST_REQUESTS = ("list_tools", "list_prompts", "storage_list")
-# How long changes are collected before on_change is called.
+# Changes within this time are reported by one call of on_change.
 CHANGE_S = 0.05
 ListName = Literal["tools", "prompts"]
 
 
 class Hub:
-    """The plugins of a file, behind one address. Made and used on one event loop.
+    """Runs the plugins of a file, and answers requests at one address. Use it on one event loop.
 
     listen_addr, certs_dir: override the settings in the file.
     is_private: listen only for the hub's own plugins, and not at listen_addr.
     stop_s: seconds for plugins to end by themselves; killing them may take as long again.
 
-    plugins: by id, in the order of the file. on_change: called when the list of tools or prompts
-    has changed.
+    plugins: the plugins by id, in the order of the file.
+    on_change: called with "tools" or "prompts" when that list has changed.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class Hub:
             None if is_private else listen_addr or file.listen_addr or LISTEN,
         )
         self._routes: Routes[PluginProcess] | None = None
-        # Messages about names that several plugins offer: logged once, while they last.
+        # The current messages about names that several plugins offer; each is logged once.
         self._logged_conflicts: set[str] = set()
         # Whether the first start of each plugin is over.
         self._is_started = not file.enabled
-        # Done when a plugin has changed; made by those who wait for that.
+        # Done when the state of a plugin changes; None while no request waits for that.
         self._changed: asyncio.Future[None] | None = None
         # The serialized lists of tools and prompts at the last call of on_change.
         self._last_lists = b"", b""
@@ -105,8 +105,8 @@ class Hub:
         entries = {entry.id: entry for entry in file.enabled}
         self._by_start: list[PluginProcess] = []
         by_id: dict[str, PluginProcess] = {}
-        # Those that connect over QUIC start one by one: upstream's may share a database, and fail
-        # if they create it at the same time.
+        # Plugins over QUIC are started one after the other. Some of the Go plugins share a
+        # database, and fail if two of them create it at the same time.
         previous: PluginProcess | None = None
         for entry in _sort_by_dependency(entries):
             settings = LaunchSettings(
@@ -126,7 +126,10 @@ class Hub:
 
     @property
     def addresses(self) -> list[str]:
-        """Where the hub listens for others than its own plugins with a socket; after start()."""
+        """The addresses where the hub listens, but for the private socket of its own plugins.
+
+        Empty before start().
+        """
         return self._listeners.addresses
 
     async def start(self) -> None:
@@ -139,10 +142,11 @@ class Hub:
         await self.settle()
 
     async def launch(self) -> None:
-        """Listen, and begin to start the plugins.
+        """Listen, and begin to start the plugins without waiting for them.
 
-        Requests wait for the plugins that they need. Raises OSError, ValueError and
-        CertificateError when the hub cannot listen; everything is closed before.
+        From now on requests are answered, and wait for the plugins that they need.
+        Raises OSError, ValueError and CertificateError when the hub cannot listen; no cleanup is
+        needed then.
         """
         needs_network = any(not plugin.entry.socket for plugin in self._by_start)
         try:
@@ -150,19 +154,19 @@ class Hub:
         except BaseException:
             await self.stop()
             raise
-        # Dependencies are awaited by the plugins themselves, so all can be started now.
+        # All at once: each plugin itself waits for its dependencies.
         for plugin in self.plugins.values():
             plugin.start(environment)
 
     async def settle(self) -> None:
-        """Wait until each plugin runs, has failed, or waits for something; log how many run."""
+        """Wait until the first start of each plugin is settled (FirstStart); log how many run."""
         await self._wait_settled()
         log.info("%d of %d plugins run", self._count_running(), len(self.plugins))
 
     async def stop(self) -> None:
-        """End the plugins, dependents before their dependencies, and stop listening.
+        """End the plugins, each before the plugins that it depends on, and stop listening.
 
-        Takes as long as the plugins take, and at most twice stop_s.
+        Takes at most twice stop_s.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + self._stop_s
@@ -173,6 +177,7 @@ class Hub:
             ]
             stops[plugin.id] = loop.create_task(plugin.stop(until, dependents))
         outcomes = await asyncio.gather(*stops.values(), return_exceptions=True)
+
         for id, outcome in zip(stops, outcomes, strict=True):
             if isinstance(outcome, BaseException):
                 log.error("%s could not be ended", id, exc_info=outcome)
@@ -182,7 +187,7 @@ class Hub:
         await self._listeners.close()
 
     def kill(self) -> None:
-        """Kill every plugin's process group now, when there is no time for stop()."""
+        """Kill every plugin's process group immediately, when there is no time for stop()."""
         self._listeners.remove_folder()
         for plugin in self.plugins.values():
             if plugin.pid is not None:
@@ -193,7 +198,7 @@ class Hub:
 
     @property
     def routes(self) -> Routes[PluginProcess]:
-        """The current routes. New conflicts between plugins are logged."""
+        """The current routes. Building them logs new conflicts between plugins."""
         if self._routes is None:
             self._routes = build_routes(list(self.plugins.values()))
             conflicts, replacements = self._routes.conflicts, self._routes.replacements
@@ -210,10 +215,10 @@ class Hub:
     # Requests
 
     async def answer(self, request: PluginRequest, peer: RemotePeer) -> PluginResponse:
-        """Handle a request of a plugin, a bridge, or any other peer that may connect."""
+        """Answer a request of a plugin, a bridge or any other peer. A RequestHandler."""
         kind = request.WhichOneof("request") or "nothing"
         if kind == "tool_call":
-            # The certificate is trusted, the caller's own claim is not.
+            # Do not trust the request's own claim if there is a certificate.
             if peer.name is not None:
                 request.tool_call.caller_plugin = _plugin_id(peer.name)
             name = request.tool_call.tool_name
@@ -250,8 +255,11 @@ class Hub:
     ) -> PluginProcess | None:
         """Return the plugin that provides a feature; None if there is none.
 
-        While plugins start for the first time, wait for the one that may provide it. A plugin that
-        asks while it starts itself does not wait, since two could wait for each other.
+        While plugins start for the first time, wait until the provider is known and has started.
+        The wait ends after START_S. A request from a plugin that is itself starting does not wait,
+        because two plugins could then wait for each other.
+
+        find: looks up the provider in the current routes.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + START_S
@@ -265,14 +273,18 @@ class Hub:
         return plugin
 
     def _is_awaited(self, provider: PluginProcess | None) -> bool:
-        """Return whether a first start may lead to another provider of a feature."""
+        """Return whether to wait before a request is sent to this provider of a feature.
+
+        True while the provider starts for the first time, and while another plugin that starts may
+        become the provider.
+        """
         if provider is None:
             return not self._is_started
         if not provider.first_start.is_over.is_set():
             return True
         if not provider.uses_quic:
             return False
-        # The last one that connects over QUIC provides it.
+        # Of several plugins over QUIC that offer a feature, the last one in the file provides it.
         plugins = [*self.plugins.values()]
         later = plugins[plugins.index(provider) + 1 :]
         return any(
@@ -283,9 +295,9 @@ class Hub:
         )
 
     async def _wait_settled(self, peer: RemotePeer | None = None) -> None:
-        """Wait, for a limited time, until the first start of each plugin is settled.
+        """Wait up to START_S until the first start of each plugin is settled.
 
-        peer: who asks; it does not wait if it is a plugin that starts itself.
+        peer: the sender of the request; do not wait if it is a plugin that is itself starting.
         """
         if self._is_started or (peer is not None and self._is_starting(peer)):
             return
@@ -317,7 +329,12 @@ class Hub:
         request: PluginRequest,
         kind: str,
     ) -> PluginResponse:
-        """Send a request to the plugin that provides a feature, if there is one."""
+        """Send a request to a plugin, and return its response or an error response.
+
+        plugin: None if no plugin provides the feature.
+        feature, name: "tool", "prompt" or "storage", and which one, for the error message.
+        kind: the request's field in PluginRequest.
+        """
         id = request.request_id
         if plugin is None:
             code, message = f"{feature}_not_found", f"no plugin has the {feature} {name!r}"
@@ -340,19 +357,22 @@ class Hub:
     ) -> PendingResponse | None:
         """Forward a tool call and its response as bytes, without a task. A RelayHandler.
 
-        Returns None, so that answer() handles the request, if it is not a plain tool call, if it
-        names another caller than the peer's certificate, or if it cannot be sent now.
+        Returns None if answer() must handle the request instead: it is not a plain tool call, it
+        names another caller than the peer's certificate, or it cannot be sent now.
         """
         call = peek_tool_call(body)
-        if call is None or (peer.name is not None and call[1] != _plugin_id(peer.name)):
+        if call is None:
             return None
-        plugin = (self._routes or self.routes).tools.get(call[0])
+        tool_name, caller = call
+        if peer.name is not None and caller != _plugin_id(peer.name):
+            return None
+        plugin = (self._routes or self.routes).tools.get(tool_name)
         if plugin is None or not self._is_started:
             return None
         return plugin.forward(body, CALL_S, partial(_relay_response, plugin, respond))
 
     def _register(self, manifest: PluginManifest, peer: RemotePeer) -> PluginResponse:
-        # A process may register as the plugin that the hub started it as, and no other.
+        # A process that the hub has started may register under its own plugin id only.
         reason = self._registration_problem(manifest.id, peer)
         if reason:
             log.warning("%s, pid %s: registration refused: %s", peer.address, peer.pid, reason)
@@ -403,7 +423,7 @@ class Hub:
             if not self._changed.done():
                 self._changed.set_result(None)
             self._changed = None
-        # Also without on_change, since building the routes logs conflicts.
+        # Set the timer even without on_change: _notify_change() also logs conflicts.
         if self._change_timer is None:
             loop = asyncio.get_running_loop()
             self._change_timer = loop.call_later(CHANGE_S, self._notify_change)
@@ -427,19 +447,17 @@ class Hub:
 
 
 def _sort_by_dependency(entries: dict[str, PluginEntry]) -> list[PluginEntry]:
-    """Return entries so that dependencies come first, otherwise in the order of the file.
+    """Return entries with dependencies first, otherwise in the order of the file.
 
-    read_plugins() has refused cycles.
+    There are no cycles: read_plugins() refuses them.
     """
-    order: list[PluginEntry] = []
-    seen: set[str] = set()
+    order: dict[str, PluginEntry] = {}
     left = list(entries)
     while left:
-        id = next(id for id in left if seen.issuperset(entries[id].depends_on))
+        id = next(id for id in left if order.keys() >= set(entries[id].depends_on))
         left.remove(id)
-        seen.add(id)
-        order.append(entries[id])
-    return order
+        order[id] = entries[id]
+    return list(order.values())
 
 
 def _plugin_id(certificate_name: str) -> str:
@@ -450,7 +468,10 @@ def _plugin_id(certificate_name: str) -> str:
 def _relay_response(
     plugin: PluginProcess, respond: Respond, outcome: bytes | BaseException
 ) -> None:
-    """Send the outcome of a forwarded call back to its caller."""
+    """Send the outcome of a forwarded call back to its caller.
+
+    outcome: the plugin's serialized response with its id, or the exception that ended the call.
+    """
     plugin.end_forward()
     if isinstance(outcome, asyncio.CancelledError):
         return respond(None)
@@ -487,9 +508,9 @@ def _check_kind(
     response: PluginResponse,
     kind: str,
 ) -> PluginResponse:
-    """Return the response, or an error if it is of another kind than the request."""
+    """Return the response, or an error response if it is of another kind than the request."""
     got = response.WhichOneof("response")
-    # A failed tool_call is the protocol's error response to any request.
+    # The protocol's error response to any kind of request is a failed tool_call.
     if got in (kind, "tool_call"):
         return response
     log.warning("%s answered %s with %s", plugin.id, kind, got or "nothing")
@@ -505,7 +526,10 @@ def _shutdown_timeouts(within_s: float) -> ShutdownTimeouts:
 
 
 def _is_process_of(peer: RemotePeer, plugin: PluginProcess) -> bool:
-    """Return whether a peer at the Unix socket is in the process group of a plugin."""
+    """Return whether a peer on a Unix socket belongs to the process group of a plugin.
+
+    On systems that do not report the peer's process id, every local peer counts as such.
+    """
     if peer.pid is None:
         return peer.may_register_as(plugin.id)
     try:

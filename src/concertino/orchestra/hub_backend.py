@@ -1,8 +1,10 @@
-"""The Backend that shows a hub to MCP clients. It asks the hub for every call, wherever the hub is.
+"""HubBackend: a Backend that forwards every MCP call to a hub.
 
-A Bridge asks over a link (bridge.py); an EmbeddedHub asks the hub in its own process.
-translation.py converts the messages. Lists are fetched per request; the result is rebuilt only on
-change, and clients that hold an older list get list_changed.
+It is the base class of Bridge, whose hub runs in another process (bridge.py), and of EmbeddedHub,
+whose hub runs in this process (embedded_hub.py). translation.py converts the messages.
+
+Each tools/list and prompts/list asks the hub again. A result is rebuilt only if the hub's response
+has changed. refresh() sends list_changed to clients that have an older list.
 """
 
 from __future__ import annotations
@@ -66,22 +68,23 @@ __all__ = ["CALL_S", "AskHub", "HubBackend"]
 log = logging.getLogger("concertino.orchestra")
 
 AskHub = Callable[[PluginRequest, float], Awaitable[PluginResponse]]
-"""Sends a request to the hub, with a time limit in seconds; as RpcConnection.request.
+"""Sends a request to the hub, with a time limit in seconds, like RpcConnection.request().
 
 It raises ConcertinoError."""
 
 ListName = Literal["tools", "prompts"]
-# Time limit of a tool call; a hub does not wait longer for a plugin either.
+# Time limit of a tool call, the same as between a hub and a plugin.
 CALL_S = 600.0
-# Differs from every list: the client got an error instead.
+# The value of _CachedList.sent when the client got an error instead of a list.
 NO_LIST = b"the list could not be fetched"
 
 
 class HubBackend:
-    """A Backend over a hub.
+    """A Backend that forwards every MCP call to a hub.
 
-    ask: sends a request to the hub. forward: sends a serialized tool call without a task, as
-    ForwardingConnection.forward; it returns None when `ask` must be used.
+    ask: sends a request to the hub.
+    forward: sends a serialized tool call without a task, like ForwardingConnection.forward();
+        returns None when `ask` must be used instead.
     """
 
     def __init__(
@@ -97,7 +100,7 @@ class HubBackend:
         self._forward = forward
         self._caller = caller_fields(str(uuid.uuid4()))
         self._outlet: Notifier | None = None
-        # Warnings about the lists, which are fetched again and again.
+        # Warnings about the lists that were logged. Each list is fetched again and again.
         self._logged: set[str] = set()
         self._lists: dict[ListName, _CachedList] = {
             "tools": _CachedList(
@@ -127,7 +130,7 @@ class HubBackend:
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         """See Backend.handle."""
-        # First, since nearly all calls are these.
+        # First, since nearly all calls are tools/call.
         if call.method == "tools/call":
             try:
                 return await self._call_tool(call)
@@ -171,7 +174,11 @@ class HubBackend:
     # Handlers
 
     async def _call_tool(self, call: Call) -> Struct:
-        """Return the result of a tool. Raises ArgumentsRefused if its plugin refuses them."""
+        """Return the result of a tools/call.
+
+        Raises ArgumentsRefused if the plugin finds the arguments invalid, and RpcError if the hub
+        does not answer.
+        """
         request = call_request(call.params, call.meta, self._caller)
         try:
             pending = self._forward(request, CALL_S)
@@ -241,10 +248,11 @@ _LIST_REQUESTS: dict[str, Callable[[], Any]] = {
 
 
 class _CachedList:
-    """The last state of one list.
+    """The list of tools or of prompts, as fetched last.
 
-    kind: of the request for it. current: its content, to compare; sent: the content that the
-    client got last; None if it has not requested it.
+    kind: the kind of request that fetches the list, "list_tools" or "list_prompts".
+    current: the list's content as JSON, for comparison.
+    sent: the value of `current` when a client last requested the list; None before that.
     """
 
     def __init__(self, kind: str, convert: Callable[[Any], Struct]) -> None:
@@ -256,10 +264,10 @@ class _CachedList:
         self._result: Struct
 
     def update(self, response: Any) -> Struct:
-        """Return the result for a response.
+        """Return the result for the hub's response.
 
-        It is the same object as before if the content is the same, since the result of one object
-        is encoded only once.
+        Returns the same object as before if the content is the same, because the server encodes
+        each result object only once.
         """
         received = response.SerializeToString()
         if received != self._bytes:
@@ -272,23 +280,26 @@ class _CachedList:
 
 
 def _client_error(exc: ConcertinoError) -> RpcError:
-    """Return the error for the client when the hub did not answer, with the reason."""
+    """Return the error that the client gets when the hub did not answer."""
     return exc if isinstance(exc, RpcError) else RpcError(INTERNAL_ERROR, f"orchestrator: {exc}")
 
 
 def _refuse_cursor(call: Call) -> None:
-    """Raise RpcError for a cursor: lists have one page. The empty cursor is its beginning."""
+    """Raise RpcError if a list request has a cursor, since every list has a single page.
+
+    The empty cursor is accepted; it stands for the beginning.
+    """
     if "cursor" in call.params and bytes(call.params["cursor"]) != b'""':
         raise RpcError(INVALID_PARAMS, "cursor: not one of this server's")
 
 
 async def _gather(requests: Sequence[Awaitable[PluginResponse]]) -> list[PluginResponse]:
-    """Await all at once; the first failure cancels the others."""
+    """Await all requests concurrently; the first failure cancels the others and is raised."""
     tasks: list[asyncio.Task[PluginResponse]] = []
     try:
         async with asyncio.TaskGroup() as group:
             tasks.extend(group.create_task(_await(request)) for request in requests)
-    # Not `except*`: Python 3.11.2 wraps what is raised there into a group again.
+    # Not `except*`: Python 3.11.2 wraps an exception raised inside it into a group again.
     except ExceptionGroup as exc:
         raise exc.exceptions[0] from None
     return [task.result() for task in tasks]

@@ -1,4 +1,8 @@
-"""HubListeners: where a hub listens, for its own plugins and for everybody else."""
+"""HubListeners: the addresses at which a hub accepts connections.
+
+A hub listens at a Unix socket in a temporary folder for the plugins that it starts, and at a public
+address (a Unix socket or QUIC) for bridges and other programs.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from concertino.orchestra.authority import ensure
+from concertino.orchestra.authority import ensure_certificate
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.link import listen_for_links
 from concertino.orchestra.plugin_run import HubEnvironment
@@ -19,17 +23,21 @@ from concertino.orchestra.rpc_interface import RelayHandler, RequestHandler, Rpc
 
 __all__ = ["HubListeners"]
 
-# The folder for sockets, and the socket in it at which plugins reach the hub.
+# The temporary folder for sockets has this prefix. The hub's socket for its plugins lies in it.
 FOLDER_PREFIX = "orchestra-"
 HUB_SOCKET = "hub.sock"
-# Folders of other hubs that are younger are not removed: their hub may be starting.
+# A folder that is younger is not removed as abandoned, because its hub may still be starting.
 ABANDONED_S = 60.0
 
 
 class HubListeners:
-    """Where a hub listens: one Unix socket for its plugins, and an address for everybody else.
+    """The listeners of a hub: one Unix socket for its plugins, and a public address.
 
-    address: None to listen for the hub's own plugins only.
+    certificates: for QUIC.
+    address: the public address; None to listen for the hub's own plugins only.
+
+    addresses: the addresses where the hub listens, but for the socket for its plugins.
+    folder: the temporary folder for sockets; None while the hub does not listen.
     """
 
     def __init__(self, certificates: Certificates, address: str | None) -> None:
@@ -45,9 +53,11 @@ class HubListeners:
         relay: RelayHandler,
         needs_network: bool,
     ) -> HubEnvironment:
-        """Start to listen. needs_network: a plugin of the hub uses QUIC.
+        """Start to listen. Returns the settings that the plugins need.
 
-        Raises OSError, ValueError and CertificateError; call close() then.
+        handler, relay: answer the requests; see listen_for_links().
+        needs_network: whether a plugin of the hub uses QUIC.
+        Raises OSError, ValueError and CertificateError. Call close() after any of them.
         """
         _remove_abandoned_folders()
         self.folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
@@ -57,12 +67,14 @@ class HubListeners:
         network_address = ""
         if self._address is not None:
             network_address = await self._listen(self._address, handler, relay)
-        # Plugins without a socket need QUIC even if the hub is private, or listens at a socket.
+        # Plugins without a socket need QUIC, even if the hub has no public address or its public
+        # address is a Unix socket.
         if needs_network and (not network_address or network_address.startswith("unix:")):
             network_address = await self._listen("localhost:0", handler, relay)
         self.addresses = [listener.address for listener in self._listeners[1:]]
 
-        # If all plugins started at once, they would slow each other down until READY is late.
+        # If all plugins started at once, they would slow each other down, and some would exceed
+        # the time limit for READY.
         starts = asyncio.Semaphore(max(4, 2 * (os.cpu_count() or 1)))
         return HubEnvironment(
             self.folder, inside.address, network_address, self._certificates, starts
@@ -77,7 +89,7 @@ class HubListeners:
         if address.startswith("unix:"):
             listener = await listen_for_links(address, handler, relay=relay)
         else:
-            ensure(self._certificates, HUB)
+            ensure_certificate(self._certificates, HUB)
             listener = await listen_for_links(
                 address, handler, certificates=self._certificates, name=HUB, relay=relay
             )
@@ -98,7 +110,7 @@ class HubListeners:
 
 
 def _remove_abandoned_folders() -> None:
-    """Remove the folders of hubs that were killed: of this user, with a socket without listener."""
+    """Remove the folders of this user's hubs that were killed: nobody listens at their socket."""
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}????????"):
         try:
             status = folder.lstat()

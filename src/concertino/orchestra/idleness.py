@@ -1,8 +1,8 @@
-"""Tells a program that works from one that waits: nobody should wait for the second.
+"""Detects whether a program that starts is still working, or sleeps and waits for something.
 
-A program that starts computes, waits for a processor or a disk, or has a child that does. One that
-sleeps for a while waits for something else, perhaps forever. How long a start takes says nothing:
-on a loaded machine it takes ten times as long.
+A hub waits for a plugin that is still working, and stops waiting for one that sleeps, since it may
+sleep forever. The time since the start would be no measure: on a loaded machine a start takes ten
+times as long. Instead, the hub watches the processor time of the process and its descendants.
 Source: proc(5), /proc/PID/task/TID/stat and children.
 """
 
@@ -17,48 +17,57 @@ from msgspec import Struct
 
 __all__ = ["wait_until_idle", "watch_work"]
 
-# Between two looks at the processes.
+# Time between two samples of the processes.
 SAMPLE_S = 0.025
-# How long to wait where there is no /proc.
+# On systems without /proc, every process counts as idle after this time.
 UNKNOWN_S = 2.0
-# Running, or waiting for a disk.
+# The states of threads that run (R) or wait for a disk (D).
 _BUSY_STATES = "RD"
 _HAS_PROC = Path("/proc/self/task").is_dir()
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 async def wait_until_idle(pid: int, for_s: float) -> None:
-    """Return when a process and its descendants have done nothing for some seconds, or are gone."""
+    """Wait until a process and its descendants have used no processor time for `for_s` seconds.
+
+    Also returns when all of them have ended.
+    """
     if not _HAS_PROC:
         await asyncio.sleep(max(for_s, UNKNOWN_S))
         return
 
-    # Counted in looks and not in seconds: if this process itself has no time to look, it knows
-    # nothing about others.
-    looks_needed = round(for_s / SAMPLE_S)
-    looks = 0
-    last: int | None = None
-    while looks < looks_needed:
+    # Idle samples are counted, not seconds: while this process gets no processor time, it takes no
+    # samples, and the other process may not have got any either.
+    idle_samples_needed = round(for_s / SAMPLE_S)
+    idle_samples = 0
+    last_ticks: int | None = None
+    while idle_samples < idle_samples_needed:
         await asyncio.sleep(SAMPLE_S)
         work = _work_of(pid)
-        looks = looks + 1 if not work.is_busy and work.ticks == last else 0
-        last = work.ticks
+        is_idle = not work.is_busy and work.ticks == last_ticks
+        idle_samples = idle_samples + 1 if is_idle else 0
+        last_ticks = work.ticks
 
 
-async def watch_work(pid: int, on_look: Callable[[float], None]) -> None:
-    """Call on_look(), until cancelled, with the processor time of a process and its descendants.
+async def watch_work(pid: int, on_sample: Callable[[float], None]) -> None:
+    """Report the processor time of a process and its descendants again and again, until cancelled.
 
-    Its argument is in seconds. Where there is no /proc, the time since the beginning is passed.
+    on_sample: called with the seconds used so far; with the seconds since this call on systems
+        without /proc.
     """
     loop = asyncio.get_running_loop()
     began = loop.time()
     while True:
         await asyncio.sleep(SAMPLE_S)
-        on_look(_work_of(pid).ticks / _TICKS_PER_S if _HAS_PROC else loop.time() - began)
+        on_sample(_work_of(pid).ticks / _TICKS_PER_S if _HAS_PROC else loop.time() - began)
 
 
 class _Work(Struct, frozen=True):
-    """The ticks that a process and its descendants have used, and whether one is busy now."""
+    """The processor time of a process and its descendants.
+
+    ticks: used so far, in clock ticks.
+    is_busy: whether one of their threads runs, waits for a disk, or has just ended.
+    """
 
     ticks: int
     is_busy: bool
@@ -68,9 +77,9 @@ def _work_of(pid: int) -> _Work:
     ticks, is_busy = 0, False
     for task in _tasks(pid):
         try:
-            # The command may contain spaces and parentheses.
+            # The format is `PID (COMMAND) STATE ...`; COMMAND may contain spaces and parentheses.
             state, *fields = (task / "stat").read_text("latin-1").rpartition(") ")[2].split()
-        # The thread has ended, which is work too.
+        # The thread has ended since it was listed.
         except (OSError, ValueError):
             is_busy = True
             continue
@@ -81,7 +90,7 @@ def _work_of(pid: int) -> _Work:
 
 
 def _tasks(pid: int) -> Iterator[Path]:
-    """Return the folders of the threads of a process and of its descendants."""
+    """Yield the /proc folder of each thread of a process and of its descendants."""
     left = [pid]
     while left:
         try:
@@ -92,6 +101,6 @@ def _tasks(pid: int) -> Iterator[Path]:
             yield task
             try:
                 left += map(int, (task / "children").read_text().split())
-            # It has ended, or the kernel does not list children.
+            # The thread has ended, or the kernel does not list children.
             except OSError:
                 pass

@@ -1,10 +1,12 @@
-"""Opens RPC connections ("links") and listens for them, by address.
+"""Opens RPC connections ("links"), and listens for them.
 
-    listener = await listen_for_links(address, handler, ...)   answers requests
-    connection = await open_link(address, ...)                 sends requests
+    listener = await listen_for_links("unix:/run/user/1/hub.sock", answer)   # answers requests
+    link = await open_link("unix:/run/user/1/hub.sock")                      # sends requests
+    response = await link.request(request)
 
-See rpc_interface.py for the interfaces, and reconnecting_link.py for a connection that is opened
-again when it ends.
+The address selects the transport: a Unix socket (unix_link.py) or QUIC (quic_link.py).
+rpc_interface.py defines the interfaces of connections and listeners. reconnecting_link.py has a
+connection that reconnects.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_hub_address", "listen_for_links", "open_link"]
 
-# Upstream's time limit for a handshake.
+# The Go implementation's time limit for a handshake.
 CONNECT_S = 5.0
 
 
@@ -45,10 +47,11 @@ async def listen_for_links(
 
     address: `unix:PATH`, in a folder of mode 0700; or `HOST:PORT` for QUIC, port 0 for a free one.
     answer: handles each request that `relay` does not forward.
-    certificates, name: the folder of certificates and the name of this side's certificate; QUIC
-    requires both.
+    certificates: the folder of certificates; required for QUIC.
+    name: the name of this side's certificate; required for QUIC.
     admits: gets the name of a verified client certificate and returns whether that client may
-    connect. None admits every client with a valid certificate.
+        connect. None admits every client with a valid certificate.
+    relay: forwards requests without decoding them; None if every request goes to `answer`.
     Raises OSError when the address cannot be used, ValueError when it is malformed, and
     CertificateError.
     """
@@ -73,12 +76,13 @@ async def open_link(
 ) -> ForwardingConnection:
     """Connect to the listener at an address, on the running loop.
 
-    address, certificates, name: as for listen_for_links(); name is that of this side's
-    certificate. expects: the name that the peer's certificate must have; None accepts every name
-    that is valid for the address.
+    address, certificates, name: as for listen_for_links().
+    expects: the name that the listener's certificate must have; None accepts any name. In either
+        case the certificate must be valid for the host in the address.
+    timeout_s: how long to wait for the listener's first answer, in seconds.
     Raises Disconnected when there is no answer within timeout_s, or when the handshake takes longer
-    than 15 s; HandshakeFailure when one side does not accept the other; ValueError for a malformed
-    address; CertificateError.
+    than 15 s; HandshakeFailure when one side refuses the other; ValueError for a malformed address;
+    CertificateError.
     """
     if address.startswith("unix:"):
         return await open_unix_link(address.removeprefix("unix:"), timeout_s)
@@ -91,7 +95,10 @@ async def open_link(
 
 
 def check_hub_address(address: str) -> str:
-    """Return the address if a hub could be reached there. Raises ValueError."""
+    """Return the address unchanged if it is well-formed and names a port other than 0.
+
+    Raises ValueError otherwise.
+    """
     try:
         if address.startswith("unix:"):
             unix_name(address.removeprefix("unix:"))

@@ -1,10 +1,14 @@
-"""A store of Markdown files: `{workspace}/.projects/{path}`, compatible with upstream's.
+"""A store of Markdown files: `{workspace}/.projects/{path}`, shared with the Go implementation.
 
 Metadata is YAML front matter; the version of a document is in the file `{path}.version`. Content
-and version must change together although they are two files. So `{path}.next` first records the
-digest and the version of the new content; then the content is replaced. After a crash, the next
-reader or writer uses this record to finish or undo the write. Writers hold a lock, which also
-excludes writers in other processes.
+and version must change together although they are two files. So a write has these steps:
+
+1. write the new content to `{path}.new`, and its digest and version to `{path}.next`
+2. rename `{path}.new` to `{path}`
+3. write `{path}.version` and remove `{path}.next`
+
+After a crash, the next reader or writer finishes the write if `{path}` has the digest in
+`{path}.next`, and discards it otherwise. A lock excludes other threads and processes.
 """
 
 from __future__ import annotations
@@ -48,31 +52,32 @@ from concertino.yaml_writer import write_mapping
 __all__ = ["MarkdownStorage"]
 
 FOLDER = ".projects"
-# Extensions of the files beside a content.
+# Extensions of the files beside a document; see the head of this module.
 VERSION, NEXT, NEW = ".version", ".next", ".new"
 RESERVED = (VERSION, NEXT, NEW, ".lock")
+# The line before and after front matter.
 FENCE = b"---"
-# With the empty line behind it.
+# The second of these lines, with the empty line after it if there is one.
 _CLOSING_FENCE = re.compile(rb"^---\r*(?:\n(?:\r?\n)?|\Z)", re.MULTILINE)
-# Put before a content that begins with a line --- and has no metadata.
+# Written before content without metadata that itself begins with a line ---.
 EMPTY = "---\n{}\n---\n\n"
 MAX_METADATA_BYTES = 65536
 # Levels of nested lists and mappings in metadata.
 MAX_DEPTH = 32
-# No component of a path may be a symbolic link, so that no path leads out of the store.
+# With O_NOFOLLOW no component of a path may be a symbolic link, so no path leads out of the store.
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class MarkdownStorage:
-    """A Storage in the folder `.projects` of a workspace, which is created with the first document.
+    """A Storage in the folder `.projects` of a workspace. The first write creates the folder.
 
-    Symbolic links are not followed. Files that other programs put there are documents too; without
-    a `.version` file they have version 1.
+    Symbolic links are not followed. Files that other programs write there are documents too; a
+    document without a `.version` file has version 1.
     """
 
     def __init__(self, workspace: str | os.PathLike[str]) -> None:
         self.root = Path(workspace).resolve() / FOLDER
-        # Between threads; flock works between processes.
+        # Excludes other threads of this process; flock() excludes other processes.
         self._thread_lock = threading.Lock()
 
     def read(self, path: str) -> StoredDocument:
@@ -103,12 +108,12 @@ class MarkdownStorage:
             version = next_version(
                 path, self._current_version(folder, name, path), expected_version
             )
-            assert folder is not None, "there is a version, or the folder was created"
+            assert folder is not None, "without a folder, next_version() has raised"
             with _convert_errors(path):
                 _write_file(folder, name + NEW, raw)
                 _write_file(folder, name + NEXT, f"{version} {_digest(raw)}\n".encode())
                 os.fsync(folder)
-                # The write is durable from here on: after a crash it is finished, not undone.
+                # After this line, a crash no longer discards the write.
                 os.replace(name + NEW, name, src_dir_fd=folder, dst_dir_fd=folder)
                 self._finish(folder, name, version)
         return version
@@ -164,7 +169,10 @@ class MarkdownStorage:
 
     @contextmanager
     def _lock(self, *, create: bool) -> Generator[bool, None, None]:
-        """Lock the store for this thread and process. Yields whether the store exists."""
+        """Exclude other threads and processes. Yields whether the store's folder exists.
+
+        create: whether to create the folder.
+        """
         with self._thread_lock, _convert_errors(FOLDER):
             if create:
                 self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -187,7 +195,12 @@ class MarkdownStorage:
 
     @contextmanager
     def _open(self, parts: tuple[str, ...], *, create: bool) -> Generator[int | None, None, None]:
-        """Open the folder of a path, one component at a time. Yields None if there is none."""
+        """Open the folder of a document, one component at a time.
+
+        parts: the parts of the document's path.
+        create: whether to create missing folders.
+        Yields the folder's descriptor, or None if the folder does not exist.
+        """
         folder = -1
         try:
             try:
@@ -213,7 +226,10 @@ class MarkdownStorage:
                 os.close(folder)
 
     def _walk(self, prefix: str) -> Iterator[tuple[str, int, str]]:
-        """Yield path, open folder and name of every file whose path begins with `prefix`."""
+        """Yield path, folder descriptor and name of each document whose path begins with `prefix`.
+
+        The descriptor is open until the next item.
+        """
         for top, folders, names, folder in os.fwalk(self.root, follow_symlinks=False):
             relative = os.path.relpath(top, self.root)
             start = "" if relative == "." else f"{relative}/"
@@ -247,22 +263,22 @@ class MarkdownStorage:
         name: str,
         path: str,
     ) -> tuple[bytes, int]:
-        """Finish or undo a write that a crash interrupted; return content and version.
+        """Finish or discard a write that a crash interrupted.
 
-        Raises StorageError.
+        Returns the document's file content and its version. Raises StorageError.
         """
         raw = _read_file(folder, name, path, MAX_CONTENT_BYTES)
-        intent = _read_file(folder, name + NEXT, path, 1024, missing=b"").split()
+        record = _read_file(folder, name + NEXT, path, 1024, missing=b"").split()
         if (
-            len(intent) == 2
+            len(record) == 2
             and raw is not None
-            and intent[1] == _digest(raw).encode()
-            and intent[0].isdigit()
+            and record[1] == _digest(raw).encode()
+            and record[0].isdigit()
         ):
             with _convert_errors(path):
-                self._finish(folder, name, int(intent[0]))
-        # The new content was not put in place.
-        elif intent:
+                self._finish(folder, name, int(record[0]))
+        # The crash came before the new content was renamed.
+        elif record:
             _remove(folder, name + NEXT)
 
         if raw is None:
@@ -280,7 +296,7 @@ class MarkdownStorage:
         name: str,
         version: int,
     ) -> None:
-        """Write the version of a content that is in place."""
+        """Write the version of a document after its content, the last step of a write."""
         _write_file(folder, name + VERSION + NEW, str(version).encode())
         os.replace(name + VERSION + NEW, name + VERSION, src_dir_fd=folder, dst_dir_fd=folder)
         _remove(folder, name + NEXT)
@@ -316,7 +332,10 @@ def _read_file(
     limit: int,
     missing: bytes | None = None,
 ) -> Any:
-    """Return the bytes of a file, or `missing`. Raises StorageError. Any: depends on `missing`."""
+    """Return the bytes of a file, or `missing` if there is none. Raises StorageError.
+
+    limit: the longest file allowed, in bytes.
+    """
     try:
         # Non-blocking, so that a named pipe cannot block the store.
         file = os.open(
@@ -363,7 +382,10 @@ def _digest(raw: bytes) -> str:
 
 
 def _join_metadata(content: bytes, metadata: Mapping[str, Any]) -> bytes:
-    """Return metadata as front matter, then the content, with the bytes that upstream writes."""
+    """Return the file of a document: metadata as front matter, then the content.
+
+    The Go implementation writes the same bytes.
+    """
     if not metadata:
         return EMPTY.encode() + content if _begins_with_fence(content) else content
 
@@ -384,10 +406,10 @@ def _begins_with_fence(raw: bytes) -> bool:
 
 
 def _split_metadata(raw: bytes, path: str) -> tuple[bytes, dict[str, Any]]:
-    """Return the content and the metadata of a file.
+    """Return the content and the metadata of a document's file.
 
-    Front matter begins in the first line, and only a line `---` ends it. The content follows,
-    behind one empty line if there is one.
+    Front matter begins with a first line `---` and ends with the next such line. One empty line
+    after it does not belong to the content.
     """
     if not _begins_with_fence(raw):
         return raw, {}
@@ -400,9 +422,9 @@ def _split_metadata(raw: bytes, path: str) -> tuple[bytes, dict[str, Any]]:
 
 
 def _parse_metadata(block: str, path: str) -> dict[str, Any]:
-    """Return metadata as JSON has it: dates stay strings.
+    """Parse front matter. Dates stay strings, since metadata travels as JSON.
 
-    Aliases are refused, since a few lines with them can expand to gigabytes.
+    Raises StorageError, also for YAML aliases: a few lines of them can expand to gigabytes.
     """
     if len(block) > MAX_METADATA_BYTES:
         raise StorageError(

@@ -1,8 +1,8 @@
-"""Reads a few fields of a serialized message, for a hub that forwards it without decoding it.
+"""Reads a few fields of a serialized message, so that a hub can forward it without decoding it.
 
-The fields are the request id, the name of the called tool, and the caller. Only messages as every
-serializer writes them are read: fields in ascending order, none twice. For any other message these
-functions return None, and the hub decodes the whole message.
+The fields are the request id, the name of the called tool, and the caller. Protobuf allows fields
+in any order and repeated, but serializers write them in ascending order and once. For a message
+that is written differently these functions return None, and the hub decodes the whole message.
 Source: protobuf.dev "Encoding"; the Orchestra plugin protocol.
 """
 
@@ -21,7 +21,7 @@ _JSON = b"\xc2\x3e"
 # Field 20: tool_call, of PluginRequest and of PluginResponse.
 _TOOL_CALL = b"\xa2\x01"
 
-# The tag and the length of an id, by its length.
+# The bytes before an id, its tag and its length; the index is the length.
 _ID_HEADERS = tuple(bytes((_FIRST, size)) for size in range(0x80))
 
 
@@ -47,10 +47,10 @@ def split_id(payload: bytes) -> tuple[bytes, bytes] | None:
 
 
 def peek_tool_call(body: bytes) -> tuple[str, str] | None:
-    """Return the tool's name and the caller of a request. Takes its fields without the id.
+    """Return the tool's name and the caller of a tool call. None for any other request.
 
-    None if the request is not a plain tool call. Every field of the call is checked, since a
-    decoder would use the last of two names.
+    body: the request without its id, as split_id() returns it.
+    Also None if a field of the call is repeated: the receiver would use its last value, not ours.
     """
     at = _content_start(body)
     size_of_body = len(body)
@@ -63,7 +63,7 @@ def peek_tool_call(body: bytes) -> tuple[str, str] | None:
         caller = b""
         while at < size_of_body:
             tag = body[at]
-            # A tag of two bytes: only arguments_json has one, and it is the last field.
+            # The only field with a tag of two bytes is arguments_json, and it is the last field.
             if tag >= 0x80:
                 if body[at : at + 2] != _JSON:
                     return None

@@ -1,4 +1,8 @@
-"""PendingResponse: the future response to a request that was sent on an RPC connection."""
+"""PendingResponse: the response that a request on an RPC connection will get.
+
+rpc.py creates one for each request. It costs less than an asyncio.Future, and it can call a
+function with the response before the read callback ends, instead of waking up a task.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +29,19 @@ class RequestSender(Protocol):
 class PendingResponse(PendingOutcome, eq=False):
     """The outcome of a request: the bytes of its response, or an exception.
 
-    Either one task awaits it, or it calls one function, on_outcome.
+    Either one task awaits this object, or the object calls the function on_outcome.
 
-    sender: told when the request is cancelled. kind: the kind of request, for error messages.
-    timeout_s: the request's time limit. deadline: the end of the time limit, as loop.time().
-    key: identifies the response; None before the request is sent.
+    sender: the connection; it is told when the request is cancelled.
+    kind: the kind of request, for error messages.
+    timeout_s: the request's time limit.
+    deadline: when the time limit ends, by loop.time().
+    key: identifies the request on the connection.
     on_outcome: called with the response before resolve() returns, or with an exception in the next
-    iteration of the loop.
+        iteration of the loop.
     """
 
-    # The base class declares this field as keyword-only. A positional argument takes 50 ns less for
-    # each request.
+    # The base class declares this field as keyword-only. Passing it as a positional argument takes
+    # 50 ns less for each request.
     _loop: asyncio.AbstractEventLoop
     sender: RequestSender
     kind: str
@@ -45,9 +51,9 @@ class PendingResponse(PendingOutcome, eq=False):
     on_outcome: ResponseCallback | None = None
 
     def resolve(self, payload: bytes) -> None:
-        """Set the response. The waiting task or function runs before this returns.
+        """Set the response. The waiting task or function runs before this method returns.
 
-        Call it only from a callback of the event loop: a task cannot run inside another task.
+        Call this only from a callback of the event loop: a task cannot run inside another task.
         """
         if self.outcome is not None:
             return
@@ -95,5 +101,5 @@ class PendingResponse(PendingOutcome, eq=False):
         try:
             raise outcome
         finally:
-            # Otherwise the exception and its traceback keep each other alive.
+            # Break the reference cycle between the exception and its traceback.
             del self, outcome

@@ -1,4 +1,4 @@
-"""Plugin: typed Python functions as a plugin of an Orchestra hub, concertino's or upstream's.
+"""Plugin: typed Python functions as a plugin of an Orchestra hub.
 
     from concertino import Plugin
     plugin = Plugin("tools.greeter")
@@ -10,13 +10,13 @@
 
     plugin.run()
 
-A Plugin is a Server, so `concertino serve` can also serve the same file alone, without a hub. It
-adds the parts of the plugin protocol that MCP servers do not have: storage, functions to run at
-start and shutdown, and the manifest.
-plugin_requests.py answers the hub, and plugin_main.py runs the process.
+A Plugin is a Server, so `concertino serve` can also serve the same file alone, without a hub.
+Plugin adds the features of the plugin protocol that MCP servers do not have: storage for other
+plugins, functions that run at start and shutdown, and the manifest. plugin_requests.py answers the
+hub's requests, and plugin_main.py runs the process.
 
-The extra `orchestra` is loaded when a Plugin is created, so that this module, and therefore
-`concertino.Plugin`, can be imported without it.
+This module can be imported without the extra `orchestra`, so that `concertino.Plugin` exists in
+every installation. Creating a Plugin needs the extra.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["Plugin"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-# Entries in one page of a list. The plugin protocol has no pages, so one page must hold all.
+# The plugin protocol has no pagination, so one page must hold every entry of a list.
 PAGE_SIZE = 1_000_000
 
 
@@ -54,7 +54,7 @@ class Plugin(Server):
     Raises ValueError as Server does, CertificateError for an id that a certificate cannot hold,
     and ImportError when the extra `orchestra` is not installed.
 
-    hub: gives access to the tools and storage of other plugins while the hub is connected.
+    hub: the connection to the hub, for requests to other plugins; None if there is no hub.
     on_end: called when the hub asks the plugin to end.
     """
 
@@ -119,11 +119,10 @@ class Plugin(Server):
         )
 
     def add_storage(self, storage: Storage, kind: str = DEFAULT_STORAGE) -> None:
-        """Provide storage for other plugins, which the hub finds by its kind.
+        """Provide storage for other plugins.
 
-        storage: a store such as MarkdownStorage or SqliteStorage. Its methods are called in threads
-        other than the event loop's.
-        kind: the type of storage that other plugins ask for.
+        storage: a store such as MarkdownStorage or SqliteStorage. Its methods run in threads.
+        kind: the storage type that requests name. The hub sends requests for this type here.
         Raises RegistrationError if the plugin already provides this kind.
         """
         if kind in self._storages:
@@ -133,8 +132,9 @@ class Plugin(Server):
     def on_boot(self, function: F) -> F:
         """Register a function to run when the hub sends the configuration: `@plugin.on_boot`.
 
-        The function, `async def` or `def`, takes the configuration, a dict of strings. An exception
-        makes the start fail, with its text as the reason. Returns the function.
+        The function, `async def` or `def`, takes the configuration, a dict of strings. If it raises
+        an exception, the plugin does not start, and the hub gets the exception's text.
+        Returns the function.
         """
         self._lifecycle.boot.append(function)
         return function
@@ -142,14 +142,15 @@ class Plugin(Server):
     def on_shutdown(self, function: F) -> F:
         """Register a function to run once when the plugin shuts down: `@plugin.on_shutdown`.
 
-        It runs whatever the reason for the shutdown, and takes no arguments. The function that was
-        registered last runs first. Returns the function.
+        The function, `async def` or `def`, takes no arguments. It runs at every orderly end: at the
+        hub's request, on a signal, or when the hub is gone. The last one registered runs first.
+        Returns the function.
         """
         self._lifecycle.shutdown.append(function)
         return function
 
     def manifest(self) -> PluginManifest:
-        """Return the description of the plugin that the hub gets."""
+        """Return the plugin's description of itself, which the hub gets at registration."""
         manifest = type(self._base_manifest)()
         manifest.CopyFrom(self._base_manifest)
         manifest.provides_tools.extend(self._tools.entries)
@@ -160,12 +161,11 @@ class Plugin(Server):
     def run(  # type: ignore[override]
         self, arguments: Sequence[str] | None = None, **options: Any
     ) -> None:
-        """Run as a plugin until the hub or a signal ends it. Then the process exits.
+        """Run as a plugin until the hub or a signal ends the process. Does not return.
 
-        arguments: the command line, whose flags all plugins share (see --help); by default that of
-        the process, without the program's name.
-        options: as for Server.run(). They apply only to `concertino serve`: while it imports a
-        file, this method only records the call, and the plugin is then served like any Server.
+        arguments: command-line flags (see --help); those of this process by default.
+        options: as for Server.run(), for `concertino serve` only. While `concertino serve` imports
+            a file, this method records the options and returns.
         """
         if entry.run_calls.get() is not None:
             super().run(**options)
@@ -175,7 +175,7 @@ class Plugin(Server):
         run(self, arguments)
 
     def answer(self, request: PluginRequest, peer: RemotePeer) -> Awaitable[PluginResponse | bytes]:
-        """Answer one request of the hub. This method is a RequestHandler (rpc_interface.py)."""
+        """Answer one request of the hub. A RequestHandler (rpc_interface.py)."""
         handler = self._requests.handlers.get(request.WhichOneof("request") or "")
         return self._requests.refuse(request) if handler is None else handler(request)
 

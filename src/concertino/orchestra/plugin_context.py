@@ -1,7 +1,7 @@
-"""The Context of a call that came over the plugin protocol: one request, one response, no more.
+"""PluginContext: the Context of a call that arrived over the plugin protocol.
 
-So progress is dropped, log messages go to stderr, and client requests (elicitation, sampling,
-roots) fail as with a client without these capabilities.
+The protocol has no messages but one request and one response. So progress is dropped, log messages
+go to stderr, and elicitation, sampling and roots fail as with a client without these capabilities.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ _LEVELS: Mapping[Level, int] = {
 
 
 class PluginContext:
-    """A Context. Made in the task that handles the call; usable from threads.
+    """A Context. Create it in the task that handles the call; threads may use it.
 
-    meta: `traceparent`, and the caller as it names itself: `orchestra/caller`,
-    `orchestra/session`, `orchestra/provider`.
+    backend: runs the tools of call_tool(). name: the plugin's, for log lines.
+    meta: the members `traceparent`, `orchestra/caller`, `orchestra/session` and
+        `orchestra/provider`, as far as the request has them.
     """
 
     def __init__(
@@ -93,7 +94,10 @@ class PluginContext:
         return DONE
 
     def calling(self, context: Context) -> SubcallContext:
-        """Return the object that makes subcalls, for a context around this one (subcalls.py)."""
+        """Return a context that can call other tools of this plugin. See runtime/subcalls.py.
+
+        context: this context, or a wrapper around it.
+        """
         return SubcallContext(context, self._backend, {}, (self._request.tool_call.tool_name,), [0])
 
     def call_tool(
@@ -145,7 +149,7 @@ class PluginContext:
         make: Callable[[], object],
         kind: Any = Any,
     ) -> Any:
-        # Client requests fail, so no handler runs a second time with their answers.
+        # No cache is needed: handlers run again only after a request to the client, and those fail.
         value = make()
         return convert(await value if isawaitable(value) else value, kind)
 

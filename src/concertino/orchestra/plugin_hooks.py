@@ -1,4 +1,4 @@
-"""The functions of a plugin that run at its start and end."""
+"""The functions that a plugin has registered with on_boot and on_shutdown."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["LifecycleHooks"]
 
 
 class LifecycleHooks:
-    """Runs the functions that were registered with on_boot and on_shutdown.
+    """Runs the on_boot and on_shutdown functions of a plugin.
 
-    boot: functions that get the configuration, called in order of registration.
+    boot: functions that take the configuration, called in order of registration.
     shutdown: functions without parameters, called in reverse order.
     """
 
@@ -27,12 +27,15 @@ class LifecycleHooks:
         self._thread = Threads(1)
 
     async def run_boot(self, config: Mapping[str, str]) -> None:
-        """Run the boot functions. Stops at the first that raises, and raises its exception."""
+        """Run the boot functions. The first exception ends the run and is raised."""
         for function in self.boot:
             await self._call(function, config)
 
     async def run_shutdown(self) -> bool:
-        """Run the shutdown functions, once. Returns whether all of them succeeded."""
+        """Run each shutdown function, and log exceptions. Returns whether all of them succeeded.
+
+        A second call runs none.
+        """
         functions, self.shutdown = self.shutdown, []
         is_clean = True
         for function in reversed(functions):

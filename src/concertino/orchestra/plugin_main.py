@@ -1,15 +1,16 @@
-"""The process of a plugin: flags, certificates, READY, registration at the hub, and the end.
+"""Runs the process of a plugin: flags, certificates, READY, registration at the hub, and the end.
 
-    --listen-addr ADDR         where the hub calls it: unix:PATH, or HOST:PORT for QUIC;
-                               localhost:0 by default
-    --orchestrator-addr ADDR   the hub, where it registers
+    --listen-addr ADDR         where the hub connects to the plugin: unix:PATH, or HOST:PORT for
+                               QUIC; localhost:0 by default
+    --orchestrator-addr ADDR   the hub, where the plugin registers
     --certs-dir DIR            ~/.orchestra/certs by default
-    --manifest                 print its manifest, one line of JSON, and exit
+    --manifest                 print the plugin's manifest, one line of JSON, and exit
 
-When it is ready for calls, it writes the line `READY ADDR` to stderr. Our hub puts its process id
-into CONCERTINO_HUB_PID, and the plugin ends when that process ends. Under any other hub it ends
-when the hub cannot be reached and the process that started it is gone. Exit codes: 0 orderly end,
-1 it could not start or the hub refused it, 2 usage.
+When the plugin is ready for calls, it writes the line `READY ADDR` to stderr. Our hub passes its
+process id in CONCERTINO_HUB_PID, and the plugin ends when that process ends. Under any other hub
+the plugin ends when the hub cannot be reached and the plugin's parent process is gone.
+Exit codes: 0 after an orderly end, 1 if the plugin could not start or the hub refused it, 2 for
+wrong flags.
 Source: the Orchestra plugin protocol, "SDK".
 """
 
@@ -32,7 +33,7 @@ from concertino.errors import ConcertinoError
 from concertino.logs import handler as logging_setup
 from concertino.logs.redact import refresh
 from concertino.logs.writer import BoundedWriter
-from concertino.orchestra.authority import ensure
+from concertino.orchestra.authority import ensure_certificate
 from concertino.orchestra.certificates import Certificates, default_folder
 from concertino.orchestra.flags import add_flags
 from concertino.orchestra.link import check_hub_address, listen_for_links, open_link
@@ -47,18 +48,18 @@ from concertino.transports.stdio import bounded_stderr
 __all__ = ["HUB_PID", "RunnablePlugin", "run", "run_plugin"]
 
 HUB_PID = "CONCERTINO_HUB_PID"
-# Time for calls to finish at the end.
+# Time for pending calls to finish when the plugin ends.
 DRAIN_S = 2.0
 REGISTER_S = 5.0
-# Between two attempts to write READY, while nobody reads stderr.
+# Time between two attempts to write READY, while nobody reads stderr.
 FLUSH_S = 0.02
-# How long a hub must be unreachable to count as gone, if the parent process is.
+# If the parent process is gone, the plugin ends after the hub was unreachable for this time.
 UNREACHABLE_S = 2.0
 FAILED = 1
 
 
 class RunnablePlugin(Protocol):
-    """The part of a Plugin that its process needs."""
+    """The members of a Plugin that this module uses. See plugin.py."""
 
     hub: RpcConnection | None
     on_end: Callable[[], None]
@@ -75,7 +76,7 @@ class RunnablePlugin(Protocol):
 
 
 def run(plugin: RunnablePlugin, arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run a plugin with a command line; sys.argv's by default. See Plugin.run."""
+    """Parse command-line flags, and run a plugin with them. See Plugin.run()."""
     parser = argparse.ArgumentParser(
         prog=plugin.name, description=f"{plugin.name}, a plugin of an Orchestra hub."
     )
@@ -105,7 +106,10 @@ def run_plugin(plugin: RunnablePlugin, args: argparse.Namespace) -> NoReturn:
 
 
 def manifest_line(plugin: RunnablePlugin) -> str:
-    """Return the output of --manifest. It has upstream's members; no list is null."""
+    """Return the output of --manifest, with the members that the Go implementation prints.
+
+    Empty lists are [], never null.
+    """
     manifest = plugin.manifest()
     texts = ("id", "version", "description", "author", "language")
     lists = ("tools", "storage", "transport", "ai", "prompts", "events")
@@ -117,22 +121,26 @@ def manifest_line(plugin: RunnablePlugin) -> str:
 
 
 class _End:
-    """The end of the process: a future with the exit code, and whether the hub is gone."""
+    """The orderly end of the process.
+
+    code: a future; its result is the exit code, and setting it begins the end.
+    is_hub_gone: whether the process ends because the hub has ended.
+    """
 
     def __init__(self) -> None:
         self.code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.is_hub_gone = False
 
     def begin(self, code: int = 0) -> None:
-        """Begin the orderly end."""
+        """Begin the orderly end, unless it has begun already."""
         if not self.code.done():
             self.code.set_result(code)
 
     def on_signal(self) -> None:
         """Begin the end at the first signal; exit at once at the second.
 
-        When the hub is gone, the end has begun, and the signal that the system sends for the same
-        reason must not cut it short.
+        If the hub has ended, the kernel sends a signal for that too (DIE_WITH_HUB in
+        plugin_run.py). This signal must not end the process at once.
         """
         if self.code.done() and not self.is_hub_gone:
             os._exit(0)
@@ -145,32 +153,35 @@ class _End:
 
 
 class _WatchedCalls:
-    """The requests to a plugin, watched so that one that holds the event loop is logged."""
+    """Passes requests to a plugin, and has a request logged that blocks the event loop.
+
+    The loop watch, a thread, does the logging. It sleeps while no request is in progress.
+    """
 
     def __init__(self, plugin: RunnablePlugin, loop: asyncio.AbstractEventLoop) -> None:
         self._plugin = plugin
-        self._under_way = 0
+        self._in_progress = 0
         self._watch = loop_watch_of(loop)
-        self._watch.begin(lambda: self._under_way > 0)
+        self._watch.begin(lambda: self._in_progress > 0)
 
     async def answer(self, request: PluginRequest, peer: RemotePeer) -> PluginResponse | bytes:
         """Answer one request of the hub. A RequestHandler."""
         # Health checks come every few seconds, and must not wake the thread of an idle process.
         if self._watch.is_asleep and not request.HasField("health"):
             self._watch.wake()
-        self._under_way += 1
+        self._in_progress += 1
         try:
             return await self._plugin.answer(request, peer)
         finally:
-            self._under_way -= 1
+            self._in_progress -= 1
 
 
 class _ParentWatch:
-    """Ends the process when its parent is gone and the hub cannot be reached, whoever the hub is.
+    """Ends the process when the hub cannot be reached and the parent process is gone.
 
-    Our hub's process is watched by its id, and upstream's is the parent of its plugins. While the
-    hub can be reached, or the parent is there, a plugin goes on: somebody else may have started it,
-    and the hub may come back. It also goes on without a hub if init has started it.
+    A Go hub is the parent of its plugins, so both conditions together mean that the hub has ended.
+    One alone does not: an unreachable hub may come back, and a plugin that a user or init has
+    started may outlive its parent.
     """
 
     def __init__(
@@ -186,7 +197,7 @@ class _ParentWatch:
         self._timer = loop.call_later(UNREACHABLE_S, self._check)
 
     def on_change(self, is_up: bool) -> None:
-        """Handle that the hub is reached, or lost."""
+        """Handle a new connection to the hub (is_up), or its loss."""
         self._timer.cancel()
         if not is_up:
             self._timer = self._loop.call_later(UNREACHABLE_S, self._check)
@@ -217,7 +228,7 @@ async def _serve(
 
     certificates = Certificates(args.certs_dir or default_folder())
     calls = _WatchedCalls(plugin, loop)
-    # Before READY, since the hub calls at once.
+    # Before READY, because the hub calls as soon as it reads that line.
     await plugin.start(_NoNotifier())
     listener = await listen_for_links(
         args.listen_addr,
@@ -260,7 +271,7 @@ async def _serve(
 
 
 async def _flush(writer: BoundedWriter) -> None:
-    """Write held lines as soon as somebody reads them: the hub waits for READY among them."""
+    """Write the buffered lines of stderr, READY among them, as soon as the hub reads them."""
     while writer.pending:
         await asyncio.sleep(FLUSH_S)
         writer.flush()
@@ -269,10 +280,13 @@ async def _flush(writer: BoundedWriter) -> None:
 def _prepare_certificate(
     certificates: Certificates, name: str, address: str
 ) -> Certificates | None:
-    """Issue the certificate of a name if necessary and possible; None if a Unix socket is used."""
+    """Issue the certificate of a name if it is missing, and return the folder of certificates.
+
+    Returns None for a Unix socket, which needs no certificates. Raises CertificateError.
+    """
     if address.startswith("unix:"):
         return None
-    ensure(certificates, name)
+    ensure_certificate(certificates, name)
     return certificates
 
 
@@ -282,7 +296,7 @@ async def _register(
     end: _End,
     link: RpcConnection,
 ) -> None:
-    """Send the manifest to the hub; end the process if the hub refuses the plugin."""
+    """Register at the hub with the manifest. End the process if the hub refuses the plugin."""
     response = await link.request(PluginRequest(register=plugin.manifest()), REGISTER_S)
     if not response.HasField("register"):
         reason = response.tool_call.error_message or "it did not answer the registration"
@@ -296,7 +310,7 @@ async def _register(
 
 
 def _watch_hub(loop: asyncio.AbstractEventLoop, end: _End) -> None:
-    """End the process when the hub's process ends, where the system can report that."""
+    """End the process when the process HUB_PID ends. Does nothing on systems without pidfd."""
     pid = os.environ.get(HUB_PID, "")
     if not pid.isdecimal():
         return

@@ -1,8 +1,9 @@
-"""The output of a plugin's process: READY and log lines on stderr, and anything on stdout.
+"""PluginOutput: reads stdout and stderr of a plugin's process, for the hub.
 
-All of it is always read. Lines become log lines of `concertino.hub.PLUGIN`, with secrets redacted,
-at a limited rate: a plugin that floods its stderr is not slowed down, and does not push out the
-lines of others.
+Lines are logged by the logger `concertino.hub.PLUGIN`, with secrets redacted. The line
+`READY ADDRESS` on stderr reports where the plugin listens.
+All output is read, but only RATE lines a second are logged. So a plugin that floods its stderr is
+not blocked, and does not crowd out the lines of other plugins.
 """
 
 from __future__ import annotations
@@ -18,23 +19,26 @@ from concertino.logs.formats import escape_controls
 
 __all__ = ["PluginOutput"]
 
-# Lines of one plugin: per second in the long run, and at once.
+# Lines of one plugin that are logged: per second in the long run, and at once.
 RATE, BURST = 20.0, 200.0
-# Time until dropped lines are reported even if no further line arrives.
+# Dropped lines are reported after this time, even if no further line arrives.
 QUIET_S = 1.5
 READY = b"READY "
 MAX_ADDRESS = 512
-# A log line of concertino, which has a time, a level and a component of its own.
+# A log line of a plugin that is made with concertino.
 OUR_FORMAT = re.compile(
     r"\[\d{4}-\d\d-\d\dT[\d:.]+Z\] \[(?P<level>[A-Z]+)\] \[(?P<name>[^\]]*)\] (?P<text>.*)"
 )
 
 
 class PluginOutput(StderrLines):
-    """Receives pieces of stderr by being called, and is the Receiver of stdout.
+    """Reads and logs the output of a plugin's process.
 
-    assigned: the address at which it must listen; empty if it chooses the port itself.
-    ready: gets the address of the first READY line.
+    It is called with chunks of stderr (StderrLines), and is the Receiver of stdout.
+
+    log: the logger of the plugin's lines.
+    assigned: the address at which the plugin must listen; empty if it chooses a port itself.
+    ready: a future that gets the address of the first READY line.
     """
 
     def __init__(self, log: logging.Logger, assigned: str = "") -> None:
@@ -50,7 +54,7 @@ class PluginOutput(StderrLines):
             address = line[len(READY) :].strip()[:MAX_ADDRESS]
             self._on_ready(address.decode("utf-8", "backslashreplace"))
             return
-        # Behind a line without an end, of a child of the plugin or of its C code.
+        # READY may follow text without a line break, written by C code or a child of the plugin.
         if self._assigned and not self.ready.done() and line.endswith(self._assigned):
             line = line.removesuffix(self._assigned)
             self._on_ready(self._assigned[len(READY) :].decode())
@@ -63,7 +67,8 @@ class PluginOutput(StderrLines):
         level = logging.INFO
         match = OUR_FORMAT.fullmatch(line)
         if match is not None:
-            # The log line gets a time, level and name again: keep the level, and a foreign name.
+            # Our logger adds time, level and name again. So keep the level, the text, and the name
+            # if it is not the plugin's own.
             level = logging.getLevelNamesMapping().get(match["level"], level)
             name = f"[{match['name']}]"
             is_own = name == f"[{self._log_to.name.removeprefix('concertino.hub.')}]"
@@ -107,8 +112,8 @@ class _DroppedLines:
         self._tokens = min(BURST, self._tokens + (now - self._last) * RATE)
         self._last = now
 
-        # After a drop, a second's worth of tokens must be there: otherwise every other line of a
-        # flood would be logged, each with a report.
+        # After a drop, wait for the tokens of a whole second. Otherwise single lines of a flood
+        # would be logged, each with a report about the lines dropped before it.
         if self._tokens < (RATE if self._count else 1):
             if self._report_timer is None:
                 self._report_timer = asyncio.get_running_loop().call_later(QUIET_S, self._report)

@@ -1,11 +1,11 @@
-"""One plugin of a hub: runs its program, and starts it again when it ends.
+"""PluginProcess: one plugin of a hub. Runs its program, and starts the program again when it ends.
 
     waiting -> starting -> running -> backing-off -> starting ...        stopping -> stopped
 
-While it runs, the hub pings it every five seconds. A run is over when the process ends, the
-connection is lost, or a ping is not answered. Then pending calls fail, the rest of its process
-group is ended and reaped, and a new run starts after a pause that grows. Its tools and prompts stay
-known meanwhile: lists do not change back and forth, and calls get the reason.
+A run of the program (plugin_run.py) is over when the process ends, the connection is lost, or the
+plugin does not answer a health ping. Then pending calls fail, the rest of the process group is
+killed, and a new run starts after a pause, which doubles each time. Meanwhile the plugin's tools
+and prompts stay in the hub's lists; calls to them fail with the reason.
 Source: the Orchestra plugin protocol, "Orchestrator".
 """
 
@@ -35,26 +35,29 @@ __all__ = ["FirstStart", "PluginProcess", "State"]
 
 State = Literal["waiting", "starting", "running", "backing-off", "stopping", "stopped"]
 
-# The pause before a new start: doubled each time.
+# The pause before a new run: doubled each time.
 FIRST_S, LONGEST_S = 0.5, 60.0
-# Processor time that a plugin over QUIC may use before it is ready: then the next one starts, and
-# calls that another plugin can answer do not wait for it. Programs in Go, which may depend on the
-# order of starts, use 0.03 s, and ours over QUIC 0.2 s.
+# Plugins over QUIC start one after the other. When a plugin has used this much processor time and
+# is not ready, the next one starts anyway. Go programs, which may depend on the order of starts,
+# need 0.03 s; ours need 0.2 s over QUIC.
 NEXT_S = 0.1
+# After this much processor time, calls that another plugin can answer no longer wait for it.
 LATE_S = 0.4
 # A run of this length resets the pause.
 STEADY_S = 60.0
-# Time for the answer to a shutdown, and for pending calls after it.
+# Time for the answer to a shutdown request, and for pending calls after it.
 SHUTDOWN_S = 2.0
 
 
 class FirstStart:
-    """The outcome of a plugin's first start.
+    """The progress of a plugin's first start. Other plugins and requests wait for these events.
 
-    is_over: it succeeded, failed, or waits for a dependency that failed. has_run: the plugin has
-    been running at least once. is_settled: it is over, or the plugin waits for something (see
-    idleness.py), so that others should not wait for it. lets_next_start: it is settled, or the
-    plugin has computed for NEXT_S, and is still not ready. is_late: the same, for LATE_S.
+    lets_next_start: the next plugin over QUIC may start. Set when the start is settled, or when the
+        plugin has used NEXT_S of processor time.
+    is_late: the plugin has used LATE_S of processor time and is not ready.
+    is_settled: waiting longer is useless. The start is over, or the plugin sleeps (idleness.py).
+    is_over: the start has succeeded or failed, or waits for a dependency that has failed.
+    has_run: the plugin has been running at least once.
     """
 
     def __init__(self) -> None:
@@ -66,13 +69,15 @@ class FirstStart:
 
 
 class PluginProcess:
-    """A plugin, its current run, and its state. Made and used on one event loop. Next: start().
+    """A plugin, its current run, and its state. Use it on one event loop. Call start() next.
 
     dependencies: plugins that must have run before this one is started for the first time.
-    previous: the plugin whose first start must let it start.
-    on_change: called when its state, its tools or its prompts have changed, and when its first
-    start is settled or over.
-    reason: why it is not running.
+    on_change: called when the plugin's state, tools or prompts have changed, and when its first
+        start is settled or over.
+    previous: this plugin starts after previous.first_start.lets_next_start; None to start at once.
+
+    reason: why the plugin is not running; empty while it runs.
+    restarts: how often a new run was started.
     """
 
     def __init__(
@@ -101,7 +106,7 @@ class PluginProcess:
 
     @property
     def entry(self) -> PluginEntry:
-        """Its entry in the plugins file."""
+        """The plugin's entry in the plugins file."""
         return self._settings.entry
 
     @property
@@ -110,17 +115,17 @@ class PluginProcess:
 
     @property
     def uses_quic(self) -> bool:
-        """Whether it connects over QUIC, as upstream's plugins do, and not over a Unix socket."""
+        """Whether the plugin uses QUIC, as Go plugins do, and not a Unix socket."""
         return not self._settings.entry.socket
 
     @property
     def provides_ai(self) -> Sequence[str]:
-        """The AI providers that it is a bridge to."""
+        """The AI providers, such as "claude", that the plugin is a bridge to."""
         return self._settings.entry.provides_ai
 
     @property
     def pid(self) -> int | None:
-        """The id of its process and process group; None while no process runs."""
+        """The id of the plugin's process and process group; None while no process runs."""
         return self._run.pid
 
     @property
@@ -129,19 +134,19 @@ class PluginProcess:
         return self._run.address
 
     def start(self, environment: HubEnvironment) -> None:
-        """Begin, in the background."""
+        """Begin to run the program, in a background task."""
         self._task = asyncio.get_running_loop().create_task(
             self._supervise(environment), name=f"plugin {self.id}"
         )
 
     def on_register(self, manifest: PluginManifest) -> None:
-        """Take over the manifest that the plugin has sent to the hub."""
+        """Store the manifest that the plugin has sent to register at the hub."""
         storage = frozenset(self.entry.provides_storage) | frozenset(manifest.provides_storage)
         self.features = msgspec.structs.replace(self.features, manifest=manifest, storage=storage)
         self._on_change()
 
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
-        """Send a request. See RpcConnection.request; raises Disconnected if it does not run."""
+        """Send a request, like RpcConnection.request(). Raises Disconnected while not running."""
         link = self._run.link
         if link is None or self.state != "running":
             raise Disconnected(f"it is not running ({self.state}): {self.reason}")
@@ -157,9 +162,10 @@ class PluginProcess:
         timeout_s: float,
         callback: ResponseCallback,
     ) -> PendingResponse | None:
-        """Forward a tool call. See ForwardingConnection.forward.
+        """Forward a tool call, like ForwardingConnection.forward().
 
-        The callback must call end_forward(). None also when request() would raise an error.
+        Returns None also when the call cannot be sent; use request() then, which raises the reason.
+        callback: must call end_forward().
         """
         link = self._run.link
         if link is None or self.state != "running":
@@ -177,10 +183,11 @@ class PluginProcess:
         self._in_flight -= 1
 
     async def stop(self, until: float, dependents: Sequence[asyncio.Task[None]] = ()) -> None:
-        """End the plugin: ask it to shut down, let its calls finish, then end its process.
+        """Send a shutdown request, wait for pending calls, then end the process.
 
-        until: by the loop's clock, the limit for asking and waiting; the ShutdownTimeouts come
-        after it. dependents: stops of other plugins to wait for first.
+        until: when the waiting ends, by the loop's clock. Ending the process takes the
+            ShutdownTimeouts in addition.
+        dependents: the stop() tasks of the plugins that depend on this one, to wait for first.
         """
         time = asyncio.get_running_loop().time
         if dependents:
@@ -189,7 +196,7 @@ class PluginProcess:
             self._task.cancel()
             await asyncio.wait((self._task,))
 
-        # Only a plugin that has booted is asked to shut down.
+        # A plugin that has not booted gets no shutdown request.
         was_running = self.state == "running"
         self._set_state("stopping", "the hub ends")
         link, exited = self._run.link, self._run.exited
@@ -208,7 +215,7 @@ class PluginProcess:
         self._set_state("stopped", "the hub ends")
 
     async def _supervise(self, environment: HubEnvironment) -> None:
-        """Run the program, again and again."""
+        """Run the program, and start it again whenever a run is over. Does not return."""
         await self._await_dependencies()
         time = asyncio.get_running_loop().time
         pause = FIRST_S
@@ -231,6 +238,11 @@ class PluginProcess:
             self.restarts += 1
 
     async def _await_dependencies(self) -> None:
+        """Wait until the dependencies have run, and until the previous plugin lets this one start.
+
+        If a dependency has failed, this plugin's first start is over; it starts when the dependency
+        runs after all.
+        """
         for plugin in self.dependencies:
             first_start = plugin.first_start
             await first_start.is_settled.wait()
@@ -251,7 +263,7 @@ class PluginProcess:
         self._on_change()
 
     def _on_work(self, used_s: float) -> None:
-        """Hold up others no longer if it computes for long without being ready."""
+        """Handle a report of the processor time that the plugin has used before it is ready."""
         if used_s >= NEXT_S:
             self.first_start.lets_next_start.set()
         if used_s >= LATE_S and not self.first_start.is_late:
@@ -263,13 +275,13 @@ class PluginProcess:
         self._settle()
 
     async def _start(self, environment: HubEnvironment) -> bool:
-        """Start a run. Returns whether it succeeded; if not, the reason is set."""
+        """Start a run. Returns whether it succeeded; if not, self.reason says why."""
         try:
             tools, prompts = await self._run.start(environment, self._settle, self._on_work)
         except (ConcertinoError, OSError, ValueError) as exc:
             self._set_state("backing-off", await self._run.exit_reason() or str(exc))
             return False
-        # A bug of ours. Without this, nothing would supervise the plugin, and the hub would wait.
+        # A bug of ours. If it ended this task, the plugin would never start, and calls would wait.
         except Exception as exc:
             self._log.exception("it could not be started")
             self._set_state("backing-off", f"{type(exc).__name__}: {exc}")
@@ -290,9 +302,9 @@ class PluginProcess:
         return True
 
     async def _until_end(self) -> None:
-        """Wait until the run is over."""
+        """Wait until the run is over, and set the reason."""
         reason = await self._run.wait_end()
-        # Before anything else, so that calls fail from now on.
+        # First, so that calls fail from now on. The exit status may follow, and says more.
         self._set_state("backing-off", reason)
         self._set_state("backing-off", await self._run.exit_reason() or reason)
 

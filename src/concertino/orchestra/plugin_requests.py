@@ -1,4 +1,8 @@
-"""Answers the requests that a hub sends to a plugin, by the plugin's tools, prompts and storage."""
+"""PluginRequests: a plugin's answers to the requests of a hub.
+
+Requests for tools and prompts become MCP calls to the plugin's Backend, and the results become
+responses of the plugin protocol. Requests for storage go to stores.py.
+"""
 
 from __future__ import annotations
 
@@ -60,9 +64,16 @@ Handler = Callable[[PluginRequest], Awaitable[PluginResponse | bytes]]
 class PluginRequests:
     """The request handlers of a plugin.
 
-    backend: runs tools and prompts. prompt_names: returns the current names. storages: by type.
-    in_thread: runs a function that may block. on_shutdown: called when the hub requests shutdown.
-    handlers: by kind of request.
+    name: the plugin's id.
+    backend: handles the calls of tools and prompts.
+    tools: the plugin's tools, to find out whether a tool exists.
+    prompt_names: returns the names of the current prompts.
+    storages: the stores, by storage type.
+    in_thread: runs a function that may block.
+    hooks: the functions to run at boot and shutdown.
+    on_shutdown: called after the shutdown functions when the hub requests shutdown.
+
+    handlers: the handler for each kind of request, by the request's field in PluginRequest.
     """
 
     def __init__(
@@ -135,7 +146,7 @@ class PluginRequests:
         result = cast(ListToolsResult, await self._handle("tools/list", {}, request))
         definitions: list[ToolDefinition] = []
         for tool in result.tools:
-            # Upstream ignores the JSON, which is there only for integers beyond 2^53.
+            # The JSON is set only for integers beyond 2^53. Go programs ignore it.
             schema = pack(tool.input_schema)
             output = tool.output_schema
             definitions.append(
@@ -156,7 +167,7 @@ class PluginRequests:
         if self._tools.find(name, context) is None:
             return error_response("", "tool_not_found", f"{self._name} has no tool {name!r}")
 
-        # Absent arguments stay absent: the tool's schema decides what that means.
+        # Absent arguments stay absent; the tool's schema decides whether that is valid.
         params = {"name": Raw(encode(name))}
         try:
             if call.HasField("arguments"):
@@ -225,28 +236,32 @@ class PluginRequests:
         params: Mapping[str, Raw],
         request: PluginRequest,
     ) -> Struct | Raw:
-        """Call the backend on behalf of the sender of the request."""
+        """Handle an MCP call on behalf of the sender of the request."""
         context = PluginContext(self._backend, self._name, request)
         return await self._backend.handle(Call(method, params), context)
 
 
 def _error_text(error: RpcError) -> str:
-    """Return an error as one line."""
-    # The data of our own errors is an object, or there is none.
+    """Return an error's message and its `details`, as one line."""
+    # The errors of this package have an object as data, or no data.
     details = cast(Mapping[str, Any], error.data or {}).get("details")
     return f"{error.message}: {details}" if details else error.message
 
 
 def _tool_response(result: CallToolResult) -> PluginResponse | bytes:
-    """Return a tool's result as upstream's programs expect it.
+    """Return the response for a tool's result, in the form that Go programs expect.
 
-    It is an object whose member `text` is for the model. A structured result that is an object is
-    sent as it is; any other value becomes the member `data`. Content that is not text is in
-    `content`, in MCP's form. The field `structured` says which it is.
+    The response holds one object. The field `structured` says which of these it is:
+
+        RESULT     the structured content itself, if it is an object and all content is text
+        DATA       {"text": ..., "content": ..., "data": the structured content}
+        UNKNOWN    {"text": ..., "content": ...}, without structured content
+
+    `text` is shown to the model. `content` has all content blocks as in MCP, if any is not text.
     """
     structured = result.structured_content
     content = result.content
-    # Fast path: one text, as most tools return.
+    # Fast path: most tools return one text.
     if (
         len(content) == 1
         and type(content[0]) is TextContent
@@ -286,8 +301,11 @@ def _tool_response(result: CallToolResult) -> PluginResponse | bytes:
 def _tool_failure(text: str) -> PluginResponse:
     """Return the response for a tool that failed.
 
-    A ToolError arrives here as the JSON of its body. Its code becomes the code of the response, and
-    its message the text if there is nothing else; upstream's programs show only the text.
+    text: the text content of the tool's result. For a ToolError it is {"error": ..., "code": ...},
+        with further members if the ToolError has details.
+
+    The response gets the code, and `error` as its message. With further members the message is the
+    whole text, because Go programs show nothing else.
     """
     response = error_response("", "handler_error", text)
     failure = response.tool_call
@@ -304,7 +322,7 @@ def _tool_failure(text: str) -> PluginResponse:
 
 
 class _ErrorBody(Struct):
-    """The members that every JSON text of a ToolError has."""
+    """The members that the JSON text of every ToolError has."""
 
     error: str
     code: str
@@ -316,7 +334,7 @@ _NO_CODE = "TOOL_FAILED"
 
 
 def _content_block(content: Struct) -> ContentBlock:
-    """Return the content of a prompt's message; what is not text becomes its JSON."""
+    """Return the content of a prompt's message. Content other than text is sent as JSON text."""
     if isinstance(content, TextContent):
         return ContentBlock(type="text", text=content.text)
     return ContentBlock(

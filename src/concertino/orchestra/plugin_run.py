@@ -1,7 +1,8 @@
-"""One run of a plugin's program: its process, the connection to it, and the steps of its start.
+"""PluginRun: one run of a plugin's program, as a process of the hub.
 
-The steps: the process, `READY ADDRESS` on its stderr, the connection, register, boot, and the
-lists of its tools and prompts. plugin_process.py starts another run when one ends.
+start() starts the process, waits for `READY ADDRESS` on its stderr, connects, sends register and
+boot, and fetches the lists of tools and prompts. wait_end() pings the plugin until it fails.
+close() ends the process. plugin_process.py starts another run when one ends.
 Source: the Orchestra plugin protocol, "Orchestrator".
 """
 
@@ -19,7 +20,7 @@ from msgspec import Struct
 
 from concertino.errors import ConcertinoError, Disconnected, ProtocolError, TimedOut
 from concertino.logs.redact import learn
-from concertino.orchestra.authority import ensure
+from concertino.orchestra.authority import ensure_certificate
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.idleness import wait_until_idle, watch_work
 from concertino.orchestra.link import open_link
@@ -43,24 +44,24 @@ from concertino.transports.process import INHERITED, ChildProcess, ShutdownTimeo
 
 __all__ = ["HubEnvironment", "LaunchSettings", "PluginRun"]
 
-# Upstream's time limit for READY.
+# Time limit for READY, as in the Go implementation.
 READY_S = 10.0
-# For register, and for each list.
+# Time limit for register, and for each list.
 STEP_S = 10.0
-# Between two health pings, and for the answer to one.
+# Time between two health pings, and time limit for the answer to one.
 HEALTH_S = 5.0
-# A plugin that sleeps that long before READY, or while it answers the steps after it, does not hold
-# up others. Slow initialization belongs in the functions that run at boot.
+# A plugin that sleeps for this time (idleness.py) no longer delays other plugins and requests:
+# before READY, over a Unix socket or QUIC, and during register, boot and lists.
 IDLE_S = 0.25
-# The next plugin over QUIC waits for it.
 QUIC_IDLE_S = 0.1
 BOOT_IDLE_S = 2.0
-# Time for the exit status to arrive, once the connection is lost.
+# Time for the exit status to arrive after the connection is lost.
 EXIT_STATUS_S = 0.25
 
-# Starts a program with PR_SET_PDEATHSIG (prctl(2)), which execve keeps: the kernel ends the program
-# when the hub is killed, even if the program ignores HUB_PID or has not read it yet. An interpreter
-# of its own costs 15 ms; a preexec_fn would fork the locks of the hub's threads.
+# A Python program that starts the plugin. prctl(1, 15) is PR_SET_PDEATHSIG with SIGTERM, which
+# execve keeps: the kernel ends the plugin when the hub is killed, even if the plugin ignores
+# HUB_PID. Starting this interpreter takes 15 ms. A preexec_fn is no alternative: it would run with
+# copies of the locks that the hub's threads hold.
 DIE_WITH_HUB = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 15)
@@ -74,10 +75,13 @@ except OSError as exc:
 
 
 class HubEnvironment(Struct, frozen=True):
-    """What all plugins of a hub share.
+    """Settings that all plugins of a hub share.
 
-    folder: for sockets, mode 0700. socket_address, network_address: of the hub, for plugins with
-    `socket: true` and for the others. starts: limits how many wait for READY at once.
+    folder: for the plugins' sockets; its mode is 0700.
+    socket_address: the hub's address for plugins with `socket: true`.
+    network_address: the hub's address for the other plugins; empty if there are none.
+    certificates: for QUIC.
+    starts: limits how many plugins wait for READY at the same time.
     """
 
     folder: Path
@@ -88,7 +92,13 @@ class HubEnvironment(Struct, frozen=True):
 
 
 class LaunchSettings(Struct, frozen=True):
-    """How a plugin is started and ended. number: its place in the plugins file, from 0."""
+    """Settings for starting and ending one plugin.
+
+    entry: the plugin's entry in the plugins file.
+    number: distinguishes the plugins of a hub; names the plugin's socket.
+    timeouts: for ending the process.
+    log: the plugin's logger.
+    """
 
     entry: PluginEntry
     number: int
@@ -97,10 +107,11 @@ class LaunchSettings(Struct, frozen=True):
 
 
 class PluginRun:
-    """One run of a plugin's program. Next: start(), then wait_end(), then close().
+    """One run of a plugin's program. Call start(), then wait_end(), then close().
 
-    link: None until it is connected. exited: a task that returns the exit status; None before the
-    start. address: where the plugin listens.
+    link: the connection to the plugin; None while there is none.
+    exited: a task that returns the exit status; None while there is no process.
+    address: where the plugin listens; empty before READY.
     """
 
     def __init__(self, settings: LaunchSettings) -> None:
@@ -113,7 +124,7 @@ class PluginRun:
 
     @property
     def pid(self) -> int | None:
-        """The process id, which is the id of its process group too; None before the start."""
+        """The id of the process and of its process group; None while there is no process."""
         return None if self._child is None else self._child.pid
 
     async def start(
@@ -122,11 +133,12 @@ class PluginRun:
         on_idle: Callable[[], None],
         on_work: Callable[[float], None],
     ) -> tuple[list[ToolDefinition], list[PromptDefinition]]:
-        """Take all steps of the start. Returns the plugin's tools and prompts.
+        """Start the process, connect, register and boot. Returns the plugin's tools and prompts.
 
-        on_idle: called if it waits for something, see idleness.py. on_work: called again and again
-        before READY with the processor time that it has used, in seconds.
-        Raises ConcertinoError, OSError, ValueError.
+        on_idle: called if the plugin sleeps before the start is over (idleness.py).
+        on_work: called again and again before READY, with the processor time that the plugin has
+            used, in seconds.
+        Raises ConcertinoError, OSError, ValueError. Call close() in any case.
         """
         self.address = await self._wait_ready(environment, on_idle, on_work)
         exited = self.exited
@@ -155,7 +167,7 @@ class PluginRun:
     ) -> str:
         """Start the process, wait for READY, and return the address in it. Raises as start()."""
         time = asyncio.get_running_loop().time
-        # One that does nothing does not slow others down either, so it leaves its place to them.
+        # A plugin that sleeps leaves its place to others: it does not slow them down.
         async with environment.starts:
             until = time() + READY_S
             address, output = self._spawn(environment)
@@ -202,7 +214,7 @@ class PluginRun:
             name: os.environ.get(name, "") if value is None else value
             for name, value in entry.env.items()
         }
-        # Secrets among them are redacted in logs.
+        # Redact the secrets among them in logs.
         learn(variables)
 
         address, hub_address = "localhost:0", environment.network_address
@@ -234,14 +246,14 @@ class PluginRun:
     async def _introduce(
         self, environment: HubEnvironment
     ) -> tuple[list[ToolDefinition], list[PromptDefinition]]:
-        """Connect, register, boot, and ask for the lists."""
+        """Connect, register and boot. Returns the plugin's tools and prompts."""
         id = self._settings.entry.id
-        # It was checked above that a plugin on a Unix socket listens at the assigned address.
+        # _wait_ready() has checked that a socket is the one that was assigned to the plugin.
         if self.address.startswith("unix:"):
             link = self.link = await open_link(self.address)
         else:
             name = f"orchestrator-to-{id}"
-            ensure(environment.certificates, name)
+            ensure_certificate(environment.certificates, name)
             link = self.link = await open_link(
                 self.address, certificates=environment.certificates, name=name, expects=id
             )
@@ -251,7 +263,7 @@ class PluginRun:
             reason = response.register.reject_reason or _error_text(response)
             raise HandshakeFailure(f"it refuses to be {id}: {reason}")
 
-        # The default time limit, since the functions of a plugin run at boot.
+        # With the longer default time limit, since on_boot functions may take long.
         config = dict(self._settings.entry.config)
         response = await link.request(PluginRequest(boot=BootRequest(config=config)))
         if not response.boot.ready:
@@ -263,14 +275,14 @@ class PluginRun:
             self._log.warning("it does not list its tools: %s", _error_text(response))
         tools = list(response.list_tools.tools)
 
-        # Old plugins of upstream answer this with an error, which means: no prompts.
+        # Old Go plugins do not know this request and return an error: they have no prompts.
         response = await link.request(PluginRequest(list_prompts=ListPromptsRequest()), STEP_S)
         return tools, list(response.list_prompts.prompts)
 
     async def wait_end(self) -> str:
-        """Wait until the process exits, the connection is lost, or health pings fail.
+        """Wait until the process exits, the connection is lost, or a health ping fails.
 
-        Returns the reason. The process may still run.
+        Returns which of these happened, for messages. The process may still run.
         """
         link, exited = self.link, self.exited
         assert link is not None
@@ -287,7 +299,7 @@ class PluginRun:
         return link.end_reason.result() if link.end_reason.done() else pings.result()
 
     async def _ping(self, link: ForwardingConnection) -> str:
-        """Ask for the plugin's health again and again. Returns the reason when it fails."""
+        """Send health pings. Returns the reason when one fails, and logs changes of the health."""
         logged = ""
         while True:
             await asyncio.sleep(HEALTH_S)
@@ -307,9 +319,9 @@ class PluginRun:
                 self._log.warning("it says that it is %s", problem or "well again")
 
     async def exit_reason(self) -> str:
-        """Return how the process ended; empty if it does not end within a moment.
+        """Return how the process ended. Empty if it does not end within EXIT_STATUS_S.
 
-        That says more than the loss of the connection.
+        Call this when the connection is lost: the exit status tells more about the cause.
         """
         if self.exited is None:
             return ""
@@ -332,10 +344,10 @@ class PluginRun:
 
 
 def _program(binary: str) -> tuple[list[str], Sequence[str]]:
-    """Return the command of a plugin, and the names of the variables that it inherits.
+    """Return a plugin's command, and the names of the environment variables that it inherits.
 
-    A Python file, and the command concertino, run in the hub's own Python: they need neither PATH
-    nor an executable bit, and can import concertino.
+    A Python file, and the command `concertino`, run with the hub's own interpreter: they need
+    neither PATH nor an executable bit, and can import concertino.
     """
     if binary == "concertino":
         return [sys.executable, "-m", "concertino"], (*INHERITED, "PYTHONPATH")
@@ -343,7 +355,7 @@ def _program(binary: str) -> tuple[list[str], Sequence[str]]:
     command, inherited = [binary], INHERITED
     if binary.endswith(".py"):
         command, inherited = [sys.executable, binary], (*INHERITED, "PYTHONPATH")
-    # spawn() reports a program that does not exist better than DIE_WITH_HUB could.
+    # If the program does not exist, spawn() reports that better than DIE_WITH_HUB.
     if sys.platform == "linux" and shutil.which(command[0]) is not None:
         return [sys.executable, "-ISc", DIE_WITH_HUB, str(os.getpid()), *command], inherited
     return command, inherited
@@ -356,6 +368,6 @@ def _describe_exit(status: int) -> str:
 
 
 def _error_text(response: PluginResponse) -> str:
-    """Return the error in a response of another kind than the request's."""
+    """Return the error in a response that is not of the request's kind."""
     error = response.tool_call
     return error.error_message or error.error_code or "it gives no reason"

@@ -1,4 +1,4 @@
-"""plugins.yaml: which plugins a hub starts, and where it listens. Upstream's format, read strictly.
+"""Reads plugins.yaml: which plugins a hub starts, and where it listens.
 
     listen_addr: localhost:50100
     plugins:
@@ -7,9 +7,10 @@
         enabled: true
         socket: true
 
-Unknown members and invalid values are errors that name file, line and member; upstream ignores
-them. `socket` is our addition. `tcp_addr` configures a listener without encryption in upstream;
-there is none here, so it is accepted with a warning and ignored.
+The format is that of the Go implementation, with the member `socket` added. Unknown members and
+invalid values are errors that name file, line and member; the Go implementation ignores them.
+`tcp_addr` configures a listener without encryption there. This package has no such listener: it
+ignores the member with a warning.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from concertino.yaml_core import InvalidYaml, YamlLimit, YamlNode, import_parser
 
 __all__ = ["HUB", "LISTEN", "InvalidPluginsFile", "PluginEntry", "PluginsFile", "read_plugins"]
 
-# Upstream's default.
+# The hub's default address, as in the Go implementation.
 LISTEN = "localhost:50100"
 # The largest plugins file, in bytes.
 MAX_BYTES = 2**20
 MAX_PLUGINS = 1000
 # Levels of nested lists and mappings; the format has 5.
 MAX_DEPTH = 32
-# The name of a hub's certificate. Names of plugins, and of both as clients, are made from ids.
+# The name of a hub's certificate; see certificates.py for the other names.
 HUB = "orchestrator"
-# Upstream takes the words of YAML 1.1 too, but only for booleans.
+# Like the Go implementation, accept the words of YAML 1.1 where a boolean is expected.
 _BOOLS = {
     **dict.fromkeys(("true", "yes", "on", "y"), True),
     **dict.fromkeys(("false", "no", "off", "n"), False),
@@ -54,10 +55,16 @@ class InvalidPluginsFile(ConcertinoError):
 
 
 class PluginEntry(Struct, frozen=True):
-    """The entry of one plugin. binary: absolute, or a name to look up in PATH.
+    """The entry of one plugin in a plugins file.
 
-    env: in addition to the few variables that every plugin gets; None takes the hub's own value.
-    config: sent at boot. line: of the entry in the file.
+    binary: an absolute path, or a name to look up in PATH.
+    env: variables in addition to the few that every plugin inherits; None stands for the value in
+        the hub's environment.
+    config: sent to the plugin at boot.
+    provides_storage, provides_ai: storage types, and AI providers the plugin is a bridge to.
+    depends_on: ids of plugins to start before this one.
+    socket: whether the plugin uses a Unix socket instead of QUIC.
+    line: the line of the entry in the file.
     """
 
     id: str
@@ -74,9 +81,11 @@ class PluginEntry(Struct, frozen=True):
 
 
 class PluginsFile(Struct, frozen=True):
-    """The content of a plugins file. listen_addr, certs_dir: None if the file has none.
+    """The content of a plugins file.
 
-    plugins: every entry, in the file's order. warnings: messages for the operator.
+    listen_addr, certs_dir: None if the file does not set them.
+    plugins: every entry, in the order of the file.
+    warnings: messages to log.
     """
 
     path: Path
@@ -92,7 +101,10 @@ class PluginsFile(Struct, frozen=True):
 
 
 def read_plugins(path: str | os.PathLike[str]) -> PluginsFile:
-    """Read a plugins file. Raises InvalidPluginsFile; ImportError if the extra is missing."""
+    """Read and check a plugins file.
+
+    Raises InvalidPluginsFile, and ImportError when the extra `orchestra` is not installed.
+    """
     try:
         import_parser()
     except ImportError:
@@ -119,9 +131,10 @@ def read_plugins(path: str | os.PathLike[str]) -> PluginsFile:
 
 
 class _Reader:
-    """Converts YAML nodes, which know their lines, to Structs.
+    """Converts YAML nodes to Structs, and raises InvalidPluginsFile with the line of a wrong node.
 
-    Each method that reads one value takes the node and the name of the member, for messages.
+    In each method, `label` is the path of the node in the file, such as "plugins[0].id", for
+    messages.
     """
 
     def __init__(self, path: Path) -> None:
@@ -174,7 +187,8 @@ class _Reader:
         self._check_name(members["id"], f"{label}.id", id)
         label = f"{label} ({id})"
 
-        # Upstream replaces this one argument, so that a plugin finds the workspace of the file.
+        # Like the Go implementation, replace this one argument: the plugin's working directory is
+        # not the folder of the file.
         args = self._optional(members, "args", self._texts, label) or ()
         workspace = f"--workspace={self._folder}"
         return PluginEntry(
@@ -192,7 +206,11 @@ class _Reader:
         )
 
     def _binary(self, text: str) -> str:
-        """Return a path relative to the file's folder; a bare name without a file is for PATH."""
+        """Return the absolute path of a program, resolved against the file's folder.
+
+        A bare name is returned unchanged, to be looked up in PATH, unless the folder has such a
+        file.
+        """
         path = Path(text).expanduser()
         in_folder = self._folder / path
         return text if os.sep not in text and not in_folder.exists() else str(in_folder)
@@ -269,7 +287,7 @@ class _Reader:
         label: str,
         known: Sequence[str],
     ) -> dict[str, Any]:
-        """Return the members of a mapping by name; unknown ones are refused."""
+        """Return the members of a mapping by name; unknown members are errors."""
         pairs = self._pairs(node, label)
         for name, (key, _) in pairs.items():
             if name not in known:
@@ -277,7 +295,7 @@ class _Reader:
         return {name: value for name, (_, value) in pairs.items()}
 
     def _pairs(self, node: YamlNode, label: str) -> dict[str, tuple[Any, Any]]:
-        """Return the nodes of keys and values by key; repeated keys are refused."""
+        """Return the nodes of each key and value, by key; repeated keys are errors."""
         if node.kind != "mapping":
             raise self._error(node, f"{label}: expected a mapping, got {_describe(node)}")
         pairs: dict[str, tuple[Any, Any]] = {}
@@ -296,13 +314,13 @@ class _Reader:
         return cast(list[Any], node.value)
 
     def _text(self, node: YamlNode, label: str) -> str:
-        """Read any scalar as a string, as upstream does: `port: 8080` means the text 8080."""
+        """Read any scalar as a string: `port: 8080` gives "8080", as in the Go implementation."""
         if node.kind != "scalar" or is_null(node) or not node.value or "\0" in node.value:
             raise self._error(node, f"{label}: expected a text, got {_describe(node)}")
         return cast(str, node.value)
 
     def _file_path(self, node: YamlNode, label: str) -> str:
-        """Read a path, which is relative to the file's folder."""
+        """Read a path, and resolve it against the file's folder."""
         return str(self._folder / Path(self._text(node, label)).expanduser())
 
     def _address(self, node: YamlNode, label: str) -> str:
@@ -336,7 +354,10 @@ class _Reader:
         }
 
     def _environment(self, node: YamlNode, label: str) -> dict[str, str | None]:
-        """Read variables; one without a value takes the hub's own, which must exist."""
+        """Read environment variables by name.
+
+        A variable without a value gets None, and must exist in the hub's environment.
+        """
         variables: dict[str, str | None] = {}
         for name, (key, value) in self._pairs(node, label).items():
             if "=" in name:
@@ -366,8 +387,10 @@ def _describe(node: YamlNode) -> str:
 def _find_cycle(start: str, by_id: Mapping[str, PluginEntry], acyclic: set[str]) -> list[str]:
     """Return a cycle of dependencies that can be reached from a plugin; empty if there is none.
 
-    acyclic: plugins known to reach no cycle; those found on the way are added.
+    acyclic: ids of plugins that are known to reach no cycle. The search adds ids to it.
     """
+    # Depth-first: `path` leads from the start to the current plugin, and `left` holds the
+    # dependencies that remain to be visited, for each plugin on the path.
     path: list[str] = [start]
     left = [list(by_id[start].depends_on)]
     while left:

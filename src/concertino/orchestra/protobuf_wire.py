@@ -1,7 +1,8 @@
-"""The part of Protobuf's wire format that is read and written without the protobuf package.
+"""Reads and writes varints and lengths of Protobuf's wire format, without the package protobuf.
 
 A field is a tag (field number * 8 + wire type), then its content. Strings, bytes and messages
-have wire type 2: their length as a varint, then their bytes.
+have wire type 2: their length as a varint, then their bytes. A varint is an integer in groups of
+seven bits, the lowest first; the high bit of each byte says whether another follows.
 Source: protobuf.dev "Encoding".
 """
 
@@ -42,9 +43,10 @@ def encode_varint(number: int) -> bytes:
 
 
 def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Return the varint at an offset and the offset behind it.
+    """Return the number that is encoded at offset `at`, and the offset after it.
 
-    Raises InvalidWire when it passes `end`, or has more than 64 bits or ten bytes.
+    Raises InvalidWire when the varint reaches beyond offset `end`, or has more than 64 bits or ten
+    bytes.
     """
     number = shift = 0
     while at < end:
@@ -63,9 +65,9 @@ def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def read_length(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Return the offsets where the length-delimited content at `at` begins and ends.
+    """Read the length at offset `at`. Return the offsets where the content begins and ends.
 
-    Raises InvalidWire when the content passes `end`.
+    Raises InvalidWire when the content reaches beyond offset `end`.
     """
     if at >= end:
         raise InvalidWire(TRUNCATED)

@@ -1,17 +1,17 @@
-"""A QUIC connection whose streams carry one frame each way: the part that both sides share.
+"""QuicRpcConnection: a QUIC connection whose streams carry one frame in each direction.
 
-aioquic does no I/O: it turns received datagrams into events, and returns datagrams to send. What
-the datagrams of one read have caused is asked for once, on every connection: one packet holds the
-responses to several requests, a response may let a task send its next request, and a hub forwards a
-request on another connection. Each such packet costs as much as a request, because aioquic looks at
-all open streams for it.
+It is the base class of the client side (quic_link.py) and of the server side (quic_listener.py).
+aioquic does no I/O: it turns received datagrams into events, and returns datagrams to send.
 
-An acknowledgement waits a short time for data to travel with; a packet of its own costs as much as
-a request. quic_link.py has the requests and quic_listener.py the responses.
+Sending a packet costs as much CPU time as handling a request, because aioquic visits all open
+streams for it. So few packets are sent:
 
-A peer that is killed says nothing. So each side asks for a sign of life with a QUIC ping when it
-has heard nothing for a while, and ends the connection when it hears nothing after that either.
-Upstream acknowledges pings as any peer must.
+- Datagrams are sent once after all datagrams of one read were handled, on every connection (see
+  SENDING). One packet then carries the responses to several requests.
+- An acknowledgement waits a short time (ACK_S) for data to share its packet with.
+
+A peer that is killed sends nothing. So when a side has received nothing for PING_S, it sends a
+QUIC ping, and it ends the connection when nothing arrives within ANSWER_S.
 Sources: the Orchestra plugin protocol, "One bidirectional QUIC stream per RPC"; RFC 9000, section
 13.2 for acknowledgements.
 """
@@ -42,27 +42,28 @@ log = logging.getLogger("concertino.orchestra")
 
 # How often a connection checks its time limits.
 TICK_S = 5.0
-# A connection on which nothing arrives: when to send a ping, and how long to wait then. The wait is
-# that of health pings. Together below the 10 s in which the end of a peer is to be noticed.
+# After PING_S without a packet, send a ping, and wait ANSWER_S for a packet. Together they are less
+# than 10 s, the time within which the loss of a peer must be noticed.
 PING_S, ANSWER_S = 3.0, 5.0
-# How long an acknowledgement waits for data to travel with. For one packet: well within the 25 ms
-# that aioquic promises the peer. For a second packet, or after a lost one: aioquic's own 1 ms, the
-# resolution of a loop's timers.
+# How long the acknowledgement of a packet waits for data, in seconds: ACK_S is well within the
+# 25 ms that aioquic promises the peer. After a second packet, or if one is missing, SECOND_ACK_S:
+# aioquic's own value, the resolution of a loop's timers.
 ACK_S, SECOND_ACK_S = 0.01, 0.001
-# More than upstream's 5 s: hundreds may come at once, to a busy machine.
+# The Go implementation has 5 s, but hundreds of clients may connect at once to a busy machine.
 HANDSHAKE_S = 15.0
 # Time for a frame to be complete, from its first byte.
 FRAME_S = 30.0
-# Limit for the incomplete frames of one connection together.
+# Limit for the total size of the incomplete frames of one connection.
 MAX_INCOMPLETE_BYTES = 4 * MAX_FRAME_BYTES
 # The error code of our stream resets.
 CANCELLED = 1
 
 
 class _Sending(threading.local):
-    """Collects the connections that may have something to send; at its end, each sends it.
+    """A context manager in which connections delay sending. They all send when it ends.
 
-    connections: None outside of `with`. There is one for each thread, since each has its loop.
+    connections: the connections that may have data to send; None outside of `with`. A thread-local
+        variable, because each event loop runs in a thread of its own.
     """
 
     connections: dict[QuicRpcConnection, None] | None = None
@@ -81,52 +82,56 @@ class _Sending(threading.local):
 
 
 SENDING = _Sending()
-"""Enter it to handle datagrams; what they cause is sent when it is left."""
+"""Handle received datagrams inside `with SENDING`. Connections send at its end."""
 
 
 class QuicRpcConnection(QuicConnectionProtocol):
-    """One side of a connection: streams of frames, time limits, and one report of the end."""
+    """One side of a connection: receives frames, limits times, and reports the end once.
+
+    Derived classes implement the methods _on_handshake() to _on_end().
+    """
 
     def __init__(self, quic: QuicConnection) -> None:
         super().__init__(quic)
         # By stream: its incomplete frame, and when it began; 0.0 for no time limit.
         self._incomplete: dict[int, tuple[Assembler, float]] = {}
+        # Whether the handshake is finished.
         self._is_ready = False
         self._is_ended = False
-        # When the timer of aioquic's base class fires: not later than something is due.
+        # When the timer of aioquic's base class fires; never later than aioquic needs it.
         self._wakeup_at = inf
-        # Whether transmit() follows, after this read or in the next loop iteration.
+        # Whether transmit() will be called, at the end of SENDING or in the next loop iteration.
         self._is_transmit_scheduled = False
         # When something arrived last, and when a ping was sent because nothing did.
         self._last_received = self._last_ping = self._loop.time()
         self._expires: datetime | None = None
         self._clock = self._loop.call_later(HANDSHAKE_S, self._on_tick)
 
-    # What derived classes do
+    # For derived classes
 
     def _on_handshake(self, name: str) -> None:
-        """Handle the end of the handshake. name: of the peer's certificate."""
+        """Handle the end of the handshake. name: the name in the peer's certificate."""
 
     def _on_frame(self, stream: int, payload: bytes) -> None:
         """Handle a complete frame."""
 
     def _on_stream_error(self, stream: int, reason: str) -> None:
-        """Handle an error of a stream: no frame will arrive on it."""
+        """Handle an error of a stream: no complete frame will arrive on it."""
 
     def _on_stop_sending(self, stream: int) -> None:
         """Handle STOP_SENDING: the peer does not want our data on this stream."""
 
     def _on_reset(self, stream: int) -> None:
-        """Handle a reset: the peer withdraws the data of this stream and sends no more."""
+        """Handle RESET_STREAM: the peer sends no more data on this stream."""
         self._drop(stream, "the other side gave it up")
 
     def _on_end(self, code: int, reason: str) -> None:
-        """Handle the end of the connection."""
+        """Handle the end of the connection. code: the QUIC error code; reason: for messages."""
 
     # Sending
 
     def datagram_received(self, data: bytes | str, addr: Any) -> None:
-        """Handle a datagram; within SENDING."""
+        """Handle a datagram. Call this inside `with SENDING`."""
         quic = cast(Any, self._quic)
         self._last_received = now = self._loop.time()
         if not self._is_ready:
@@ -137,7 +142,7 @@ class QuicRpcConnection(QuicConnectionProtocol):
             had_ack = space.ack_at is not None
             quic.receive_datagram(data, addr, now=now)
             if space.ack_at is not None:
-                # A second packet to acknowledge, or a gap: a packet is missing.
+                # An earlier packet is not acknowledged yet, or there is a gap: one is missing.
                 is_urgent = had_ack or len(space.ack_queue) > 1
                 space.ack_at = min(space.ack_at, now + SECOND_ACK_S) if is_urgent else now + ACK_S
             connections = SENDING.connections
@@ -145,20 +150,20 @@ class QuicRpcConnection(QuicConnectionProtocol):
                 connections[self] = None
         self._process_events()
 
-        # aioquic reports a closed connection one second later, when nothing can arrive any more.
+        # Report the end now: aioquic would report it only after its draining period of a second.
         closing = quic._close_event
         if closing is not None:
             self._report_end(closing.error_code, closing.reason_phrase)
 
     def finish_read(self) -> None:
-        """Send what the datagrams of a read have caused, or set the timer for it."""
+        """Send the datagrams that result from a read, or set the timer for them."""
         streams = cast(Any, self._quic)._streams_queue
-        # The datagrams may have raised a flow control limit, or revealed that a packet was lost.
+        # Buffered data can be sent if the peer has raised a flow control limit or lost a packet.
         if self._is_transmit_scheduled or any(not item.sender.buffer_is_empty for item in streams):
             self.transmit()
             return
 
-        # The latest time for everything else that the datagrams may have caused.
+        # Otherwise nothing is urgent but the acknowledgement: wait for that.
         ack_at = cast(Any, self._quic)._spaces[Epoch.ONE_RTT].ack_at
         due = self._loop.time() + ACK_S if ack_at is None else ack_at
         if due < self._wakeup_at:
@@ -170,7 +175,7 @@ class QuicRpcConnection(QuicConnectionProtocol):
         self._transmit_soon()
 
     def _transmit_soon(self) -> None:
-        """Schedule transmit() after the current read, or for the next loop iteration."""
+        """Schedule transmit(): at the end of SENDING, or else in the next loop iteration."""
         if self._is_transmit_scheduled:
             return
         self._is_transmit_scheduled = True
@@ -181,12 +186,12 @@ class QuicRpcConnection(QuicConnectionProtocol):
             self._loop.call_soon(self.transmit)
 
     def transmit(self) -> None:
-        """Send what is due, and set the timer for what is due later."""
+        """Send the datagrams that are due, and set the timer for the next ones."""
         has_new_data, self._is_transmit_scheduled = self._is_transmit_scheduled, False
         if self._transport is None or self._transport.is_closing():
             return
 
-        # A waiting acknowledgement travels with the new data.
+        # Send a waiting acknowledgement together with the new data.
         quic = cast(Any, self._quic)
         if (
             has_new_data
@@ -202,7 +207,7 @@ class QuicRpcConnection(QuicConnectionProtocol):
             self._set_timer(due)
 
     def _set_timer(self, when: float) -> None:
-        """Set the timer; a later one is replaced."""
+        """Set the timer, in place of one that would fire later."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_at(when, self._handle_timer)
@@ -247,7 +252,7 @@ class QuicRpcConnection(QuicConnectionProtocol):
         is_end: bool,
     ) -> None:
         entry = self._incomplete.get(stream)
-        # The frame is complete, or was dropped: ignore everything behind it.
+        # The frame of this stream is complete or was dropped. Ignore further data.
         if entry is None:
             return
 
@@ -263,7 +268,7 @@ class QuicRpcConnection(QuicConnectionProtocol):
             self._on_frame(stream, payloads[0])
         elif is_end:
             self._drop(stream, "it ended without a whole frame")
-        # Adding up is only worth while for a long frame.
+        # The sum is computed for long frames only, because it takes time.
         elif assembler.buffered_bytes > 65536 and self._total_incomplete() > MAX_INCOMPLETE_BYTES:
             self._drop(stream, f"more than {MAX_INCOMPLETE_BYTES} bytes of unfinished frames")
 
@@ -271,7 +276,7 @@ class QuicRpcConnection(QuicConnectionProtocol):
         return sum(assembler.buffered_bytes for assembler, _ in self._incomplete.values())
 
     def _drop(self, stream: int, reason: str) -> None:
-        """Drop the incomplete frame of a stream, if there is one."""
+        """Drop the incomplete frame of a stream, if there is one, and report the error."""
         if self._incomplete.pop(stream, None) is not None:
             self._on_stream_error(stream, reason)
 
@@ -308,14 +313,17 @@ class QuicRpcConnection(QuicConnectionProtocol):
             return "the handshake took too long"
         if self._expires is not None and datetime.now(UTC) > self._expires:
             return "the certificate has expired"
-        # An answer has its time from the ping on, not from the silence on: this process may have
-        # stood still itself.
+        # Count from the ping, not from the last packet: this process may have been suspended.
         if self._last_received < self._last_ping <= now - ANSWER_S:
             return f"nothing was heard for {now - self._last_received:.1f} s"
         return ""
 
     def disconnect(self, phrase: str, reason: str) -> None:
-        """End the connection. phrase: reason sent to the peer. reason: reason reported here."""
+        """End the connection.
+
+        phrase: the reason that is sent to the peer.
+        reason: the reason that is passed to _on_end().
+        """
         if not self._is_ended:
             self.close(error_code=0, reason_phrase=phrase)
             self._report_end(0, reason)
@@ -330,7 +338,8 @@ class QuicRpcConnection(QuicConnectionProtocol):
 def describe_end(code: int, reason: str) -> str:
     """Return why a connection ended, for messages.
 
-    reason: may come from the peer, so it is escaped and shortened.
+    code, reason: as _on_end() gets them. The reason may come from the peer; it is escaped and
+        shortened.
     """
     text = reason[:200].encode("unicode_escape").decode()
     return text or (f"QUIC error {code:#x}" if code else "the other side closed the connection")

@@ -1,13 +1,16 @@
-"""RPC connections over QUIC, for other machines and upstream's programs: the side that asks.
+"""RPC connections over QUIC: the client side, which sends requests.
 
-A request is one frame and the end of its stream, sent in one call. quic-go returns a stream's
-credit only when it has read the end, and overlooks an end that arrives in a later packet than the
-last byte; the connection would stall after 100 requests. Cancelling a request resets its stream.
-quic_listener.py has the side that answers, and quic_connection.py what both sides share.
+QUIC connects processes on different machines, and ours with Go programs. quic_listener.py has the
+server side, and quic_connection.py the code that both sides share.
 
-All of it runs on the caller's loop and not in a thread of its own; decision 0013 gives the reasons.
-aioquic sends about sixteen datagrams at a time, and udp.py receives for two milliseconds at most,
-so the loop continues within milliseconds whatever the size of a message.
+Each request uses a stream of its own. A frame and the end of its stream must be sent in one call:
+quic-go overlooks an end that arrives in a later packet than the last byte, and then never allows
+another stream in its place. The connection would stall after 100 requests. Cancelling a request
+resets its stream.
+
+Everything runs on the caller's event loop, not in a thread (decision 0013). aioquic sends about
+sixteen datagrams at a time, and udp.py receives for at most two milliseconds, so even a large
+message blocks the loop for milliseconds only.
 Sources: the Orchestra plugin protocol, "One bidirectional QUIC stream per RPC"; RFC 9000.
 """
 
@@ -22,7 +25,12 @@ from concertino.errors import Disconnected, ProtocolError
 from concertino.installation import missing_extra
 from concertino.orchestra.certificates import Certificates, Identity
 from concertino.orchestra.frames import MAX_FRAME_BYTES, Assembler, encode_frame
-from concertino.orchestra.handshake import CRYPTO_ERROR, QuicConnection, configuration, secure
+from concertino.orchestra.handshake import (
+    CRYPTO_ERROR,
+    QuicConnection,
+    configuration,
+    require_peer_certificate,
+)
 from concertino.orchestra.quic_connection import (
     CANCELLED,
     SENDING,
@@ -40,7 +48,7 @@ except ImportError:
 
 __all__ = ["dial", "open_quic_link"]
 
-# Total size of the requests without a response; above it, further requests wait.
+# Total size in bytes of the requests without a response. Above it, further requests wait.
 MAX_PENDING_BYTES = 4 * MAX_FRAME_BYTES
 
 
@@ -51,7 +59,7 @@ async def open_quic_link(
     expects: str | None,
     timeout_s: float,
 ) -> QuicLink:
-    """Connect to an address with the certificate of a name. See open_link."""
+    """Connect to the listener at an address. See open_link()."""
     return await dial(address, certificates.identity(name), expects, timeout_s)
 
 
@@ -61,14 +69,14 @@ async def dial(
     expects: str | None,
     timeout_s: float,
 ) -> QuicLink:
-    """Connect to an address with a loaded certificate, as open_link() does."""
+    """Connect to the listener at an address, with a loaded certificate. See open_link()."""
     host, port = split_quic_address(address)
 
     def check_name(name: str) -> str | None:
         return None if expects in (None, name) else f"{name!r} answers, and not {expects!r}"
 
     quic = QuicConnection(configuration=configuration("client", identity, host))
-    secure(quic, identity, check_name)
+    require_peer_certificate(quic, identity, check_name)
     try:
         async with asyncio.timeout(timeout_s):
             family, resolved = await resolve_udp(host, port)
@@ -88,7 +96,10 @@ async def dial(
 
 
 class QuicLink(RpcClient):
-    """A ForwardingConnection over QUIC."""
+    """A ForwardingConnection over QUIC. Keys of requests are numbers that count up.
+
+    connection: the QUIC connection, which calls the on_... methods.
+    """
 
     connection: _QuicClientConnection
 
@@ -118,12 +129,12 @@ class QuicLink(RpcClient):
             self._set_backpressure(False)
 
     def on_response(self, key: Hashable, payload: bytes) -> None:
-        """Handle a response."""
+        """Handle the response to a request."""
         self._release(key)
         self._on_response(key, payload)
 
     def on_stream_error(self, key: Hashable, reason: str) -> None:
-        """Handle that a request will have no response."""
+        """Fail a request: no response will arrive on its stream."""
         self._release(key)
         self._fail_request(key, ProtocolError(f"{self.peer.address}: no response: {reason}"))
 
@@ -138,9 +149,9 @@ class QuicLink(RpcClient):
 
 
 class _QuicClientConnection(QuicRpcConnection):
-    """The connection of a QuicLink.
+    """The QUIC connection of a QuicLink. Maps requests to streams.
 
-    ready: done when the server has accepted us; else it holds the exception.
+    ready: a future that is done when the server has accepted this client, or has the exception.
     """
 
     def __init__(self, quic: QuicConnection, link: QuicLink) -> None:
@@ -150,12 +161,12 @@ class _QuicClientConnection(QuicRpcConnection):
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self._keys: dict[int, Hashable] = {}
         self._streams: dict[Hashable, int] = {}
-        # Requests that wait until the server allows another stream, in order.
+        # The frames of requests that wait until the server allows another stream, in order.
         self._queue: dict[Hashable, bytes] = {}
 
     def open_socket(self, family: socket.AddressFamily, address: Address) -> None:
         """Begin the handshake. Raises OSError."""
-        # A connected socket, so that the system reports a port without a listener.
+        # On a connected socket the system reports it if nobody listens at the port.
         sock = socket.socket(family, socket.SOCK_DGRAM)
         try:
             sock.connect(address)
@@ -166,10 +177,11 @@ class _QuicClientConnection(QuicRpcConnection):
         self.connect(address)
 
     async def wait_ready(self, timeout_s: float) -> None:
-        """Wait until the server has accepted us.
+        """Wait until the server has accepted this client.
 
-        timeout_s: for the first answer. A server that is busy with hundreds of handshakes answers
-        each soon, with a Retry packet, and then takes its time; HANDSHAKE_S is the limit for that.
+        timeout_s: time limit for the server's first packet, in seconds. The rest of the handshake
+            may take HANDSHAKE_S: a server with hundreds of handshakes sends a Retry packet soon,
+            and the rest late.
         Raises TimeoutError, HandshakeFailure, Disconnected.
         """
         start = self._last_received
@@ -179,15 +191,15 @@ class _QuicClientConnection(QuicRpcConnection):
         await self.ready
 
     def datagrams_received(self, datagrams: Iterator[tuple[bytes, Address]]) -> None:
-        """Handle datagrams, and send what they cause."""
+        """Handle datagrams, and send the datagrams that result."""
         with SENDING:
             for data, address in datagrams:
                 self.datagram_received(data, address)
 
     def _on_handshake(self, name: str) -> None:
         self.link.peer = RemotePeer(self.link.peer.address, name)
-        # In TLS 1.3 the client finishes first. The acknowledgement of this ping shows that the
-        # server has accepted our certificate.
+        # In TLS 1.3 the client finishes before the server has checked the client's certificate.
+        # The server acknowledges this ping only after that.
         self._quic.send_ping(1)
 
     def quic_event_received(self, event: events.QuicEvent) -> None:
@@ -206,9 +218,9 @@ class _QuicClientConnection(QuicRpcConnection):
             self._transport.close()
 
     def error_received(self, exc: Exception) -> None:
-        """End the connection when the system reports, by ICMP, that nobody listens there.
+        """End the connection if the system reports that nobody listens at a local port.
 
-        A stranger could send such a packet from another machine, so only this machine is believed.
+        For remote addresses the report is an ICMP packet, which anybody could forge: it is ignored.
         """
         address = self._quic.get_peer_address()
         if address is not None and str(address[0]) in ("127.0.0.1", "::1"):
@@ -221,16 +233,16 @@ class _QuicClientConnection(QuicRpcConnection):
 
     def send_request(self, key: Hashable, frame: bytes) -> None:
         """Send a request, as soon as the server allows another stream."""
-        # After the end the link fails the request, at once or soon.
+        # After the end of the connection, QuicLink.on_end() fails all requests.
         if not self._is_ended:
             self._queue[key] = frame
             self._open_streams()
 
     def _open_streams(self) -> None:
-        """Send queued requests, as many as the server allows streams.
+        """Send queued requests while the server allows more streams.
 
-        aioquic would queue further streams itself, but a stream that it queues cannot be reset:
-        the server gets a reset for a stream that it has not allowed, and ends the connection.
+        aioquic could queue them itself. But cancelling one in its queue would send a reset for a
+        stream that the server has not allowed, and the server would end the connection.
         """
         allowed = cast(Any, self._quic)._remote_max_streams_bidi
         while self._queue and (stream := self._quic.get_next_available_stream_id()) // 4 < allowed:

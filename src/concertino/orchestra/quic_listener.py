@@ -1,12 +1,13 @@
-"""RPC connections over QUIC, for other machines and upstream's programs: the side that answers.
+"""RPC connections over QUIC: the server side, which answers requests.
 
-A request is handled as soon as its frame is complete, since upstream's end of a stream may arrive
-later. quic_link.py has the side that asks, and quic_connection.py what both sides share.
+quic_link.py has the client side, and quic_connection.py the code that both sides share. A request
+is handled as soon as its frame is complete, because Go programs may send the end of the stream
+later.
 
-Strangers can begin handshakes, with forged addresses too, and so there are two limits for
-handshakes that are not finished. From the first on, a client must answer a Retry packet before
-anything is kept for it. From the second on, each new one takes the place of the oldest: a client
-that means it needs a round trip, and one that holds a place gives it up.
+Anybody can begin handshakes, even with forged addresses. So there are two limits for handshakes
+that are not finished. Above MAX_UNPROVEN, a new client must first answer a Retry packet, which
+proves its address; until then the server stores nothing for it. Above MAX_HALF_OPEN, each new
+handshake ends the oldest: a real client needs only one round trip, an attacker loses its places.
 Sources: the Orchestra plugin protocol, "One bidirectional QUIC stream per RPC"; RFC 9000, section
 8.1.2 for Retry.
 """
@@ -28,7 +29,7 @@ from concertino.orchestra.handshake import (
     QuicConnection,
     configuration,
     ensure_strict,
-    secure,
+    require_peer_certificate,
 )
 from concertino.orchestra.quic_connection import (
     CANCELLED,
@@ -58,12 +59,11 @@ __all__ = ["listen_quic_links"]
 
 log = logging.getLogger("concertino.orchestra")
 
-# Clients whose handshake is finished: each has a certificate.
+# Limit for connections whose handshake is finished.
 MAX_CONNECTIONS = 1024
-# Unfinished handshakes from which on clients must prove their address, and from which on the oldest
-# is given up for each new one.
+# Limits for unfinished handshakes; see the head of this module.
 MAX_UNPROVEN, MAX_HALF_OPEN = 32, 512
-# Of the connection ids that we choose: aioquic's default.
+# Length of the connection ids that the server chooses: aioquic's default.
 CONNECTION_ID_BYTES = 8
 
 
@@ -75,7 +75,7 @@ async def listen_quic_links(
     name: str,
     admits: Callable[[str], bool] | None,
 ) -> RpcListener:
-    """Listen at an address. See listen_for_links."""
+    """Listen at an address. See listen_for_links()."""
     ensure_strict()
     host, port = split_quic_address(address)
     server = _QuicRpcServer(host, handler, relay, CurrentIdentity(certificates, name), admits)
@@ -116,8 +116,8 @@ class _QuicRpcListener:
             for task in late:
                 task.cancel()
 
-        # Wait until the responses have arrived. Polling, since aioquic does not report that data
-        # was acknowledged.
+        # Wait until the peers have acknowledged the responses. Poll, since aioquic reports no event
+        # for that.
         while loop.time() < deadline and server.is_sending:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         for client in list(server.clients):
@@ -126,7 +126,11 @@ class _QuicRpcListener:
 
 
 class _QuicRpcServer(QuicServer):
-    """aioquic's server with a renewable certificate, limits, and an orderly end."""
+    """aioquic's server with a renewable certificate, limits, and an orderly end.
+
+    handler, relay, admits: as for listen_for_links().
+    current: the certificate for new connections.
+    """
 
     def __init__(
         self,
@@ -146,7 +150,7 @@ class _QuicRpcServer(QuicServer):
         # Whether new connections are refused.
         self.is_closing = False
         self.clients: set[_QuicServerConnection] = set()
-        # Those of them whose handshake is not finished, the oldest first.
+        # The clients whose handshake is not finished, the oldest first.
         self.half_open: dict[_QuicServerConnection, None] = {}
         self._current = current
         self._admits = admits
@@ -159,7 +163,7 @@ class _QuicRpcServer(QuicServer):
 
     @property
     def is_sending(self) -> bool:
-        """Whether a client has not acknowledged all data."""
+        """Whether any client has not acknowledged all data."""
         return any(client.is_sending for client in self.clients)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -167,7 +171,7 @@ class _QuicRpcServer(QuicServer):
         self.address = format_address((self.address, transport.get_extra_info("sockname")[1]))
 
     def datagrams_received(self, datagrams: Iterator[tuple[bytes, Address]]) -> None:
-        """Handle datagrams, and send what they cause, on any connection."""
+        """Handle datagrams, and send the datagrams that result, on all connections."""
         with SENDING:
             for data, address in datagrams:
                 self.datagram_received(data, address)
@@ -175,14 +179,14 @@ class _QuicRpcServer(QuicServer):
     def datagram_received(self, data: bytes | str, addr: Any) -> None:
         data = cast(bytes, data)
         if not data or not data[0] & PACKET_LONG_HEADER:
-            # A packet of an established connection: the connection itself parses the rest.
+            # A packet of an established connection, which parses the rest itself.
             connection = self._protocols.get(data[1 : 1 + CONNECTION_ID_BYTES])
             if connection is not None:
                 connection.datagram_received(data, addr)
             return
 
-        # A client that got a Retry packet refers to it, even if there is room when it comes back:
-        # the packet before counted, and the handshake would fail without it.
+        # A packet with a token answers a Retry packet. Its token must be checked even if there are
+        # fewer handshakes now; otherwise the handshake would fail.
         is_retry = len(self.half_open) >= MAX_UNPROVEN or _has_token(data)
         self._retry = self._tokens if is_retry else None
         try:
@@ -202,7 +206,7 @@ class _QuicRpcServer(QuicServer):
             identity = self._current.identity()
         except CertificateError as exc:
             raise _ConnectionLimit(str(exc)) from None
-        secure(quic, identity, self._check_name)
+        require_peer_certificate(quic, identity, self._check_name)
         return _QuicServerConnection(quic, self)
 
     def _check_name(self, name: str) -> str | None:
@@ -212,7 +216,7 @@ class _QuicRpcServer(QuicServer):
 
 
 def _has_token(data: bytes) -> bool:
-    """Return whether an Initial packet has a token; of no meaning for other packets.
+    """Return whether an Initial packet has a token. For other packets the result means nothing.
 
     Source: RFC 9000 section 17.2.2.
     """
@@ -224,19 +228,22 @@ def _has_token(data: bytes) -> bool:
 
 
 class _ConnectionLimit(Exception):
-    """A new connection is refused before its handshake; the text says why."""
+    """The server refuses a new connection before its handshake; the text says why."""
 
 
 class _QuicServerConnection(QuicRpcConnection):
-    """A connection whose requests are handled here. rpc: None until the handshake is finished."""
+    """The server's side of one connection.
+
+    rpc: handles the requests; None until the handshake is finished.
+    """
 
     def __init__(self, quic: QuicConnection, server: _QuicRpcServer) -> None:
         super().__init__(quic)
         self.rpc: RpcServer | None = None
         self._server = server
-        # Streams whose response is awaited.
+        # Streams whose response was not sent yet.
         self._open: set[int] = set()
-        # Streams on which something has arrived, but not the end.
+        # Streams on which data has arrived, but not the end.
         self._receiving: set[int] = set()
         self._is_holding = False
         server.clients.add(self)
@@ -266,7 +273,7 @@ class _QuicServerConnection(QuicRpcConnection):
         data: bytes,
         is_end: bool,
     ) -> None:
-        # A new stream is a request: clients open no others.
+        # A new stream: clients open one for each request.
         if stream not in self._receiving:
             self._receiving.add(stream)
             self._open.add(stream)
@@ -295,7 +302,7 @@ class _QuicServerConnection(QuicRpcConnection):
             self.rpc.cancel(stream)
 
     def _on_reset(self, stream: int) -> None:
-        # Otherwise the response is on its way already.
+        # Skip this if the response was sent already.
         if stream in self._open or stream not in self._receiving:
             # Our direction of the stream must end as well.
             self._quic.reset_stream(stream, CANCELLED)
@@ -312,11 +319,11 @@ class _QuicServerConnection(QuicRpcConnection):
         self._respond(stream, error_response("", code, message).SerializeToString())
 
     def _respond(self, key: Hashable, payload: bytes | None) -> None:
-        """Send a response and the end of the stream, in one call; None: the end alone."""
+        """Send a response and the end of its stream. None sends the end alone."""
         stream = cast(int, key)
         if stream in self._open and not self._is_ended:
             self._open.discard(stream)
-            # The peer may have stopped the stream before the request arrived, or together with it.
+            # aioquic raises these if the peer has sent STOP_SENDING for the stream.
             with suppress(RuntimeError, ValueError):
                 self._send(stream, b"" if payload is None else encode_frame(payload))
 

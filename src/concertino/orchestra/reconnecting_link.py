@@ -1,6 +1,8 @@
-"""A link that reconnects: opened in the background, watched by pings, opened again when it ends.
+"""ReconnectingLink: a connection to a hub that reconnects in the background.
 
-While it is down, requests fail at once with the reason. They are never queued and never sent twice.
+Health pings detect an unresponsive peer. While the link is down, requests fail at once with the
+reason; they are never queued and never sent twice. Bridges (bridge.py) and plugins (plugin_main.py)
+use it.
 """
 
 from __future__ import annotations
@@ -18,19 +20,23 @@ __all__ = ["ReconnectingLink"]
 
 log = logging.getLogger("concertino.orchestra")
 
-# Between two health pings, and for the answer to one.
+# Time between two health pings, and time limit for the answer to one.
 HEALTH_S = 5.0
 # Pause between two attempts: doubled each time, plus up to a quarter at random.
 FIRST_S, LAST_S = 0.1, 5.0
 
 
 class ReconnectingLink:
-    """An RpcConnection to one address that reconnects. Made and used on one event loop.
+    """An RpcConnection to one address that reconnects. Use it on one event loop; call start().
 
-    open: connects, usually a partial of open_link. on_connect: called with each new connection
-    before requests use it, e.g. to register; an exception counts as a failed attempt. on_change:
-    called with whether the link is up, whenever that changes.
-    Next: start().
+    address: for messages.
+    open: connects, usually a partial of open_link().
+    on_connect: called with each new connection before requests use it, for example to register. An
+        exception counts as a failed attempt.
+    on_change: called with True when the link is up, and with False when it is down.
+    health_s: time between two health pings, and time limit for the answer.
+
+    reconnects: how often the link has reconnected; -1 before the first connection.
     """
 
     def __init__(
@@ -44,14 +50,13 @@ class ReconnectingLink:
     ) -> None:
         self.peer = RemotePeer(address)
         self.end_reason: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        # How often it reconnected; -1 before the first connection.
         self.reconnects = -1
         self._open = open
         self._on_connect = on_connect
         self._on_change = on_change
         self._health_s = health_s
         self._link: RpcConnection | None = None
-        # Why it is down.
+        # Why the link is down.
         self._reason = "not connected yet"
         self._up = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -71,7 +76,7 @@ class ReconnectingLink:
         await self._up.wait()
 
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
-        """Send a request. See RpcConnection.request; raises Disconnected while the link is down."""
+        """Send a request, like RpcConnection.request(). Raises Disconnected while down."""
         link = self._link
         if link is None:
             raise Disconnected(f"{self.peer.address}: {self._reason}; it is tried again")
@@ -93,7 +98,7 @@ class ReconnectingLink:
         while True:
             try:
                 link = await self._connect()
-            # Any exception: a link that silently stops reconnecting would be the worst outcome.
+            # Any exception, so that an unexpected one cannot silently end the reconnecting.
             except Exception as exc:
                 self._set_reason(exc)
                 if self._reason != logged:
@@ -146,7 +151,7 @@ class ReconnectingLink:
             self._on_change(link is not None)
 
     async def _wait_end(self, link: RpcConnection) -> str:
-        """Wait until the connection ends or does not answer a health ping. Returns the reason."""
+        """Wait until the connection ends, or a health ping fails. Returns the reason."""
         while True:
             await asyncio.wait((link.end_reason,), timeout=self._health_s)
             if link.end_reason.done():

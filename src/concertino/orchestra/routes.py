@@ -1,10 +1,12 @@
-"""Which plugin of a hub provides which tool, prompt and storage type, and the lists of them all.
+"""Routes: which plugin of a hub provides which tool, prompt and storage type.
 
-If two plugins offer the same name, the one that comes first in the plugins file provides it,
-whichever started first; the other offer is refused and reported. Of two that connect over QUIC the
-last one in the file provides it, as upstream: its stock set of plugins relies on that. AI bridges
-(`provides_ai`), which all offer the same tools, give way to other plugins, except that of claude.
-Lists are sorted by name.
+If two plugins offer the same name, the hub reports the conflict, and one of them provides the name:
+
+- The plugin that comes first in the plugins file, whichever started first.
+- But if both use QUIC, the plugin that comes last. The Go implementation does the same, and its
+  standard plugins rely on it. There are two exceptions, because all AI bridges (`provides_ai`)
+  offer the same tools: the bridge for claude is never replaced, and other bridges replace nothing.
+
 Source: the Orchestra plugin protocol, "Orchestrator", routing.
 """
 
@@ -28,7 +30,7 @@ __all__ = ["PluginFeatures", "Provider", "Routes", "build_routes"]
 
 
 class PluginFeatures(Struct, frozen=True, eq=False):
-    """What one plugin offers. storage: the storage types."""
+    """The tools, prompts and storage types that one plugin offers."""
 
     manifest: PluginManifest
     tools: Sequence[ToolDefinition] = ()
@@ -37,7 +39,7 @@ class PluginFeatures(Struct, frozen=True, eq=False):
 
 
 class Provider(Protocol):
-    """The part of a plugin that routes need."""
+    """The members of a PluginProcess that this module uses."""
 
     @property
     def id(self) -> str: ...
@@ -53,11 +55,13 @@ P = TypeVar("P", bound=Provider)
 
 
 class Routes(Struct, Generic[P], frozen=True, eq=False):
-    """Providers by name, and the responses that list all names.
+    """The providers of a hub's features.
 
-    tool_list, prompt_list: each is one object for all requests; its request_id is overwritten.
-    conflicts: one message for each offer that is refused. replacements: one for each name that a
-    later plugin has taken over.
+    tools, prompts, storage: the provider of each name.
+    tool_list, prompt_list: the responses to list requests, sorted by name. All requests share one
+        object; the sender overwrites its request_id.
+    conflicts: a message for each offer that is refused.
+    replacements: a message for each name that a later plugin has taken over.
     """
 
     tools: dict[str, P]
@@ -69,12 +73,12 @@ class Routes(Struct, Generic[P], frozen=True, eq=False):
     replacements: tuple[str, ...]
 
 
-# The AI bridge that upstream's hub calls when the caller names no provider.
+# The AI provider that the Go hub uses when a caller names none.
 DEFAULT_AI = "claude"
 
 
 def _replaces(later: Provider, earlier: Provider) -> bool:
-    """Return whether a plugin takes over a name from one that comes before it in the file."""
+    """Return whether a plugin takes over a name from a plugin that is earlier in the file."""
     if not (later.uses_quic and earlier.uses_quic) or DEFAULT_AI in earlier.provides_ai:
         return False
     if later.provides_ai:
@@ -83,7 +87,7 @@ def _replaces(later: Provider, earlier: Provider) -> bool:
 
 
 class _Messages:
-    """What the log should say about names that several plugins offer."""
+    """The messages about names that several plugins offer."""
 
     def __init__(self) -> None:
         self.conflicts: list[str] = []
@@ -95,7 +99,12 @@ class _Messages:
         provider: Provider,
         other: Provider,
     ) -> None:
-        """Add the message for a name that a provider has, and another plugin offers too."""
+        """Add the message for a name that two plugins offer.
+
+        name: with its kind, such as "the tool 'add'".
+        provider: the plugin that provides it.
+        other: the plugin whose offer is refused or replaced.
+        """
         if _replaces(provider, other):
             self.replacements.append(
                 f"{provider.id} offers {name}, as {other.id} does, and comes later: it is used"
@@ -107,7 +116,10 @@ class _Messages:
 
 
 class _Table(Generic[P]):
-    """The providers and definitions of one kind: tools or prompts."""
+    """Collects the providers and definitions of tools, or of prompts.
+
+    kind: "tool" or "prompt", for messages.
+    """
 
     def __init__(self, kind: str, messages: _Messages) -> None:
         self.providers: dict[str, P] = {}
@@ -116,7 +128,7 @@ class _Table(Generic[P]):
         self._definitions: dict[str, Any] = {}
 
     def add(self, plugin: P, definition: Any) -> None:
-        """Add a definition, or note why it is refused."""
+        """Add the definition of a tool or prompt, or a message that says why it is refused."""
         name: str = definition.name
         conflicts = self._messages.conflicts
         if not name:
@@ -143,7 +155,7 @@ class _Table(Generic[P]):
 
 
 def build_routes(plugins: Sequence[P]) -> Routes[P]:
-    """Return the routes of plugins, which are in the order of the file."""
+    """Return the routes for plugins. plugins: in the order of the plugins file."""
     messages = _Messages()
     tools = _Table[P]("tool", messages)
     prompts = _Table[P]("prompt", messages)

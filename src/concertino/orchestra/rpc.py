@@ -1,6 +1,8 @@
-"""Both ends of an RPC connection, independent of the transport: pending requests, and handlers.
+"""The code of RPC connections that does not depend on the transport.
 
-RpcClient sends requests and waits for their responses; RpcServer runs handlers and sends responses.
+RpcClient, on the side that opened a connection, sends requests and waits for their responses.
+RpcServer, on the side that accepted it, runs handlers and sends responses. unix_link.py and
+quic_link.py have the transports. rpc_interface.py defines the interface for users.
 """
 
 from __future__ import annotations
@@ -36,12 +38,12 @@ __all__ = ["RpcClient", "RpcServer", "new_request_id"]
 
 log = logging.getLogger("concertino.orchestra")
 
-# Requests of one connection that are handled at once; the next one gets the error `busy`.
+# Concurrent requests of one connection; one more gets the error `busy`.
 MAX_IN_FLIGHT = 1024
-# Total size of the requests that are handled at once; above it, reading pauses.
+# Total size of the requests in progress on one connection. Above it, reading pauses.
 MAX_BYTES_IN_FLIGHT = 4 * MAX_FRAME_BYTES
-# Responses that the peer has not read, in bytes: more than any burst that a peer which reads may
-# cause. Smaller ones than LARGE_BYTES are always sent, at most MAX_IN_FLIGHT at a time.
+# Total size of the responses that the peer has not read. A peer that reads causes no such burst.
+# Responses of up to LARGE_BYTES are not limited, because MAX_IN_FLIGHT limits their number.
 MAX_UNREAD_BYTES = 256 * 2**20
 LARGE_BYTES = 16 * 1024
 
@@ -51,6 +53,7 @@ LARGE_BYTES = 16 * 1024
 _random = int.from_bytes(os.urandom(4), "big")
 _process_part = f"-7{_random & 0xFFF:03x}-{0x8000 | _random >> 12 & 0x3FFF:04x}-"
 _counter = int.from_bytes(os.urandom(5), "big")
+# The time in the last id, and the first part of the id, which is formatted once a millisecond.
 _millisecond = 0
 _prefix = ""
 
@@ -68,7 +71,8 @@ def new_request_id() -> str:
 
 
 def _guess_id(payload: bytes) -> str:
-    """Return the id of a request that cannot be decoded; empty if it does not begin with one."""
+    """Return the id of a request that cannot be decoded, if the id is its first field; else ""."""
+    # 0x0A is the tag of field 1, request_id. The length follows.
     if len(payload) > 2 and payload[0] == 0x0A and payload[1] < 0x80:
         return payload[2 : 2 + payload[1]].decode("utf-8", "replace")
     return ""
@@ -78,9 +82,10 @@ def _guess_id(payload: bytes) -> str:
 
 
 class RpcClient:
-    """The pending requests of a connection. Each transport derives a class that sends the bytes.
+    """The base class of connections that send requests. It has the pending requests.
 
-    All time limits share one timer.
+    A derived class for each transport implements _send_request() and _send_cancel(), and calls
+    _set_backpressure(), _on_response(), _fail_request() and _end_connection().
     """
 
     def __init__(self, peer: RemotePeer) -> None:
@@ -88,24 +93,27 @@ class RpcClient:
         self.loop = asyncio.get_running_loop()
         self.end_reason: asyncio.Future[str] = self.loop.create_future()
         self._pending: dict[Hashable, PendingResponse] = {}
+        # One timer for the time limits of all requests. It fires at the first deadline or earlier.
         self._timer: asyncio.TimerHandle | None = None
-        # When the timer fires: not later than the first deadline.
         self._timer_at = inf
-        # Set while the transport cannot take more output; the event fires when it can again.
+        # None while the transport accepts output. Otherwise it is set when that is so again.
         self._writable: asyncio.Event | None = None
 
     # For the transport
 
     def _send_request(self, payload: bytes, id: bytes) -> Hashable:
-        """Send a payload and return the key of its response."""
+        """Send a serialized request.
+
+        Returns a key for the request, which _on_response() gets with the response.
+        """
         raise NotImplementedError
 
     def _send_cancel(self, key: Hashable) -> None:
-        """Send a cancellation: the response is no longer needed."""
+        """Tell the peer that the response to a request is no longer needed."""
         raise NotImplementedError
 
     def _set_backpressure(self, is_full: bool) -> None:
-        """Set whether the transport cannot take more output."""
+        """Pause requests if the transport's output buffer is full; else let them continue."""
         if is_full:
             self._writable = self._writable or asyncio.Event()
         elif self._writable is not None:
@@ -113,19 +121,19 @@ class RpcClient:
             self._writable = None
 
     def _on_response(self, key: Hashable, payload: bytes) -> None:
-        """Deliver a response. One that is late, or that nobody waits for, is dropped."""
+        """Deliver a response. A response that is late, or has an unknown key, is dropped."""
         pending = self._pending.pop(key, None)
         if pending is not None:
             pending.resolve(payload)
 
     def _fail_request(self, key: Hashable, exc: Exception) -> None:
-        """Fail one request."""
+        """Fail one pending request."""
         pending = self._pending.pop(key, None)
         if pending is not None:
             pending.fail(exc)
 
     def _end_connection(self, reason: str) -> None:
-        """Fail all requests, now and from now on."""
+        """Fail all pending requests, and refuse new ones. Later calls do nothing."""
         if self.end_reason.done():
             return
         self.end_reason.set_result(reason)
@@ -139,7 +147,7 @@ class RpcClient:
     # Requests
 
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
-        """Send a request and return its response, as RpcConnection.request() does."""
+        """Send a request and return its response. See RpcConnection.request()."""
         callers_id, id = request.request_id, new_request_id()
         request.request_id = id
         try:
@@ -169,7 +177,7 @@ class RpcClient:
         timeout_s: float,
         callback: ResponseCallback | None = None,
     ) -> PendingResponse | None:
-        """See ForwardingConnection.forward."""
+        """Forward a serialized tool call. See ForwardingConnection.forward()."""
         if self._writable is not None:
             return None
         id = new_request_id().encode()
@@ -183,7 +191,10 @@ class RpcClient:
         timeout_s: float,
         callback: ResponseCallback | None = None,
     ) -> PendingResponse:
-        """Send a request now. Raises Disconnected, FrameTooLarge."""
+        """Send a serialized request, and return its pending response.
+
+        kind: for error messages. Raises Disconnected, FrameTooLarge.
+        """
         if self.end_reason.done():
             raise Disconnected(f"{self.peer.address}: {self.end_reason.result()}")
         if len(payload) > MAX_FRAME_BYTES:
@@ -225,7 +236,7 @@ class RpcClient:
         return TimedOut(f"{self.peer.address}: no response to {kind} within {timeout_s:g} s")
 
     async def _wait_writable(self, kind: str, timeout_s: float) -> float:
-        """Wait until the transport takes output again. Returns the rest of the time limit."""
+        """Wait until the transport accepts output again. Returns the seconds left of timeout_s."""
         deadline = self.loop.time() + timeout_s
         try:
             async with asyncio.timeout_at(deadline):
@@ -240,16 +251,21 @@ class RpcClient:
 
 
 def _ignore_outcome(subject: None, value: object, error: BaseException | None) -> None:
-    """Do nothing: RpcServer._run sends the response and logs errors itself."""
+    """Do nothing: RpcServer._run() sends the response and logs errors itself."""
 
 
 class RpcServer:
-    """The requests of one connection that are being handled.
+    """Handles the requests of one connection.
 
-    respond(key, payload): sends a response; payload None: the request has no response, as a
-    cancel. hold(is_full): pauses reading, or resumes it. unread(): returns how many bytes of
-    responses the peer has not read. Keys are chosen by the transport: the request's id, or the
-    number of its stream.
+    A key identifies a request on its connection: the request's id, or the number of its stream.
+
+    handler: answers the requests that are not relayed.
+    peer: the side that sends the requests.
+    respond: called as respond(key, payload) to send a response; with None for a request without a
+        response, such as a cancellation.
+    hold: called with True to pause reading, and with False to resume it.
+    unread: returns how many bytes of responses the peer has not read.
+    relay: forwards requests to another connection; None if there is none.
     """
 
     def __init__(
@@ -272,11 +288,14 @@ class RpcServer:
         self._tasks: dict[Hashable, asyncio.Task[None] | PendingResponse] = {}
         # Total size of the requests in _tasks.
         self._bytes = 0
-        # What drain() waits for.
+        # Done when no request is in progress; None while drain() does not wait.
         self._idle: asyncio.Future[None] | None = None
 
     def receive(self, payload: bytes, key: Hashable = None) -> None:
-        """Handle one request. key: None to use the request's id, as bytes."""
+        """Begin to handle one serialized request.
+
+        key: None to use the request's id, as bytes.
+        """
         if self._relay is not None and self._try_relay(self._relay, payload, key):
             return
 
@@ -297,7 +316,7 @@ class RpcServer:
             return
 
         if key in self._tasks:
-            # No error: the peer would take it for the response to the first request.
+            # Send no error: the peer would take it for the response to the first request.
             log.warning(
                 "%s: request id %r is in use already", self.peer.address, request.request_id
             )
@@ -312,17 +331,18 @@ class RpcServer:
             self._hold(True)
         self._bytes += size
 
-        # Runs the first step of the handler now; most handlers need no more.
+        # Run the handler until it first waits. Most handlers never wait; then there is no task.
         task = self._start(self._run(key, request), None)
         if task is None:
             self._release(key, size)
         else:
             self._tasks[key] = task
-            # A callback, since a task that is cancelled before it begins runs no code of its own.
+            # A callback, not a `finally` in _run(): a task that is cancelled before it begins runs
+            # no code of its own.
             task.add_done_callback(lambda _: self._release(key, size))
 
     def cancel(self, key: Hashable) -> None:
-        """Cancel a request whose response the peer no longer wants; unknown keys are ignored."""
+        """Cancel a request at the peer's wish. Unknown keys are ignored."""
         task = self._tasks.get(key)
         if task is not None:
             task.cancel()
@@ -334,7 +354,7 @@ class RpcServer:
             await asyncio.shield(self._idle)
 
     def close(self) -> None:
-        """Cancel all requests: the connection has ended."""
+        """Cancel all requests. Call this when the connection has ended."""
         for task in list(self._tasks.values()):
             task.cancel()
 
@@ -346,12 +366,12 @@ class RpcServer:
         payload: bytes,
         key: Hashable,
     ) -> bool:
-        """Offer a request to the relay. False if receive() must handle it, or refuse it."""
+        """Offer a request to the relay. Returns whether the relay has taken it."""
         message = split_id(payload)
         if message is None:
             return False
         id, body = message
-        # Other ids may be invalid UTF-8, which could not be sent back as an id.
+        # Let receive() decode other ids, which may be invalid UTF-8.
         if not id.isascii():
             return False
         if key is None:
@@ -376,7 +396,7 @@ class RpcServer:
         size: int,
         body: bytes | None,
     ) -> None:
-        """Send the response to a relayed request; None if it was cancelled."""
+        """Send the response to a relayed request. body: None if the request was cancelled."""
         try:
             if body is not None:
                 payload = join_id(id, body)
@@ -390,6 +410,7 @@ class RpcServer:
     # Requests that are handled here
 
     async def _run(self, key: Hashable, request: PluginRequest) -> None:
+        """Run the handler for a request, and send its response."""
         id = request.request_id
         try:
             response = await self._handler(request, self.peer)
@@ -414,6 +435,7 @@ class RpcServer:
         id: bytes,
         payload: bytes,
     ) -> None:
+        """Send a response with its id, or an error if it is too large to send."""
         if len(payload) > MAX_FRAME_BYTES:
             message = (
                 f"the response has {len(payload)} bytes, and a frame at most {MAX_FRAME_BYTES}"
@@ -430,8 +452,9 @@ class RpcServer:
             self._respond(key, payload)
 
     def _is_unread(self, size: int) -> bool:
-        """Return whether a response has no room; one alone always has."""
+        """Return whether `size` more bytes would be too many that the peer has not read."""
         unread = self._unread()
+        # A single response is always sent, however long.
         return unread > LARGE_BYTES and unread + size > MAX_UNREAD_BYTES
 
     def _send_error(
@@ -444,6 +467,7 @@ class RpcServer:
         self._respond(key, error_response(id, code, message).SerializeToString())
 
     def _release(self, key: Hashable, size: int) -> None:
+        """Count a request as finished. size: the request's size in bytes."""
         self._tasks.pop(key, None)
         before = self._bytes
         self._bytes = before - size

@@ -1,14 +1,15 @@
 """The interface of RPC connections between hub, plugins and bridges.
 
-A connection has one direction: the side that opened it sends requests, the side that listens
-answers them. Hub and plugin therefore have two connections, one each way, as upstream.
+A connection has one direction: the side that opened it sends requests, and the side that accepted
+it answers them. A hub and a plugin therefore have two connections, one in each direction.
 
-An address names the transport: `unix:PATH` (unix_link.py), or `HOST:PORT` for QUIC (quic_link.py).
-link.py opens and listens; rpc.py has the parts that both transports share. Everything here belongs
-to one event loop, that of the caller.
+link.py opens connections and listens for them, over a Unix socket (unix_link.py) or QUIC
+(quic_link.py). rpc.py has the code that both transports share. Each object belongs to the event
+loop in which it was created.
 
-Cancellation is an addition of ours: on a Unix socket a StreamCancel with the id of the request, on
-QUIC a reset of its stream. Neither has a response. Upstream's programs ignore it and finish.
+A request can be cancelled: on a Unix socket by a StreamCancel with the request's id, on QUIC by a
+reset of its stream. Neither has a response. Go programs do not know cancellation and finish the
+request.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ class RemotePeer(Struct, frozen=True):
     def may_register_as(self, plugin: str) -> bool:
         """Return whether this peer may register under a plugin id.
 
-        Over QUIC, the certificate must be the plugin's. On a Unix socket, every process that can
-        connect may use any id: the mode of the folder keeps other users out.
+        Over QUIC the certificate must be that of the plugin. On a Unix socket any id is allowed,
+        because only processes of the same user can connect.
         """
         return (
             self.uid is not None if self.name is None else self.name in (plugin, f"{plugin}-client")
@@ -73,19 +74,19 @@ class RemotePeer(Struct, frozen=True):
 
 
 RequestHandler = Callable[[PluginRequest, RemotePeer], Awaitable[PluginResponse | bytes]]
-"""Handles one request. It returns the response, or its bytes without an id.
+"""Handles one request. Returns the response, or the response serialized without its id.
 
-It is cancelled when the peer no longer wants the response. Any other exception is logged, and the
-peer gets the error `internal_error`."""
+The handler is cancelled when the peer no longer wants the response. Any other exception is logged,
+and the peer gets the error `internal_error`."""
 
 
 Respond = Callable[[bytes | None], None]
-"""Sends a response, serialized without the id; None if the request was cancelled."""
+"""Sends a response, serialized without its id; called with None if the request was cancelled."""
 
 RelayHandler = Callable[[bytes, RemotePeer, Respond], PendingResponse | None]
-"""Forwards one request, serialized without the id, and responds later.
+"""Forwards one request, serialized without its id, and calls Respond later.
 
-It returns None, without any effect, for a request that the RequestHandler must handle."""
+Returns None without any effect if the RequestHandler must handle the request."""
 
 
 class RpcConnection(Protocol):
@@ -104,8 +105,9 @@ class RpcConnection(Protocol):
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
         """Send a request and return its response.
 
-        The response has the id request.request_id, although another id is used on the wire. When
-        the request times out or this task is cancelled, the peer gets a cancellation.
+        The id in request.request_id need not be unique: another id is sent, and the response gets
+        the caller's id. When the request times out or this task is cancelled, the peer gets a
+        cancellation.
         Raises TimedOut after timeout_s, Disconnected when the connection ends or has ended,
         FrameTooLarge for a request that is too long, ProtocolError for an invalid response.
         """
@@ -125,10 +127,12 @@ class ForwardingConnection(RpcConnection, Protocol):
         timeout_s: float,
         callback: ResponseCallback | None = None,
     ) -> PendingResponse | None:
-        """Send a tool call, serialized without the id, and return its pending response.
+        """Send a tool call, and return its pending response.
 
-        Await the pending response, or pass a callback; both get the response as bytes, with an id.
-        Returns None while the output buffer is full; request() would wait then.
+        body: the PluginRequest, serialized without its id.
+        callback: called with the outcome; None if the caller awaits the pending response instead.
+        The response is bytes and has the id that was sent.
+        Returns None while the output buffer is full; request() waits in this case.
         Raises Disconnected, FrameTooLarge.
         """
         ...
@@ -137,7 +141,7 @@ class ForwardingConnection(RpcConnection, Protocol):
 class RpcListener(Protocol):
     """The side that accepts connections and answers requests.
 
-    address: as open_link() takes it, with the actual port.
+    address: an address for open_link(), with the actual port.
     """
 
     @property
@@ -149,9 +153,9 @@ class RpcListener(Protocol):
 
 
 def error_response(id: str, code: str, message: str) -> PluginResponse:
-    """Return an error response.
+    """Return the error response to a request of any kind: a failed tool call.
 
-    The protocol has only one: a failed tool call. Upstream sends it for any kind of request.
+    The protocol has no other error response, but see failures.py.
     """
     return PluginResponse(
         request_id=id, tool_call=ToolResponse(error_code=code, error_message=message)

@@ -1,6 +1,7 @@
-"""A store in one SQLite file.
+"""SqliteStorage: a store in one SQLite file.
 
-Content, metadata and version of a document are one row, so they change together.
+Content, metadata and version of a document are one row, so they change together. storage.py defines
+the interface and its rules.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class SqliteStorage:
 
     def __init__(self, file: str | os.PathLike[str]) -> None:
         self._file = Path(file)
-        # One connection for all threads.
+        # All threads share one connection, one at a time.
         self._lock = threading.Lock()
         with self._convert_errors():
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -135,7 +136,8 @@ class SqliteStorage:
 
     @contextmanager
     def _transaction(self) -> Generator[None, None, None]:
-        # Immediate: the write lock is taken before the version is read.
+        # IMMEDIATE takes the write lock now, so that nobody else can write after we have read the
+        # version.
         self._database.execute("BEGIN IMMEDIATE")
         try:
             yield

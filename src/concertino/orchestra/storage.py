@@ -1,8 +1,11 @@
 """Storage: documents by path, with metadata and a version for optimistic locking.
 
-This module has the interface of a store and the rules that all stores share: valid paths, expected
-versions, and patterns. The stores are in markdown.py (files) and sqlite.py (one database file).
-Their methods may block, so callers use threads.
+    storage = SqliteStorage("documents.db")
+    version = storage.write("notes/a.md", b"text", {"title": "A"}, CREATE)
+    version = storage.write("notes/a.md", b"new", {}, version)    # fails if another has written
+
+This module has the interface of a store, and the rules for paths, versions and patterns that all
+stores share. The stores are in markdown.py (files) and sqlite.py (one database file).
 Source: the Orchestra plugin protocol, "Storage".
 """
 
@@ -39,15 +42,17 @@ __all__ = [
 
 # The storage type of requests that name none.
 DEFAULT_STORAGE = "markdown"
-# Expected versions with a special meaning: the path must be new; any version will do.
+# Values of expected_version: fail if the document exists; write whatever its version.
 CREATE, UPSERT = 0, -1
 MAX_PATH_BYTES = 4096
-# Of one name between two slashes. File systems allow 255, and the version's file has a longer name.
+# Limit for a name between two slashes. File systems allow 255 bytes; MarkdownStorage appends
+# extensions such as `.version`.
 MAX_PART_BYTES = 240
 MAX_PATTERN = 256
-# The limit of a frame.
+# The longest content, which is also the limit for a frame of the protocol.
 MAX_CONTENT_BYTES = 16 * 2**20
-# A glob as Go's path/filepath has it.
+# The syntax of globs, as in Go's path/filepath: _RANGE is a character or a range in a class,
+# _GLOB_PART a class, an escaped character or any other character, and _GLOB a whole pattern.
 _CHARACTER = r"(?:\\.|[^\\\]\-])"
 _RANGE = re.compile(rf"({_CHARACTER})(?:-({_CHARACTER}))?", re.DOTALL)
 _GLOB_PART = re.compile(rf"\[\^?+(?:{_RANGE.pattern})+\]|\\.|[^\[\\]", re.DOTALL)
@@ -67,7 +72,7 @@ class StorageError(ConcertinoError):
 
 
 class StoredDocument(Struct, frozen=True):
-    """A document. version: 1 when it is created, one more with each write."""
+    """A document. version: 1 after its creation, one more after each write."""
 
     content: bytes
     metadata: dict[str, Any]
@@ -75,7 +80,7 @@ class StoredDocument(Struct, frozen=True):
 
 
 class StorageEntry(Struct, frozen=True):
-    """A document in a list. size: of the content, in bytes. modified_at: in UTC."""
+    """A document in a list. size: the content's size in bytes. modified_at: in UTC."""
 
     path: str
     size: int
@@ -84,7 +89,11 @@ class StorageEntry(Struct, frozen=True):
 
 
 class Storage(Protocol):
-    """A store. Its methods may block, may be called from any thread, and raise StorageError."""
+    """A store of documents.
+
+    All methods may block, may be called from any thread, and raise StorageError. Paths are relative
+    and contain slashes, such as `features/FEAT-001.md`.
+    """
 
     def read(self, path: str) -> StoredDocument: ...
 
@@ -97,6 +106,8 @@ class Storage(Protocol):
     ) -> int:
         """Write a document and return its new version.
 
+        expected_version: the document's current version, CREATE or UPSERT.
+        Raises StorageError with the code `conflict` if the document has another version.
         Content, metadata and version change together or not at all.
         """
         ...
@@ -106,7 +117,7 @@ class Storage(Protocol):
     def list(self, prefix: str, pattern: str) -> list[StorageEntry]:
         """Return the documents in the folder `prefix` and below it, sorted by path.
 
-        pattern: a glob that the name, after the last slash, must match.
+        pattern: a glob that the part of the path after the last slash must match.
         """
         ...
 
@@ -114,12 +125,16 @@ class Storage(Protocol):
 
 
 def missing_document(path: str) -> StorageError:
-    """Return the error for a path under which there is no document."""
+    """Return the error for a path without a document."""
     return StorageError("not_found", f"{path}: there is nothing under this path")
 
 
 def check_path(path: str) -> tuple[str, ...]:
-    """Return the parts of a path, which is relative and has no `.` or `..`. Raises StorageError."""
+    """Return the parts of a path between its slashes.
+
+    Raises StorageError for a path that is too long, absolute, or has invalid characters, empty
+    parts, `.` or `..`.
+    """
     display = repr(shorten(path, 100))
     if not path:
         raise StorageError(
@@ -145,17 +160,18 @@ def check_path(path: str) -> tuple[str, ...]:
 
 
 def clean_path(path: str) -> tuple[str, ...]:
-    """Return the parts of a path, cleaned as upstream does. Raises StorageError.
+    """Return the parts of a path after normalizing it, like the Go implementation.
 
-    Cleaned: `.`, empty parts and slashes at both ends are left out, and `..` takes the part before
-    it away; a path that leads out of the store is refused.
+    `.`, empty parts and slashes at both ends are removed, and `..` removes the part before it.
+    Raises StorageError as check_path(), also if the path leads out of the store.
     """
     return check_path(normpath(path).lstrip("/") if path else "")
 
 
 def clean_folder(prefix: str) -> str:
-    """Return the beginning of every path in a folder, with a slash; empty for all paths.
+    """Return the normalized path of a folder, with a slash at its end.
 
+    Every document in the folder has a path that begins with it. Empty for the root folder.
     Raises StorageError.
     """
     if not prefix or normpath(prefix).strip("/") in ("", "."):
@@ -164,7 +180,7 @@ def clean_folder(prefix: str) -> str:
 
 
 def check_pattern(pattern: str) -> str:
-    """Return the glob, or `*.md` for an empty one. Raises StorageError."""
+    """Return a valid glob unchanged, and `*.md` for an empty one. Raises StorageError."""
     if len(pattern) > MAX_PATTERN or "/" in pattern:
         raise StorageError(
             "invalid_path",
@@ -180,13 +196,13 @@ def check_pattern(pattern: str) -> str:
 
 
 def matcher(pattern: str) -> re.Pattern[str]:
-    """Return a regular expression for a glob, for fullmatch(). The rules are those of upstream.
+    """Return a regular expression for a glob, to use with fullmatch().
 
-    `*` and `?`; a class `[a-c]`, or `[^a-c]` for all other characters; `\\` before a character that
-    means itself.
+    The syntax is that of Go: `*`, `?`, a class `[a-c]`, its complement `[^a-c]`, and `\\` before a
+    character that stands for itself.
     """
-    # Between two stars the first place that fits is the right one. Atomic groups take no other,
-    # so that many stars do not make matching slow.
+    # For the text between two stars, the first place that fits is always right. So atomic groups
+    # (?>...) forbid backtracking, which would be slow with many stars.
     first, *others = _split_at_stars(pattern)
     if not others:
         return re.compile(first, re.DOTALL)
@@ -195,6 +211,7 @@ def matcher(pattern: str) -> re.Pattern[str]:
 
 
 def _split_at_stars(pattern: str) -> list[str]:
+    """Return the regular expressions for the parts of a glob between its stars."""
     parts = [""]
     for match in _GLOB_PART.finditer(pattern):
         text = match[0]
@@ -210,6 +227,7 @@ def _split_at_stars(pattern: str) -> list[str]:
 
 
 def _translate_class(text: str) -> str:
+    """Return the regular expression for a class of a glob, such as `[^a-c]`."""
     negated = text[1] == "^"
     ranges: list[str] = []
     for match in _RANGE.finditer(text, 2 if negated else 1, len(text) - 1):
@@ -223,13 +241,14 @@ def _translate_class(text: str) -> str:
 
 
 def next_version(path: str, current: int, expected: int) -> int:
-    """Return the version that a write creates.
+    """Return the version that a document has after a write.
 
-    current: 0 if there is no document. Raises StorageError if the writer expects another version.
+    current: the version before the write; 0 if there is no document.
+    expected: the version that the writer expects, CREATE or UPSERT.
+    Raises StorageError if the expectation is not met.
     """
     if expected == UPSERT:
         return current + 1
-    # Not a version that any document can have.
     if expected < UPSERT:
         raise StorageError("conflict", f"expected_version: expected -1 or more, got {expected}")
     if expected == CREATE and current:

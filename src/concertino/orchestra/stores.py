@@ -1,8 +1,7 @@
-"""Answers the storage requests of the protocol with the stores of a plugin.
+"""Answers the storage requests of the plugin protocol with the stores of a plugin.
 
-Upstream's protocol has no error for a failed read, list or delete, and answers as if there were no
-document. Our own peers find `failure` in such a response. Stores may block, so they are called from
-threads.
+plugin_requests.py calls answer_storage(). Errors of a store become the responses in failures.py.
+Stores may block, so they are called in threads.
 Source: the Orchestra plugin protocol, "Storage".
 """
 
@@ -38,9 +37,10 @@ InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 async def answer_storage(
     request: PluginRequest, storages: Mapping[str, Storage], in_thread: InThread
 ) -> PluginResponse:
-    """Answer a storage_read, storage_write, storage_delete or storage_list.
+    """Answer a storage_read, storage_write, storage_delete or storage_list request.
 
-    storages: by type. in_thread: runs a function that may block.
+    storages: the plugin's stores, by storage type.
+    in_thread: runs a function in a thread.
     """
     kind = request.WhichOneof("request") or ""
     content: Any = getattr(request, kind)
@@ -56,7 +56,7 @@ async def answer_storage(
         return await in_thread(partial(_HANDLERS[kind], content, storage))
     except StorageError as exc:
         return storage_failure("", kind, exc.code, str(exc))
-    # The store needs a package of the extra.
+    # MarkdownStorage needs a package that is not installed.
     except ImportError as exc:
         return storage_failure("", kind, "storage_error", str(exc))
     except (NotAStruct, InvalidStruct, PackedTooLarge) as exc:

@@ -1,17 +1,19 @@
-"""Converts between JSON values and google.protobuf.Struct as bytes, without losing anything.
+"""Converts between JSON objects and the bytes of google.protobuf.Struct, without losing anything.
 
-A Struct's numbers are doubles, so integers beyond 2^53 do not fit. For these, the JSON text
-travels beside the Struct, in a field of our own (`arguments_json`, for example; number 1000).
-pack() makes both. unpack() uses the JSON only if it encodes to the same Struct; otherwise a sender
-could show a user other arguments than those that the tool gets.
+    packed = pack({"text": "hello"})             # PackedObject(struct=b"...", json=None)
+    value = unpack(packed.struct, packed.json)   # {"text": "hello"}
 
-Everything else is in the Struct: whole numbers up to 2^53 are decoded as integers; the order of
-keys is kept, although other peers need not keep it; of a repeated key the last value counts.
-Refused: NaN, infinities, lone surrogates, keys that are not strings, and more than MAX_DEPTH
-levels.
+A Struct's numbers are doubles, so integers beyond 2^53 do not fit. For an object with such integers
+pack() also returns the JSON text, which is sent in an additional field such as `arguments_json`.
+unpack() uses that text only if it encodes to the same Struct. Otherwise a sender could put one
+value into the Struct, which a user is shown, and another into the JSON, which a tool gets.
 
-Encoding starts at the end of the message, so that each length is known when it is written and
-nothing is copied twice.
+Whole numbers up to 2^53 are decoded as integers. The order of keys is kept. If a key is repeated,
+the last value counts. Errors: NaN, infinities, lone surrogates, keys that are not strings, and more
+than MAX_DEPTH levels.
+
+The encoder works backwards from the end of the message: so the length of each part is known when
+it is written.
 Sources: protobuf.dev "Encoding", struct.proto; RFC 8259; the Orchestra plugin protocol,
 "Struct fidelity".
 """
@@ -53,17 +55,17 @@ __all__ = [
 
 log = logging.getLogger("concertino.orchestra.structs")
 
-# Nested objects and arrays. Upstream's decoders accept at least 10,000 (Go) or 33 (C, Rust).
+# Limit for nested objects and arrays. Other decoders accept 10,000 (Go) or at least 33 (C, Rust).
 MAX_DEPTH = 128
 # Every integer up to this one is exact as a double.
 EXACT = 2**53
 
 _DOUBLE = Layout("<d")
-# Tags: field number * 8 + wire type. The first is Struct.fields = 1, the key of such an entry, and
-# ListValue.values = 1; the second is the value of an entry.
+# Tags: field number * 8 + wire type. Field 1 is Struct.fields, ListValue.values, and the key of an
+# entry in Struct.fields; field 2 is the value of such an entry.
 _ENTRY = 0x0A
 _VALUE = 0x12
-# Tags of Value, fields 1 to 6.
+# Tags of the fields 1 to 6 of Value.
 _NULL, _NUMBER, _STRING, _BOOL, _OBJECT, _LIST = 0x08, 0x11, 0x1A, 0x20, 0x2A, 0x32
 _OBJECT_FIELD, _LIST_FIELD = 5, 6
 _parse = Decoder().decode
@@ -82,17 +84,18 @@ class InvalidStruct(ConcertinoError):
 
 
 class PackedObject(NamedTuple):
-    """A JSON object for the wire. json: its text, if the Struct is not exact; else None."""
+    """A JSON object as it is sent.
+
+    struct: the bytes of the Struct.
+    json: the JSON text if the object has integers beyond 2^53; else None.
+    """
 
     struct: bytes
     json: bytes | None
 
 
 def pack(value: Mapping[str, Any]) -> PackedObject:
-    """Return a JSON object as a Struct, with its JSON text if the Struct is not exact.
-
-    Raises NotAStruct, PackedTooLarge.
-    """
+    """Encode a JSON object. Raises NotAStruct, PackedTooLarge."""
     struct, is_exact = _encode(value)
     if is_exact:
         return PackedObject(struct, None)
@@ -100,10 +103,7 @@ def pack(value: Mapping[str, Any]) -> PackedObject:
 
 
 def pack_json(text: bytes) -> PackedObject:
-    """Return the text of a JSON object as a Struct, with the text if the Struct is not exact.
-
-    Raises NotAStruct, PackedTooLarge.
-    """
+    """Encode a JSON object that is given as text. Raises NotAStruct, PackedTooLarge."""
     value = _parse_json(text)
     if not isinstance(value, dict):
         raise NotAStruct(f"expected an object, got {_type_name(value)}")
@@ -112,10 +112,11 @@ def pack_json(text: bytes) -> PackedObject:
 
 
 def unpack(struct: bytes, json: bytes | None = None) -> dict[str, Any]:
-    """Return the JSON object of a Struct.
+    """Decode a JSON object.
 
-    json: the text beside the Struct. It is preferred if it encodes to the same Struct, and ignored
-    with a warning if not. Raises InvalidStruct.
+    struct, json: the members of a PackedObject. The JSON text is used if it encodes to the same
+        Struct, and otherwise ignored with a warning.
+    Raises InvalidStruct.
     """
     value = decode_struct(struct)
     if not json:
@@ -135,12 +136,12 @@ def unpack(struct: bytes, json: bytes | None = None) -> dict[str, Any]:
 
 
 def unpack_json(struct: bytes, json: bytes | None = None) -> bytes:
-    """Return the JSON text of a Struct, as unpack() does. Raises InvalidStruct."""
+    """Decode a JSON object like unpack(), and return it as JSON text. Raises InvalidStruct."""
     return encode(unpack(struct, json))
 
 
 def _is_same(left: Any, right: Any) -> bool:
-    """Return whether two decoded Structs are the same JSON; `==` holds for True and 1 too."""
+    """Return whether two values are the same JSON. Unlike `==`, True and 1 differ."""
     if type(left) is not type(right):
         return False
     if isinstance(left, dict):
@@ -186,7 +187,7 @@ def encode_struct(value: Mapping[str, Any]) -> bytes:
 
 
 def _encode(value: Mapping[str, Any]) -> tuple[bytes, bool]:
-    """Return the bytes, and whether they decode to the same JSON."""
+    """Return the bytes of a Struct, and whether they decode to the same JSON."""
     if (flat := _encode_flat(value)) is not None:
         return flat, True
 
@@ -197,9 +198,9 @@ def _encode(value: Mapping[str, Any]) -> tuple[bytes, bool]:
 
 
 def _encode_flat(value: Mapping[str, Any]) -> bytes | None:
-    """Encode an object of short strings, as most arguments are, in half of the time.
+    """Encode an object that has only short strings, as most arguments are, in half of the time.
 
-    None for any other object.
+    Returns None for any other object.
     """
     pieces: list[bytes] = []
     try:
@@ -225,9 +226,10 @@ _CONSTANT = {None: b"\x08\x00", True: b"\x20\x01", False: b"\x20\x00"}
 
 
 class _Encoder:
-    """Collects the pieces of a message in reverse order.
+    """Encodes a Struct backwards.
 
-    is_exact: whether everything so far decodes to the same JSON.
+    pieces: the parts of the message so far, the last part first.
+    is_exact: whether the parts so far decode to the same JSON.
     """
 
     __slots__ = ("is_exact", "pieces")
@@ -237,7 +239,7 @@ class _Encoder:
         self.is_exact = True
 
     def add_entries(self, value: Mapping[str, Any], depth: int) -> int:
-        """Add the content of a Struct and return its size."""
+        """Add the content of a Struct and return its size in bytes."""
         if depth > MAX_DEPTH:
             raise NotAStruct(f"more than {MAX_DEPTH} levels")
 
@@ -259,7 +261,7 @@ class _Encoder:
         return total
 
     def add_items(self, value: list[Any] | tuple[Any, ...], depth: int) -> int:
-        """Add the content of a ListValue and return its size."""
+        """Add the content of a ListValue and return its size in bytes."""
         if depth > MAX_DEPTH:
             raise NotAStruct(f"more than {MAX_DEPTH} levels")
 
@@ -272,7 +274,7 @@ class _Encoder:
         return total
 
     def add_value(self, value: Any, depth: int) -> int:
-        """Add the content of a Value and return its size."""
+        """Add the content of a Value and return its size in bytes."""
         pieces = self.pieces
         if isinstance(value, str):
             text = _encode_utf8(value)
@@ -285,7 +287,7 @@ class _Encoder:
             pieces.append(header)
             return size + len(header)
 
-        # Before int: True and False are integers in Python.
+        # This check comes before int, because True and False are integers in Python.
         if value is None or value is True or value is False:
             pieces.append(_CONSTANT[value])
             return 2
@@ -335,7 +337,7 @@ def _encode_utf8(text: str) -> bytes:
 
 
 def decode_struct(data: bytes) -> dict[str, Any]:
-    """Return the JSON object that the bytes of a Struct mean. Raises InvalidStruct."""
+    """Decode the bytes of a Struct. Raises InvalidStruct."""
     result: dict[str, Any] = {}
     if _decode_flat(data, result):
         return result
@@ -349,9 +351,9 @@ def decode_struct(data: bytes) -> dict[str, Any]:
 
 
 def _decode_flat(data: bytes, into: dict[str, Any]) -> bool:
-    """Decode entries as _encode_flat() writes them, in a third of the time.
+    """Decode a Struct of short strings, as _encode_flat() writes it, in a third of the time.
 
-    Returns False, with meaningless content in `into`, for any other Struct.
+    Adds the entries to `into`. Returns False for any other Struct; then `into` has no meaning.
     """
     at, end = 0, len(data)
     try:
@@ -392,7 +394,10 @@ def _skip_field(
     at: int,
     end: int,
 ) -> int:
-    """Return the offset behind an unknown field. Groups are refused: proto3 has none."""
+    """Return the offset after an unknown field. tag: the field's tag, which ends at `at`.
+
+    Raises InvalidStruct, also for groups, which proto3 does not have.
+    """
     if tag >> 3 == 0 or tag > 0xFFFFFFFF:
         raise InvalidStruct(f"field number {tag >> 3}")
 
@@ -421,7 +426,7 @@ def _decode_entries(
     into: dict[str, Any],
     depth: int,
 ) -> None:
-    """Add the entries of a Struct between two offsets. Of a repeated key the last value counts."""
+    """Decode the entries of a Struct between the offsets `at` and `end`, and add them to `into`."""
     if depth > MAX_DEPTH:
         raise InvalidStruct(f"more than {MAX_DEPTH} levels")
 
@@ -453,7 +458,7 @@ def _decode_items(
     into: list[Any],
     depth: int,
 ) -> None:
-    """Add the items of a ListValue between two offsets."""
+    """Decode the items of a ListValue between the offsets `at` and `end`; add them to `into`."""
     if depth > MAX_DEPTH:
         raise InvalidStruct(f"more than {MAX_DEPTH} levels")
 
@@ -473,9 +478,9 @@ def _decode_value(
     value: Any,
     depth: int,
 ) -> Any:
-    """Return a Value; null if it is unset.
+    """Decode a Value between the offsets `at` and `end`. An empty Value is null.
 
-    value: of an earlier occurrence of the same field, which protobuf merges with this one.
+    value: the result for an earlier occurrence of the same field; Protobuf merges the two.
     """
     while at < end:
         tag, at = _read_tag(data, at, end)
@@ -488,7 +493,7 @@ def _decode_value(
                 raise InvalidStruct(TRUNCATED)
             [value] = _DOUBLE.unpack_from(data, at - 8)
             if -EXACT <= value <= EXACT:
-                # The comparison of text keeps -0.0, which is not the integer 0 in JSON.
+                # Whole numbers become integers, except for -0.0: the integer 0 has no sign.
                 if value == (whole := int(value)) and (whole or str(value)[0] != "-"):
                     value = whole
             elif not isfinite(value):

@@ -1,14 +1,15 @@
-"""Converts between MCP and the plugin protocol: calls to requests, and responses to results.
+"""Converts MCP calls to requests of the plugin protocol, and responses to MCP results.
 
-Nothing here does I/O: hub_backend.py sends the requests and caches the lists.
+hub_backend.py calls these functions, and does the I/O.
 
-    tools/call    ToolRequest, as from the plugin `transport.stdio`. The result is the member `text`
-                  if that is a string, else the whole result as JSON; for a failed call
-                  error_message, or `tool error: CODE`
-    tools/list    ListTools, sorted by name
-    prompts/...   ListPrompts, PromptGet
-    resources/... the documents in storage below features/, notes/ and docs/:
-                  orchestra://features/ID is the path features/ID.md
+    tools/call       ToolRequest. The text of the result is the member `text` of the response's
+                     object if that is a string, else the whole object as JSON. The text of a failed
+                     call is error_message, or `tool error: CODE`.
+    tools/list       ListToolsRequest
+    prompts/list     ListPromptsRequest
+    prompts/get      PromptGetRequest
+    resources/list   StorageListRequest, for each of the folders features/, notes/ and docs/
+    resources/read   StorageReadRequest: orchestra://features/ID is the document features/ID.md
 
 Sources: the Orchestra plugin protocol, "transport.stdio"; 2026-07-28 server/tools, server/prompts,
 server/resources.
@@ -95,22 +96,22 @@ __all__ = [
 
 log = logging.getLogger("concertino.orchestra.translation")
 
-# The plugin id under which upstream's bridge calls tools.
+# The plugin id of the caller, the same as that of the bridge in the Go implementation.
 CALLER = "transport.stdio"
 SCHEME = "orchestra://"
-# The folders of storage that are resources, in the order of their list.
+# The folders of storage whose documents are resources, in the order of resources/list.
 KINDS = ("features", "notes", "docs")
 EXTENSION = ".md"
 MARKDOWN = "text/markdown"
-# In characters: room for a path of 4096 bytes, each of them percent-encoded.
+# In characters. Room for a path of 4096 bytes with each byte percent-encoded.
 MAX_URI = 16384
-# Errors that the client can correct (-32602); all others are between the hub and its plugins.
+# Error codes for the client's mistakes (-32602). For all others the client gets -32603.
 REFUSED_ARGUMENTS = "validation_error"
 CLIENT_ERRORS = ("prompt_not_found", REFUSED_ARGUMENTS)
-# The errors of a hub without storage: ours, and upstream's.
+# The error codes of a hub without storage: our hub's, and the Go hub's.
 NO_STORAGE = ("storage_not_found", "routing_error")
-# How the descriptions begin that upstream's programs give instead of an error.
-UPSTREAM_PROMPT_ERRORS = (
+# Go programs report a failed prompts/get by a description that begins with one of these texts.
+GO_PROMPT_ERRORS = (
     'no plugin provides prompt "',
     'prompt "',
     "prompt handler error: ",
@@ -126,14 +127,15 @@ _parse_text = Decoder(str).decode
 _parse_content = Decoder(ContentBlock).decode
 _parse_texts = Decoder(dict[str, str]).decode
 _parse_schema = Decoder(dict[str, Any]).decode
-# Upstream's hub sends the members of an object in another order each time.
+# Sorted, because Go programs send the members of an object in another order each time.
 encode_sorted = Encoder(order="sorted").encode
 
 
 def read_response(response: PluginResponse, kind: str) -> Any:
-    """Return the content of a response, a protobuf message, if it is of the expected kind.
+    """Return the content of a response: the Protobuf message in its field `kind`.
 
-    kind: the name of its field. Raises RpcError for an error response, and for any other kind.
+    kind: the expected field of PluginResponse, such as "list_tools".
+    Raises RpcError for an error response, and for a response of any other kind.
     """
     got = response.WhichOneof("response")
     if got == kind:
@@ -154,16 +156,18 @@ def _error_text(response: ToolResponse) -> str:
 
 
 def caller_fields(session: str) -> bytes:
-    """Return the fields that name the caller, for call_request().
+    """Return the encoded fields that name the caller, for call_request().
 
-    session: identifies the connection to the client.
+    session: an id of the MCP session, chosen by the caller.
     """
     return encode_caller(CALLER, session)
 
 
 def call_request(params: Params, meta: Params, caller: bytes) -> bytes:
-    """Return a tools/call as a serialized PluginRequest. caller: from caller_fields().
+    """Return the serialized PluginRequest for a tools/call.
 
+    params, meta: of the MCP request.
+    caller: from caller_fields().
     Raises RpcError.
     """
     name = _read_name(params)
@@ -182,10 +186,10 @@ def call_request(params: Params, meta: Params, caller: bytes) -> bytes:
 def read_call_response(payload: bytes) -> CallToolResult:
     """Return the result of a tools/call from a serialized PluginResponse.
 
-    Raises RpcError for an error response, ProtocolError for bytes that are not a response, and
-    ArgumentsRefused as call_result() does.
+    Raises ProtocolError for bytes that are not a response, RpcError for a response of another kind,
+    and the exceptions of call_result().
     """
-    # Nearly all results are a text.
+    # Fast path: nearly all results are a text.
     text = read_text_result(payload)
     if text is not None:
         return CallToolResult([TextContent(text)])
@@ -198,13 +202,14 @@ def read_call_response(payload: bytes) -> CallToolResult:
 
 
 def call_result(response: ToolResponse) -> CallToolResult:
-    """Return the result of a tools/call. Raises RpcError for an invalid Struct.
+    """Return the result of a tools/call.
 
-    Raises ArgumentsRefused, with the result, if the plugin found the arguments invalid.
+    An object with other members than `text` becomes structured content too; plugin_requests.py
+    describes the members `content` and `data`. Keys are sorted, because Go programs send the
+    members of a Struct in another order each time.
 
-    The SDK puts images and other content beside the text; they follow it here. An object that is
-    more than a text is structured content too. Its keys are sorted, as text and as structured
-    content, because Go sends the members of a Struct in another order each time.
+    Raises ArgumentsRefused, with the result, if the plugin found the arguments invalid. Raises
+    RpcError if the response holds an invalid Struct.
     """
     kind = response.structured
     if not response.success:
@@ -221,7 +226,7 @@ def call_result(response: ToolResponse) -> CallToolResult:
     except InvalidStruct as exc:
         raise RpcError(INTERNAL_ERROR, f"the result of the tool: {exc}") from None
 
-    # The member that upstream's programs show to the model.
+    # Go programs show only this member to the model.
     text = result.get("text")
     if not isinstance(text, str):
         json = encode_sorted(result)
@@ -241,7 +246,7 @@ def call_result(response: ToolResponse) -> CallToolResult:
 
 
 def _other_content(content: object) -> list[ContentBlock]:
-    """Return the blocks of a result that are not text; none if any is not valid MCP content."""
+    """Return the content blocks that are not text. Empty if any block is not valid MCP content."""
     if not isinstance(content, list):
         return []
     try:
@@ -252,10 +257,10 @@ def _other_content(content: object) -> list[ContentBlock]:
 
 
 def tools_of(response: ListToolsResponse, warn: Warn = log.warning) -> list[Tool]:
-    """Return the tools, sorted by name.
+    """Return the tools, sorted by name, without invalid tools.
 
-    Of two tools of one name the same is used whatever their order. Invalid tools are left out.
-    warn: gets a sentence about each tool that is left out.
+    warn: called with a sentence for each tool that is left out.
+    If two tools have the same name, the choice does not depend on their order in the response.
     """
     tools: list[Tool] = []
     for definition in _sort_by_name(response.tools, "tool", _tool_content, warn):
@@ -265,7 +270,7 @@ def tools_of(response: ListToolsResponse, warn: Warn = log.warning) -> list[Tool
         except InvalidStruct as exc:
             warn(f"the tool {name!r} is left out: its schema: {exc}")
             continue
-        # MCP requires the type; upstream's plugins may omit it.
+        # MCP requires the type. Go plugins may omit it.
         type_name = schema.setdefault("type", "object")
         if type_name != "object":
             warn(f"the tool {name!r} is left out: its schema is for {type_name!r}, not an object")
@@ -277,7 +282,7 @@ def tools_of(response: ListToolsResponse, warn: Warn = log.warning) -> list[Tool
 
 
 def _tool_content(definition: ToolDefinition) -> bytes:
-    """Return the content of a definition, without the order of the members of its schema."""
+    """Return bytes to compare definitions by: the description, and the schema with sorted keys."""
     try:
         schema = encode_sorted(unpack(definition.input_schema, definition.input_schema_json))
     except InvalidStruct:
@@ -286,9 +291,9 @@ def _tool_content(definition: ToolDefinition) -> bytes:
 
 
 def _output_schema(definition: ToolDefinition, warn: Warn) -> dict[str, Any] | None:
-    """Return the output schema of a tool; None if it has none, or if its results are no objects.
+    """Return the output schema of a tool. None if there is none, or if it is not for objects.
 
-    Other results are texts here, and a schema would promise structured content.
+    Results that are not objects become text, so a schema would wrongly promise structured content.
     """
     if not definition.output_schema:
         return None
@@ -298,7 +303,7 @@ def _output_schema(definition: ToolDefinition, warn: Warn) -> dict[str, Any] | N
         warn(f"the output schema of the tool {definition.name!r} is left out: it is not JSON")
         return None
 
-    # The root of a recursive type is a reference.
+    # The schema of a recursive type is a reference to a definition.
     reference = root.get("$ref")
     if isinstance(reference, str) and reference.startswith("#/$defs/"):
         root = root.get("$defs", {}).get(reference.removeprefix("#/$defs/"), root)
@@ -309,7 +314,7 @@ def _output_schema(definition: ToolDefinition, warn: Warn) -> dict[str, Any] | N
 
 
 def prompts_of(response: ListPromptsResponse, warn: Warn = log.warning) -> list[Prompt]:
-    """Return the prompts, sorted by name. See tools_of() for two prompts of one name, and warn."""
+    """Return the prompts, sorted by name, without invalid ones. See tools_of()."""
     return [
         Prompt(
             definition.name,
@@ -356,19 +361,23 @@ def prompt_result(response: PromptGetResponse) -> GetPromptResult:
 
 
 def _prompt_failure(response: PromptGetResponse) -> RpcError | None:
-    """Return the error in a response; None if it has a prompt."""
+    """Return the error in a response. None if the response has a prompt."""
     if response.HasField("failure"):
         code, message = response.failure.code, response.failure.message or response.failure.code
         return RpcError(INVALID_PARAMS if code in CLIENT_ERRORS else INTERNAL_ERROR, message)
     text = response.description
-    if response.messages or not text.startswith(UPSTREAM_PROMPT_ERRORS):
+    if response.messages or not text.startswith(GO_PROMPT_ERRORS):
         return None
-    is_unknown = text.startswith(UPSTREAM_PROMPT_ERRORS[0]) or text.endswith(" not found")
+    is_unknown = text.startswith(GO_PROMPT_ERRORS[0]) or text.endswith(" not found")
     return RpcError(INVALID_PARAMS if is_unknown else INTERNAL_ERROR, text)
 
 
 def _prompt_content(kind: str, text: str) -> ContentBlock:
-    """Return the content of a message. The SDK writes the JSON of other content into its text."""
+    """Return the content of a prompt's message.
+
+    kind: the content's type. For types other than text, plugins made with concertino send the
+        content as JSON in `text`.
+    """
     if kind not in ("", "text"):
         try:
             return _parse_content(text)
@@ -391,12 +400,12 @@ TEMPLATES = [
 
 
 def list_request(kind: str) -> PluginRequest:
-    """Return the request for the resources of a kind."""
+    """Return the request for the resources of a kind. kind: one of KINDS."""
     return PluginRequest(storage_list=StorageListRequest(prefix=f"{kind}/"))
 
 
 def entries_of(response: PluginResponse) -> Sequence[StorageEntry]:
-    """Return the entries in the response to a list_request(); none if the hub has no storage.
+    """Return the entries in the response to a list_request(). Empty if the hub has no storage.
 
     Raises RpcError.
     """
@@ -443,7 +452,7 @@ def read_request(params: Params) -> tuple[str, PluginRequest]:
 
 
 def _storage_path(uri: str) -> str:
-    """Return the path in storage of a URI, percent-decoded once."""
+    """Return the path in storage of a resource. Raises RpcError for an invalid URI."""
     kind, slash, id = uri.removeprefix(SCHEME).partition("/")
     if not uri.startswith(SCHEME) or kind not in KINDS or not slash or not id or len(uri) > MAX_URI:
         expected = " or ".join(f"{SCHEME}{kind}/ID" for kind in KINDS)
@@ -463,11 +472,11 @@ def read_result(uri: str, response: StorageReadResponse) -> ReadResourceResult:
         if failure.code in ("not_found", "invalid_path"):
             raise ResourceNotFound(uri)
         raise RpcError(INTERNAL_ERROR, f"storage: {failure.message or failure.code}")
-    # Upstream's answer for a missing document: empty, with version 0, which no document has.
+    # A Go program's response for a missing document: empty, with version 0, which no document has.
     if not response.content and not response.version and not response.metadata:
         raise ResourceNotFound(uri)
 
-    # Storage does not know whether a content is text; MCP wants to know.
+    # Storage has only bytes, and MCP distinguishes text from binary content.
     try:
         contents = ResourceContents(uri, text=response.content.decode(), mime_type=MARKDOWN)
     except UnicodeDecodeError:
@@ -510,11 +519,14 @@ def _sort_by_name(
     content: Callable[[T], bytes],
     warn: Warn,
 ) -> list[T]:
-    """Return definitions sorted by name, without those that have no name or a name twice.
+    """Return definitions sorted by name, without nameless ones and without duplicates.
 
-    Of several with one name, that with the smallest content is used: upstream's hub sends them in
-    another order each time. T has a `name`; protobuf's classes do not fit a Protocol that says so.
+    kind: "tool" or "prompt", for messages.
+    content: returns the content of a definition. Of several definitions with one name, the one with
+        the smallest content is used, because a Go hub sends them in another order each time.
+    warn: called with a sentence for each definition that is left out.
     """
+    # T has an attribute `name`. The classes of protobuf do not match a Protocol that says so.
     by_name: dict[str, T] = {}
     for definition in definitions:
         name: str = cast(Any, definition).name

@@ -1,9 +1,8 @@
-"""UDP sockets whose datagrams are handled together, and the addresses of hosts.
+"""UdpSocket: a UDP transport that delivers all datagrams that have arrived in one call.
 
-asyncio's transport hands over one datagram per iteration of the loop. Here all that have arrived
-are handed over at once, as far as the loop may stand still for them: one packet then answers what
-several have asked. For 64 calls at once from a client in Go that halves the CPU time of a call
-(bench/orchestra_go.py).
+asyncio's own transport delivers one datagram per iteration of the loop. Handling many at once lets
+QUIC answer several of them with one packet: for 64 concurrent calls from a Go client that halves
+the CPU time of a call (bench/orchestra_go.py).
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ __all__ = ["Address", "UdpHandler", "UdpSocket", "resolve_udp", "split_quic_addr
 
 Address = tuple[Any, ...]
 
-# Size of a socket's buffers; the system may give less. Datagrams wait there while Python is busy.
+# Requested size of a socket's buffers. Datagrams wait there while Python is busy.
 SOCKET_BYTES = 4 * 2**20
 # The largest datagram of UDP.
 MAX_DATAGRAM_BYTES = 2**16
-# After which time, and after how many datagrams, the loop gets its turn. A datagram takes 50 us,
-# but one that begins a handshake takes milliseconds.
+# One call delivers datagrams for at most TURN_S seconds, and at most TURN_DATAGRAMS of them; then
+# the loop continues. Handling a datagram takes 50 us, or milliseconds if it begins a handshake.
 TURN_S, TURN_DATAGRAMS = 0.002, 64
 
 
@@ -38,14 +37,14 @@ class UdpHandler(Protocol):
 
 
 class UdpSocket(asyncio.DatagramTransport):
-    """A transport that reads and writes a UDP socket at once.
+    """A transport over a UDP socket, without an output buffer.
 
-    A datagram that the system does not take now is dropped, as one may be on the way: QUIC sends
-    it again.
+    A datagram that the system does not accept at once is dropped, like a datagram that is lost on
+    the network: QUIC sends it again.
     """
 
     def __init__(self, sock: socket.socket, handler: UdpHandler) -> None:
-        """Begin to read. sock: bound or connected; it is closed by close()."""
+        """Begin to read. sock: a bound or connected socket, which close() closes."""
         super().__init__()
         sock.setblocking(False)
         for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
@@ -55,7 +54,7 @@ class UdpSocket(asyncio.DatagramTransport):
         self._handler = handler
         self._loop = asyncio.get_running_loop()
         self._is_closing = False
-        # macOS refuses an address then.
+        # macOS refuses sendto() with an address on a connected socket.
         self._is_connected = _is_connected(sock)
         handler.connection_made(self)
         self._loop.add_reader(sock, self._on_readable)
@@ -64,7 +63,7 @@ class UdpSocket(asyncio.DatagramTransport):
         self._handler.datagrams_received(self._waiting())
 
     def _waiting(self) -> Iterator[tuple[bytes, Address]]:
-        """Yield the datagrams that have arrived, until the loop must get its turn."""
+        """Yield the datagrams that have arrived, within the limits of one turn."""
         until = self._loop.time() + TURN_S
         for _ in range(TURN_DATAGRAMS):
             try:
@@ -79,7 +78,7 @@ class UdpSocket(asyncio.DatagramTransport):
                 return
 
     def sendto(self, data: Any, addr: Any = None) -> None:
-        """Send a datagram. addr: not used if the socket is connected."""
+        """Send a datagram. addr: ignored if the socket is connected."""
         try:
             if self._is_connected:
                 self._socket.send(data)
@@ -92,7 +91,7 @@ class UdpSocket(asyncio.DatagramTransport):
                 self._handler.error_received(exc)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return the own address for `sockname`, as asyncio's transports do."""
+        """Return the socket's own address for "sockname", and `default` for any other name."""
         return self._socket.getsockname() if name == "sockname" else default
 
     def is_closing(self) -> bool:
@@ -118,8 +117,8 @@ def _is_connected(sock: socket.socket) -> bool:
 def split_quic_address(address: str) -> tuple[str, int]:
     """Split `HOST:PORT` or `[IPv6]:PORT` into the host and the port.
 
-    Raises ValueError for any other form. Its message also names `unix:PATH`, which link.py
-    accepts in the same place.
+    Raises ValueError for any other form. The message also names `unix:PATH`, which link.py accepts
+    where it accepts `HOST:PORT`.
     """
     try:
         return split_address(address)
@@ -130,10 +129,12 @@ def split_quic_address(address: str) -> tuple[str, int]:
 
 
 async def resolve_udp(host: str, port: int, flags: int = 0) -> tuple[socket.AddressFamily, Address]:
-    """Return the UDP address of a host: its first IPv4 address, else its first.
+    """Return the UDP address of a host: its first IPv4 address, or its first address if none is.
 
-    Go chooses in the same way, and both sides must find each other at `localhost`. flags: of
-    getaddrinfo. Raises OSError. Source: Go's net.ResolveUDPAddr.
+    Go programs do the same (net.ResolveUDPAddr), so both sides choose the same address for
+    `localhost`.
+    flags: flags of getaddrinfo(), such as AI_PASSIVE.
+    Raises OSError.
     """
     loop = asyncio.get_running_loop()
     candidates = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=flags)

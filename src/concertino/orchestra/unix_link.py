@@ -1,11 +1,10 @@
 """RPC connections over a Unix socket, for processes of one user on one machine.
 
-Any number of requests share the connection; responses are matched by request_id. The socket lies
-in a folder that other users cannot enter, has mode 0600, and both sides check the credentials of
-the other process.
+Concurrent requests share a connection; responses are matched by request_id. The socket has mode
+0600 and lies in a folder that other users cannot enter, and each side checks the other's user id.
 
-All output of one loop iteration goes into one write. When the peer does not take the output, the
-source of more pauses: an RpcServer stops reading, RpcClient.request() waits.
+Frames that are sent in the same loop iteration share one write() where possible. While the output
+buffer is full, the server side stops reading requests, and RpcClient.request() waits.
 """
 
 from __future__ import annotations
@@ -53,35 +52,36 @@ __all__ = ["listen_unix_links", "open_unix_link"]
 
 log = logging.getLogger("concertino.orchestra")
 
-# Output that the peer has not taken: at the first figure the source of more output pauses, below
-# the second it continues.
+# Buffered output: above the first limit the source of more output pauses, below the second one it
+# continues.
 LIMITS = Limits(high_water_bytes=2**20, low_water_bytes=2**18)
 # Time for a frame to be complete, from its first byte.
 FRAME_S = 30.0
 MAX_CONNECTIONS = 512
-# Time for the peer to take the remaining output, before the connection is closed anyway.
+# Time for the peer to read the remaining output when the connection is closed.
 FLUSH_S = 0.5
-# The reason of an orderly end, which is not logged.
+# The reason for an orderly end, which is not logged.
 END_OF_STREAM = "the connection ended"
 
 
 class _FrameConnection(SocketConnection):
-    """A Connection whose frames have their length in front, and limited time to be complete.
+    """A Connection for frames of the plugin protocol (frames.py). Both sides use it.
 
-    Errors of frames are reported with on_disconnect(); the receiver must close the connection then.
+    A frame must be complete within FRAME_S. An invalid frame is reported by on_disconnect(); the
+    receiver must close the connection then.
     """
 
     terminator = b""
-    # One read finds everything that is there, and the peer needs longer for its next frame.
+    # One read for each event. A second one would find nothing: the peer needs longer to send more.
     reads = range(1)
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock, LIMITS, {})
         self._assembler = Assembler()
         self._frame_timer: asyncio.TimerHandle | None = None
-        # Whether a flush follows at the end of this loop iteration.
+        # Whether flush() will be called at the end of this loop iteration.
         self.is_flush_scheduled = False
-        # The last batch of a single message in which a frame was written at once.
+        # The number of the last read batch with one message that has written a frame at once.
         self._last_lone = 0
 
     def open(self, receiver: Receiver) -> None:
@@ -99,7 +99,7 @@ class _FrameConnection(SocketConnection):
             receiver.on_eof()
             return
 
-        # The chunk is exactly one frame: feed() would return it, with 3,000 instructions more.
+        # Fast path: the chunk is exactly one frame. feed() would take 3,000 instructions more.
         assembler = self._assembler
         if (
             not assembler.buffered_bytes
@@ -122,7 +122,10 @@ class _FrameConnection(SocketConnection):
             batch.end()
 
     def _limit_frame_time(self, receiver: Receiver, *, is_new: bool) -> None:
-        """Run a timer while a frame is incomplete. is_new: that frame began with the last chunk."""
+        """Run a timer while a frame is incomplete.
+
+        is_new: whether the incomplete frame began with the last chunk.
+        """
         is_incomplete = self._assembler.buffered_bytes > 0
         if self._frame_timer is not None and (is_new or not is_incomplete):
             self._frame_timer.cancel()
@@ -136,9 +139,10 @@ class _FrameConnection(SocketConnection):
     def send_payload(self, payload: bytes) -> int:
         """Send a frame. Returns the bytes left in the buffer.
 
-        The first frame of a loop iteration is written at once; the others wait for its end and
-        share one write. The same holds for a read batch, if it has one message only: then there is
-        usually no second response.
+        The first frame of a loop iteration is written at once. Further frames are buffered, and
+        share one write at the end of the iteration. While the messages of one read are handled (a
+        read batch), all frames share one write at its end; but if the batch has only one message,
+        its first frame is written at once, since there is usually no second one.
         """
         frame = len(payload).to_bytes(HEADER_BYTES, "big") + payload
         batch = self._batch
@@ -158,7 +162,11 @@ class _FrameConnection(SocketConnection):
         return self.send(frame, None)
 
     def send_lone_payload(self, payload: bytes) -> int:
-        """Send a frame at once if no other is sent soon. Returns the bytes left in the buffer."""
+        """Send a frame. Write it at once unless others are already waiting to be flushed.
+
+        Unlike send_payload(), it schedules no flush for further frames, which saves a callback.
+        Returns the bytes left in the buffer.
+        """
         if self._batch.on or self.is_flush_scheduled:
             return self.send_payload(payload)
         return self.send(len(payload).to_bytes(HEADER_BYTES, "big") + payload, None)
@@ -178,7 +186,7 @@ class _FrameConnection(SocketConnection):
 
 
 async def open_unix_link(path: str, timeout_s: float) -> UnixLink:
-    """Connect to the socket at a path, as open_link() does."""
+    """Connect to the listener at a path. See open_link()."""
     name = unix_name(path)
     try:
         async with asyncio.timeout(timeout_s):
@@ -212,7 +220,7 @@ class UnixLink(RpcClient):
 
     def _send_request(self, payload: bytes, id: bytes) -> Hashable:
         connection = self._connection
-        # The only request so far is written at once, without a callback for later ones.
+        # A single pending request is probably not followed by others in this loop iteration.
         held = (
             connection.send_payload(payload)
             if self._pending
@@ -231,7 +239,7 @@ class UnixLink(RpcClient):
         self._connection.pause(True)
         await self._connection.close(FLUSH_S)
         self._on_end(reason)
-        # Those that wait for the end, or for a response, continue first.
+        # Let the tasks continue that wait for the end or for a response.
         await asyncio.wait((self.end_reason,))
 
     def _on_end(self, reason: str) -> None:
@@ -242,7 +250,7 @@ class UnixLink(RpcClient):
 
     def on_frames(self, batch: Sequence[bytes]) -> None:
         for payload in batch:
-            # Nearly every serializer writes the id first.
+            # 0x0A is the tag of request_id, which nearly every serializer writes first.
             if len(payload) > 1 and payload[0] == 0x0A:
                 id = payload[2 : 2 + payload[1]]
             else:
@@ -262,7 +270,7 @@ class UnixLink(RpcClient):
 
     def on_disconnect(self, exc: Exception) -> None:
         self._connection.abort()
-        # Later, since a task or a read batch may be running now.
+        # Not now: the caller may be a task or a read batch, in which no other task can be resumed.
         self.loop.call_soon(self._on_end, errno_message(exc))
 
 
@@ -272,14 +280,14 @@ class UnixLink(RpcClient):
 def listen_unix_links(
     path: str, handler: RequestHandler, relay: RelayHandler | None = None
 ) -> RpcListener:
-    """Listen at a path, in a folder of mode 0700. See listen_for_links."""
+    """Listen at a path, in a folder of mode 0700. See listen_for_links()."""
     folder = Path(unix_name(path)).absolute().parent
     try:
         mode = folder.stat().st_mode
     except OSError as exc:
         raise OSError(exc.errno, f"unix:{path}: {folder}: {exc.strerror}") from None
 
-    # A folder such as /tmp, which is shared on purpose: chmod would be the wrong advice.
+    # A folder such as /tmp is shared on purpose, so do not advise to change its mode.
     if mode & stat.S_ISVTX:
         raise PermissionError(
             f"unix:{path}: all users share {folder}: mkdir -m 700 {folder}/NAME, and put it there"
@@ -346,13 +354,18 @@ class _UnixRpcListener:
         if connections:
             closings = [connection.begin_close() for connection in connections]
             await asyncio.wait(closings, timeout=1.0)
-        # Those whose peer does not read the remaining output.
+        # Peers that have not read the remaining output by now.
         for connection in list(self._connections):
             connection.abort("the peer does not read its responses")
 
 
 class _UnixServerConnection:
-    """One connection whose requests are handled here, and the Receiver of its frames."""
+    """The server's side of one connection, and the Receiver of its frames.
+
+    handler, relay: answer the requests; see listen_for_links().
+    connections: the open connections of the listener; this one adds and removes itself.
+    rpc: handles the requests.
+    """
 
     def __init__(
         self,
@@ -367,7 +380,7 @@ class _UnixServerConnection:
         )
         self._connections = connections
         self._loop = asyncio.get_running_loop()
-        # Reasons not to read: the output buffer is full; too many bytes of requests in progress.
+        # Two reasons to pause reading: the output buffer is full; too many requests in progress.
         self._is_output_full = False
         self._is_rpc_full = False
         self._closing: asyncio.Task[None] | None = None
@@ -392,7 +405,7 @@ class _UnixServerConnection:
             self._connection.pause(self._is_output_full or self._is_rpc_full)
 
     def begin_close(self) -> asyncio.Task[None]:
-        """Stop reading, send the remaining output, then close."""
+        """Stop reading, send the remaining output, then close. Returns the task that does it."""
         if self._closing is None:
             self._connection.pause(True)
             self._closing = self._loop.create_task(self._close())
@@ -405,7 +418,7 @@ class _UnixServerConnection:
     def abort(self, reason: str) -> None:
         """Close the connection because of an error; remaining output is dropped."""
         self._connection.abort()
-        # Later, since a task or a read batch may be running now.
+        # Not now: the caller may be a task or a read batch, in which no other task can be resumed.
         self._loop.call_soon(self._on_end, reason)
 
     def _on_end(self, reason: str) -> None:

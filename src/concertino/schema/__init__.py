@@ -1,1 +1,5 @@
-"""Python types <-> JSON Schema: signatures, arguments, results, URI templates, patterns."""
+"""Python types <-> JSON Schema.
+
+The package reads signatures of handlers, decodes arguments, converts return values to results,
+validates values against hand-written schemas, and matches URI templates.
+"""

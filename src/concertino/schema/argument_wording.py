@@ -1,7 +1,9 @@
-"""Violations of hand-written schemas, in the words that arguments with Python types have.
+"""Rewords validation errors of jsonschema_rs like those for arguments with Python types.
 
-Clients then read the same details for both kinds of tools, such as `Missing required field: name`
-or `age: expected int >= 0`. Keywords without an equal in Python's types keep the validator's words.
+A tool has either typed parameters (arguments.py) or a hand-written input schema that jsonschema_rs
+checks (validation.py). In both cases a client gets messages such as `Missing required field: name`
+or `age: expected int >= 0`. Errors of keywords that typed parameters do not have keep the words of
+jsonschema_rs.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ __all__ = ["word_as_arguments"]
 
 # `Any` in this file: errors of jsonschema_rs, which has no stubs, and JSON values.
 
-# JSON Schema's names of types -> those of msgspec's messages, in its order.
+# JSON Schema's name of a type -> the name in msgspec's messages, in msgspec's order.
 _TYPES = {
     "integer": "int",
     "number": "float",
@@ -40,7 +42,7 @@ _VALUE_TYPES: Mapping[type, str] = {
     type(None): "null",
 }
 
-# Keyword -> what stands between "expected TYPE" and its limit.
+# Keyword -> the words between "expected TYPE" and the keyword's value in a message.
 _LIMITS = {
     "minimum": ">=",
     "maximum": "<=",
@@ -58,9 +60,9 @@ MAX_QUOTED = 80
 
 
 def word_as_arguments(schema: Mapping[str, Any]) -> Callable[[Any], list[SchemaViolation]]:
-    """Return a function that describes one error of jsonschema_rs.
+    """Return a function that converts one error of jsonschema_rs to violations.
 
-    schema: the input schema, whose properties are suggested for unknown arguments.
+    schema: the input schema. Its properties are suggested in place of unknown arguments.
     """
 
     def describe(error: Any) -> list[SchemaViolation]:
@@ -70,7 +72,7 @@ def word_as_arguments(schema: Mapping[str, Any]) -> Callable[[Any], list[SchemaV
             return [SchemaViolation(join_path([*steps, kind.property]), MISSING_ARGUMENT)]
         if kind.name == "additionalProperties":
             return _describe_unknown(steps, kind.unexpected, list(schema.get("properties", ())))
-        # Where no properties are declared, the validator does not say which name it refuses.
+        # Without declared properties, jsonschema_rs does not say which name is unknown.
         if kind.name == "falseSchema" and error.schema_path[-1:] == ["additionalProperties"]:
             text = f"{UNKNOWN_ARGUMENT}; it takes no arguments"
             return [SchemaViolation(join_path(steps), text)]
@@ -80,7 +82,7 @@ def word_as_arguments(schema: Mapping[str, Any]) -> Callable[[Any], list[SchemaV
 
 
 def join_path(steps: Iterable[str | int]) -> str:
-    """Return a path as typed arguments have it: `items[2].name`."""
+    """Return the steps of a path as one text, such as `items[2].name`."""
     path = ""
     for step in steps:
         path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
@@ -96,7 +98,10 @@ def _describe_unknown(
 
 
 def _describe_value(error: Any) -> str:
-    """Return what was expected of a value; "" for a keyword that typed arguments do not have."""
+    """Return a message such as `expected int, got str`.
+
+    Returns "" for a keyword that typed parameters do not have.
+    """
     kind, value = error.kind, error.instance
     got = _VALUE_TYPES[type(value)]
     types = _expected_types(error)
@@ -116,7 +121,7 @@ def _describe_value(error: Any) -> str:
 
 
 def _expected_types(error: Any) -> list[str]:
-    """Return the types that would have fitted; [] if the type is not what is wrong."""
+    """Return the JSON Schema types that are allowed. Empty if the error is not about the type."""
     kind = error.kind
     if kind.name == "type":
         return list(kind.types)
@@ -132,6 +137,7 @@ def _expected_types(error: Any) -> list[str]:
 
 
 def _is_about(error: Any, outer: Any) -> bool:
+    """Return whether an error inside an anyOf is about the same value as the anyOf's error."""
     return list(error.instance_path) in ([], list(outer.instance_path))
 
 

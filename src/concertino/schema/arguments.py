@@ -1,8 +1,12 @@
-"""Arguments of a handler: the input schema, and the decoder from a call's JSON to Python arguments.
+"""Arguments of a handler: their input schema, and the decoder from JSON to Python arguments.
 
-One generated Struct decodes all arguments at once. Only if that fails is each argument decoded on
-its own, so that every violation is reported and not just the first. An integral number (`1.0`)
-counts as an integer, as JSON Schema says.
+    decoder = argument_decoder(add)                    # def add(a: int, b: int = 0) -> int
+    decoder.schema                                     # {"type": "object", "properties": ...}
+    args, kwargs = decoder.bind(b'{"a": 1}', None)     # (1, 0), {}
+
+A generated msgspec Struct decodes all arguments at once. msgspec stops at the first error, so if
+that fails, each argument is decoded on its own to report all violations. An integral number such as
+`1.0` counts as an integer, as in JSON Schema.
 
 Spec: 2026-07-28 server/tools "Tool", "Error Handling"; JSON Schema 2020-12 validation 6.1.1.
 """
@@ -23,22 +27,22 @@ from concertino.schema.signature import MISSING, Parameter, read_signature
 from concertino.schema.type_schema import SchemaBuilder
 from concertino.schema.violations import SchemaViolation, decode_hook, violations_of
 
-# Positional and keyword arguments. Any: they are of whatever types the handler takes.
+# The positional and the keyword arguments for a handler.
 Bound = tuple[tuple[Any, ...], dict[str, Any]]
 
-# A caller could send any number of unknown arguments, with names of any length.
+# Limits for messages: a caller may send any number of unknown arguments, with names of any length.
 _MAX_UNKNOWN = 20
 _MAX_NAME_CHARS = 80
 
-# What violations say of an argument that is missing, or that the handler does not have.
+# The messages for an argument that is missing, or that the handler does not have.
 MISSING_ARGUMENT = "required, but missing"
 UNKNOWN_ARGUMENT = "unknown argument"
 
 
 class InvalidArguments(ConcertinoError):
-    """The arguments of a call do not fit.
+    """The arguments of a call are invalid.
 
-    violations: in the order of the parameters, then those of unknown arguments.
+    violations: in the order of the parameters; unknown arguments come last.
     """
 
     def __init__(self, violations: list[SchemaViolation]) -> None:
@@ -47,13 +51,15 @@ class InvalidArguments(ConcertinoError):
 
 
 class ArgumentDecoder:
-    """Decodes the arguments of calls to one handler; made by argument_decoder().
+    """Decodes the arguments of calls to one handler. argument_decoder() creates it.
 
-    schema: JSON Schema 2020-12 of the arguments object.
-    injected: names of the parameters that the server fills, not the client.
-    bind(raw, injected): returns (args, kwargs) for the handler. raw: JSON text of the arguments,
-    empty for none; injected: the value for every injected parameter. Raises InvalidArguments, and
-    any exception of a user's own class except ValueError and TypeError.
+    schema: the JSON Schema (2020-12) of the arguments object.
+    injected: names of the parameters that the server fills, such as the Context.
+    bind: called as bind(raw, injected); returns (args, kwargs) for the handler.
+        raw: the JSON text of the arguments object; empty for no arguments.
+        injected: the value for every injected parameter.
+        Raises InvalidArguments. The constructors of users' classes may raise other exceptions,
+        except ValueError and TypeError, which become InvalidArguments.
     """
 
     __slots__ = ("bind", "injected", "schema")
@@ -78,9 +84,10 @@ def argument_decoder(
 ) -> ArgumentDecoder:
     """Return the ArgumentDecoder of a handler.
 
-    coerce: convert strings such as "1" for an int. inject: classes of parameters that bind() fills.
+    coerce: whether to convert strings, such as "1" for an int.
+    inject: classes; a parameter annotated with one of them is filled by the server.
     descriptions: parameter -> text, for parameters whose annotation has no description.
-    Raises RegistrationError that names function, parameter, type and what to write instead.
+    Raises RegistrationError, which names the function, the parameter and what to write instead.
     """
     signature = read_signature(handler, inject)
     builder = SchemaBuilder(coerce=coerce)
@@ -112,8 +119,9 @@ def argument_decoder(
 class _Field(msgspec.Struct, frozen=True):
     """One argument as a field of the generated Struct.
 
-    optional: arguments of msgspec.field() that give it the function's default; empty if the
-    argument is required.
+    type: the type that msgspec decodes.
+    schema: the argument's JSON Schema.
+    optional: `default` or `default_factory` for msgspec.field(); empty if the argument is required.
     """
 
     type: Any
@@ -148,7 +156,7 @@ def _field(parameter: Parameter, builder: SchemaBuilder, description: str | None
         try:
             schema["default"] = json_value(default)
         except (TypeError, ValueError, RecursionError):
-            # A default without a JSON form is left out of the schema; callers can do without it.
+            # The schema shows no default that JSON cannot express.
             pass
 
     if description:
@@ -172,7 +180,10 @@ def _accepts_null(schema: dict[str, Any]) -> bool:
 def _binder(
     parameters: list[Parameter], fields: dict[str, _Field], *, strict: bool
 ) -> Callable[[Raw | bytes, object], Bound]:
-    """Return a bind() that is specialized for the shape of the signature."""
+    """Return ArgumentDecoder.bind, specialized for the kinds of parameters of the handler.
+
+    strict: whether not to convert strings; see argument_decoder().
+    """
     # Fields have generated names, because an argument may be called __init__.
     definitions: list[Any] = [
         (f"f{index}", field.type, msgspec.field(name=name, **field.optional))
@@ -196,7 +207,7 @@ def _binder(
     if not positions and not keywords:
         return bind_values
 
-    # The usual shape of a handler that takes a Context has a binder of its own, which saves a call.
+    # Fast path, which saves a function call: a handler that takes a Context.
     if len(positions) == 1 and not keywords:
         (position,) = positions
 
@@ -224,8 +235,8 @@ def _binder(
 def _refuse_nan(decode: Callable[[Raw | bytes], Any]) -> Callable[[Raw | bytes], Any]:
     """Return a decoder that raises DecodeError for NaN and infinity.
 
-    With strict=False msgspec reads the texts "nan" and "inf" as numbers, which JSON does not have.
-    _decode_each() then reports where they are.
+    With strict=False msgspec converts the strings "nan" and "inf" to numbers that JSON does not
+    have. After the DecodeError, _decode_each() finds their places.
     """
 
     def decode_finite(raw: Raw | bytes) -> Any:
@@ -237,15 +248,15 @@ def _refuse_nan(decode: Callable[[Raw | bytes], Any]) -> Callable[[Raw | bytes],
     return decode_finite
 
 
-# ValidationError is a DecodeError. More than about 1,000 levels cause a RecursionError, and broken
-# UTF-8 the third.
+# What decoding raises: DecodeError (and ValidationError, which derives from it), RecursionError for
+# more than about 1,000 levels, and UnicodeError for invalid UTF-8.
 _DECODE_ERRORS = (msgspec.DecodeError, RecursionError, UnicodeError)
 
 
 def _decode_each(raw: Raw | bytes, fields: dict[str, _Field], strict: bool) -> dict[str, Any]:
-    """Decode argument by argument; return the fields of the generated Struct.
+    """Decode each argument on its own. Returns the fields of the generated Struct, by name.
 
-    Raises InvalidArguments with every violation.
+    Raises InvalidArguments with all violations.
     """
     try:
         arguments = json.decode(raw or b"{}", type=dict[str, Raw])
@@ -273,7 +284,10 @@ def _decode_each(raw: Raw | bytes, fields: dict[str, _Field], strict: bool) -> d
 
 
 def describe_unknown(names: Sequence[str], fields: Sequence[str]) -> list[SchemaViolation]:
-    """Describe arguments that a handler does not have. fields: the names of those it has."""
+    """Return the violations for unknown arguments.
+
+    names: the unknown arguments. fields: the arguments that the handler has, for suggestions.
+    """
     violations: list[SchemaViolation] = []
     for name in names[:_MAX_UNKNOWN]:
         name = name[:_MAX_NAME_CHARS]
@@ -285,26 +299,28 @@ def describe_unknown(names: Sequence[str], fields: Sequence[str]) -> list[Schema
 
 
 def decode_value(raw: Raw | bytes, field_type: Any, strict: bool) -> Any:
-    """Decode one JSON value to a type of a SchemaBuilder. strict: as for msgspec.convert.
+    """Decode one JSON value.
 
-    Raises msgspec.ValidationError if it does not fit, and DecodeError if it is not JSON.
+    field_type: the type of a TypeSchema.
+    strict: as for msgspec.convert().
+    Raises msgspec.ValidationError if the value does not fit, and DecodeError if it is not JSON.
     """
     decoder = json.Decoder(field_type, strict=strict, dec_hook=decode_hook)
     try:
         return decoder.decode(raw)
     except msgspec.ValidationError as exc:
-        # 1.0 is an integer to JSON Schema, but not to msgspec. The second attempt runs only after
-        # a failure, so 1.0 stays a float wherever a float is expected. It also forgives a key that
-        # occurs twice: json.decode keeps the last one, while msgspec checks both.
+        # Try again with 1 in place of 1.0, which is an integer in JSON Schema but not in msgspec.
+        # Only after a failure, so that 1.0 stays a float where a float is expected. A side effect:
+        # of a repeated key only the last value is checked.
         try:
             return decoder.decode(json.encode(_integral_to_int(json.decode(raw))))
         except msgspec.ValidationError:
-            # The first error speaks of the values as they were sent, and keeps its own cause.
+            # Raise the first error, which describes the values as the client has sent them.
             raise exc  # noqa: B904
 
 
 def _integral_to_int(value: Any) -> Any:
-    """Return a JSON tree with integers for integral floats, as far as floats are exact (2**53)."""
+    """Return a JSON value with 1 in place of 1.0, up to 2**53, where floats are exact."""
     if isinstance(value, float):
         return int(value) if value.is_integer() and abs(value) <= 2**53 else value
     if isinstance(value, list):
@@ -318,7 +334,11 @@ def _integral_to_int(value: Any) -> Any:
 def _violations(
     error: Exception, path: str, allowed: list[Any] | None = None
 ) -> list[SchemaViolation]:
-    """Describe a failed decode. allowed: the values of an enum, which msgspec does not name."""
+    """Return the violations that an exception of the decoder reports.
+
+    path: the place of the decoded value.
+    allowed: the values of an enum, because msgspec's message does not name them.
+    """
     if isinstance(error, RecursionError):
         return [SchemaViolation(path, "nested too deeply")]
     if not isinstance(error, msgspec.ValidationError):
@@ -331,7 +351,7 @@ def _violations(
     return [_name_the_member(violation) for violation in violations_of(error, path)]
 
 
-# What msgspec says of a missing and of an unknown member -> what is said of an argument.
+# The beginning of msgspec's message about a missing or unknown member -> our message.
 _MEMBER_MESSAGES = {
     "object missing required field ": MISSING_ARGUMENT,
     "object contains unknown field ": UNKNOWN_ARGUMENT,
@@ -339,7 +359,7 @@ _MEMBER_MESSAGES = {
 
 
 def _name_the_member(violation: SchemaViolation) -> SchemaViolation:
-    """Return a violation whose path names the member that is missing or unknown."""
+    """Move the name of a missing or unknown member from the message to the path."""
     for start, message in _MEMBER_MESSAGES.items():
         if violation.message.startswith(start):
             name = violation.message.removeprefix(start)
@@ -348,7 +368,7 @@ def _name_the_member(violation: SchemaViolation) -> SchemaViolation:
 
 
 def _suggestion(name: str, fields: Sequence[str]) -> str:
-    # Importing difflib takes 4 ms, and only a caller's mistake needs it.
+    # Imported here because it takes 4 ms, and only a caller's mistake needs it.
     from difflib import get_close_matches
 
     if close := get_close_matches(name, fields, 1):

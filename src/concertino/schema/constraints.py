@@ -1,7 +1,9 @@
-"""The metadata of Annotated: constraints on a type, and words that describe it.
+"""The metadata of Annotated: constraints such as `ge=0`, and descriptions.
 
-Understood are msgspec.Meta, pydantic.Field, annotated_types, typing_extensions.Doc and plain
-strings. Only msgspec is imported; the others are recognized by their modules and attributes.
+    Annotated[int, Meta(ge=0), "years"]  ->  {"type": "integer", "minimum": 0, "description": ...}
+
+Supported are msgspec.Meta, pydantic.Field, annotated_types, typing_extensions.Doc and plain
+strings. Only msgspec is imported; the others are recognized by their module or attributes.
 type_schema.py applies the constraints while it walks over an annotation.
 
 Spec: JSON Schema 2020-12 Validation, section 6.
@@ -26,7 +28,7 @@ class NeedsPydantic(Exception):
     """The annotation contains a pydantic type, so pydantic has to decode all of it."""
 
 
-# Constraint -> keyword, by the JSON type it applies to. The names of the constraints are those of
+# Constraint -> keyword of JSON Schema, for each JSON type. The constraints have the same names in
 # annotated_types and msgspec.Meta.
 _NUMERIC = {
     "gt": "exclusiveMinimum",
@@ -46,19 +48,19 @@ _NAMES = (*_NUMERIC, "min_length", "max_length", "pattern")
 
 
 class Constraints:
-    """The constraints of one Annotated on their way to the types that they apply to.
+    """The constraints that apply to a type, from all Annotated around it.
 
-    They pass through unions, to each member that they fit, but not into containers.
+    In a union they apply to each member that they fit. They do not apply inside containers.
     """
 
     def __init__(self) -> None:
-        # Everything in effect, from this Annotated and those around it.
+        # Constraint -> value, from this Annotated and the Annotated around it.
         self._values: dict[str, Any] = {}
-        # The names that this Annotated added.
+        # The constraints that this Annotated has added.
         self._own: set[str] = set()
-        # The names that some type has used; shared by all copies.
+        # The constraints that have fitted a type. All copies share this set.
         self._used: set[str] = set()
-        # Whether the pattern is pydantic's, which matches with a linear engine.
+        # Whether the pattern comes from pydantic, whose own engine takes linear time.
         self._is_pydantic = False
 
     def copy(self) -> Constraints:
@@ -70,7 +72,7 @@ class Constraints:
         return constraints
 
     def collect(self, item: object) -> None:
-        """Add the constraints of one piece of metadata, such as Meta or Field."""
+        """Add the constraints of one metadata object, such as Meta or Field."""
         values = {name: getattr(item, name, None) for name in _NAMES}
         if isinstance(item, Meta):
             values["tz"] = item.tz
@@ -79,15 +81,15 @@ class Constraints:
 
         for name, value in values.items():
             if value is not None and not callable(value):
-                # pydantic accepts a compiled pattern, too; its text is the attribute `pattern`.
+                # pydantic also accepts a compiled pattern, whose text is its attribute `pattern`.
                 self._values[name] = getattr(value, "pattern", value)
                 self._own.add(name)
 
     def apply(self, kind: Any, schema: Schema) -> tuple[Any, Schema]:
-        """Return a type and its schema with those constraints that fit it.
+        """Return a type and its schema, with the constraints that fit the type.
 
-        The type becomes a custom one if its pattern needs the linear engine. Raises NeedsPydantic
-        for such a pattern of pydantic's.
+        If Python's `re` may be slow with a pattern, the type becomes a custom type that matches
+        with a linear engine. Raises NeedsPydantic if such a pattern comes from pydantic.
         """
         schema = schema.copy()
         if not self._values:
@@ -105,7 +107,7 @@ class Constraints:
         self._used.update(fitting)
         schema |= {keywords[name]: value for name, value in fitting.items() if keywords[name]}
         if "pattern" in fitting:
-            # Few handlers have patterns.
+            # Imported here because few handlers have patterns.
             from concertino.schema.regex_safety import find_backtracking
 
             if reason := find_backtracking(fitting["pattern"]):
@@ -118,14 +120,14 @@ class Constraints:
         return Annotated[kind, Meta(**fitting)], schema
 
     def find_unfit(self) -> list[str]:
-        """Return the names of this Annotated's constraints that fitted no type."""
+        """Return the constraints of this Annotated that have fitted no type."""
         return sorted(self._own - self._used)
 
 
 def split_metadata(item: Any) -> list[Any]:
-    """Return a piece of Annotated metadata with the pieces that it groups.
+    """Return a metadata object of Annotated, and the metadata objects inside it.
 
-    Raises NeedsPydantic for a piece that only pydantic understands.
+    Raises NeedsPydantic for an object that only pydantic understands.
     """
     module = type(item).__module__
     # FieldInfo keeps constraints as a list of metadata.
@@ -140,9 +142,10 @@ def split_metadata(item: Any) -> list[Any]:
 
 
 def describe(item: Any) -> Schema:
-    """Return the schema words for the meaning of a type, from one piece of Annotated metadata.
+    """Return the schema keywords that describe a type, such as title and description.
 
-    item: a plain string, typing_extensions.Doc, msgspec.Meta or pydantic.Field; others say nothing.
+    item: one metadata object of Annotated. Empty unless it is a plain string,
+        typing_extensions.Doc, msgspec.Meta or pydantic.Field.
     """
     if isinstance(item, str):
         return {"description": item}

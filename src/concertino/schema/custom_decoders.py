@@ -32,8 +32,7 @@ MAX_KEY_CHARS = 80
 def decode_first_match(members: list[Any], strict: bool) -> Callable[[Any], Any]:
     """Return a converter for a union that msgspec does not support.
 
-    It tries the members in order and returns the value of the first one that fits.
-
+    The converter tries the members in order, and returns the value for the first that fits.
     strict: as for msgspec.convert().
     """
 
@@ -47,7 +46,7 @@ def decode_first_match(members: list[Any], strict: bool) -> Callable[[Any], Any]
             except msgspec.ValidationError as exc:
                 messages += [str(violation) for violation in violations_of(exc, "")]
 
-        # Members may refuse a value for the same reason; each reason is reported once.
+        # Several members may refuse a value for the same reason. Report each reason once.
         reasons = "; or ".join(dict.fromkeys(messages))
         raise InvalidValue([SchemaViolation("", f"fits no member of the union: {reasons}")])
 
@@ -74,11 +73,10 @@ def look_up_member(members: list[tuple[Any, Any]]) -> Callable[[Any], Any]:
 def match_linearly(pattern: str, constraints: dict[str, Any], reason: str) -> Callable[[Any], Any]:
     """Return a converter that accepts a str if the pattern matches somewhere in it.
 
-    It searches with a regex engine that takes linear time, unlike Python's `re`.
-
+    The converter uses a regex engine that takes linear time, unlike Python's `re`.
     constraints: other arguments of msgspec.Meta for the str.
     reason: why `re` may be slow with this pattern, from regex_safety.find_backtracking().
-    Raises RegistrationError if no such engine is installed, or it does not know the syntax.
+    Raises RegistrationError if no linear engine is installed, or it does not know the syntax.
     """
     # Imported here because only this converter needs it.
     from concertino.schema.regex_safety import linear_matcher

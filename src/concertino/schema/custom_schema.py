@@ -1,8 +1,8 @@
-"""Checks of a hand-written JSON Schema, made before anything else reads it.
+"""Checks hand-written JSON Schemas before other code reads them.
 
-They bound its size and the work that it can cause, accept a single dialect, and accept references
-only if they stay inside the schema. Nothing is ever fetched: a reference to another document is an
-error. validation.py then checks values against the schema.
+check_size() limits the size of a schema. check_references() refuses other dialects than 2020-12,
+references to other documents (nothing is ever fetched), and references that would make validation
+endless or very slow. validation.py validates values against a schema that has passed.
 
 Spec: 2026-07-28 basic/index "JSON Schema Usage"; JSON Schema 2020-12 core 8 (identifiers,
 references), 10 and 11 (applicators).
@@ -21,24 +21,24 @@ from concertino.excerpts import shorten_repr
 # `Any` in this file: a JSON Schema is an open tree.
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
-# Levels of lists and objects in each other. The deepest schemas in use have about 30.
+# Levels of nested lists and objects. The deepest schemas in use have about 30.
 MAX_LEVELS = 100
-# Values of all kinds in the whole schema, such as the members of an enum.
+# Number of JSON values in the whole schema, such as the members of an enum.
 MAX_VALUES = 100_000
-# Characters of all strings and keys together.
+# Total length of all strings and keys.
 MAX_CHARACTERS = 2**20
 MAX_SUBSCHEMAS = 10_000
-# Subschemas after every reference is replaced by a copy of its target.
+# Number of subschemas if every reference were replaced by a copy of its target.
 MAX_EXPANDED = 100_000
-# Characters of a value that an error message quotes.
+# Length of values quoted in error messages.
 MAX_QUOTE_CHARS = 200
 
 
 class SchemaSize(Struct, frozen=True):
-    """How much work a schema can cause.
+    """How much work validation against a schema can take.
 
-    expanded: number of subschemas after references are replaced, cycles followed once.
-    recursive: whether the schema describes values of any depth.
+    expanded: number of subschemas if every reference were replaced by a copy of its target once.
+    recursive: whether a subschema refers to itself, so that values may have any depth.
     """
 
     expanded: int
@@ -46,12 +46,13 @@ class SchemaSize(Struct, frozen=True):
 
 
 def check_size(schema: object) -> None:
-    """Refuse a schema that is too large. Call this first: other code recurses into it or copies it.
+    """Raise RegistrationError if a schema is too large.
 
-    schema: any Python object. An object that contains itself exceeds the limit for levels; one in
-    which a part occurs many times exceeds the limit for values. Raises RegistrationError.
+    Call this first: other code recurses into the schema or copies it.
+    schema: any Python object. An object that contains itself exceeds MAX_LEVELS. An object that
+        contains another one many times exceeds MAX_VALUES.
     """
-    # Breadth first: all values at one depth, then those inside of them.
+    # Breadth first: all values of one level, then the values of the next level.
     level: list[Any] = [schema]
     values = characters = depth = 0
     while level:
@@ -80,12 +81,13 @@ def check_size(schema: object) -> None:
 
 
 def check_references(schema: dict[str, Any]) -> SchemaSize:
-    """Check the dialect and the references of a schema; return its size.
+    """Check the dialect and the references of a schema. Returns its size.
 
-    schema: plain JSON that has passed check_size(). Keywords with values of the wrong shape are
-    left to the meta-schema. Raises RegistrationError with the place as a JSON
-    pointer, the expected value and the actual value.
+    schema: plain JSON that has passed check_size(). Keywords of the wrong type are ignored here;
+        jsonschema_rs checks the schema against the meta-schema later.
+    Raises RegistrationError with the place as a JSON pointer, the expected and the actual value.
     """
+    # Edges lead from a subschema to those that it contains or refers to.
     graph = _SubschemaGraph(schema)
     edges = [[target for target, _ in node.edges] for node in graph.nodes]
     in_place = [[target for target, same_value in node.edges if same_value] for node in graph.nodes]
@@ -100,7 +102,8 @@ def check_references(schema: dict[str, Any]) -> SchemaSize:
                 f"the like"
             )
 
-    # A component comes after all components that it refers to, so their sizes are known already.
+    # Components (groups of subschemas that refer to each other) come after the components that they
+    # refer to, so those sizes are known already.
     expanded, group_of, recursive = dict[int, int](), dict[int, int](), False
     for number, group in enumerate(_strong_components(edges)):
         group_of.update(dict.fromkeys(group, number))
@@ -123,11 +126,13 @@ def check_references(schema: dict[str, Any]) -> SchemaSize:
 
 
 class _Subschema:
-    """One subschema, a node of the graph.
+    """One subschema, a node of _SubschemaGraph.
 
-    where: JSON pointer to it, as a URI fragment. base: the URI that its references are relative to.
-    edges: pairs of the number of another node, and whether that subschema applies to the same value
-    (True) or to a part of it (False).
+    number: its index in _SubschemaGraph.nodes.
+    where: a JSON pointer to the subschema, as a URI fragment.
+    base: the URI that its references are relative to.
+    edges: pairs (number of another node, whether that subschema applies to the same value). If not,
+        it applies to a part of the value, such as a property.
     """
 
     __slots__ = ("base", "edges", "number", "schema", "where")
@@ -146,15 +151,16 @@ class _Subschema:
         self.edges: list[tuple[int, bool]] = []
 
 
+# Keywords whose subschemas apply to the same value, and to a part of it.
 _SAME_VALUE = ("not", "if", "then", "else", "allOf", "anyOf", "oneOf", "dependentSchemas")
 _PART = (
     *("properties", "patternProperties", "additionalProperties", "propertyNames"),
     *("unevaluatedProperties", "prefixItems", "items", "contains", "unevaluatedItems"),
     "contentSchema",
 )
-# Subschemas here apply only through a reference.
+# Subschemas of these keywords apply to no value unless a reference leads to them.
 _DEFINITIONS = ("$defs", "definitions")
-# Keywords whose value is an object or a list of subschemas. The value of all others is a subschema.
+# Keywords with an object of subschemas, and with a list of them. All others have one subschema.
 _WITH_NAMES = ("dependentSchemas", "properties", "patternProperties", *_DEFINITIONS)
 _WITH_LIST = ("allOf", "anyOf", "oneOf", "prefixItems")
 _REFERENCES = ("$ref", "$dynamicRef")
@@ -165,24 +171,26 @@ class _SubschemaGraph:
 
     def __init__(self, root: dict[str, Any]) -> None:
         self.nodes: list[_Subschema] = []
-        # id() of a subschema -> number of its node. The root keeps all of them alive.
+        # id() of a subschema -> number of its node. The ids stay valid while the root exists.
         self._number: dict[int, int] = {}
         # Base URI -> root of the schema resource with that URI.
         self._resources: dict[str, dict[str, Any]] = {"": root}
+        # (base URI, $anchor or $dynamicAnchor) -> subschema.
         self._anchors: dict[tuple[str, str], dict[str, Any]] = {}
+        # $dynamicAnchor -> subschemas with that anchor, under any base URI.
         self._dynamic: dict[str, list[dict[str, Any]]] = {}
         self._subschemas = 0
         self._to_visit: list[_Subschema] = []
         self._add(root, "#", "")
 
+        # Visit all subschemas first: a reference may lead to an anchor in any of them. References
+        # may then lead to new subschemas below unknown keywords, so repeat.
         followed = 0
         while self._to_visit:
             while self._to_visit:
                 self._visit(self._to_visit.pop())
-            # All anchors are known now. A reference may lead to a subschema below an unknown
-            # keyword, which was not visited yet; the outer loop visits it.
-            fresh, followed = self.nodes[followed:], len(self.nodes)
-            for node in fresh:
+            new_nodes, followed = self.nodes[followed:], len(self.nodes)
+            for node in new_nodes:
                 self._follow(node)
 
     def _add(
@@ -191,7 +199,7 @@ class _SubschemaGraph:
         where: str,
         base: str,
     ) -> int:
-        """Return the number of a subschema's node; make the node if it is new."""
+        """Return the number of a subschema's node. Creates the node if it is new."""
         if (number := self._number.get(id(schema))) is None:
             number = self._number[id(schema)] = len(self.nodes)
             node = _Subschema(number, schema, where, base)
@@ -249,7 +257,7 @@ class _SubschemaGraph:
                 raise RegistrationError(f"{where}: there is no {_quote(reference)} in the schema")
             targets: list[Any] = [target]
 
-            # Which dynamic anchor applies depends on the path of evaluation: add edges to all.
+            # Which dynamic anchor applies is known only during validation, so add edges to all.
             if word == "$dynamicRef":
                 targets += self._dynamic.get(fragment, [])
             for target in targets:
@@ -259,7 +267,7 @@ class _SubschemaGraph:
 
 
 def _parts(word: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the subschemas of one keyword, each with its step of a JSON pointer."""
+    """Yield the subschemas in the value of a keyword, each with its step in a JSON pointer."""
     if word in _WITH_NAMES:
         if isinstance(value, dict):
             for name, part in cast("dict[str, Any]", value).items():
@@ -272,7 +280,7 @@ def _parts(word: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield "", value
 
 
-# Part of the URI of an older dialect -> the changes that 2020-12 requires.
+# Part of the URI of an older dialect -> how to change a schema to 2020-12.
 _DRAFTS = {
     "draft-03": "",
     "draft-04": "write $id for id, $defs for definitions, and numbers for exclusiveMinimum and "
@@ -302,11 +310,14 @@ def _check_dialect(schema: dict[str, Any], where: str) -> None:
 
 
 def _resolve(base: str, reference: str, where: str) -> tuple[str, str]:
-    """Return the absolute URI of a reference, and its fragment, percent-decoded."""
+    """Return the absolute URI of a reference, and its fragment, percent-decoded.
+
+    base: the URI that the reference is relative to. where: the reference's place, for messages.
+    """
     from urllib.parse import unquote, urldefrag, urljoin
 
     uri, _, fragment = reference.partition("#")
-    # urljoin() does not know the scheme urn:, below which a bare fragment is valid, too.
+    # urljoin() cannot join a bare fragment to a base with the scheme urn:.
     if not uri:
         return base, unquote(fragment)
     try:
@@ -330,13 +341,17 @@ def _at_pointer(root: Any, pointer: str) -> Any:
 
 
 def _strong_components(edges: list[list[int]]) -> Iterator[list[int]]:
-    """Yield the strongly connected components of a graph, each after those it has edges to.
+    """Yield the strongly connected components of a graph: groups of nodes that reach each other.
 
-    edges: the targets of each node. Tarjan's algorithm (1972), without recursion.
+    edges: for each node, the nodes that it has edges to.
+    A component comes after all components that it has edges to. Tarjan's algorithm (1972), without
+    recursion.
     """
-    # Node -> order of its first visit.
+    # Node -> number of its first visit.
     order: dict[int, int] = {}
+    # Node -> lowest number of a node on the path that it is known to reach.
     lowest: dict[int, int] = {}
+    # Visited nodes whose component is not complete, in the order of their visits.
     path: list[int] = []
     on_path: set[int] = set()
     for start in range(len(edges)):

@@ -1,8 +1,8 @@
-"""Docstrings -> a description of the tool and of each parameter, in Google, NumPy or Sphinx style.
+"""Parses docstrings: the description of a tool and of each of its parameters.
 
-The description is the summary and the text that follows it, up to the first section. Returns,
-Raises, Examples and similar sections are dropped. The parser is our own because it runs at every
-start: importing a library would take longer than parsing.
+Google, NumPy and Sphinx style are supported. The description is the text before the first section.
+Returns, Raises, Examples and similar sections are dropped. No library is used, because importing
+one at every start would take longer than this parser.
 
 Sources: Google Python Style Guide 3.8.3; numpydoc "Sections"; Sphinx "Info field lists".
 """
@@ -16,10 +16,10 @@ from msgspec import Struct
 
 
 class ParsedDocstring(Struct, frozen=True):
-    """What a docstring says.
+    """The content of a docstring.
 
-    description: None if there is none. parameters: name, without stars -> text; parameters without
-    a text are left out.
+    description: None if there is none.
+    parameters: name, without stars -> text. Parameters without a text are left out.
     """
 
     description: str | None
@@ -27,9 +27,9 @@ class ParsedDocstring(Struct, frozen=True):
 
 
 def parse_docstring(doc: str | None) -> ParsedDocstring:
-    """Return the description and the parameters' texts of a docstring, as Python holds it.
+    """Parse the docstring of a function. doc: its __doc__.
 
-    Raises nothing: text that is not understood becomes part of the description.
+    Raises nothing: text in no known style becomes part of the description.
     """
     lines = cleandoc(doc or "").split("\n")
     parameters: dict[str, str] = {}
@@ -52,13 +52,14 @@ _PARAMETERS = {
     *("args", "arguments", "parameters", "params"),
     *("keyword args", "keyword arguments", "other parameters"),
 }
+# Sections other than those of parameters.
 _OTHERS = (
     "attributes|example|examples|except|exceptions|methods|note|notes|raise|raises|receives"
     "|references|return|returns|see also|todo|warning|warnings|warns|yield|yields"
 )
 _SECTIONS = _PARAMETERS | set(_OTHERS.split("|"))
 
-# `re` compiles these patterns when the first docstring needs them; that takes 1 to 2 ms.
+# The patterns are strings, so that they are compiled only when a docstring needs them (1 to 2 ms).
 _NAMES = r"(?P<names>\\?\*{0,2}\w+(?:\s*,\s*\\?\*{0,2}\w+)*)"
 # name (type): text
 _GOOGLE_ITEM = _NAMES + r"\s*(?:\((?:[^()]|\([^()]*\))*\)\s*)?:(?:\s+(?P<text>.*))?$"
@@ -73,8 +74,9 @@ _FIELDS = _FIELD_PARAMETERS | {
     *("yield", "yields", "ytype", "var", "ivar", "cvar", "vartype", "meta"),
 }
 
-# Each of the next three functions reads the section that starts at a line. It adds the parameters
-# that it finds, and returns the number of the line after the section; 0 if none starts there.
+# Each of the next three functions reads the section of one style that starts at lines[index], if
+# one starts there. It adds the section's items to `parameters`, and returns the index of the line
+# after the section, or 0 if no section starts there.
 
 
 def _read_sphinx_field(lines: list[str], index: int, parameters: dict[str, str]) -> int:
@@ -107,7 +109,7 @@ def _read_google_section(lines: list[str], index: int, parameters: dict[str, str
 
     end = _block_end(lines, index)
     if title in _PARAMETERS and not any(lines[index + 1 : end]):
-        # The items may stand at the indentation of their heading; then a blank line ends them.
+        # Items that are not indented below their heading end at a blank line.
         while (
             end < len(lines)
             and re.match(_GOOGLE_ITEM, lines[end].strip())
@@ -126,7 +128,7 @@ def _read_google_section(lines: list[str], index: int, parameters: dict[str, str
 
 
 def _google_title(line: str) -> str:
-    """Return the title of the Google section that a line opens, in lower case; else ""."""
+    """Return the title of a Google section, in lower case, if the line is one; else ""."""
     title = line.strip().lower()
     return title[:-1] if title.endswith(":") and title[:-1] in _SECTIONS else ""
 
@@ -145,7 +147,10 @@ def _indent(line: str) -> int:
 
 
 def _block_end(lines: list[str], index: int) -> int:
-    """Return the first line after `index` that is neither blank nor indented more than it."""
+    """Return the index of the line after the block below lines[index].
+
+    The block is the lines that are blank or indented more than lines[index].
+    """
     end = index + 1
     while end < len(lines) and (
         not lines[end].strip() or _indent(lines[end]) > _indent(lines[index])
@@ -155,7 +160,10 @@ def _block_end(lines: list[str], index: int) -> int:
 
 
 def _read_items(lines: list[str], pattern: str, parameters: dict[str, str]) -> None:
-    """Add the items of a parameter section. The first line has the indentation of all items."""
+    """Add the items of a section to `parameters`.
+
+    pattern: matches the first line of an item. All items are indented like the first line.
+    """
     margin = next((_indent(line) for line in lines if line.strip()), 0)
     names, text = "", list[str]()
     for line in lines:

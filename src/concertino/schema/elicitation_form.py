@@ -1,8 +1,10 @@
-"""Classes as forms that a person fills in, and the conversion of the values to an object.
+"""Forms for elicitation: a class, such as a dataclass, as a form that a person fills in.
 
-A form is flat: its fields are texts, numbers, booleans, and choices of one or several values. A
-class defines the fields. A field of an unsupported type is refused when the form is made, with
-advice. A hand-written schema (a dict) is used unchanged if it is flat.
+    schema, read = form_of(Booking)             # dataclass Booking with nights: int
+    booking = read({"nights": 2})               # Booking(nights=2), from the client's response
+
+MCP allows flat forms only: texts, numbers, booleans, and choices of one or several texts. A class
+with any other field raises RegistrationError. A hand-written schema (a dict) can be used instead.
 
 Spec: 2026-07-28 client/elicitation, `PrimitiveSchemaDefinition`; titles: SEP-1330, defaults:
 SEP-1034.
@@ -30,8 +32,8 @@ Read = Callable[[Mapping[str, Any]], Any]
 
 LABELS = ("title", "description", "default")
 
-# Keywords that each type of field may have (schema.json, `StringSchema` and its siblings). Others
-# are left out of the form; the class still enforces them when the values come back.
+# The keywords that MCP allows for each type of field (schema.json, `StringSchema` and others). The
+# form omits other keywords; read() still enforces them.
 KEYWORDS: Mapping[str, tuple[str, ...]] = {
     "string": ("minLength", "maxLength", "format", "enumNames"),
     "integer": ("minimum", "maximum"),
@@ -40,20 +42,22 @@ KEYWORDS: Mapping[str, tuple[str, ...]] = {
     "array": ("minItems", "maxItems"),
 }
 FORMATS = ("email", "uri", "date", "date-time")
+# Matches names of fields that ask for a secret.
 SECRETS = re.compile(
     r"pass(word|phrase|wd)|secret|credential|(api|access|private|auth)_?(key|token)|cvv",
     re.IGNORECASE,
 )
 
-# Class -> its form. Classes that are made in a loop would fill it, so it is bounded.
+# Class -> the result of form_of(). Limited, because a handler may create a class for each call.
 _CACHE: dict[Any, tuple[Schema, Read]] = {}
 MAX_CACHE = 1024
 
 
 def choices(titles: Mapping[str, str]) -> Meta:
-    """Return an annotation with the texts that people see for the choices of a field.
+    """Return metadata for Annotated that gives the choices of a field their titles.
 
     Use: `Annotated[Literal["s", "m"], choices({"s": "Small", "m": "Medium"})]`.
+    titles: value -> the text that people see.
     """
     return Meta(
         extra_json_schema={
@@ -63,10 +67,11 @@ def choices(titles: Mapping[str, str]) -> Meta:
 
 
 def form_of(form: Any) -> tuple[Schema, Read]:
-    """Return the schema of a form, and a function that makes its values an object of the class.
+    """Return the schema of a form, and a function that converts the filled-in values.
 
-    form: a dataclass, TypedDict, Struct, attrs or pydantic class; or a schema, whose values stay a
-    dict. The function raises ValueError that names the invalid field.
+    form: a dataclass, TypedDict, Struct, attrs or pydantic class; or a schema.
+    The function returns an instance of the class, or a dict for a schema. It raises ValueError,
+    which names the invalid field.
     Raises RegistrationError for a class or schema that cannot be a form.
     """
     if isinstance(form, Mapping):
@@ -93,7 +98,7 @@ def _build(form: Any) -> tuple[Schema, Read]:
         field: _field(value, builder.definitions, f"{name}.{field}", labels.get(field, {}))
         for field, value in schema["properties"].items()
     }
-    # A field that accepts None need not be filled in; read() then passes None.
+    # A field that accepts None may be left empty; read() then passes None.
     all_required = schema.get("required", ())
     required = [field for field in all_required if not _accepts_null(schema["properties"][field])]
     nullable = [field for field in all_required if field not in required]
@@ -133,12 +138,17 @@ def _field(
     where: str,
     labels: Mapping[str, str],
 ) -> Schema:
-    """Return one field of a form. labels: the titles of an enum's members, by value."""
+    """Return the schema of one field of a form, in the subset that MCP allows.
+
+    schema: the field's schema, from its type.
+    where: the class and the field, such as `Booking.nights`, for messages.
+    labels: the titles of an enum's members, by value.
+    """
     _check_name(where.rpartition(".")[2], where)
     outer = _pick(schema, LABELS)
     schema = _resolve(schema, definitions)
 
-    # `str | None` may be left empty.
+    # For `str | None`, take the schema of `str`.
     if "anyOf" in schema:
         members = [member for member in schema["anyOf"] if member.get("type") != "null"]
         if len(members) != 1:
@@ -179,7 +189,7 @@ def _pick(schema: Schema, words: tuple[str, ...]) -> Schema:
 def _options(schema: Schema, labels: Mapping[str, str]) -> list[Any] | None:
     """Return the choices of a field: texts, or `{"const": ..., "title": ...}` if they have titles.
 
-    Returns None if it has no choices, or if a choice is not a text.
+    Returns None if the field has no choices, or if a choice is not a text.
     """
     if "oneOf" in schema:
         return schema["oneOf"]
@@ -187,7 +197,7 @@ def _options(schema: Schema, labels: Mapping[str, str]) -> list[Any] | None:
     if not values or not all(isinstance(value, str) for value in values):
         return None
     if labels:
-        # The enum in the schema is sorted; labels are in the author's order.
+        # Take the values from the labels: they are in the author's order, and `enum` is sorted.
         return [{"const": value, "title": title} for value, title in labels.items()]
     return values
 
@@ -197,7 +207,6 @@ def _labels(form: Any) -> dict[str, dict[str, str]]:
     labels: dict[str, dict[str, str]] = {}
     for field, hint in get_type_hints(form).items():
         for cls in _leaf_types(hint):
-            # Any: the attributes that an author adds to an enum are not known.
             members: list[Any] = list(cls) if isinstance(cls, enum.EnumType) else []
             if members and all(isinstance(_label(member), str) for member in members):
                 labels[field] = {member.value: member.label for member in members}
@@ -209,7 +218,7 @@ def _label(member: Any) -> Any:
 
 
 def _leaf_types(hint: Any) -> list[Any]:
-    """Return the classes inside of a union or a container, or the hint itself."""
+    """Return the classes inside a union or a container; otherwise only the hint itself."""
     if get_origin(hint) in (Union, types.UnionType, list, set, frozenset, tuple):
         return [leaf for argument in get_args(hint) for leaf in _leaf_types(argument)]
     return [hint]
@@ -220,7 +229,7 @@ def _resolve(schema: Schema, definitions: Schema) -> Schema:
     while isinstance(name := schema.get("$ref"), str):
         beside = {key: value for key, value in schema.items() if key != "$ref"}
         definition = definitions[name.removeprefix("#/$defs/")]
-        # Its title is the name of the class, which means nothing to a person.
+        # The title of a definition is the name of a class, which means nothing to a user.
         without_title = {key: value for key, value in definition.items() if key != "title"}
         schema = {**without_title, **beside}
     return schema

@@ -1,7 +1,7 @@
-"""Python values as JSON trees, and the numbers that JSON has no form for.
+"""Encodes Python values as JSON, and raises for NaN and infinity.
 
-Defaults of parameters and values of enums are written into schemas, and results into messages. NaN
-and infinity are looked for beforehand, because msgspec writes null for them without a word.
+JSON has no form for NaN and infinity. msgspec silently writes null for them, so these functions
+search the value for them.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from msgspec import json, to_builtins
 def encode_finite(value: Any, path: str = "") -> bytes:
     """Return a value as JSON text.
 
-    path: what the value is, for the error. Raises ValueError that says where a NaN or an infinity
-    is, and TypeError or ValueError for what msgspec cannot write.
+    path: the name of the value, for the error text.
+    Raises ValueError for a NaN or an infinity, with its place, and TypeError or ValueError for
+    other values that msgspec cannot encode.
     """
     text = json.encode(value)
-    # msgspec writes null for such numbers, so nearly always there is nothing to look for.
+    # msgspec writes null for NaN, so a text without null needs no search.
     if b"null" in text and (place := _nan_place(value, path)) is not None:
         where = f"{place}: " if place else ""
         raise ValueError(f"{where}expected a finite number, got NaN or infinity")
@@ -28,17 +29,18 @@ def encode_finite(value: Any, path: str = "") -> bytes:
 
 
 def json_value(value: Any) -> Any:
-    """Return a Python value as the JSON tree that msgspec writes for it.
+    """Convert a Python value to plain JSON values: dict, list, str, int, float, bool and None.
 
-    Raises ValueError or TypeError if it has none; NaN and infinity have none either.
+    Raises ValueError or TypeError for values that JSON cannot express, such as NaN.
     """
     return json.decode(encode_finite(value))
 
 
 def nan_path(value: Any, path: str = "") -> str | None:
-    """Return the place of a NaN or an infinity in a tree of dicts, lists, tuples and sets.
+    """Return the place of the first NaN or infinity, such as `a[0].b`. None if there is none.
 
-    Returns a path that starts with `path`, such as `a[0].b`; None if every number is finite.
+    value: dicts, lists, tuples and sets are searched.
+    path: the beginning of the result.
     """
     if isinstance(value, float):
         return None if math.isfinite(value) else path
@@ -57,6 +59,6 @@ def nan_path(value: Any, path: str = "") -> str | None:
 
 
 def _nan_place(value: Any, path: str) -> str | None:
-    """Return the place of a NaN or an infinity in any value that has JSON text; or None."""
-    # The hook gets only what is JSON text already.
+    """Return the place of the first NaN or infinity in any value that msgspec can encode."""
+    # The hook gets only msgspec.Raw, which is JSON text and so has no such number.
     return nan_path(to_builtins(value, enc_hook=lambda _: None), path)

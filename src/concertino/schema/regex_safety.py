@@ -1,10 +1,12 @@
-"""Proof that a pattern matches in linear time with Python's `re`, whatever the text.
+r"""Proves that Python's `re` matches a pattern in linear time, whatever the text.
 
-msgspec matches patterns with `re`, which backtracks: it tries one alternative after another. That
-takes linear time if the next character always decides which alternative applies, since the others
-then fail at once. This module tries to prove that for a pattern, within the syntax that `re` and
-ECMA-262 share. A few more attempts are tolerated: up to MAX_TRIES for any character. A pattern
-without a proof may still be fast; type_schema.py uses another engine for it.
+msgspec matches patterns with `re`, which backtracks: it tries one alternative after the other.
+`^(a+)+$`, for example, takes exponential time for "aaa...b". Matching is linear if the next
+character always decides which alternative applies, since all others then fail at once.
+
+find_backtracking() tries to prove that, for patterns in the syntax that `re` and ECMA-262 share. It
+tolerates up to MAX_TRIES attempts for each character. A pattern without a proof may still be fast;
+it is matched by another engine (linear_matcher).
 
 Source: Bruggemann-Klein, Wood: One-unambiguous regular languages (1998). Decision 0007 compares the
 possible ways.
@@ -18,14 +20,16 @@ from typing import Any, cast
 
 from concertino.errors import RegistrationError
 
+# How often `re` may examine one character of the text.
 MAX_TRIES = 256
-# Length of a pattern. It also bounds the work here, which is quadratic in the alternatives.
+# The longest pattern. It limits the work here, which grows with the square of the alternatives.
 MAX_CHARACTERS = 2000
-# Depth of groups in each other.
+# Levels of nested groups.
 MAX_GROUPS = 50
+# The last code point of Unicode.
 _LAST = 0x10FFFF
 
-# A set of characters: first and last code point of each range, in any order.
+# A set of characters: ranges (first code point, last code point), in any order.
 Characters = list[tuple[int, int]]
 ANY: Characters = [(0, _LAST)]
 
@@ -39,7 +43,8 @@ def find_backtracking(pattern: str) -> str | None:
         if len(pattern) > MAX_CHARACTERS:
             raise _NoProof(f"it is longer than {MAX_CHARACTERS:,} characters")
         branches = _PatternReader(pattern).read_pattern()
-        # Without an anchor every character of a match may also be the start of another attempt.
+        # Without an anchor, `re` begins an attempt at each character, so each is examined as many
+        # times more as a match is long.
         tries = sum(
             part.tries([], 0) * (1 if anchored else part.longest or 1)
             for anchored, part in branches
@@ -52,11 +57,12 @@ def find_backtracking(pattern: str) -> str | None:
 
 
 def linear_matcher(pattern: str, reason: str) -> Callable[[str], bool]:
-    """Return a function that tells whether a pattern matches somewhere in a text.
+    """Return a function that returns whether a pattern matches somewhere in a text.
 
-    It uses an engine without backtracking, which reads the pattern as ECMA-262 does.
-    reason: from find_backtracking(), for the message.
-    Raises RegistrationError if no such engine is installed, or it does not know the syntax.
+    The function uses the engine of jsonschema_rs, which does not backtrack and has the syntax of
+    ECMA-262.
+    reason: from find_backtracking(), for the error text.
+    Raises RegistrationError if the engine is not installed, or does not know the pattern's syntax.
     """
     try:
         from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
@@ -78,10 +84,11 @@ def linear_matcher(pattern: str, reason: str) -> Callable[[str], bool]:
 
 
 def check_fields(schema: Any, path: str = "") -> None:
-    """Refuse patterns in the fields of a class for which `re` may take long.
+    """Raise RegistrationError if a field of a class has a pattern that `re` may be slow with.
 
-    schema: the class's JSON Schema. msgspec matches its fields and knows no other engine.
-    Raises RegistrationError that names the field.
+    Fields of classes are decoded by msgspec, which has no other engine.
+    schema: the JSON Schema of the class.
+    path: the place of the schema, for the error text.
     """
     if isinstance(schema, list):
         for item in cast("list[Any]", schema):
@@ -110,14 +117,15 @@ def _slow(pattern: str, reason: str) -> str:
 
 
 class _NoProof(Exception):
-    """No proof was found. The text says why, in words for the author of the pattern."""
+    """Linear time cannot be proved. The text gives the reason to the author of the pattern."""
 
 
 class _Part:
-    """A part of a pattern; by itself: one character out of a set.
+    """A part of a pattern. An instance of this class itself matches one character out of a set.
 
-    first: the characters that it may begin with, possibly with others. empty: whether it may match
-    nothing. longest: length of its longest match; None if there is no bound.
+    first: all characters that a match may begin with; there may be more in the list.
+    empty: whether the part can match the empty string.
+    longest: length of the longest match; None if there is no limit.
     """
 
     def __init__(
@@ -132,16 +140,17 @@ class _Part:
         self.longest = longest
 
     def tries(self, follow: Characters, tail: int | None) -> int:
-        """Return how often the same text may be examined.
+        """Return how often `re` may examine the same text because of this part.
 
-        follow: characters that may come after the part. tail: how many characters at most are
-        matched after it; None for no bound. Raises _NoProof if the result has no bound.
+        follow: characters that the parts after this one may begin with.
+        tail: length of the longest match of the parts after this one; None if there is no limit.
+        Raises _NoProof if there is no limit for the result.
         """
         return 1
 
 
 class _Sequence(_Part):
-    """Parts that follow each other."""
+    """Parts that follow each other: ab."""
 
     def __init__(self, parts: list[_Part]) -> None:
         first: Characters = []
@@ -185,7 +194,11 @@ class _Choice(_Part):
 
 
 class _Repeat(_Part):
-    """A repetition: a*, a+, a?, a{2,3}. most: None for no bound. text: its source, for messages."""
+    """A repetition: a*, a+, a?, a{2,3}.
+
+    least, most: how often the part may occur; most is None if there is no limit.
+    text: the source of the repetition, for messages.
+    """
 
     def __init__(
         self,
@@ -205,12 +218,12 @@ class _Repeat(_Part):
         if self.part.empty and self.most != 1:
             raise _NoProof(f"{self.text} repeats a part that can match the empty string")
 
-        # For the first repetition, the text that later repetitions match belongs to the tail.
+        # From the view of one repetition, the later repetitions belong to the tail.
         rest = None if self.most is None else 0 if self.most < 2 else self.part.longest
         inner_tail = _plus(tail, rest and rest * ((self.most or 1) - 1))
         inner = self.part.tries(self.part.first + follow, inner_tail)
 
-        # The next character may both continue the repetition and come after it.
+        # Ambiguous if the same character may continue the repetition and come after it.
         ambiguous = self.least != self.most and _overlap(self.part.first, follow)
         if self.most is None:
             if inner > 1:
@@ -224,9 +237,12 @@ class _Repeat(_Part):
 
 
 class _PatternReader:
-    """Reads a pattern into parts.
+    """Parses a pattern into parts.
 
-    Raises _NoProof for syntax that `re` and ECMA-262 do not both know, or understand differently.
+    Raises _NoProof for syntax that `re` or ECMA-262 does not know, or that they interpret
+    differently.
+
+    at: index of the next character. groups: how many groups are open.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -235,7 +251,7 @@ class _PatternReader:
         self.groups = 0
 
     def read_pattern(self) -> list[tuple[bool, _Part]]:
-        """Return the alternatives, each with whether it is anchored at the start of the text."""
+        """Parse the whole pattern. Returns its alternatives as (begins with ^, part)."""
         branches = [self.read_branch()]
         while self.skip("|"):
             branches.append(self.read_branch())
@@ -247,7 +263,7 @@ class _PatternReader:
         anchored = self.skip("^")
         parts = self.read_parts()
         if not self.skip("$") and parts:
-            # Nothing follows that could fail, so the search stops after the fewest repetitions.
+            # Nothing after it can fail, so more repetitions cause no backtracking.
             last = parts[-1]
             if isinstance(last, _Repeat) and not last.part.empty:
                 parts[-1] = _Repeat(last.part, last.least, last.least, last.text)
@@ -293,19 +309,20 @@ class _PatternReader:
         return _Choice(branches) if len(branches) > 1 else branches[0]
 
     def read_repetition(self, part: _Part, start: int) -> _Part:
-        """Return the part, as a _Repeat if a quantifier follows. start: where the part begins."""
+        """Return the part, inside a _Repeat if a quantifier follows. start: index of the part."""
         sign = self.peek()
         if sign not in ("*", "+", "?", "{"):
             return part
         self.at += 1
         least, most = _QUANTIFIERS.get(sign) or self.read_braces()
-        # A lazy quantifier changes only the order in which the alternatives are tried.
+        # A `?` after a quantifier (lazy) changes only the order of the attempts.
         self.skip("?")
         if self.peek() in ("*", "+", "?", "{"):
             raise self.unknown()
         return _Repeat(part, least, most, self.text[start : self.at][:80])
 
     def read_braces(self) -> tuple[int, int | None]:
+        """Parse `{2}`, `{2,}` or `{2,3}` after the brace. Returns least and most."""
         inside, brace, _ = self.text[self.at :].partition("}")
         low, comma, high = inside.partition(",")
         if not brace or not low.isdecimal() or not (high or "0").isdecimal() or len(inside) > 12:
@@ -318,9 +335,10 @@ class _PatternReader:
         return int(low), int(high) if high else None
 
     def read_set(self) -> Characters:
-        """Return the characters of a set [...], possibly with others.
+        """Parse a set after its `[`, and return all characters that it may match.
 
-        It is not exact, because \\d and similar classes depend on the version of Unicode.
+        There may be more characters in the result, because \\d and similar classes depend on the
+        version of Unicode.
         """
         negated = self.skip("^")
         possible: Characters = []
@@ -342,14 +360,17 @@ class _PatternReader:
         return _complement(certain) if negated else possible
 
     def read_member(self) -> tuple[Characters, Characters]:
-        """Return one member of a set, as read_escape() does."""
+        """Parse one member of a set. Returns the same as read_escape()."""
         char = self.next()
         if char == "\\":
             return self.read_escape()
         return [(ord(char), ord(char))], [(ord(char), ord(char))]
 
     def read_escape(self) -> tuple[Characters, Characters]:
-        """Return the characters that may match an escape, and those that certainly do."""
+        """Parse an escape after its backslash.
+
+        Returns two sets: the characters that it may match, and those that it certainly matches.
+        """
         char = self.next()
         if char.lower() in _CLASSES:
             certain = _CLASSES[char.lower()]
@@ -380,11 +401,11 @@ class _PatternReader:
         return self.text[self.at - 1]
 
     def peek(self, ahead: int = 0) -> str:
-        """Return the next character, or one further ahead; "" behind the end."""
+        """Return the next character, or the one `ahead` characters after it; "" after the end."""
         return self.text[self.at + ahead : self.at + ahead + 1]
 
     def skip(self, char: str) -> bool:
-        """Return whether the next character is this one, and step over it if so."""
+        """Step over the next character if it is `char`. Returns whether it is."""
         is_next = self.peek() == char
         self.at += is_next
         return is_next
@@ -401,7 +422,7 @@ _CONTROL = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
 _CLASSES: dict[str, Characters] = {
     "d": [(48, 57)],
     "w": [(48, 57), (65, 90), (95, 95), (97, 122)],
-    # 28 to 31 are spaces in `re` only; `re` is the engine that matches here.
+    # 28 to 31 are spaces in `re`, not in ECMA-262. What counts here is `re`.
     "s": [(9, 13), (28, 32)],
 }
 

@@ -1,8 +1,12 @@
-"""Return values of a handler: the output schema, and the conversion of a value to a CallToolResult.
+"""Return values of a handler: their output schema, and their conversion to a CallToolResult.
 
-Text stays text and content blocks stay content. Everything else is JSON: encoded once, and sent
-both as structured content and as text. A value that the annotation does not allow, or that JSON
-cannot hold, is refused with InvalidResult.
+    shaper = result_shaper(add)          # def add(a: int, b: int) -> int
+    shaper.schema                        # {"type": "integer"}
+    shaper.shape(3)                      # CallToolResult([TextContent("3")], Raw(b"3"))
+
+A str becomes text, and content blocks stay content. Any other value is encoded as JSON once, and
+sent as structured content and as text. A value that the annotation does not allow, or that JSON
+cannot express, raises InvalidResult.
 
 Spec: 2026-07-28 server/tools "Tool Result", "Structured Content", "Output Schema".
 """
@@ -46,6 +50,8 @@ from concertino.schema.violations import decode_hook, violations_of
 from concertino.types.results import CallToolResult, ContentBlock, TextContent
 
 # `Any` in this file: a handler may return anything, and annotations are arbitrary objects.
+
+# Converts a return value to a result.
 Shape = Callable[[Any], CallToolResult]
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -55,15 +61,18 @@ class InvalidResult(ConcertinoError):
 
 
 class NotAwaited(InvalidResult):
-    """A handler returned something that it should have awaited. The text follows `add() `."""
+    """A handler returned a coroutine that it should have awaited.
+
+    The text continues a message that begins with the handler's name, such as `add() `.
+    """
 
 
 class ResultShaper:
-    """Turns the return values of one handler into results; made by result_shaper().
+    """Converts the return values of one handler to results. result_shaper() creates it.
 
-    schema: JSON Schema 2020-12 of the structured content; None if the tool shows no output schema.
-    shape(value): returns the result for a value that the handler returned. Raises InvalidResult,
-    and any exception that the code of a user's class raises.
+    schema: the JSON Schema (2020-12) of the structured content; None if there is no output schema.
+    shape: converts a return value to a result. Raises InvalidResult; the code of users' classes may
+        raise other exceptions.
     """
 
     __slots__ = ("schema", "shape")
@@ -76,8 +85,9 @@ class ResultShaper:
 def result_shaper(handler: Callable[..., object], *, inject: tuple[type, ...] = ()) -> ResultShaper:
     """Return the ResultShaper for a handler's return annotation.
 
-    inject: as for argument_decoder(). Raises RegistrationError that names the function, for
-    generators and for types without a JSON form.
+    inject: as for argument_decoder().
+    Raises RegistrationError, which names the function, for generators and for types that JSON
+    cannot express.
     """
     signature = read_signature(handler, inject)
     annotation = signature.returns
@@ -94,7 +104,7 @@ def result_shaper(handler: Callable[..., object], *, inject: tuple[type, ...] = 
 
 
 def is_generator(handler: Callable[..., object]) -> bool:
-    """Return whether the handler is a generator function, which yields the parts of its result."""
+    """Return whether the handler is a generator function, synchronous or asynchronous."""
     function = function_of(handler)
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
@@ -102,8 +112,8 @@ def is_generator(handler: Callable[..., object]) -> bool:
 def chunk_shaper(handler: Callable[..., object], *, inject: tuple[type, ...] = ()) -> ResultShaper:
     """Return the ResultShaper for a generator function, annotated as `-> AsyncIterator[T]`.
 
-    Its shape() takes the list of all yielded values. It joins texts, and keeps other values as a
-    list. Raises RegistrationError as result_shaper() does, and for another annotation.
+    Its shape() takes the list of all yielded values. Texts are joined to one text; other values
+    stay a list. Raises RegistrationError like result_shaper(), and for any other annotation.
     """
     signature = read_signature(handler, inject)
     annotation = signature.returns
@@ -124,7 +134,7 @@ def chunk_shaper(handler: Callable[..., object], *, inject: tuple[type, ...] = (
 
 
 def text_of(value: Any) -> str:
-    """Return one part of a result as text for people; empty for binary content.
+    """Return a yielded value as text to show to people. Empty for content other than text.
 
     Raises InvalidResult for a value that cannot be sent.
     """
@@ -152,10 +162,10 @@ def _structured_shaper(annotation: Any, name: str) -> ResultShaper:
 
 
 def _open_shaper(shape_value: Shape) -> ResultShaper:
-    """Return the ResultShaper for lists of anything: one that holds content becomes content.
+    """Return the ResultShaper for an annotation such as `list[Any]`.
 
-    It has no output schema, which would demand structured content of each result.
-    shape_value: shapes all other values.
+    A list with content blocks becomes content; shape_value converts any other value. There is no
+    output schema, because a tool with one must return structured content each time.
     """
 
     def shape(value: Any) -> CallToolResult:
@@ -174,8 +184,10 @@ def custom_result_shaper(
 ) -> ResultShaper:
     """Return the ResultShaper for a handler with a hand-written output schema.
 
-    The return annotation is not read. validate: raises InvalidResult for structured content, as
-    JSON, that the schema does not allow. Raises RegistrationError for generators.
+    The return annotation is ignored.
+    validate: called with the structured content as JSON text; raises InvalidResult if the schema
+        does not allow it.
+    Raises RegistrationError for generators.
     """
     if is_generator(handler):
         raise RegistrationError(_NO_GENERATOR)
@@ -208,7 +220,7 @@ _UNSTRUCTURED: tuple[Any, ...] = (str, *_BYTES, None, type(None), Any, object, R
 
 
 def _is_unstructured(annotation: Any) -> bool:
-    """Return whether an annotation gives no output schema: text, anything, and unions of these."""
+    """Return whether an annotation gives no output schema: str, bytes, Any, None and unions."""
     if annotation in _UNSTRUCTURED:
         return True
     origin, arguments = get_origin(annotation), get_args(annotation)
@@ -218,7 +230,7 @@ def _is_unstructured(annotation: Any) -> bool:
 
 
 def _is_open_list(annotation: Any) -> bool:
-    """Return whether an annotation allows a list or tuple of anything: `list`, `list[Any]`."""
+    """Return whether an annotation allows any items in a list: `list`, `list[Any]`, `tuple`."""
     origin, arguments = get_origin(annotation) or annotation, get_args(annotation)
     if origin is Annotated:
         return _is_open_list(arguments[0])
@@ -242,9 +254,9 @@ def _has_content(annotation: Any) -> bool:
 
 
 def _inline_root(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    """Return one schema whose root is not a reference.
+    """Return one schema with its definitions, whose root is not a reference.
 
-    Clients of the revisions of 2025 expect `type: object` at the root, not a $ref.
+    Clients of the 2025 revisions expect `type: object` at the root, not a $ref.
     """
     definitions = definitions.copy()
     if reference := schema.get("$ref"):
@@ -258,8 +270,8 @@ def _inline_root(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[st
 
 
 def _shape_text(value: Any) -> CallToolResult:
-    """Shape the value of a handler with `-> str`."""
-    # Nearly every value takes this branch: 0.2 us.
+    """Convert the value of a handler with `-> str`."""
+    # Fast path for nearly every value: 0.2 us.
     if type(value) is str and value.isascii():
         return CallToolResult([TextContent(value)])
     if isinstance(value, str):
@@ -273,7 +285,7 @@ def _shape_text(value: Any) -> CallToolResult:
 
 
 def _text_block(value: str) -> TextContent:
-    # msgspec writes exact str only, so take the plain text of a subclass.
+    # msgspec does not encode subclasses of str, so convert them to str.
     text = str.__str__(value)
     if not text.isascii():
         try:
@@ -284,14 +296,14 @@ def _text_block(value: str) -> TextContent:
 
 
 def _shape_content(value: Any) -> CallToolResult:
-    """Shape a value annotated as content: there an empty list means no content, not JSON."""
+    """Convert a value that is annotated as content: an empty list is no content, not JSON."""
     if isinstance(value, (list, tuple)) and not value:
         return CallToolResult([])
     return shape_any(cast("Any", value))
 
 
 def shape_any(value: Any) -> CallToolResult:
-    """Shape a value by its own type, where the annotation gives no output schema."""
+    """Convert a value by its own type. For annotations that give no output schema."""
     if isinstance(value, str):
         return CallToolResult([_text_block(value)])
     if value is None:
@@ -326,9 +338,10 @@ def _block(item: Any) -> Any:
 
 
 def _check_result(result: CallToolResult) -> CallToolResult:
-    """Check a result that the handler made itself; return it with its structured content encoded.
+    """Check a CallToolResult that the handler has made, and encode its structured content.
 
-    It is encoded here, because a value that cannot be sent must be refused now.
+    The structured content is encoded now, so that one that JSON cannot express raises
+    InvalidResult here.
     """
     check_struct(result)
     if result.structured_content is UNSET or type(result.structured_content) is Raw:
@@ -337,24 +350,25 @@ def _check_result(result: CallToolResult) -> CallToolResult:
 
 
 def refuse_awaitable(value: Any) -> None:
-    """Raise NotAwaited for a coroutine, a task or the like, in place of a result."""
+    """Raise NotAwaited if a value is a coroutine, a task or any other awaitable."""
     if not inspect.isawaitable(value):
         return
     kind = _kind(value)
     call = "..."
     if inspect.iscoroutine(value):
         call = f"{value.__name__}(...)"
-        # Otherwise Python warns of it later, and names a place that has nothing to do with it.
+        # Otherwise Python would warn later, naming an unrelated place.
         value.close()
     raise NotAwaited(f"returned a {kind} that was not awaited: write `return await {call}`")
 
 
 def check_struct(value: S) -> S:
-    """Return a Struct of concertino.types that a handler made, after checking its fields.
+    """Return the value unchanged if it conforms to the MCP schema.
 
-    Raises InvalidResult if it does not conform to the MCP schema.
+    value: a Struct of concertino.types that a handler has made.
+    Raises InvalidResult otherwise.
     """
-    # Few handlers make one, so the module is loaded when it is needed.
+    # Imported here because few handlers make such Structs.
     from concertino.types.result_checks import check
 
     try:
@@ -364,7 +378,7 @@ def check_struct(value: S) -> S:
     return value
 
 
-# Schemas that a value of exactly this type always fits.
+# Type in a JSON Schema -> the Python type whose values always conform. Subclasses may not.
 _EXACT: dict[str, type] = {
     "integer": int,
     "boolean": bool,
@@ -375,7 +389,7 @@ _EXACT: dict[str, type] = {
 
 
 def _structured_shape(type_schema: TypeSchema) -> Shape:
-    """Return the shape() of a tool that has an output schema; its results conform to it."""
+    """Return the shape() of a tool with an output schema. It checks that results conform."""
     decode = json.Decoder(type_schema.type, dec_hook=decode_hook).decode
     schema = type_schema.schema
     exact = _EXACT.get(schema["type"]) if schema.keys() == {"type"} else None
@@ -399,7 +413,7 @@ def _structured_shape(type_schema: TypeSchema) -> Shape:
                 "the tool's return annotation gives it an output schema, so its result needs "
                 "structured_content; set it, or set is_error=True"
             )
-        # Content that the author built as JSON: pydantic would write only its own objects.
+        # The author has built JSON. pydantic's adapter could encode only its own objects.
         if type(content) is Raw or (adapter is not None and isinstance(content, (dict, list))):
             value = _check_result(value)
             validate(cast("Raw", value.structured_content))
@@ -410,7 +424,7 @@ def _structured_shape(type_schema: TypeSchema) -> Shape:
         if isinstance(value, CallToolResult):
             return shape_result(value)
 
-        # pydantic writes None for any model, so None is left to validate().
+        # pydantic encodes None for any type without an error, so let validate() check it.
         if adapter is not None and value is not None:
             try:
                 value = adapter.dump_python(value, mode="json", by_alias=True, warnings="error")
@@ -435,17 +449,17 @@ def _result(raw: bytes, text: str) -> CallToolResult:
 
 
 def _encode_json(value: Any) -> tuple[bytes, str]:
-    """Return a value as JSON without newlines, both as bytes and as text. Raises InvalidResult."""
+    """Return a value as JSON without newlines, as bytes and as text. Raises InvalidResult."""
     try:
         raw = _encode(value)
         text = raw.decode()
 
-        # Only a Raw of the author's can hold a newline, which would end the frame too early.
+        # A Raw from the author may be invalid, or contain a newline, which would end the frame.
         if "\n" in text or type(value) is Raw:
             raw = json.encode(json.decode(raw))
             text = raw.decode()
 
-        # msgspec writes NaN as null, so a text without a null needs no search.
+        # msgspec writes NaN as null, so a text without null needs no search.
         path = None
         if "null" in text:
             path = nan_path(msgspec.to_builtins(value, enc_hook=_encode_hook))
@@ -472,8 +486,8 @@ _SURROGATE = (
 
 
 def _encode_hook(value: Any) -> Any:
-    """Convert a value that msgspec does not encode itself; see msgspec's enc_hook."""
-    # msgspec encodes these types everywhere but as keys of an object.
+    """Convert a value that msgspec cannot encode itself. An enc_hook of msgspec."""
+    # msgspec encodes these types except as keys of an object.
     if type(value) in (tuple, frozenset, bool, type(None)):
         raise TypeError(f"{_kind(value)} cannot be a key of a JSON object; make it a str")
 
@@ -483,11 +497,11 @@ def _encode_hook(value: Any) -> Any:
     if isinstance(value, (int, float)):
         return int(value) if isinstance(value, int) else float(value)
 
-    # to_builtins() passes a Raw here, on the way to nan_path().
+    # to_builtins(), which is called for nan_path(), passes a Raw to this hook.
     if isinstance(value, Raw):
         return json.decode(value)
 
-    # A pydantic model; pydantic is not imported here.
+    # A pydantic model, recognized without importing pydantic.
     if callable(dump := getattr(value, "model_dump", None)):
         return dump(mode="json", by_alias=True)
     if callable(path := getattr(value, "__fspath__", None)):

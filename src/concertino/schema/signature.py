@@ -1,9 +1,8 @@
-"""Signatures of handlers: parameters in order, resolved annotations, and the return annotation.
+"""Reads signatures of handlers: parameters, resolved annotations, and the return annotation.
 
-Functions, bound and class methods, callable objects, `functools.partial` and `functools.wraps` are
-understood; string annotations are resolved. type_schema.py says what the annotations mean in JSON.
-Using `inspect` costs nothing at the start: msgspec and asyncio have imported it already. A call of
-inspect.signature() takes 8 us.
+Supported are functions, bound methods, class methods, callable objects, `functools.partial` and
+`functools.wraps`. String annotations are resolved. type_schema.py converts annotations to schemas.
+Importing `inspect` costs nothing, because msgspec and asyncio have imported it already.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from msgspec import Struct
 
 from concertino.errors import RegistrationError
 
-# The default of a parameter without one; compared by identity.
+# Stands for "no default" and "no annotation"; compared by identity.
 MISSING: Any = inspect.Parameter.empty
 _AWAITABLES = (Awaitable, Coroutine)
 
@@ -26,9 +25,9 @@ _AWAITABLES = (Awaitable, Coroutine)
 class Parameter(Struct, frozen=True):
     """One parameter of a handler.
 
-    annotation: Any if there is none; annotations are arbitrary objects.
-    default: the object that the function has as its default, or MISSING.
-    injected: whether the annotation asks for one of the injected classes.
+    annotation: typing.Any if there is none.
+    default: the default in the function's signature, or MISSING.
+    injected: whether the server fills the parameter, because its annotation is an injected class.
     """
 
     name: str
@@ -42,7 +41,8 @@ class Signature(Struct, frozen=True):
     """The signature of a handler.
 
     name: the function's qualified name, for messages.
-    returns: the return annotation without Awaitable or Coroutine around it; Any if there is none.
+    returns: the return annotation; T for Awaitable[T] and Coroutine[..., T]; typing.Any if there is
+        none.
     """
 
     name: str
@@ -53,9 +53,9 @@ class Signature(Struct, frozen=True):
 def read_signature(handler: Callable[..., object], inject: tuple[type, ...] = ()) -> Signature:
     """Return the signature of a callable.
 
-    inject: classes whose instances we pass ourselves; parameters of these are marked as injected.
-    Raises RegistrationError, naming function and parameter, for *args, **kwargs, annotations that
-    cannot be resolved, and callables without a readable signature.
+    inject: classes; a parameter annotated with one of them is filled by the server.
+    Raises RegistrationError, which names function and parameter, for *args, **kwargs, annotations
+    that cannot be resolved, and callables whose signature Python does not know.
     """
     function = function_of(handler)
     name = getattr(function, "__qualname__", type(handler).__qualname__).rpartition("<locals>.")[2]
@@ -106,11 +106,11 @@ def function_of(handler: Any) -> Any:
 
 
 def _resolve_hints(function: Any, name: str, inject: tuple[type, ...]) -> dict[str, Any]:
-    """Return the annotations by parameter, strings resolved. Raises RegistrationError."""
+    """Return the resolved annotations by parameter name. Raises RegistrationError."""
     annotations: dict[str, Any] = getattr(function, "__annotations__", {})
     scope: dict[str, Any] = getattr(function, "__globals__", {})
 
-    # Names that annotations may use besides the globals: the injected classes, since people import
+    # Annotations may use other names than globals: the injected classes, because users often import
     # Context under TYPE_CHECKING only; type parameters; and variables of an enclosing function.
     local: dict[str, Any] = {cls.__name__: cls for cls in inject if cls.__name__ not in scope}
     local |= {variable.__name__: variable for variable in getattr(function, "__type_params__", ())}
@@ -143,9 +143,9 @@ def _resolve_hints(function: Any, name: str, inject: tuple[type, ...]) -> dict[s
 
 
 def is_injected(annotation: Any, inject: tuple[type, ...]) -> bool:
-    """Return whether an annotation asks for one of the classes in `inject`.
+    """Return whether an annotation is one of the classes in `inject`.
 
-    It may be the class itself, or stand inside of an Annotated, or with `| None`.
+    The class may be inside Annotated, or in a union with None.
     """
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:

@@ -1,14 +1,17 @@
-"""Python types -> the types that msgspec decodes, and their JSON Schema 2020-12.
+"""SchemaBuilder: converts an annotation to a type that msgspec decodes, and to its JSON Schema.
 
-One walk over the annotation yields both, so that they always agree. msgspec knows most types. Added
-here are constraints and descriptions (constraints.py), unions that msgspec does not decode (members
-are tried in order), enums with values other than str or int, paths, and pydantic types, which
-pydantic decodes wherever they appear.
+    built = SchemaBuilder().build(list[int])
+    built.schema                    # {"type": "array", "items": {"type": "integer"}}
+    json.decode(b"[1]", type=built.type)
 
-What msgspec cannot decode itself becomes a custom type (violations.py) with a converter from
-custom_decoders.py. Patterns that Python's `re`, which msgspec uses, may take long to match are
-treated alike (regex_safety.py, decision 0007). Neither pydantic nor any other library is imported
-here. arguments.py and return_values.py apply this to handlers.
+arguments.py and return_values.py use it for handlers. One walk over the annotation produces both
+type and schema, so that they always agree.
+
+msgspec decodes most types. Other types become custom types (violations.py), whose converters are in
+custom_decoders.py: unions that msgspec does not support, enums with values other than str or int,
+and patterns that Python's `re`, which msgspec uses, may match slowly (regex_safety.py, decision
+0007). If an annotation contains a pydantic type, pydantic decodes the whole annotation. pydantic is
+never imported here. Constraints and descriptions come from constraints.py.
 
 Spec: 2026-07-28 server/tools "Input Schema", "Output Schema"; basic/index "JSON Schema Usage".
 """
@@ -38,9 +41,9 @@ NONE = type(None)
 
 
 class TypeSchema(Struct, frozen=True):
-    """A type as msgspec decodes it, with its JSON Schema.
+    """A type that msgspec can decode, with its JSON Schema.
 
-    adapter: the pydantic TypeAdapter that decodes and encodes it; None where msgspec does.
+    adapter: the pydantic TypeAdapter that decodes and encodes values; None if msgspec does.
     """
 
     type: Any
@@ -51,9 +54,11 @@ class TypeSchema(Struct, frozen=True):
 class SchemaBuilder:
     """Builds the TypeSchemas of one handler.
 
-    definitions: collects the entries of the root's `$defs`.
-    coerce: decode as msgspec does with strict=False ("1" for an int).
-    for_results: leave out formats that our own output may not meet to the letter.
+    coerce: whether strings are converted, such as "1" to an int; strict=False in msgspec.
+    for_results: whether the schemas are for output. They then omit formats that msgspec's output
+        may not match exactly.
+
+    definitions: the entries for `$defs` in the root schema. build() adds to them.
     """
 
     def __init__(self, *, coerce: bool = False, for_results: bool = False) -> None:
@@ -64,7 +69,8 @@ class SchemaBuilder:
     def build(self, annotation: Any) -> TypeSchema:
         """Return the TypeSchema of one annotation.
 
-        Raises RegistrationError that says what is not supported and what to write instead.
+        Raises RegistrationError for a type that is not supported. The text says what to write
+        instead.
         """
         try:
             built = self._walk(annotation, Constraints())
@@ -90,6 +96,10 @@ class SchemaBuilder:
         return built
 
     def _walk(self, annotation: Any, constraints: Constraints) -> TypeSchema:
+        """Build an annotation, or a part of one.
+
+        constraints: from the Annotated around this part.
+        """
         if (schema := _SCALARS.get(annotation)) is not None:
             return TypeSchema(
                 *constraints.apply(Any if annotation is object else annotation, schema)
@@ -101,7 +111,7 @@ class SchemaBuilder:
         if (container := _CONTAINERS.get(annotation)) is not None:
             return TypeSchema(*constraints.apply(*self._container(container, ())))
 
-        # `type Name = str`, NewType and TypeVar name another annotation.
+        # `type Name = str`, NewType and TypeVar stand for another annotation.
         if (inner := _target_of_alias(annotation)) is not _NO_ALIAS:
             return self._walk(inner, constraints)
         if isinstance(annotation, enum.EnumType):
@@ -162,13 +172,16 @@ class SchemaBuilder:
         return TypeSchema(union, schema)
 
     def _container(self, container: Any, arguments: tuple[Any, ...]) -> tuple[Any, Schema]:
-        # Under another name, because pyright would narrow the type of `container` below.
+        """Return the type and the schema of a list, tuple, set, frozenset or dict.
+
+        arguments: the types in square brackets; empty if there are none.
+        """
+        # A second name, because pyright would narrow the type of `container` below.
         generic = container
         if not arguments:
             return container, _BARE[container].copy()
 
-        # Constraints of an Annotated around a container are the container's own. Those of its items
-        # come from the Annotated of the item, so each item starts without any.
+        # Constraints around a container do not apply to its items, so each item starts without any.
         if container is dict:
             key, value = (self._walk(argument, Constraints()) for argument in arguments)
             return dict[key.type, value.type], _mapping_schema(key, value)
@@ -184,7 +197,10 @@ class SchemaBuilder:
         return generic[(item.type, ...) if container is tuple else item.type], schema
 
     def _class(self, cls: Any) -> TypeSchema:
-        """Build a class with fields: a dataclass, TypedDict, NamedTuple, Struct or attrs class."""
+        """Build a class with fields: a dataclass, TypedDict, NamedTuple, Struct or attrs class.
+
+        Also handles path classes. Raises NeedsPydantic for pydantic models.
+        """
         if _is_pydantic(cls):
             raise NeedsPydantic
         if _is_path(cls):
@@ -200,7 +216,7 @@ class SchemaBuilder:
         schema = self._adopt(components, "#/$defs/{name}")
         added = {name: self.definitions[name] for name in self.definitions if name not in before}
 
-        # Importing the check costs time at the start; few classes have patterns.
+        # Import the check only if it is needed, since few classes have patterns.
         if b'"pattern":' in json.encode([schema, added]):
             from concertino.schema.regex_safety import check_fields
 
@@ -229,10 +245,11 @@ class SchemaBuilder:
     def _adopt(
         self, components: Callable[[str], tuple[Schema, dict[str, Schema]]], template: str
     ) -> Schema:
-        """Add generated definitions to ours; return the schema that refers to them.
+        """Add a class's definitions to self.definitions. Returns the schema that refers to them.
 
-        components: generates schema and definitions for a template of references. If a name is
-        taken by a different definition, all names get a prefix, in the references too.
+        components: returns the schema and the definitions, with references made by a template.
+        template: the default template. If a name already stands for another definition, a template
+            with a prefix is used, so that all names are new.
         """
         schema, definitions = components(template)
         if any(
@@ -252,7 +269,8 @@ class SchemaBuilder:
 # Distinguishes "no alias" from an alias of None.
 _NO_ALIAS: Any = object()
 
-# Types with a fixed schema. Formats are hints only: msgspec accepts a date-time without a zone.
+# Types with a fixed schema. msgspec is more lenient than the formats: it accepts a date-time
+# without a time zone, for example.
 _SCALARS: dict[Any, Schema] = {
     str: {"type": "string"},
     int: {"type": "integer"},
@@ -278,6 +296,7 @@ _CONTAINERS: dict[Any, Any] = {
     **dict.fromkeys((abc.Set, abc.MutableSet), set),
     **dict.fromkeys((abc.Mapping, abc.MutableMapping), dict),
 }
+# The schemas of containers of any items.
 _BARE: dict[Any, Schema] = {
     list: {"type": "array"},
     tuple: {"type": "array"},
@@ -285,6 +304,7 @@ _BARE: dict[Any, Schema] = {
     frozenset: {"type": "array", "uniqueItems": True},
     dict: {"type": "object"},
 }
+# For keys of dict[int, ...], which are strings in JSON.
 _INTEGER_KEY: Schema = {"pattern": "^-?(0|[1-9][0-9]*)$"}
 
 # Part of an error text of msgspec -> what to write instead.
@@ -296,7 +316,7 @@ _HINTS = {
 
 
 def _target_of_alias(annotation: Any) -> Any:
-    """Return what an alias, a NewType or a TypeVar stands for; _NO_ALIAS for others."""
+    """Return the annotation that an alias, a NewType or a TypeVar stands for; else _NO_ALIAS."""
     if hasattr(annotation, "__value__"):
         return annotation.__value__
     if isinstance(annotation, NewType):
@@ -343,9 +363,9 @@ def _enum_schema(values: list[Any]) -> Schema:
 
 
 def _one_of(members: list[Any]) -> TypeSchema:
-    """Build an enumeration of any JSON values, told apart by type and value.
+    """Build an enum or Literal with values of any JSON types.
 
-    1 is neither True nor 1.0 here, while Python counts them as equal.
+    Values are compared by type and value: 1 equals neither True nor 1.0, unlike in Python.
     """
     from concertino.schema.custom_decoders import look_up_member
 
@@ -355,7 +375,10 @@ def _one_of(members: list[Any]) -> TypeSchema:
 
 
 def _schema_hook(cls: Any) -> Schema:
-    """Return the schema of a field's class that msgspec has none for; see msgspec's schema_hook."""
+    """Return the schema of a class that msgspec does not know. A schema_hook of msgspec.
+
+    Raises NeedsPydantic or RegistrationError.
+    """
     if _is_pydantic(cls):
         raise NeedsPydantic
     if _is_path(cls):
@@ -373,7 +396,7 @@ def _is_pydantic(cls: Any) -> bool:
 
 
 def _is_path(cls: Any) -> bool:
-    """Return whether it is a path class of pathlib, without importing pathlib."""
+    """Return whether a class is a path class of pathlib, without importing pathlib."""
     return isinstance(cls, type) and any(
         base.__name__ == "PurePath" and base.__module__.startswith("pathlib")
         for base in cls.__mro__
@@ -386,14 +409,13 @@ def _name(annotation: Any) -> str:
     return str(annotation)
 
 
+# The formats that msgspec's output may not match: it writes a date-time without a time zone, for
+# example, and durations such as P1DT0.5S.
 _INEXACT_FORMATS = ("date-time", "time", "duration", "decimal", "path", "partial-time")
 
 
 def _without_formats(schema: Any) -> Any:
-    """Return a schema without the formats that clients check more narrowly than msgspec writes.
-
-    msgspec writes a date-time without a zone, for example, and durations such as P1DT0.5S.
-    """
+    """Return a schema without _INEXACT_FORMATS, at any depth."""
     if isinstance(schema, list):
         return [_without_formats(item) for item in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
@@ -404,10 +426,10 @@ def _without_formats(schema: Any) -> Any:
         for word, value in cast("Schema", schema).items()
         if word != "format" or value not in _INEXACT_FORMATS
     }
-    # These hold values, not schemas.
+    # The excluded keywords contain values, not schemas.
     for word in tree.keys() - {"default", "enum", "const", "examples"}:
         part = tree[word]
-        # A property may be called "format".
+        # Keep all names of properties: one may be called "format".
         if word == "properties":
             tree[word] = {name: _without_formats(part[name]) for name in part}
         else:

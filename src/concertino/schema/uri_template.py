@@ -1,27 +1,27 @@
-"""URI templates (RFC 6570): match URIs and return the values of the template's variables.
+"""UriTemplate: matches URIs with a template (RFC 6570), and returns the values of its variables.
 
-The RFC defines how templates are expanded, but not how they are matched. These are our rules; they
-give the variables of each expression a single meaning:
+    UriTemplate("note://{id}{?lang}").match("note://7?lang=en")     # {"id": "7", "lang": "en"}
 
-    {x} {a,b} {.x} {/x}   every variable is present and not empty: unreserved characters and
+The RFC defines how templates are expanded, but not how they are matched. The rules here are:
+
+    {x} {a,b} {.x} {/x}   each variable is present and not empty; it has unreserved characters and
                           percent-encodings
-    {+x}                  the same with reserved characters; without `?` and `#` if the template has
+    {+x}                  the same, and reserved characters; without `?` and `#` if the template has
                           a query or a fragment
     {#x}                  the same, or absent
     {x*} {+x*} {.x*}      a list of at least one item; {/x*} may be absent
-    {?a,b} {&a} {;a}      name=value pairs in any order, each at most once, or absent; a variable
-                          with a star collects all others: as a list if they have its name, else as
-                          a dict
+    {?a,b} {&a} {;a}      name=value pairs in any order, each at most once or absent
+    {?x*} {&x*} {;x*}     a list of the values of all pairs with the name x; without any, the last
+                          such variable is a dict of the pairs that belong to no other variable
 
-If a URI could be split in several ways, the variables further left get as much as possible.
-Matching takes time proportional to the length of the URI times the number of expressions, whatever
-the URI contains. Values are percent-decoded once, as UTF-8.
+If a URI can be split in several ways, variables further left get as much as possible. Matching
+takes time proportional to the length of the URI times the number of expressions, whatever the URI
+contains. Values are percent-decoded once, as UTF-8.
 
-Values that could escape from a folder do not match. In {x} {.x} {/x} {;x} that is `.`, `..`, and
-whatever contains a slash or a backslash, even if it was percent-encoded. In {+x} {#x} {?x} {&x},
-which are meant for paths and texts, it is a value with a segment `..`, between slashes or
-backslashes, and one that begins with a slash, a backslash or a drive such as `C:\\`. NUL and
-invalid UTF-8 never match.
+Values that could lead out of a folder do not match. For {x} {.x} {/x} {;x} these are `.`, `..`, and
+all values with a slash or a backslash, even a percent-encoded one. {+x} {#x} {?x} {&x} are meant
+for paths and texts: here these are values with `..` between slashes or backslashes, and values
+that begin with a slash, a backslash or a drive such as `C:\\`. NUL and invalid UTF-8 never match.
 
 Source: RFC 6570; 2026-07-28 server/resources "Resource Templates", "Security Considerations".
 """
@@ -35,15 +35,16 @@ from msgspec import Struct
 
 Value = str | list[str] | dict[str, str]
 
-# Longest URI that is examined, in characters; RFC 9110 4.1 asks for 8000.
+# Longer URIs do not match. In characters; RFC 9110 4.1 recommends at least 8000.
 MAX_URI = 8192
 
 
 class Operator(Struct, frozen=True):
-    """How an expression writes its values into a URI: RFC 6570 appendix A.
+    """How an expression is expanded, by RFC 6570 appendix A.
 
-    first: comes before the first value. between: separates values. reserved: whether values may
-    contain reserved characters.
+    first: the text before the first value.
+    between: the text between two values.
+    reserved: whether values may contain reserved characters.
     """
 
     first: str
@@ -66,8 +67,8 @@ OPERATORS: Mapping[str, Operator] = {
 class Variable(Struct, frozen=True):
     """One variable of an expression.
 
-    prefix: number of characters of its value that are used; 0 for all. star: whether its value is a
-    list or a dict.
+    prefix: the number in {name:3}, how many characters of the value are used; 0 for all.
+    star: whether it is written as {name*}; then its value is a list or a dict.
     """
 
     name: str
@@ -83,15 +84,18 @@ class Expression(Struct, frozen=True):
 
 
 class UriTemplate:
-    """One template. text: as the author wrote it. variables: their names, in order.
+    """One URI template.
 
-    Raises ValueError for a text that is not a template. The error says where it fails, and why.
+    text: the template.
+    variables: the names of its variables, in order.
+    Raises ValueError for a text that is not a template; the message has the place and the reason.
     """
 
     def __init__(self, text: str) -> None:
         self.text = text
+        # Literal texts and expressions, in order.
         self._parts = tuple(_parse(text))
-        # Each with the operator of its expression.
+        # Pairs (operator of the variable's expression, variable).
         self._variables = [
             (part.operator, variable)
             for part in self._parts
@@ -103,7 +107,7 @@ class UriTemplate:
 
     @property
     def optional(self) -> frozenset[str]:
-        """Return the names that may be missing from the result of match()."""
+        """The names of the variables that may be missing from the result of match()."""
         return frozenset(
             variable.name
             for operator, variable in self._variables
@@ -112,7 +116,7 @@ class UriTemplate:
 
     @property
     def lists(self) -> frozenset[str]:
-        """Return the names whose values are lists or dicts in the result of match()."""
+        """The names of the variables whose values in the result of match() are lists or dicts."""
         return frozenset(variable.name for _, variable in self._variables if variable.star)
 
     def check(self) -> None:
@@ -120,15 +124,17 @@ class UriTemplate:
         self._compile()
 
     def match(self, uri: str) -> dict[str, Value] | None:
-        """Return the values in a URI; None if it does not match. The module's head has the rules.
+        """Return the values of the variables in a URI. None if the URI does not match.
 
-        Raises ValueError if the template cannot be matched, whatever the URI; see check().
+        The rules are at the head of this module. Raises ValueError if the template does not support
+        matching; see check().
         """
         pattern = self._compile()
         if len(uri) > MAX_URI:
             return None
 
-        # Backwards: from which places of the URI on do the remaining parts match to its end?
+        # Backwards, from the last part to the first: find the places where this part can begin so
+        # that it and all parts after it match the rest of the URI. One flag for each place.
         after = bytearray(len(uri) + 1)
         after[-1] = True
         matches = [after]
@@ -137,7 +143,7 @@ class UriTemplate:
         if not matches.pop()[0]:
             return None
 
-        # Forwards: give each part as much as leaves a match for the others.
+        # Forwards: give each part as much as possible while the parts after it still match.
         values: Values = {}
         place = 0
         for part in pattern:
@@ -202,9 +208,9 @@ _TRIPLET = re.compile("(%[0-9A-Fa-f]{2})")
 
 
 def _encode_literal(text: str) -> str:
-    """Return a literal as it must be written in a URI, with other characters percent-encoded.
+    """Return a literal as it appears in URIs: characters that URIs cannot have are percent-encoded.
 
-    A `%` in it always begins an encoding, which stays (RFC 6570 3.1).
+    A `%` already begins a percent-encoding, and stays (RFC 6570 3.1).
     """
     return "".join(
         char
@@ -216,12 +222,12 @@ def _encode_literal(text: str) -> str:
 
 # Matching
 
-# Operators whose variables may be absent.
+# Operators of expressions that may be absent.
 OPTIONAL = frozenset("#;?&")
 SIMPLE = UNRESERVED | {"%"}
 WITH_RESERVED = UNRESERVED | RESERVED | {"%"}
 IN_QUERY = WITH_RESERVED - {"#"}
-# Operators of name=value pairs -> the characters that these consist of.
+# Operators of expressions with name=value pairs -> the characters that these may contain.
 PAIRS = {";": SIMPLE | {";", "="}, "?": IN_QUERY, "&": IN_QUERY}
 _DRIVE = re.compile(r"[A-Za-z]:[/\\]")
 _LONE_PERCENT = re.compile("%(?![0-9A-Fa-f]{2})")
@@ -236,9 +242,9 @@ class _Literal(Struct, frozen=True):
     text: str
 
     def find_starts(self, uri: str, after: bytearray) -> bytearray:
-        """Return the places of the URI where this part can begin, as one flag for each.
+        """Return the places of the URI where this part can begin, one flag for each place.
 
-        after: the same for the part that follows.
+        after: the places where the next part can begin.
         """
         starts = bytearray(len(uri) + 1)
         place = uri.find(self.text)
@@ -253,18 +259,27 @@ class _Literal(Struct, frozen=True):
         place: int,
         after: bytearray,
     ) -> int:
-        """Return the furthest end of this part, if it begins here, that lets the others match."""
+        """Return the furthest end of this part with which the parts after it still match.
+
+        place: where this part begins.
+        after: the places where the next part can begin.
+        """
         return place + len(self.text)
 
     def read(self, text: str) -> Values | None:
-        """Return the values in this stretch of the URI; None if they are not allowed."""
+        """Return the values of the variables in this part. None if a value is not allowed.
+
+        text: the text of the URI that this part matches.
+        """
         return {}
 
 
 class _Run(Struct, frozen=True):
-    """A run of at least one character out of `allowed`, after the text `first`.
+    """An expression, or a variable of one: the text `first`, then one or more characters.
 
-    read_values: returns the values in the run, without `first`; see read().
+    allowed: the characters.
+    optional: whether the whole run may be absent.
+    read_values: returns the values in the characters after `first`; see read().
     """
 
     first: str
@@ -273,7 +288,7 @@ class _Run(Struct, frozen=True):
     read_values: ReadValues
 
     def find_starts(self, uri: str, after: bytearray) -> bytearray:
-        # Places from which a run of at least one character leads to a match of what follows.
+        # Places where one or more allowed characters begin that end where the next part can begin.
         runs = bytearray(len(uri) + 1)
         for place in range(len(uri) - 1, -1, -1):
             runs[place] = uri[place] in self.allowed and (after[place + 1] or runs[place + 1])
@@ -305,11 +320,11 @@ class _Run(Struct, frozen=True):
 
 
 def _compile_pattern(parts: Sequence[str | Expression]) -> list[_Literal | _Run]:
-    """Return the parts that match() goes through.
+    """Return the parts for match().
 
-    Raises ValueError for a template whose URIs could be understood in more than one way.
+    Raises ValueError for a template that could match a URI in several ways.
     """
-    # With a query or a fragment in the template, {+x} ends where that begins.
+    # If the template has a query or a fragment, {+x} ends where the query or fragment begins.
     has_query = any(
         part.operator in ("?", "&", "#")
         if isinstance(part, Expression)
@@ -318,7 +333,7 @@ def _compile_pattern(parts: Sequence[str | Expression]) -> list[_Literal | _Run]
     )
     in_path = WITH_RESERVED - {"?", "#"} if has_query else WITH_RESERVED
     pattern: list[_Literal | _Run] = []
-    # The operator of the query or fragment that has begun, if one has.
+    # The operator of the query or fragment so far; empty before one has begun.
     query = ""
     for part in parts:
         if isinstance(part, str):
@@ -370,7 +385,7 @@ def _check_after_query(operator: str, query: str) -> None:
 
 
 def _value_parts(expression: Expression, in_path: frozenset[str]) -> Iterable[_Literal | _Run]:
-    """Yield the parts of an expression whose values are in the URI without their names."""
+    """Yield the parts of an expression that has values only, not name=value pairs."""
     operator = OPERATORS[expression.operator]
     allowed = in_path if operator.reserved else SIMPLE
     for number, variable in enumerate(expression.variables):
@@ -446,10 +461,13 @@ def _pairs_reader(expression: Expression) -> ReadValues:
 
 
 def _assign_stars(values: Values, others: list[tuple[str, str]], stars: list[str]) -> Values | None:
-    """Return the values with the other pairs assigned to the variables with a star.
+    """Assign the pairs with unknown names to the variables with a star, and return all values.
 
-    Pairs with the name of such a variable become its list; the last one gets all others as a dict.
-    Returns None if there is nowhere to put them.
+    values: the values so far.
+    others: the pairs that belong to no variable without a star.
+    stars: the names of the variables with a star. A variable gets a list of the values of pairs
+        with its name. The last variable gets all other pairs as a dict.
+    Returns None if a pair belongs to no variable.
     """
     for star in stars:
         if own := [value for key, value in others if key == star]:
@@ -463,9 +481,9 @@ def _assign_stars(values: Values, others: list[tuple[str, str]], stars: list[str
 
 
 def _decode(text: str, lenient: bool) -> str | None:
-    """Return a value, percent-decoded once; None if it is not allowed.
+    """Return a value, percent-decoded once. None if the value is not allowed.
 
-    lenient: allow slashes and backslashes in the value, but no path traversal.
+    lenient: whether slashes and backslashes are allowed; path traversal never is.
     """
     if _LONE_PERCENT.search(text):
         return None

@@ -1,10 +1,13 @@
-"""Validation against hand-written JSON Schemas, with jsonschema_rs (the extra `validate`).
+"""Validates values against hand-written JSON Schemas, with jsonschema_rs (the extra `validate`).
 
-Whether a value is valid is checked first. The cost of that is linear in the value for each
-subschema, whatever the schema, and patterns are matched by a linear engine. Explaining why a value
-is invalid has no such bound, because an error contains the errors of all alternatives. Therefore
-violations are listed one by one only where their number is bounded, and per top-level member
-otherwise. No reference is ever fetched from elsewhere.
+    find_violations = violation_finder(schema, "input_schema")
+    find_violations({"age": "x"}, 11)       # [SchemaViolation("age", '"x" is not of type ...')]
+
+The work of finding out whether a value is valid is limited: it is linear in the value for each
+subschema, and patterns are matched by a linear engine. Explaining why a value is invalid may take
+far longer, because an error contains the errors of all alternatives. So violations are listed one
+by one only if schema and value are small enough. Otherwise only the names of the invalid top-level
+members are reported. References to other documents are never fetched.
 
 Spec: 2026-07-28 basic/index "JSON Schema Usage". custom_schema.py says which schemas are accepted.
 """
@@ -23,13 +26,13 @@ from concertino.schema.violations import SchemaViolation
 
 # `Any` in this file: JSON Schemas and JSON values are open trees.
 
-# (value, its size in bytes as JSON) -> its violations; empty if the value fits.
+# Takes a value and its size in bytes as JSON; returns its violations. Empty if the value is valid.
 FindViolations = Callable[[Any, int], list[SchemaViolation]]
-# An error of jsonschema_rs -> its violations.
+# Converts one error of jsonschema_rs to violations.
 Describe = Callable[[Any], list[SchemaViolation]]
 
-# Dialect -> class of jsonschema_rs. Our servers accept the first one only; other servers publish
-# schemas in the others, too.
+# Dialect -> class of jsonschema_rs. Our servers accept 2020-12 only. Clients also check results
+# against the schemas of other servers, which may have another dialect.
 VALIDATORS: Mapping[str, str] = {
     DIALECT: "Draft202012Validator",
     "https://json-schema.org/draft/2019-09/schema": "Draft201909Validator",
@@ -38,12 +41,12 @@ VALIDATORS: Mapping[str, str] = {
     "http://json-schema.org/draft-04/schema": "Draft4Validator",
 }
 MAX_VIOLATIONS = 20
-# Of each violation's text, which quotes the value.
+# Length of a violation's path and of its message, which quotes the value.
 MAX_MESSAGE_CHARS = 300
 
-# Violations are listed one by one up to this many (values times subschemas) and (bytes times
-# subschemas). jsonschema_rs makes all errors before it returns the first, at 10 to 40 us each, and
-# each one holds the value as text.
+# Violations are listed one by one if the number of JSON values in the value, times the number of
+# subschemas, is at most MAX_VALUES, and its bytes times subschemas at most MAX_BYTES. jsonschema_rs
+# creates all errors before it returns the first; each takes 10 to 40 us and contains the value.
 MAX_VALUES = 50_000
 MAX_BYTES = 20_000_000
 
@@ -56,10 +59,11 @@ def violation_finder(
 ) -> FindViolations:
     """Return a function that finds the violations of a value.
 
-    schema: plain JSON that has passed custom_schema.check_size(). schema_name: for messages.
-    dialect: a key of VALIDATORS, used where the schema itself names none.
-    describe: words an error of the validator; by default the validator's own words.
-    Raises RegistrationError for a schema that cannot be enforced as it is.
+    schema: plain JSON that has passed custom_schema.check_size().
+    schema_name: for messages.
+    dialect: a key of VALIDATORS, for a schema without $schema.
+    describe: converts an error of jsonschema_rs to violations; None for its own words.
+    Raises RegistrationError for a schema that is invalid or not supported.
     """
     try:
         size = check_references(schema)
@@ -81,7 +85,8 @@ def violation_finder(
                 for violation in islice(violations, MAX_VIOLATIONS)
             ]
         except ValueError:
-            # jsonschema_rs limits a value to 255 levels where it copies it, to quote or compare it.
+            # jsonschema_rs raises ValueError if it copies a value of more than 255 levels, in order
+            # to quote or compare it.
             return [_WHOLE]
 
     return find
@@ -92,7 +97,7 @@ def _quote(error: Any) -> list[SchemaViolation]:
 
 
 def _compile(schema: dict[str, Any], schema_name: str, dialect: str) -> Any:
-    """Return the validator of jsonschema_rs. Raises RegistrationError."""
+    """Return the jsonschema_rs validator for a schema. Raises RegistrationError."""
     try:
         import jsonschema_rs
     except ImportError:
@@ -117,16 +122,19 @@ def _compile(schema: dict[str, Any], schema_name: str, dialect: str) -> Any:
 def _options() -> dict[str, Any]:
     from jsonschema_rs import RegexOptions
 
-    # RegexOptions selects the engine without backtracking. check_references() has made sure that no
-    # reference leads outside, so the retriever is a second line of defence.
+    # RegexOptions selects the engine without backtracking. check_references() has already refused
+    # references to other documents; the retriever refuses them once more.
     return {"pattern_options": RegexOptions(), "retriever": _refuse}
 
 
 def _coarse_finder(schema: dict[str, Any], dialect: str) -> Callable[[Any], list[SchemaViolation]]:
-    """Return a function that names the top-level members that do not fit, each checked once."""
+    """Return a function that reports which top-level members of a value are invalid.
+
+    Each member is validated once, without listing its violations.
+    """
     properties: dict[str, Any] = schema.get("properties", {})
 
-    # Compiled on first use, which is the first mistake of a caller.
+    # Compiled only when it is needed, after a caller's mistake.
     @cache
     def validators() -> Any:
         from jsonschema_rs import validator_map_for

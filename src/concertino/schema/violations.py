@@ -1,9 +1,10 @@
-"""Violations of a schema, and the hook that lets custom decoders take part in msgspec's decoding.
+"""Violations of a schema, and types that msgspec decodes with a function of ours.
 
-msgspec stops at the first error and words it its own way; violations_of() turns that into a path
-and a plain message. A type that msgspec cannot decode is represented by a class from custom_type(),
-which decode_hook() recognizes. A custom decoder reports its violations by raising InvalidValue;
-msgspec keeps that exception as the cause of its own.
+violations_of() converts an error of msgspec to SchemaViolations: paths and plain messages.
+
+For a type that msgspec cannot decode, custom_type() returns a class with a converter function.
+When msgspec meets this class, it calls decode_hook(), which calls the converter. A converter raises
+InvalidValue to report violations; msgspec keeps it as the cause of its own ValidationError.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from msgspec import Struct
 
 # `Any` in this file: annotations are arbitrary objects, and a converter returns anything.
 
-# msgspec quotes a refused enum value completely, however long it is.
+# Limit for messages. msgspec quotes an invalid enum value completely, however long it is.
 MAX_MESSAGE_CHARS = 300
 
 
 class SchemaViolation(Struct, frozen=True):
     """One way in which a value does not fit its schema.
 
-    path: place in the value, such as `items[2].name`; "" for the whole value.
-    message: what was expected and what came instead.
+    path: the place in the value, such as `items[2].name`; "" for the whole value.
+    message: the expected and the actual value, such as `expected int, got str`.
     """
 
     path: str
@@ -34,7 +35,10 @@ class SchemaViolation(Struct, frozen=True):
 
 
 class InvalidValue(ValueError):
-    """A custom decoder does not accept a value. violations: every reason, paths relative to it."""
+    """A converter does not accept a value.
+
+    violations: the reasons. Their paths are relative to the value.
+    """
 
     def __init__(self, violations: list[SchemaViolation]) -> None:
         super().__init__("; ".join(map(str, violations)))
@@ -42,9 +46,9 @@ class InvalidValue(ValueError):
 
 
 class _CustomType(type):
-    """Metaclass of the classes that represent a custom decoder.
+    """Metaclass of the classes from custom_type().
 
-    msgspec checks that a dec_hook returns an instance of the type it was asked for. A converter may
+    msgspec checks that a dec_hook returns an instance of the requested class. A converter may
     return anything, so every object counts as an instance.
     """
 
@@ -61,14 +65,14 @@ def custom_type(convert: Callable[[Any], Any]) -> Any:
 
 
 def decode_hook(expected: Any, value: Any) -> Any:
-    """Convert a JSON value to a type that msgspec does not know: a custom type or a path class.
+    """Convert a JSON value to a custom type, or to a path class of pathlib.
 
-    Pass this as dec_hook to every decoder of a TypeSchema's type. Raises InvalidValue.
+    A dec_hook: pass this function to every decoder of a TypeSchema's type. Raises InvalidValue.
     """
     if isinstance(expected, _CustomType):
         return cast("Any", expected).convert(value)
 
-    # SchemaBuilder lets no other classes through than those derived from pathlib.PurePath.
+    # The only other classes that SchemaBuilder accepts derive from pathlib.PurePath.
     if not isinstance(value, str):
         got = type(value).__name__
         raise InvalidValue([SchemaViolation("", f"expected a path as str, got {got}")])
@@ -76,17 +80,18 @@ def decode_hook(expected: Any, value: Any) -> Any:
 
 
 def violations_of(error: Exception, path: str) -> list[SchemaViolation]:
-    """Return the violations that a failed decode reports, as paths below `path`.
+    """Return the violations that an exception of msgspec's decoder reports.
 
-    There is one, the first that msgspec met; from a custom decoder there may be several.
+    path: the place of the decoded value, which the paths begin with.
+    Returns one violation, because msgspec stops at the first; several if a converter reports them.
     """
-    # Servers start without a violation.
+    # Imported here because a server without violations does not need it.
     from concertino.excerpts import shorten
 
     text, place = str(error), ""
 
-    # msgspec names the place at the end: "... - at `$.a[0]`", or "... - at `key` in `$.a`" where a
-    # key of a mapping is wrong.
+    # msgspec writes the place at the end: "... - at `$.a[0]`", or "... - at `key` in `$.a`" if the
+    # key of a mapping is invalid.
     head, has_place, tail = text.rpartition(" - at `")
     first, is_key, rest = tail[:-1].partition("` in `") if has_place else ("", "", "")
     if has_place:
@@ -99,7 +104,7 @@ def violations_of(error: Exception, path: str) -> list[SchemaViolation]:
             for violation in cause.violations
         ]
 
-    # Without a cause the text is msgspec's own; one of a user's class is passed on unchanged.
+    # Without a cause the text is msgspec's own. The text of a user's class stays unchanged.
     if cause is None:
         text = text[:1].lower() + text[1:].replace("`", "")
     if is_key:
