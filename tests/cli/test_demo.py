@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -260,6 +261,24 @@ def test_ctrl_c_ends_it_and_its_server() -> None:
     assert match
     with pytest.raises(ProcessLookupError):
         os.kill(int(match[1]), 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_and_its_server_and_leaves_no_folder(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    environment = ENVIRONMENT | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(DEMO, env=environment, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            if match := re.match(r"kill -9 (\d+)", line):
+                assert len(list(tmp_path.iterdir())) == 1
+                child.send_signal(number)
+                break
+        child.stdout.read()
+        assert child.wait(60) == 128 + number
+    assert match
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_it_takes_no_server() -> None:

@@ -341,16 +341,14 @@ ARGUMENTS = [
         "a mistyped tool",
         ["call", "ad", "a=1", "b=2", *SERVER],
         1,
-        "concertino call: there is no tool 'ad': Unknown tool: ad (-32602)\n"
-        "  details: name: there is no tool 'ad'\n"
+        "concertino call: there is no tool 'ad' (-32602)\n"
         f"  did you mean add?\n  {LISTED.format('tools')}",
     ),
     Mistake(
         "a mistyped prompt",
         ["prompt", "great", "name=Ann", *SERVER],
         1,
-        "concertino prompt: there is no prompt 'great': Unknown prompt: great (-32602)\n"
-        "  details: name: there is no prompt 'great'\n"
+        "concertino prompt: there is no prompt 'great' (-32602)\n"
         f"  did you mean greet?\n  {LISTED.format('prompts')}",
     ),
     Mistake(

@@ -79,6 +79,12 @@ async def test_a_program_that_prints_text_and_ends_is_no_server(era: str) -> Non
 
 
 @on_a_loop
+async def test_bytes_that_cannot_be_printed_are_escaped_once() -> None:
+    text = await open_error(["printf", r"\377A\033\n"])
+    assert text.endswith(r"prints text that is no JSON-RPC: '\xffA\x1b'")
+
+
+@on_a_loop
 async def test_a_program_that_prints_json_that_is_no_message_is_no_server() -> None:
     text = await open_error(["echo", '{"level": "info"}'])
     assert text.endswith('prints text that is no JSON-RPC: \'{"level": "info"}\'')

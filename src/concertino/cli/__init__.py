@@ -215,7 +215,7 @@ class CommandFailure(Exception):
     """A command has failed. main() reports it and ends the process with its exit code.
 
     code: one word for programs. hint: what to do, in one or more lines; may be empty. rpc: the
-    error response of the server, if there is one.
+    error response of the server, if there is one. shows_data: whether a person sees its data.
     """
 
     def __init__(
@@ -225,12 +225,15 @@ class CommandFailure(Exception):
         code: str = "failed",
         exit_code: int = FAILED,
         rpc: Any = None,
+        *,
+        shows_data: bool = True,
     ) -> None:
         super().__init__(text)
         self.hint = hint
         self.code = code
         self.exit_code = exit_code
         self.rpc = rpc
+        self.shows_data = shows_data
 
 
 class UsageError(CommandFailure):

@@ -28,6 +28,7 @@ from concertino.errors import (
     RpcError,
     SpawnError,
     TimedOut,
+    unknown_name,
 )
 from concertino.excerpts import shorten
 
@@ -186,12 +187,17 @@ async def explain_refusal(
         code = "not-found" if error.code == RESOURCE_NOT_FOUND else "refused"
         return CommandFailure(f"{name}: {error}", hint, code, FAILED, _rpc(error))
     # A template may match the URI, and yet there is no such resource.
-    text = f"there is no {kind} {name!r}: {error}" if kind != "resource" else f"{name}: {error}"
+    # Servers of ours say the same in the message and once more in the data.
+    own = unknown_name(kind, name)
+    repeats = (error.message, error.data) == (own.message, own.data)
+    reason = f" ({error.code})" if repeats else f": {error}"
+    text = f"there is no {kind} {name!r}{reason}" if kind != "resource" else f"{name}: {error}"
     hints = (
         did_you_mean(name, known),
         f"`{example_command(LISTS[kind], server)}` lists what there is",
     )
-    return CommandFailure(text, "\n".join(filter(None, hints)), "not-found", FAILED, _rpc(error))
+    hint = "\n".join(filter(None, hints))
+    return CommandFailure(text, hint, "not-found", FAILED, _rpc(error), shows_data=not repeats)
 
 
 async def _list_known(

@@ -28,6 +28,7 @@ from msgspec.json import decode, encode, format
 
 from concertino.cli import FAILED, INTERRUPTED, UsageError, discard_stdout
 from concertino.cli.colours import wants_colour
+from concertino.cli.ending_signals import run_until_signal
 from concertino.client.client import Client, Timeouts
 from concertino.client.supervision import Restart
 from concertino.client.targets import ServerParameters
@@ -56,6 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, server: Sequence[str]) -> int:
     """Run the demo and return its exit code: 1 if anything differs, 130 after Ctrl-C.
 
+    After SIGTERM and SIGHUP, 128 + the number of the signal.
+
     server: the words after `--`. Raises UsageError if there are any.
     """
     if server:
@@ -65,8 +68,7 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> int:
     try:
         cast("TextIOWrapper", sys.stdout).reconfigure(errors="backslashreplace")
         screen = Screen(colour=wants_colour(os.environ))
-        with TemporaryDirectory(prefix="concertino-demo-") as folder:
-            asyncio.run(Demo(Path(folder), screen, wire=args.wire).play())
+        return run_until_signal(_play(screen, wire=args.wire))
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -78,6 +80,12 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> int:
         if isinstance(exc, OSError):
             discard_stdout()
         return FAILED
+
+
+async def _play(screen: Screen, *, wire: bool) -> int:
+    """Play the demo in a folder of its own, which is removed also when a signal ends it."""
+    with TemporaryDirectory(prefix="concertino-demo-") as folder:
+        await Demo(Path(folder), screen, wire=wire).play()
     return 0
 
 

@@ -31,7 +31,7 @@ def report(failure: CommandFailure, command: str, *, as_json: bool) -> None:
         text = escape_json(encode({"error": error}), is_unicode=False)
     else:
         lines = [f"{' '.join(filter(None, ('concertino', command)))}: {failure}"]
-        if failure.rpc is not None:
+        if failure.rpc is not None and failure.shows_data:
             lines += _format_data(failure.rpc.get("data"))
         lines += failure.hint.splitlines()
         text = escape_lines("\n  ".join(lines))

@@ -7,8 +7,11 @@ import os
 import re
 import shutil
 import sys
+import sysconfig
+import unicodedata
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
+from importlib.machinery import PathFinder
 
 from concertino import __version__
 from concertino.cli import UsageError
@@ -25,6 +28,20 @@ DESCRIPTION = (
 FAILED = 1
 # Modules that the project imports, or that pytest would take for its own.
 TAKEN = {"concertino", "msgspec", "pytest", "conftest", "make_commands", "test_plugin"}
+# Packages that such a project may well install, or is installed by, wherever this runs.
+PACKAGES = {
+    "fastmcp",
+    "hatchling",
+    "iniconfig",
+    "mcp",
+    "packaging",
+    "pip",
+    "pluggy",
+    "pygments",
+    "uv",
+}
+# Letters that have no accent to take away.
+LATIN = str.maketrans({"æ": "ae", "œ": "oe", "ø": "o", "đ": "d", "ð": "d", "ł": "l", "þ": "th"})
 # As pyproject.toml wants it, too.
 NAME = re.compile(r"[A-Za-z]([A-Za-z0-9_]*[A-Za-z0-9])?")
 
@@ -72,7 +89,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 def find_problem(name: str) -> str:
     """Return why a project cannot have this name; "" if it can."""
     if NAME.fullmatch(name) is None:
-        return f"{name!r} cannot be the name of a module: write letters, digits and _"
+        return f"{name!r} cannot be the name of a module: write the letters A to Z, digits and _"
     if keyword.iskeyword(name):
         return f"{name!r} is a keyword of Python"
     # Some file systems do not distinguish Queue.py from queue.py.
@@ -80,17 +97,29 @@ def find_problem(name: str) -> str:
         return f"{name}.py would hide the module {name.lower()!r} of Python's standard library"
     if name.lower() in TAKEN:
         return f"{name}.py would hide the module {name.lower()!r}, which the project needs"
+    if name.lower() in PACKAGES or _is_installed(name):
+        package = name.lower()
+        return f"{name}.py would hide the package {package!r}, and take its place when installed"
     return ""
 
 
 def suggest_name(name: str) -> str:
     """Return a name like this one that find_problem() accepts."""
-    base = "_".join(re.findall(r"[A-Za-z0-9]+", name)).lower()
+    # "ü" becomes "u" and a mark, which is taken away.
+    latin = unicodedata.normalize("NFKD", name.casefold().translate(LATIN))
+    plain = "".join(letter for letter in latin if not unicodedata.combining(letter))
+    base = "_".join(re.findall(r"[a-z0-9]+", plain))
     if not base:
         return "my_server"
     if base[0].isdigit():
         base = f"server_{base}"
     return f"{base}_server" if find_problem(base) else base
+
+
+def _is_installed(name: str) -> bool:
+    """Return whether this Python has a package of that name, other than in its standard library."""
+    places = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    return any(PathFinder.find_spec(spelt, places) for spelt in (name, name.lower()))
 
 
 def _write(folder: str, files: Mapping[str, str]) -> None:

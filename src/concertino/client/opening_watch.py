@@ -140,7 +140,8 @@ class OpeningWatch:
         if self._repeats and (not self._line or _holds_request(self._line)):
             text = f"{name} repeats what it is sent: it is no MCP server"
         else:
-            text = f"{name} prints text that is no JSON-RPC: {shorten(self._line, MAX_LINE)!r}"
+            # Not its repr(): what cannot be printed is escaped already.
+            text = f"{name} prints text that is no JSON-RPC: '{shorten(self._line, MAX_LINE)}'"
         tail = self._opened.tail()
         return NotAServer(f"{text}; its stderr ends with:\n{tail}" if tail else text)
 
