@@ -56,7 +56,16 @@ def tops(names: set[str]) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
 
-LAZY_FACES = ["", ".backend", ".client", ".guards", ".server", ".transports", ".types"]
+LAZY_FACES = [
+    "",
+    ".backend",
+    ".client",
+    ".guards",
+    ".proxy",
+    ".server",
+    ".transports",
+    ".types",
+]
 FACES = [*LAZY_FACES, ".errors", ".library", ".orchestra"]
 
 

@@ -12,7 +12,7 @@
     server.run()
 
 The names here are those that most programs need. The others are found by use: concertino.types
-(content and results), .errors, .guards, .backend, .transports, .client and .server.
+(content and results), .errors, .guards, .backend, .transports, .client, .server and .proxy.
 Names are loaded when they are first used, so importing this package takes almost no time.
 """
 

@@ -17,7 +17,7 @@ from docs.pages import DOCS, ROOT, environment, paste, serve, spoken_to
 from msgspec.structs import fields
 
 import concertino
-from concertino import backend, client, errors, guards, server, transports, types
+from concertino import backend, client, errors, guards, proxy, server, transports, types
 from concertino.backend import call_hooks
 from concertino.protocol.call_hooks import CallHooks
 from concertino.transports import connection
@@ -54,7 +54,7 @@ def sections() -> dict[str, str]:
 
 SECTIONS = sections()
 
-FACES = [concertino, backend, client, errors, guards, server, transports]
+FACES = [concertino, backend, client, errors, guards, proxy, server, transports]
 # Every public name: where users find it, by its name.
 PUBLIC = {name: getattr(package, name) for package in FACES for name in package.__all__}
 PUBLIC |= {name: getattr(types, name) for name in types.__all__ if name in SECTIONS}

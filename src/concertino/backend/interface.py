@@ -22,6 +22,7 @@ from typing import (
 
 from msgspec import Raw, Struct
 
+from concertino.backend.caller import Caller
 from concertino.protocol.call import Call, ClientFacts, InputRequired, ServerFeatures
 from concertino.types.results import CallToolResult, Level
 
@@ -39,6 +40,7 @@ __all__ = [
     "Backend",
     "BackendWrapper",
     "Call",
+    "Caller",
     "ChangeKind",
     "ClientFacts",
     "Context",
@@ -88,6 +90,11 @@ class Context(Protocol):
     @property
     def client(self) -> ClientFacts:
         """Return the client that made the call."""
+        ...
+
+    @property
+    def caller(self) -> Caller:
+        """Return what a backend needs that forwards the call to another server."""
         ...
 
     @property
@@ -406,6 +413,10 @@ class ContextWrapper:
     @property
     def client(self) -> ClientFacts:
         return self.inner.client
+
+    @property
+    def caller(self) -> Caller:
+        return self.inner.caller
 
     @property
     def cancelled(self) -> bool:

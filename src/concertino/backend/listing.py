@@ -9,6 +9,7 @@ from typing import Any, cast
 from msgspec import Raw, Struct
 from msgspec.json import decode, encode
 
+from concertino.backend.caller import DetachedCaller
 from concertino.backend.interface import Backend, Call, ClientFacts, Context
 from concertino.backend.methods import LIST_METHODS, ListMethod
 from concertino.protocol.pagination import read_all_pages
@@ -47,6 +48,7 @@ class _StartContext:
     """The Context of the lists that are requested at the start, when there is no caller."""
 
     client = ClientFacts("concertino", "", "", {})
+    caller = DetachedCaller()
     cancelled = False
     meta: Mapping[str, Any] = {}
 

@@ -25,6 +25,7 @@ COMMANDS = {
     "demo": ("demo", "see a server started, called, broken and restarted"),
     "new": ("new", "write a small project: a server, its tests, its configuration"),
     "serve": ("serve", "serve a server over stdin and stdout, or on sockets"),
+    "proxy": ("proxy", "stand in front of any server: supervise, guard, translate revisions"),
     "check": ("check", "run fault tests against any stdio server"),
     "tools": ("call", "list the tools of a server"),
     "call": ("call", "call a tool"),
@@ -44,7 +45,7 @@ COMMANDS = {
 }
 
 # Commands that an MCP client starts.
-STDIO_COMMANDS = frozenset(("serve", "bridge"))
+STDIO_COMMANDS = frozenset(("serve", "bridge", "proxy"))
 # Commands that do their work without stdout, or check it themselves.
 SERVING_COMMANDS = STDIO_COMMANDS | {"orchestrate", "plugin"}
 # Commands with commands of their own.

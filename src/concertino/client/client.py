@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args, overload
@@ -22,6 +22,7 @@ from msgspec import Raw
 from msgspec.json import encode
 
 from concertino.client.client_connection import (
+    FOREVER,
     ClientConnection,
     ConnectionFacts,
     ConnectionSettings,
@@ -48,6 +49,7 @@ from concertino.errors import (
 )
 from concertino.jsonrpc.limits import Limits
 from concertino.near_names import hint_keywords
+from concertino.protocol.call import Call, ClientFacts
 from concertino.protocol.pagination import Page, read_all_pages
 from concertino.schema.json_values import encode_finite
 from concertino.types.completion import (
@@ -470,6 +472,29 @@ class Client(ConnectionFacts):
         body = encode(params or {})
         raw = await self._connection.call(method, body, "", timeout_s, progress, meta)
         return raw if into is Raw else decode_result_as(method, raw, Any if into is None else into)
+
+    def forward(
+        self,
+        call: Call,
+        caller: ClientFacts,
+        *,
+        level: Level | None = None,
+        timeout_s: float = FOREVER,
+        progress: Progress | None = None,
+    ) -> Awaitable[Raw]:
+        """Send a call that another client made, and return its result undecoded.
+
+        For backends that stand in front of this client's server. Nothing is added to the params but
+        what the server's revision requires, and nothing is answered here: a server of 2026-07-28
+        that needs input gives a result that says so, with `inputRequests` and `requestState`. Send
+        the call again with `answers` and with `state`, the JSON of its `requestState`.
+        caller: the client that made the call; a server of 2026-07-28 gets its name and
+        capabilities. level: the least severe log message that it wants.
+        timeout_s: how long the server may stay silent; by default without a limit, since whoever
+        awaits this may be cancelled, which cancels the call at the server. progress: as in
+        call_tool(). Raises what request() raises.
+        """
+        return self._connection.forward(call, caller, level, timeout_s, progress)
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Send a notification."""

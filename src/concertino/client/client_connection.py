@@ -27,7 +27,8 @@ from concertino.errors import ConcertinoError, Disconnected, NotSupported
 from concertino.jsonrpc.limits import Limits
 from concertino.logs.formats import escape_controls
 from concertino.near_names import HintingStructMeta
-from concertino.types.results import Implementation
+from concertino.protocol.call import Call, ClientFacts
+from concertino.types.results import Implementation, Level
 
 FOREVER = float("inf")
 NOT_OPEN = "this client is not open: use `async with Client(...) as client:`"
@@ -302,6 +303,27 @@ class ClientConnection:
             except UnreadRequest as exc:
                 # Send it again after the restart: nothing was done.
                 idle_timeout_s, total_s = exc.time_left(idle_timeout_s), exc.time_left(total_s)
+
+    async def forward(
+        self,
+        call: Call,
+        caller: ClientFacts,
+        level: Level | None,
+        timeout_s: float,
+        progress: Progress | None,
+    ) -> Raw:
+        """Send another client's call as soon as the server runs. See Client.forward().
+
+        It is sent again after a restart if nobody had read it before.
+        """
+        while True:
+            conversation = self.conversation
+            if conversation is None or get_running_loop() is not self.loop:
+                conversation, timeout_s = await self.wait_until_usable(call.method, timeout_s)
+            try:
+                return await conversation.forward(call, caller, level, timeout_s, progress)
+            except UnreadRequest as exc:
+                timeout_s = exc.time_left(timeout_s)
 
     def require(self, feature: str) -> None:
         """Raise NotSupported unless the server declares a capability.

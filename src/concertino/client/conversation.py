@@ -24,7 +24,12 @@ from concertino.client.notifications import (
     changed_list,
 )
 from concertino.client.opening_watch import OpeningWatch
-from concertino.client.pending_request import Progress
+from concertino.client.pending_request import (
+    PreparedRequest,
+    Progress,
+    decode_reply,
+    request_template,
+)
 from concertino.client.request_builder import RequestBuilder
 from concertino.client.request_handlers import RequestHandlers
 from concertino.client.subscriptions import ResourceSubscriptions
@@ -41,8 +46,9 @@ from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import Id, Message
 from concertino.jsonrpc.requests import IncomingRequest
 from concertino.logs.formats import escape_controls
+from concertino.protocol.call import Call, ClientFacts
 from concertino.protocol.revisions import MODERN, Revision
-from concertino.types.results import CallToolResult, Implementation
+from concertino.types.results import CallToolResult, Implementation, Level
 
 __all__ = ["Conversation", "ServerDescription", "lists_our_revision"]
 
@@ -50,6 +56,8 @@ __all__ = ["Conversation", "ServerDescription", "lists_our_revision"]
 DRAIN_S = 1.0
 # Characters of stderr and of other texts that errors and logs quote.
 MAX_QUOTE = 2000
+# More methods than there are; anybody may invent more.
+MAX_FORWARDED = 64
 
 
 class ServerDescription(Struct, frozen=True):
@@ -94,6 +102,8 @@ class Conversation:
         self.on_end: Callable[[Conversation], object] | None = None
         self.restart_note = ""
         self._rounds = InputRounds(handlers, max_rounds)
+        # Prepared requests of forwarded calls, by method.
+        self._forwarded: dict[str, PreparedRequest] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -216,6 +226,40 @@ class Conversation:
         # Without a result the server refused the revision; then the call is sent once more.
         raw = result if type(result) is Raw else await send(body)
         return await self._rounds.complete(raw, "tools/call", name, body, send, self.server.info)
+
+    def forward(
+        self,
+        call: Call,
+        caller: ClientFacts,
+        level: Level | None,
+        timeout_s: float,
+        progress: Progress | None,
+    ) -> Awaitable[Raw]:
+        """Send another client's call and return its result undecoded. See Client.forward()."""
+        prepared = self._forwarded.get(call.method)
+        if prepared is None:
+            template = request_template(call.method)
+            prepared = PreparedRequest(template, call.method, "", decode_reply)
+            if len(self._forwarded) < MAX_FORWARDED:
+                self._forwarded[call.method] = prepared
+        if progress is not None:
+            return self._forward_with_progress(prepared, call, caller, level, timeout_s, progress)
+        params = self.requests.forwarded_params(call, caller, level)
+        return self.channel.ask(prepared, params, timeout_s, timeout_s)
+
+    async def _forward_with_progress(
+        self,
+        prepared: PreparedRequest,
+        call: Call,
+        caller: ClientFacts,
+        level: Level | None,
+        timeout_s: float,
+        progress: Progress,
+    ) -> Raw:
+        channel = self.channel
+        with channel.progress.track(progress, timeout_s, timeout_s) as tracker:
+            params = self.requests.forwarded_params(call, caller, level, tracker.token)
+            return await channel.ask(prepared, params, timeout_s, timeout_s, tracker)
 
     def watch(self, every_s: float, within_s: float) -> None:
         """Ping the server regularly; end the connection if it then sends nothing at all."""

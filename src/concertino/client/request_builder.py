@@ -19,6 +19,7 @@ from concertino.client.pending_request import (
     request_template,
 )
 from concertino.client.request_handlers import RequestHandlers
+from concertino.protocol.call import Call, ClientFacts
 from concertino.protocol.request_profile import CAPABILITIES, CLIENT, LOG_LEVEL, VERSION
 from concertino.protocol.revisions import Revision
 from concertino.types.results import CallToolResult, Implementation, Level
@@ -66,6 +67,9 @@ class RequestBuilder:
         self.prepared: dict[str, PreparedRequest] = {}
         self._meta: dict[str, Any] = {}
         self._encoded_meta = b""
+        # Forwarded calls mostly come from one client, so its `_meta` is encoded once.
+        self._caller: tuple[ClientFacts, Level | None] | None = None
+        self._encoded_caller_meta = b""
 
     @property
     def ping_method(self) -> str:
@@ -113,6 +117,48 @@ class RequestBuilder:
             return body
         return b'{"_meta":%b,%b' % (meta, body[1:]) if len(body) > 2 else b'{"_meta":%b}' % meta
 
+    def forwarded_params(
+        self,
+        call: Call,
+        caller: ClientFacts,
+        level: Level | None,
+        token: int = 0,
+    ) -> bytes:
+        """Return the params of a call that another client made.
+
+        caller: that client, for which this one speaks. level: the least severe log message that it
+        wants. Both matter to modern servers only. token: a progress token; 0 for none.
+        """
+        body = encode(call.params)
+        if call.answers:
+            body = _add_member(body, b'"inputResponses":%b' % encode(call.answers))
+        if call.state:
+            body = _add_member(body, b'"requestState":%b' % call.state)
+        if self.is_modern and not token and not call.meta:
+            meta = self._meta_of_caller(caller, level)
+        elif self.is_modern or token or call.meta:
+            own = self._caller_members(caller, level) if self.is_modern else {}
+            meta = encode({**call.meta, **own, **({"progressToken": token} if token else {})})
+        else:
+            return body
+        return b'{"_meta":%b,%b' % (meta, body[1:]) if len(body) > 2 else b'{"_meta":%b}' % meta
+
+    def _meta_of_caller(self, caller: ClientFacts, level: Level | None) -> bytes:
+        known = self._caller
+        if known is None or known[0] is not caller or known[1] != level:
+            self._caller = caller, level
+            self._encoded_caller_meta = encode(self._caller_members(caller, level))
+        return self._encoded_caller_meta
+
+    def _caller_members(self, caller: ClientFacts, level: Level | None) -> dict[str, Any]:
+        own = Implementation(caller.name, caller.version, title=caller.title)
+        members = {**self._meta, CAPABILITIES: caller.capabilities}
+        if caller.name:
+            members[CLIENT] = own
+        if level is not None:
+            members[LOG_LEVEL] = level
+        return members
+
     def prepare_tool_call(self, name: str) -> PreparedRequest:
         """Return a tools/call request that needs only the arguments, and keep it in `prepared`."""
         # Encode the params with null for the arguments, and cut them open at that place.
@@ -123,3 +169,8 @@ class RequestBuilder:
         if len(self.prepared) < MAX_PREPARED:
             self.prepared[name] = prepared
         return prepared
+
+
+def _add_member(body: bytes, member: bytes) -> bytes:
+    """Return a JSON object with one more member."""
+    return b"%b,%b}" % (body[:-1], member) if len(body) > 2 else b"{%b}" % member

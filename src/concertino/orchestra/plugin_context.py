@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from msgspec import convert
 
+from concertino.backend.caller import DetachedCaller
 from concertino.backend.interface import Backend, ClientFacts, Context
 from concertino.errors import MissingCapability
 from concertino.orchestra.plugin_messages import PluginRequest
@@ -55,6 +56,8 @@ class PluginContext:
         self._request = request
         self._loop = loop = asyncio.get_running_loop()
         self._task = asyncio.current_task(loop)
+
+    caller = DetachedCaller()
 
     @property
     def cancelled(self) -> bool:

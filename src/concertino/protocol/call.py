@@ -82,7 +82,8 @@ class InputRequired(Struct, frozen=True):
     """A result of a backend that needs answers of the client to finish a call.
 
     The client repeats the call, with its answers and this state (basic/patterns/mrtr).
-    questions: requests to the client by key, each a ClientRequest (types/client_requests.py).
+    questions: requests to the client by key, each a ClientRequest (types/client_requests.py), or
+        the JSON of another server's request as Raw, which 2026-07-28 clients get unchanged.
     state: any bytes that the backend needs to continue. The client stores them; it can read but not
         change them.
     At least one of the two must not be empty.
@@ -116,6 +117,9 @@ class ServerFeatures(Struct, frozen=True):
     tools, prompts, resources, completions, logging: whether the backend has this capability.
     experimental, extensions: capabilities by name, sent to clients unchanged; `extensions` only to
         2026-07-28 clients.
+    other_capabilities: capabilities that the specification does not define, by name.
+    other_methods: whether requests of methods that the specification does not define are calls,
+        for extensions and for other servers.
     subscriptions: whether the backend reports changed resources with Notifier.report_update().
     ttl_ms: how many milliseconds a client may cache the result of `server/discover`.
     cache_scope: who may cache it (2026-07-28 server/utilities/caching).
@@ -133,3 +137,5 @@ class ServerFeatures(Struct, frozen=True):
     subscriptions: bool = False
     ttl_ms: int = 0
     cache_scope: CacheScope = "private"
+    other_capabilities: Mapping[str, Any] = {}
+    other_methods: bool = False

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
-from msgspec.json import encode
+from msgspec.json import decode, encode
 
 from concertino.errors import INTERNAL_ERROR, RpcError
 from concertino.protocol.call import Call, InputRequired
@@ -99,21 +99,31 @@ class CallDialogues:
         Raises RpcError if the client cannot answer one of them, ValueError if one is malformed or
         `result` is empty.
         """
-        from concertino.protocol.dialogue import downgrade_request, to_wire_request
+        from concertino.protocol.dialogue import (
+            downgrade_request,
+            read_forwarded,
+            to_wire_request,
+        )
+        from concertino.types.client_requests import InputRequest
 
         dialogue = self.open(incoming)
-        profile = incoming.profile
+        revision, client = incoming.profile.encoder.revision, incoming.profile.client
         if not result.questions and not result.state:
             raise ValueError("InputRequired: expected questions, or a state, or both")
-        dialogue.unanswered = {
-            key: downgrade_request(
+        dialogue.unanswered, dialogue.forwarded = {}, {}
+        for key, question in result.questions.items():
+            if isinstance(question, Raw) and revision.modern:
+                dialogue.unanswered[key] = read_forwarded(question, revision, client)
+                dialogue.forwarded[key] = question
+                continue
+            if isinstance(question, Raw):
+                question = decode(question, type=InputRequest)
+            dialogue.unanswered[key] = downgrade_request(
                 to_wire_request(question),
-                profile.encoder.revision,
-                profile.client,
+                revision,
+                client,
                 partial(dialogue.elicitation_id, key),
             )
-            for key, question in result.questions.items()
-        }
         return dialogue
 
     def encode_client_requests(
@@ -138,7 +148,7 @@ class CallDialogues:
 
         result: dict[str, Any] = {"resultType": "input_required", "requestState": token}
         if dialogue.unanswered:
-            result["inputRequests"] = dialogue.unanswered
+            result["inputRequests"] = {**dialogue.unanswered, **dialogue.forwarded}
         return Raw(encode(result))
 
     def _seal(self) -> Seal:

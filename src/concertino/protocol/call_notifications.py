@@ -102,19 +102,11 @@ class CallNotifications:
         this level, or if the call is answered already. A kept message that a newer one replaces is
         counted in dropped_logs, and so is one that is too long.
         """
-        profile = incoming.profile
-        # Only a server that declares logging may send log messages (server/utilities/logging).
+        # server/utilities/logging: only a server that declares logging may send messages.
         if not self._profiles.features.logging:
             return
 
-        # Before 2026-07-28 the level belongs to the conversation, not to the call: the client may
-        # have changed it with logging/setLevel since the call came in.
-        legacy = self._profiles.legacy
-        # pyright cannot narrow `legacy` in a conditional expression.
-        if legacy is None or profile.encoder.revision.modern:  # noqa: SIM108
-            least = profile.level
-        else:
-            least = legacy.level
+        least = self.least_level(incoming)
         if least is None or not incoming.open or LEVELS[level] < least:
             return
 
@@ -128,6 +120,15 @@ class CallNotifications:
         frame = encode_notification("notifications/message", body)
         if not self._send_throttled(incoming, "log", frame):
             self.dropped_logs += 1
+
+    def least_level(self, incoming: SessionRequest) -> int | None:
+        """Return the rank of the least severe message that the client wants; None for none."""
+        profile = incoming.profile
+        # logging/setLevel may have changed a legacy conversation's level since the call came in.
+        legacy = self._profiles.legacy
+        if legacy is None or profile.encoder.revision.modern:
+            return profile.level
+        return legacy.level
 
     def _send_throttled(
         self,

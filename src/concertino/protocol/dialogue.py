@@ -58,6 +58,7 @@ __all__ = [
     "binding",
     "check_response",
     "downgrade_request",
+    "read_forwarded",
     "resume_dialogue",
     "to_wire_request",
 ]
@@ -108,6 +109,8 @@ class Dialogue:
     state: the backend's own state, see InputRequired.state.
     saved: the values that Context.once() computed, by key.
     unanswered: the client requests of this round that have no answer yet, by key.
+    forwarded: the JSON of those among them that another server makes, which the client gets
+        unchanged (2026-07-28).
     suspended: whether this round is over, so that the call must be answered with `unanswered`.
     thread_waits: the futures that threads of the handler wait for; they are cancelled with the
         call.
@@ -122,6 +125,7 @@ class Dialogue:
         self.state = b""
         self.saved: dict[str, Raw] = {}
         self.unanswered: dict[str, InputRequest] = {}
+        self.forwarded: dict[str, Raw] = {}
         self.suspended = False
         self.thread_waits: set[Any] = set()
         self.once_futures: dict[str, Any] = {}
@@ -311,10 +315,11 @@ def check_response(key: str, method: str, answer: Raw) -> None:
     """Raise InvalidClientResponse if an answer is no valid result for its method.
 
     key: names the answer in the error.
-    method: of the client request, for example `elicitation/create`.
+    method: of the client request, for example `elicitation/create`. If the specification does not
+        define it, every answer is valid.
     """
     try:
-        _ANSWER_DECODERS[method](answer)
+        _ANSWER_DECODERS.get(method, decode)(answer)
     except (DecodeError, RecursionError) as exc:
         reason = describe_decode_error(exc, QUOTED_CHARS)
         raise InvalidClientResponse(
@@ -393,9 +398,7 @@ def downgrade_request(
     the revision has no such request.
     """
     feature = CLIENT_REQUESTS[request.method]
-    declared: Mapping[str, Any] | None = client.capabilities.get(feature)
-    if not isinstance(declared, Mapping) or (feature == "elicitation" and not revision.elicitation):
-        raise _missing_capability(client, {feature: {}})
+    declared = _check_declared(feature, revision, client)
     if feature == "roots":
         return InputRequest(request.method)
 
@@ -406,6 +409,32 @@ def downgrade_request(
     else:
         _downgrade_elicitation(params, revision, client, declared, make_id)
     return InputRequest(request.method, Raw(encode(params)))
+
+
+def _check_declared(feature: str, revision: Revision, client: ClientFacts) -> Mapping[str, Any]:
+    """Return the settings that a client declared for a capability.
+
+    Raises MissingCapability if it has not declared it, or its revision does not have it.
+    """
+    declared: Mapping[str, Any] | None = client.capabilities.get(feature)
+    if not isinstance(declared, Mapping) or (feature == "elicitation" and not revision.elicitation):
+        raise _missing_capability(client, {feature: {}})
+    return declared
+
+
+def read_forwarded(raw: Raw, revision: Revision, client: ClientFacts) -> InputRequest:
+    """Return a request of another server that this client gets as it is (2026-07-28).
+
+    Raises MissingCapability if the client does not answer such requests, and ValueError if `raw`
+    is no request.
+    """
+    request = _decode_input_request(raw)
+    if (feature := CLIENT_REQUESTS.get(request.method)) is not None:
+        _check_declared(feature, revision, client)
+    return request
+
+
+_decode_input_request = Decoder(InputRequest).decode
 
 
 def _downgrade_sampling(

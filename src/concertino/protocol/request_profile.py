@@ -235,6 +235,7 @@ class Profiles:
             declared["experimental"] = features.experimental
         if features.extensions:
             declared["extensions"] = features.extensions
+        declared.update(features.other_capabilities)
         return capabilities(declared, revision)
 
 
@@ -251,6 +252,7 @@ class SessionRequest(IncomingRequest, eq=False):
     profile: how the request is served.
     call: the request in the form for the backend. Like `profile`, set before the handler starts.
     dialogue: what the call has asked its client; None until it asks, or comes with answers.
+    forwarded: a result of another server, which the client gets unchanged if the call returns it.
     hooks: what to do at the end of the call. Guards set it when the call begins.
     timer: the call's time limit, if it has one and its handler waits.
     """
@@ -258,6 +260,7 @@ class SessionRequest(IncomingRequest, eq=False):
     profile: RequestProfile = NO_PROFILE
     call: Call = NO_CALL
     dialogue: Dialogue | None = None
+    forwarded: Raw | None = None
     hooks: CallHooks | None = None
     timer: CallTimer | None = None
 

@@ -65,6 +65,13 @@ class Revision(Struct, frozen=True):
     # Sampling with tools, with the capability `context`, and with lists of content.
     sampling_tools: bool = True
 
+    def takes_results_of(self, other: Revision) -> bool:
+        """Return whether results of a server of another revision need no translation.
+
+        Within an era, newer revisions have everything that older ones have.
+        """
+        return self.modern == other.modern and self.name >= other.name
+
 
 _2024_11_05 = Revision(
     "2024-11-05",

@@ -260,6 +260,8 @@ class Session:
         method = incoming.method
         known = REQUESTS.get(method)
         modern = profile is not None and profile.encoder.revision.modern
+        if known is None and profile is not None and self._profiles.features.other_methods:
+            return self._forward(incoming, profile)
         try:
             # Without a profile the revision is unknown. Then accept the methods of all revisions.
             if known is not None and (
@@ -272,6 +274,15 @@ class Session:
             return self.peer.fail(incoming, exc.code, exc.message, exc.data)
         text = f"method not found: {method[:QUOTED_CHARS]}"
         return self.peer.fail(incoming, METHOD_NOT_FOUND, text)
+
+    def _forward(self, incoming: SessionRequest, profile: RequestProfile) -> None:
+        """Start or queue a call of a method that the specification does not define."""
+        incoming.profile = profile
+        incoming.call = Call(incoming.method, incoming.params, profile.meta)
+        if self.state != "ready" and not profile.encoder.revision.modern:
+            self.state = LIFECYCLE[self.state]["request"] or self.state
+        if self.peer.admit(incoming):
+            self._start(incoming)
 
     def _find_handler(
         self, method: str, profile: RequestProfile | None
@@ -441,8 +452,12 @@ class Session:
         """
         if not incoming.open:
             return True
+        forwarded = incoming.forwarded
         try:
-            body = incoming.profile.encoder.encode(result, incoming.method, passes)
+            if forwarded is not None and result is forwarded and passes is None:
+                body = bytes(forwarded)
+            else:
+                body = incoming.profile.encoder.encode(result, incoming.method, passes)
         except (TypeError, ValueError, DecodeError, RecursionError, OverflowError) as exc:
             self._respond_unencodable(incoming, f"the result cannot be written as JSON: {exc}")
             return True

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
 from msgspec import UNSET, Raw, Struct
-from msgspec.json import decode, encode
+from msgspec.json import Decoder, decode, encode
 from msgspec.structs import replace
 
 from concertino.errors import (
@@ -202,8 +202,8 @@ class ResultEncoder:
 
     def _encode_members(self, result: Raw, method: str) -> bytes:
         """Encode a result that is JSON already, or that has a `_meta` to be merged with ours."""
-        if not self._modern and method in _RESULT_TYPES:
-            return self._encode_checked(decode(result, type=_RESULT_TYPES[method]), method)
+        if not self._modern and (decode_result := _RESULT_DECODERS.get(method)) is not None:
+            return self._encode_checked(decode_result(result), method)
         # msgspec does not check the UTF-8 of members that it keeps raw.
         str(result, "utf-8")
         members = decode(result, type=dict[str, Raw])
@@ -242,15 +242,16 @@ COMPLETE = Raw(b'"complete"')
 _LIST_RESULTS = frozenset(
     (ListToolsResult, ListResourcesResult, ListResourceTemplatesResult, ListPromptsResult)
 )
-_RESULT_TYPES: Mapping[str, type[Struct]] = {
-    "tools/call": CallToolResult,
-    "tools/list": ListToolsResult,
-    "resources/list": ListResourcesResult,
-    "resources/templates/list": ListResourceTemplatesResult,
-    "resources/read": ReadResourceResult,
-    "prompts/list": ListPromptsResult,
-    "prompts/get": GetPromptResult,
-    "completion/complete": CompleteResult,
+# Made once: making one takes longer than decoding a short result.
+_RESULT_DECODERS: Mapping[str, Callable[[Raw], Struct]] = {
+    "tools/call": Decoder(CallToolResult).decode,
+    "tools/list": Decoder(ListToolsResult).decode,
+    "resources/list": Decoder(ListResourcesResult).decode,
+    "resources/templates/list": Decoder(ListResourceTemplatesResult).decode,
+    "resources/read": Decoder(ReadResourceResult).decode,
+    "prompts/list": Decoder(ListPromptsResult).decode,
+    "prompts/get": Decoder(GetPromptResult).decode,
+    "completion/complete": Decoder(CompleteResult).decode,
 }
 
 

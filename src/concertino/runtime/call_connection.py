@@ -10,13 +10,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from concertino.backend.caller import CallerSession
 from concertino.backend.interface import Backend
 from concertino.protocol.session import Session
 
 __all__ = ["CallConnection"]
 
 
-class CallConnection(Protocol):
+class CallConnection(CallerSession, Protocol):
     """The connection that a call came on.
 
     backend: the outermost backend, which handles the calls of this connection.

@@ -13,7 +13,7 @@ from math import isfinite
 from operator import index
 from threading import Condition, Lock, get_ident
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from msgspec import Raw, Struct
 from msgspec.json import decode, encode
@@ -21,6 +21,7 @@ from msgspec.json import decode, encode
 from concertino.backend.interface import Context, refuse_foreign_names
 from concertino.protocol.call import ClientFacts
 from concertino.protocol.request_profile import SessionRequest
+from concertino.protocol.revisions import by_name
 from concertino.runtime.tasks import DONE
 from concertino.types.results import LEVELS, Level
 
@@ -48,6 +49,7 @@ MAX_POSTED = 10_000
 STUCK_LOOP_S = 5.0
 
 Callback = Callable[[], None]
+LEVEL_NAMES: Mapping[int, Level] = {LEVELS[level]: level for level in get_args(Level)}
 
 # Held while a dialogue or a message queue is created, since several threads may serve one call.
 _creating = Lock()
@@ -89,6 +91,10 @@ class CallContext(Struct, eq=False):
     @property
     def client(self) -> ClientFacts:
         return self.request.profile.client
+
+    @property
+    def caller(self) -> CallCaller:
+        return CallCaller(self.connection, self.request)
 
     @property
     def cancelled(self) -> bool:
@@ -240,6 +246,26 @@ class CallContext(Struct, eq=False):
                 if self.posted is None:
                     self.posted = PostedMessages(self.connection, self.request)
         return self.posted
+
+
+class CallCaller(Struct, eq=False):
+    """The Caller of one call. See backend.Caller."""
+
+    session: CallConnection
+    request: SessionRequest
+
+    @property
+    def wants_progress(self) -> bool:
+        return self.request.profile.token is not None
+
+    @property
+    def log_level(self) -> Level | None:
+        rank = self.session.session.notifications.least_level(self.request)
+        return None if rank is None else LEVEL_NAMES[rank]
+
+    def pass_result(self, result: Raw, revision: str) -> None:
+        if self.request.profile.encoder.revision.takes_results_of(by_name[revision]):
+            self.request.forwarded = result
 
 
 class PostedMessages:

@@ -78,6 +78,7 @@ class ServerConnection:
 
     Attributes:
     closed: a future that is done when the connection is closed and all its tasks have ended.
+    principal: see CallerSession.
     backend, session, loop, thread: see CallConnection.
     """
 
@@ -102,6 +103,7 @@ class ServerConnection:
         self._is_flush_due = False
         self._will_flush_throttled = False
 
+        self.principal = str(connection.facts.get("uid", "")).encode()
         starter = call_starter_of(backend)
         self.session = Session(
             backend.features,
@@ -111,7 +113,7 @@ class ServerConnection:
             self.loop.time,
             on_subscriptions_changed,
             seal=_get_process_seal,
-            principal=str(connection.facts.get("uid", "")).encode(),
+            principal=self.principal,
             schedule_flush=self._schedule_throttled_flush,
             budget=budget,
         )

@@ -1,0 +1,29 @@
+"""Failures of a proxy's server, as the proxy's clients get them.
+
+They say what happened to the server, and not what it wrote to stderr: that may be about calls of
+another client. It is in the log.
+"""
+
+from __future__ import annotations
+
+from concertino.errors import INTERNAL_ERROR, ConcertinoError, Disconnected, RpcError
+
+__all__ = ["to_rpc_error"]
+
+# What precedes the end of stderr in the text of an error of Client.
+STDERR = "; its stderr ends with:"
+NO_STDERR = "; it wrote nothing to stderr"
+
+
+def to_rpc_error(name: str, error: ConcertinoError) -> RpcError:
+    """Return the error response for a call that failed otherwise than by an error response.
+
+    name: the server.
+    """
+    if isinstance(error, RpcError):
+        return error
+    text = str(error).partition(STDERR)[0].removesuffix(NO_STDERR)
+    data = None
+    if isinstance(error, Disconnected) and error.exit_status is not None:
+        data = {"exitStatus": error.exit_status}
+    return RpcError(INTERNAL_ERROR, f"{name}: {text}", data)

@@ -1,0 +1,59 @@
+"""The features of a proxy: what its server offers, as the proxy's clients see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from concertino.client.client import Client
+from concertino.protocol.call import ServerFeatures
+from concertino.protocol.revisions import by_name
+from concertino.types.results import Implementation
+
+__all__ = ["features_before_start", "features_of"]
+
+# The capabilities that ServerFeatures has fields for.
+KNOWN = frozenset(
+    ("tools", "prompts", "resources", "completions", "logging", "experimental", "extensions")
+)
+
+
+def features_of(client: Client) -> ServerFeatures:
+    """Return what the server of an open client offers, under its own name."""
+    declared = client.capabilities
+    resources = _settings(declared, "resources")
+    # The first revision had completion, and no capability for it.
+    completions = "completions" in declared or not by_name[client.protocol_version].completions
+    return ServerFeatures(
+        client.server_info,
+        client.instructions,
+        tools="tools" in declared,
+        prompts="prompts" in declared,
+        resources="resources" in declared,
+        completions=completions,
+        logging="logging" in declared,
+        experimental=_settings(declared, "experimental"),
+        extensions=_settings(declared, "extensions"),
+        subscriptions=resources.get("subscribe") is True,
+        other_capabilities={name: declared[name] for name in declared if name not in KNOWN},
+        other_methods=True,
+    )
+
+
+def _settings(declared: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    settings = declared.get(name)
+    return cast("Mapping[str, Any]", settings) if isinstance(settings, Mapping) else {}
+
+
+def features_before_start(name: str) -> ServerFeatures:
+    """Return the features of a server that has not started: all, since none may be missing."""
+    return ServerFeatures(
+        Implementation(name, ""),
+        tools=True,
+        prompts=True,
+        resources=True,
+        completions=True,
+        logging=True,
+        subscriptions=True,
+        other_methods=True,
+    )
