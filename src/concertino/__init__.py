@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from concertino.client.client import Client as Client
     from concertino.client.sync import SyncClient as SyncClient
     from concertino.client.targets import ServerParameters as ServerParameters
-    from concertino.composition import compose as compose
+    from concertino.composition.compose import compose as compose
     from concertino.errors import (
         ConcertinoError as ConcertinoError,
         Disconnected as Disconnected,
@@ -67,7 +67,7 @@ __all__, __getattr__, __dir__ = lazy_names(
         "concertino.client.client": ("Client",),
         "concertino.client.sync": ("SyncClient",),
         "concertino.client.targets": ("ServerParameters",),
-        "concertino.composition": ("compose",),
+        "concertino.composition.compose": ("compose",),
         "concertino.errors": (
             "ConcertinoError",
             "Disconnected",

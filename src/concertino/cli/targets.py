@@ -35,7 +35,7 @@ from concertino.server.server import Server
 from concertino.types.results import Implementation
 
 if TYPE_CHECKING:
-    from concertino.composition import ComposedBackend
+    from concertino.composition.composed_backend import ComposedBackend
 
 # Held while a module gets its name.
 _naming = Lock()
@@ -89,7 +89,7 @@ def load_targets(
 
     parts = _load_parts(named, folders, options, strict=strict, traceback=traceback)
     info = Implementation(options.name or "+".join(parts), options.version or NO_VERSION)
-    from concertino.composition import compose
+    from concertino.composition.compose import compose
 
     try:
         # _load_parts() has made sure that no part takes the place of the argument.
@@ -272,7 +272,7 @@ def _parts(value: object) -> list[Backend] | None:
         return [value.inner]
 
     # These modules are not imported here: a file that uses one has imported it itself.
-    composition = sys.modules.get("concertino.composition")
+    composition = sys.modules.get("concertino.composition.composed_backend")
     if composition is not None and isinstance(value, composition.ComposedBackend):
         return list(cast("ComposedBackend", value).parts.values())
     library = sys.modules.get("concertino.library.library")

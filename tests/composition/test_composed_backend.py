@@ -1,92 +1,26 @@
-"""composition.py: several backends as one, over a memory connection and by hand."""
+"""composed_backend.py: several backends as one, over a memory connection and by hand."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
+from composition.parts import Failing, Gated, Part, calculator, client_of
 from loops import on_a_loop
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw
 from msgspec.json import encode
 
-from concertino import ConcertinoError, RpcError, Server, compose, part_starts, run
+from concertino import ConcertinoError, RpcError, Server, compose, run
 from concertino.backend import Host
-from concertino.backend.interface import Backend, Call, Context, Notifier, ServerFeatures
-from concertino.client import RawClient
+from concertino.backend.interface import Backend, Call, Notifier
+from concertino.composition.composed_backend import ComposedBackend
+from concertino.composition.part_names import PrefixNames
+from concertino.composition.rules import CompositionRules
 from concertino.errors import RegistrationError
-from concertino.transports import connect, memory_pair
 from concertino.types import results
 from concertino.types.results import Implementation
-
-INITIALIZE = {
-    "protocolVersion": "2025-11-25",
-    "capabilities": {},
-    "clientInfo": {"name": "c", "version": "1"},
-}
-
-
-@asynccontextmanager
-async def client_of(backend: Backend, told: list[str] | None = None) -> AsyncIterator[RawClient]:
-    async with Host(backend) as host:
-        ours, theirs = memory_pair()
-        host.attach(theirs)
-        caller = connect(ours, None if told is None else lambda method, _: told.append(method))
-        await caller.request("initialize", INITIALIZE)
-        caller.notify("notifications/initialized")
-        await host.started
-        await caller.request("ping")  # the notification has arrived
-        yield caller
-        await caller.aclose()
-
-
-class Part:
-    """A backend with fixed answers: method to result, to a function of the params, or to
-    an error.
-    """
-
-    def __init__(self, answers: Mapping[str, Any], **offer: Any) -> None:
-        self._answers = answers
-        self._offer = ServerFeatures(Implementation("part", "1"), **offer)
-        self.calls: list[tuple[str, dict[str, Any]]] = []
-        self.watched: list[frozenset[str]] = []
-        self.began = self.closed = 0
-        self.outlet: Notifier
-
-    async def start(self, outlet: Notifier) -> None:
-        self.began += 1
-        self.outlet = outlet
-
-    def features(self) -> ServerFeatures:
-        return self._offer
-
-    async def handle(self, call: Call, context: Context) -> Struct | Raw:
-        params = call.decode_params(dict)
-        self.calls.append((call.method, params))
-        answer = self._answers[call.method]
-        answer = answer(params) if callable(answer) else answer
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    async def watch(self, uris: frozenset[str]) -> None:
-        self.watched.append(uris)
-
-    async def close(self) -> None:
-        self.closed += 1
-
-
-def calculator() -> Server:
-    server = Server("calculator", version="2", instructions="Add.")
-
-    @server.tool
-    async def add(a: int, b: int) -> int:
-        "Add."
-        return a + b
-
-    return server
 
 
 def greeter() -> Server:
@@ -598,16 +532,6 @@ def test_run_refuses_what_is_no_backend() -> None:
         run(5)  # type: ignore[arg-type]
 
 
-class Failing(Part):
-    async def start(self, outlet: Notifier) -> None:
-        await super().start(outlet)
-        raise OSError("no such database")
-
-    async def close(self) -> None:
-        await super().close()
-        raise OSError("still no such database")
-
-
 @on_a_loop
 async def test_a_part_that_does_not_start_is_named_and_all_are_closed(
     caplog: pytest.LogCaptureFixture,
@@ -668,19 +592,8 @@ async def test_each_part_watches_its_own_resources_and_those_that_nobody_lists()
     assert tools.watched == []
 
 
-class Gated(Part):
-    """A part that starts, or fails, when its gate is opened."""
-
-    def __init__(self, failure: Exception | None = None, **features: Any) -> None:
-        super().__init__({"tools/list": Raw(b'{"tools":[]}')}, **features)
-        self.gate = asyncio.Event()
-        self.failure = failure
-
-    async def start(self, outlet: Notifier) -> None:
-        await self.gate.wait()
-        await super().start(outlet)
-        if self.failure is not None:
-            raise self.failure
+def composition(rules: CompositionRules, **parts: Backend) -> ComposedBackend:
+    return ComposedBackend(Implementation("c", "1"), parts, PrefixNames(parts), rules)
 
 
 @on_a_loop
@@ -705,16 +618,16 @@ async def test_if_all_parts_fail_the_composition_fails() -> None:
 
 
 @on_a_loop
-async def test_a_part_that_starts_late_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(part_starts, "START_S", 0.01)
-    monkeypatch.setattr(part_starts, "LISTS_S", 0.02)
+async def test_a_part_that_starts_late_is_announced() -> None:
     late, changes = Gated(tools=True), asyncio.Queue[str]()
 
     class Outlet:
         def report_change(self, what: str) -> None:
             changes.put_nowait(what)
 
-    composed = compose(math=calculator(), late=late)
+    composed = composition(
+        CompositionRules(start_s=0.01, lists_s=0.02), math=calculator(), late=late
+    )
     await composed.start(cast("Any", Outlet()))
     listed: Any = await composed.handle(Call("tools/list"), cast("Any", None))
     # Nobody may keep a list that is not complete.
@@ -726,9 +639,7 @@ async def test_a_part_that_starts_late_is_announced(monkeypatch: pytest.MonkeyPa
 
 
 @on_a_loop
-async def test_closing_a_composition_ends_the_start_of_a_slow_part(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(part_starts, "START_S", 0.01)
-    async with client_of(compose(math=calculator(), never=Gated())) as caller:
+async def test_closing_a_composition_ends_the_start_of_a_slow_part() -> None:
+    rules = CompositionRules(start_s=0.01)
+    async with client_of(composition(rules, math=calculator(), never=Gated())) as caller:
         assert len((await caller.request("tools/list"))["tools"]) == 1

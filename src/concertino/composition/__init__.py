@@ -1,0 +1,1 @@
+"""Several backends as one: compose(), and what files of servers are served with."""

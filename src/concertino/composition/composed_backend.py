@@ -1,0 +1,478 @@
+"""ComposedBackend: several backends as one.
+
+Calls go to the part that they belong to, under the names that it knows. Lists are concatenated in
+the order of the parts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import Any
+
+from msgspec import Raw, Struct, ValidationError
+from msgspec.json import encode
+from msgspec.structs import replace
+
+from concertino.backend.call_hooks import CheckArguments, argument_check_of
+from concertino.backend.interface import (
+    Backend,
+    Call,
+    ChangeKind,
+    Context,
+    ContextWrapper,
+    Notifier,
+    ServerFeatures,
+)
+from concertino.backend.listing import list_names
+from concertino.backend.methods import KINDS, LIST_METHODS
+from concertino.composition.calls_under_way import CallsUnderWay
+from concertino.composition.composed_lists import ComposedLists
+from concertino.composition.part_names import PartNames
+from concertino.composition.part_pages import PartPages
+from concertino.composition.part_starts import PartStarts, start_strictly
+from concertino.composition.resource_directory import ResourceDirectory
+from concertino.composition.resource_owners import ResourceOwners
+from concertino.composition.result_uris import map_result_uris
+from concertino.composition.rules import CompositionRules
+from concertino.errors import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    RESOURCE_NOT_FOUND,
+    RegistrationError,
+    ResourceNotFound,
+    RpcError,
+    invalid_params,
+    unknown_name,
+)
+from concertino.types.completion import CompleteParams, PromptReference
+from concertino.types.results import Implementation
+
+__all__ = ["ComposedBackend"]
+
+log = logging.getLogger("concertino.composition")
+# With these errors a part says that it lacks a resource or a completion; another part may have it.
+ELSEWHERE = frozenset((INVALID_PARAMS, RESOURCE_NOT_FOUND, METHOD_NOT_FOUND))
+
+
+class ComposedBackend:
+    """A Backend that forwards each call to the part that it belongs to.
+
+    names: makes the names that clients see. rules: how the parts are treated.
+    """
+
+    def __init__(
+        self,
+        info: Implementation,
+        parts: Mapping[str, Backend],
+        names: PartNames,
+        rules: CompositionRules,
+    ) -> None:
+        self.parts = dict(parts)
+        self._info = info
+        self._names = names
+        self._rules = rules
+        self._starts = PartStarts(self.parts, rules, self._on_late_part)
+        self._owners = ResourceOwners(rules.maps_uris, names.uri_prefix)
+        self._pages = PartPages(rules.list_limit_s, self.on_part_change)
+        # The outlet of the last start(), for a part that starts late.
+        self._outlet: Notifier | None = None
+        # The URIs that watch() got last.
+        self._watched: frozenset[str] = frozenset()
+        self._directory = ResourceDirectory(self._owners, self._pages, rules)
+        self._lists = ComposedLists(names, self._owners, self._pages)
+        # By part: one that is removed is closed after its calls.
+        self._calls = {name: CallsUnderWay() for name in parts}
+        self._retiring: set[asyncio.Task[None]] = set()
+
+    @property
+    def failures(self) -> Mapping[str, str]:
+        """Return why parts do not serve, by name."""
+        return self._starts.failures
+
+    async def start(self, outlet: Notifier) -> None:
+        """Start all parts concurrently, then check that no two list the same resource.
+
+        Raises RegistrationError for a resource that two parts list, and ConcertinoError with the
+        name of a part that fails to start, unless others have started. See PartStarts.
+        """
+        self._outlet = outlet
+        if self._rules.strict:
+            await start_strictly(self.parts, self._notifier_of)
+        else:
+            await self._starts.start(self._notifier_of)
+        clashes = await self._directory.settle(self._parts_with("resources"))
+        if not self._rules.maps_uris:
+            for uri, (first, second) in clashes.items():
+                raise RegistrationError(
+                    f"compose: both {first} and {second} have the resource {uri}; remove one, or "
+                    "give it another URI"
+                )
+        self._directory.report(clashes)
+
+    def _notifier_of(self, name: str) -> Notifier:
+        return _PartNotifier(self, name)
+
+    async def change_parts(self, parts: Mapping[str, Backend]) -> None:
+        """Serve other parts from now on. Those that are the same objects go on as they are.
+
+        The calls of a part that is removed or replaced get a moment to end, then it is closed.
+        """
+        before = dict(self.parts)
+        gone = {name: part for name, part in before.items() if parts.get(name) is not part}
+        self.parts.clear()
+        self.parts.update(parts)
+        self._names.set_parts(parts)
+        for name, part in gone.items():
+            await self._starts.forget(name)
+            self._owners.drop(name)
+            self._pages.forget(name)
+            retiring = asyncio.create_task(self._retire(name, part, self._calls.pop(name)))
+            self._retiring.add(retiring)
+            retiring.add_done_callback(self._retiring.discard)
+        for name, part in parts.items():
+            if before.get(name) is not part:
+                self._calls[name] = CallsUnderWay()
+                self._starts.begin(name, self._notifier_of(name))
+        self._directory.has_changed = True
+        self._lists.forget()
+        self._report_changes()
+
+    async def _retire(
+        self,
+        name: str,
+        part: Backend,
+        calls: CallsUnderWay,
+    ) -> None:
+        """Close a part that was removed, after its calls."""
+        await calls.wait(self._rules.drain_s)
+        await _close(name, part)
+
+    async def _on_late_part(self, name: str) -> None:
+        """Tell the clients, and the part, of each other: it has started, or failed, late."""
+        self._directory.has_changed = True
+        self._lists.forget()
+        if self._starts.serves(name):
+            log.info("%s has started", name)
+            if self._watched:
+                try:
+                    await self.watch(self._watched)
+                except Exception:
+                    log.exception("%s could not watch resources", name)
+        self._report_changes()
+
+    def _report_changes(self) -> None:
+        changes: tuple[ChangeKind, ...] = ("features", "tools", "prompts", "resources")
+        for what in changes:
+            self._report_change(what)
+
+    def _report_change(self, what: ChangeKind) -> None:
+        if self._outlet is not None:
+            self._outlet.report_change(what)
+
+    async def _refresh_owners(self) -> None:
+        await self._directory.refresh(lambda: self._parts_with("resources"))
+
+    def features(self) -> ServerFeatures:
+        """Return the union of the features of all parts but those that failed to start."""
+        features = {
+            name: part.features()
+            for name, part in self.parts.items()
+            if name not in self._starts.failures
+        }
+        instructions = [
+            f"{name}: {part.instructions}" for name, part in features.items() if part.instructions
+        ]
+        experimental: dict[str, Any] = {}
+        extensions: dict[str, Any] = {}
+        # In reverse, so that the settings of the first part win.
+        for part in reversed(features.values()):
+            experimental.update(part.experimental)
+            extensions.update(part.extensions)
+        parts = features.values()
+        public = all(part.cache_scope == "public" for part in parts)
+        return ServerFeatures(
+            self._info,
+            instructions="\n\n".join(instructions) or None,
+            tools=any(part.tools for part in parts),
+            prompts=any(part.prompts for part in parts),
+            resources=any(part.resources for part in parts),
+            completions=any(part.completions for part in parts),
+            logging=any(part.logging for part in parts),
+            subscriptions=any(part.subscriptions for part in parts),
+            experimental=experimental,
+            extensions=extensions,
+            ttl_ms=min((part.ttl_ms for part in parts), default=0),
+            cache_scope="public" if public else "private",
+        )
+
+    async def handle(self, call: Call, context: Context) -> Struct | Raw:
+        """Forward a call to its part, or concatenate the lists of all parts."""
+        method = call.method
+        if (listing := LIST_METHODS.get(method)) is not None:
+            await self._starts.wait_for_lists()
+            if listing.kind == "resource":
+                await self._refresh_owners()
+            return await self._lists.get(
+                listing,
+                list(self._parts_with(f"{listing.kind}s")),
+                call,
+                context,
+                is_complete=not self._starts.starting,
+            )
+        if method == "resources/read":
+            return await self._read(call, context)
+        if method in KINDS:
+            return await self._call_by_name(call, context, KINDS[method])
+        if method == "completion/complete":
+            return await self._complete(call, context)
+        raise RpcError(METHOD_NOT_FOUND, f"method not found: {method}")
+
+    async def watch(self, uris: frozenset[str]) -> None:
+        """Pass to each part its own URIs and all URIs that no part lists."""
+        self._watched = uris
+        await self._refresh_owners()
+        found = [self._owners.find(uri) for uri in uris]
+        for name, part in self._parts_with("resources"):
+            await part.watch(frozenset(uri for owner, uri in found if owner in (None, name)))
+
+    async def close(self) -> None:
+        """Close all parts; log those that fail."""
+        await self._starts.cancel()
+        await asyncio.gather(*(_close(name, part) for name, part in self.parts.items()))
+        if self._retiring:
+            await asyncio.wait(self._retiring)
+
+    # Thread-safe, as a Notifier is.
+
+    def on_part_change(self, what: ChangeKind) -> None:
+        """Notify the clients of a change of a part, and settle the owners of resources later."""
+        if what in ("resources", "features"):
+            self._directory.has_changed = True
+        self._report_change(what)
+
+    def on_part_update(self, name: str, uri: str) -> None:
+        """Notify the subscribers of a resource of a part."""
+        shown = self._owners.show(name, uri)
+        if self._outlet is not None and shown is not None:
+            self._outlet.report_update(shown)
+
+    def _parts_with(self, feature: str) -> Iterator[tuple[str, Backend]]:
+        """Yield the parts that serve and have a feature, in order."""
+        for name, part in self.parts.items():
+            if self._starts.serves(name) and getattr(part.features(), feature):
+                yield name, part
+
+    # Calls
+
+    async def _call_by_name(
+        self,
+        call: Call,
+        context: Context,
+        kind: str,
+    ) -> Struct | Raw:
+        """Forward a call of a tool or prompt to its part, under the part's own name for it."""
+        if (name := call.name) is None:
+            raise invalid_params(f"name: expected the name of a {kind}")
+        found = self._names.find(name)
+        if found is None or not (self._starts.serves(found[0]) and self._names.is_known(name)):
+            found = await self._find_name(name, kind)
+        part_name, own_name = found
+        part = self.parts[part_name]
+        if not getattr(part.features(), f"{kind}s"):
+            raise unknown_name(kind, name)
+        part_context = _PartContext(context, self._names, part_name)
+        params = {**call.params, "name": Raw(encode(own_name))}
+        own_call = Call(call.method, params, call.meta, call.answers, call.state)
+        # Not through _forward(): each coroutine around a call costs a tenth of a small one.
+        with self._calls[part_name]:
+            try:
+                result = await part.handle(own_call, part_context)
+            except RpcError as error:
+                raise _restore_name(error, kind, "name", name, own_name) from None
+        return self._map_uris(part_name, call.method, result)
+
+    async def _find_name(
+        self,
+        name: str,
+        kind: str,
+        member: str = "name",
+    ) -> tuple[str, str]:
+        """Return the part of a tool or prompt, and its name there, when the part serves.
+
+        member: of the params, for the error. Raises RpcError.
+        """
+        found = self._names.find(name)
+        if found is None:
+            raise unknown_name(kind, name, member)
+        part_name = found[0]
+        await self._starts.wait_for(part_name)
+        if self._names.is_known(name):
+            return found
+        # A shortened name, perhaps: the part's list tells what was shortened.
+        for own_name in await list_names(part_name, self.parts[part_name], f"{kind}s/list"):
+            self._names.show(part_name, own_name)
+        return self._names.find(name) or found
+
+    async def _forward(
+        self,
+        name: str,
+        call: Call,
+        context: Context,
+    ) -> Struct | Raw:
+        """Let a part handle a call, and return its result with the URIs that clients see."""
+        with self._calls[name]:
+            result = await self.parts[name].handle(call, context)
+        return self._map_uris(name, call.method, result)
+
+    def _map_uris(
+        self,
+        name: str,
+        method: str,
+        result: Struct | Raw,
+    ) -> Struct | Raw:
+        """Return a result of a part with the URIs that clients see."""
+        if not self._owners.maps(name):
+            return result
+
+        def show(uri: str) -> str:
+            return self._owners.show(name, uri) or uri
+
+        return map_result_uris(method, result, show)
+
+    def argument_check(self, method: str, name: str) -> CheckArguments | None:
+        """Return the check of arguments of the part that has the tool or prompt.
+
+        See SupportsArgumentChecks.
+        """
+        found = self._names.find(name)
+        return None if found is None else argument_check_of(self.parts[found[0]], method, found[1])
+
+    async def _call_by_uri(
+        self,
+        call: Call,
+        context: Context,
+        shown: str,
+        replace_uri: Callable[[str], Call],
+    ) -> Struct | Raw:
+        """Forward a call to the part that lists the URI, or else to the first that has it.
+
+        A URI that no part lists may still match a template of any part.
+        shown: the URI that the client gave. replace_uri: returns the call with another one.
+        """
+        owner, uri = (None, shown) if self._directory.has_changed else self._owners.find(shown)
+        if uri != shown:
+            call = replace_uri(uri)
+        refusal: RpcError = ResourceNotFound(shown)
+        for name, _ in list(self._parts_with("resources")):
+            if owner in (None, name):
+                try:
+                    return await self._forward(name, call, context)
+                except RpcError as error:
+                    if error.code not in ELSEWHERE or owner is not None:
+                        raise
+                    if error.code != METHOD_NOT_FOUND:
+                        refusal = error
+        if starting := list(self._starts.starting.values()):
+            # It may be theirs.
+            await asyncio.wait(starting)
+            return await self._call_by_uri(call, context, shown, replace_uri)
+        raise refusal
+
+    async def _read(self, call: Call, context: Context) -> Struct | Raw:
+        """Forward a call to read a resource."""
+        if (shown := call.name) is None:
+            raise invalid_params("uri: expected the URI of a resource")
+
+        def replace_uri(uri: str) -> Call:
+            params = {**call.params, "uri": Raw(encode(uri))}
+            return Call(call.method, params, call.meta, call.answers, call.state)
+
+        if self._rules.maps_uris:
+            await self._refresh_owners()
+        return await self._call_by_uri(call, context, shown, replace_uri)
+
+    async def _complete(self, call: Call, context: Context) -> Struct | Raw:
+        """Forward a completion to the part of its prompt or template."""
+        try:
+            ref = call.decode_params(CompleteParams).ref
+        except ValidationError as exc:
+            raise invalid_params(str(exc)) from None
+        if not isinstance(ref, PromptReference):
+            template = ref
+
+            def replace_uri(uri: str) -> Call:
+                changed = Raw(encode(replace(template, uri=uri)))
+                return Call(call.method, {**call.params, "ref": changed}, call.meta)
+
+            return await self._call_by_uri(call, context, ref.uri, replace_uri)
+        name = ref.name
+        part_name, own_name = await self._find_name(name, "prompt", "ref.name")
+        if not self.parts[part_name].features().completions:
+            raise unknown_name("prompt", name, "ref.name")
+        own_ref = Raw(encode(replace(ref, name=own_name)))
+        try:
+            return await self._forward(
+                part_name, Call(call.method, {**call.params, "ref": own_ref}, call.meta), context
+            )
+        except RpcError as error:
+            raise _restore_name(error, "prompt", "ref.name", name, own_name) from None
+
+
+class _PartNotifier:
+    """The Notifier of one part: forwards to the clients of the composition."""
+
+    def __init__(self, composed: ComposedBackend, name: str) -> None:
+        self._composed = composed
+        self._name = name
+
+    def report_change(self, what: ChangeKind) -> None:
+        self._composed.on_part_change(what)
+
+    def report_update(self, uri: str) -> None:
+        self._composed.on_part_update(self._name, uri)
+
+
+class _PartContext(ContextWrapper):
+    """The Context of a call of one part: call_tool() finds the tools of the same part."""
+
+    def __init__(
+        self,
+        inner: Context,
+        names: PartNames,
+        part: str,
+    ) -> None:
+        super().__init__(inner)
+        self._names = names
+        self._part = part
+
+    def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        into: Any = None,
+    ) -> Coroutine[Any, Any, Any]:
+        return self.inner.call_tool(self._names.show(self._part, name), arguments, into=into)
+
+
+async def _close(name: str, part: Backend) -> None:
+    """Close a part. Log it if that fails."""
+    try:
+        await part.close()
+    except BaseException:
+        log.exception("%s failed to close", name)
+
+
+def _restore_name(
+    error: RpcError,
+    kind: str,
+    member: str,
+    name: str,
+    own_name: str,
+) -> RpcError:
+    """Return an error of a part with the name that the caller used, if it says "unknown"."""
+    if error.code == INVALID_PARAMS and error.message == f"Unknown {kind}: {own_name}":
+        return unknown_name(kind, name, member)
+    return error

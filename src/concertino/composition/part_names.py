@@ -1,0 +1,135 @@
+"""The names under which clients see the tools and prompts of a part."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import Protocol
+
+__all__ = ["BoundedNames", "PartNames", "PrefixNames"]
+
+# The longest name that the models of all vendors take, and the hosts with them.
+MAX_NAME = 64
+# The longest prefix, which leaves room for a name behind it.
+MAX_PREFIX = 32
+HASH_CHARS = 8
+
+
+class PartNames(Protocol):
+    """Names for the tools and prompts of several parts, so that no two get the same."""
+
+    def set_parts(self, parts: Iterable[str]) -> None:
+        """Take over the names of the parts, in their order."""
+        ...
+
+    def show(self, part: str, own_name: str) -> str:
+        """Return the name that clients see, for a name that the part has given."""
+        ...
+
+    def find(self, name: str) -> tuple[str, str] | None:
+        """Return the part of a name that clients see, and its name there; None without a part."""
+        ...
+
+    def is_known(self, name: str) -> bool:
+        """Return whether find() can answer for this name before show() has made it."""
+        ...
+
+    def uri_prefix(self, part: str) -> str:
+        """Return what precedes the URIs of a part if another part has the same ones."""
+        ...
+
+
+class PrefixNames:
+    """Names of the form `part_name`. No part may be called like another one with `_` behind it."""
+
+    def __init__(self, parts: Iterable[str]) -> None:
+        self._parts = frozenset(parts)
+
+    def set_parts(self, parts: Iterable[str]) -> None:
+        self._parts = frozenset(parts)
+
+    def show(self, part: str, own_name: str) -> str:
+        return f"{part}_{own_name}"
+
+    def find(self, name: str) -> tuple[str, str] | None:
+        # Unique, because no part's name is another's followed by an underscore.
+        at = name.find("_")
+        while at > 0:
+            if name[:at] in self._parts:
+                return name[:at], name[at + 1 :]
+            at = name.find("_", at + 1)
+        return None
+
+    def is_known(self, name: str) -> bool:
+        return True
+
+    def uri_prefix(self, part: str) -> str:
+        return part
+
+
+class BoundedNames:
+    """Names of at most 64 characters, `prefix_name`, for parts with any names.
+
+    The prefix of a part is its name with `-` for each character that hosts do not take, and for
+    each underscore: so the first underscore of a name ends its prefix, and no name of one part can
+    be that of another. A second part with the same prefix gets `-2` behind it. A longer name is
+    cut, and ends with a hash of the whole, so that it is the same in each run.
+    """
+
+    def __init__(self, parts: Iterable[str] = ()) -> None:
+        self.prefixes: dict[str, str] = {}
+        self._parts: dict[str, str] = {}
+        # Shortened name -> the part and the whole name there.
+        self._shortened: dict[str, tuple[str, str]] = {}
+        self.set_parts(parts)
+
+    def set_parts(self, parts: Iterable[str]) -> None:
+        prefixes: dict[str, str] = {}
+        taken: set[str] = set()
+        for part in parts:
+            plain = prefix = _make_prefix(part)
+            number = 2
+            # Of two names that differ in case only, some hosts take one.
+            while prefix.lower() in taken:
+                prefix = f"{plain}-{number}"
+                number += 1
+            taken.add(prefix.lower())
+            prefixes[part] = prefix
+        self.prefixes = prefixes
+        self._parts = {prefix: part for part, prefix in prefixes.items()}
+        self._shortened = {
+            name: home for name, home in self._shortened.items() if home[0] in prefixes
+        }
+
+    def show(self, part: str, own_name: str) -> str:
+        name = f"{self.prefixes[part]}_{own_name}"
+        if len(name) <= MAX_NAME:
+            return name
+        digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:HASH_CHARS]
+        shortened = f"{name[: MAX_NAME - HASH_CHARS - 1]}_{digest}"
+        self._shortened[shortened] = part, own_name
+        return shortened
+
+    def find(self, name: str) -> tuple[str, str] | None:
+        if (home := self._shortened.get(name)) is not None:
+            return home
+        prefix, _, own_name = name.partition("_")
+        part = self._parts.get(prefix)
+        return None if part is None else (part, own_name)
+
+    def is_known(self, name: str) -> bool:
+        return len(name) < MAX_NAME or name in self._shortened
+
+    def uri_prefix(self, part: str) -> str:
+        # RFC 3986 section 3.1: a scheme begins with a letter, and its case does not count.
+        prefix = self.prefixes[part].lower()
+        return prefix if prefix[0].isalpha() else f"s{prefix}"
+
+
+def _make_prefix(part: str) -> str:
+    plain = re.sub(r"[^A-Za-z0-9]+", "-", part).strip("-") or "server"
+    if len(plain) <= MAX_PREFIX:
+        return plain
+    digest = sha256(part.encode("utf-8", "surrogatepass")).hexdigest()[:4]
+    return f"{plain[: MAX_PREFIX - 5]}-{digest}"

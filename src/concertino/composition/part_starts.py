@@ -1,0 +1,224 @@
+"""The starts of the parts of a composition: which serve, which are still starting, which failed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from itertools import chain, repeat
+
+from concertino.backend.interface import Backend, Notifier
+from concertino.backend.start_failure import describe_failure, start_failure_text
+from concertino.composition.rules import CompositionRules
+from concertino.errors import INTERNAL_ERROR, ConcertinoError, RpcError
+
+__all__ = ["PartStarts", "start_strictly"]
+
+log = logging.getLogger("concertino.composition")
+
+# A part that failed is not tried again earlier, in seconds.
+LEAST_RETRY_S = 1.0
+
+
+class PartStarts:
+    """Starts parts, so that a slow one or one that fails does not hold up the others.
+
+    parts: may get and lose items later; see begin() and forget().
+    on_late_part: called when a part has started or failed after start() had returned.
+    starting: name -> done when the part has started or failed.
+    failures: name -> why a part does not serve.
+    """
+
+    def __init__(
+        self,
+        parts: Mapping[str, Backend],
+        rules: CompositionRules,
+        on_late_part: Callable[[str], Awaitable[None]],
+    ) -> None:
+        self.starting: dict[str, asyncio.Future[None]] = {}
+        self.failures: dict[str, str] = {}
+        self._parts = parts
+        self._rules = rules
+        self._on_late_part = on_late_part
+        self._lists_by = 0.0
+        self._has_opened = False
+        # Name -> the task that starts the part, reports it, and tries again.
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        # Name -> set when a call wants a part that failed.
+        self._wanted: dict[str, asyncio.Event] = {}
+        self._errors: dict[str, BaseException] = {}
+
+    async def start(self, notifier_of: Callable[[str], Notifier]) -> None:
+        """Start all parts concurrently, and wait a moment for all, but at least for one of them.
+
+        Raises ConcertinoError if all fail. With may_be_empty it neither waits for one nor raises.
+        """
+        self._lists_by = asyncio.get_running_loop().time() + self._rules.lists_s
+        for name in self._parts:
+            self.begin(name, notifier_of(name))
+        try:
+            if self.starting:
+                await asyncio.wait(self.starting.values(), timeout=self._rules.start_s)
+            while not self._rules.may_be_empty and self.starting and not self._some_serve():
+                await asyncio.wait(self.starting.values(), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await self.cancel()
+            raise
+        if not self._rules.may_be_empty and len(self.failures) == len(self._parts):
+            # In the order of the parts, not of their failures.
+            texts = [f"{name}: {describe_failure(self._errors[name])}" for name in self._parts]
+            raise ConcertinoError("; ".join(texts))
+        self._has_opened = True
+        if self.starting:
+            log.warning("still starting: %s; the others are served", ", ".join(self.starting))
+
+    def begin(self, name: str, notifier: Notifier) -> None:
+        """Start one part."""
+        has_ended = asyncio.get_running_loop().create_future()
+        self._wanted[name] = asyncio.Event()
+        self._tasks[name] = asyncio.create_task(self._run(name, notifier, has_ended))
+        self.starting[name] = has_ended
+
+    async def forget(self, name: str) -> None:
+        """Forget a part that is no longer there, and end its start."""
+        await _cancel([self._tasks.pop(name)] if name in self._tasks else [])
+        self._wanted.pop(name, None)
+        self.failures.pop(name, None)
+        self._errors.pop(name, None)
+
+    def _some_serve(self) -> bool:
+        return bool(self._parts.keys() - self.starting - self.failures.keys())
+
+    async def cancel(self) -> None:
+        """Cancel the starts that are not over."""
+        await _cancel(list(self._tasks.values()))
+
+    def serves(self, name: str) -> bool:
+        """Return whether a part takes calls."""
+        return name not in self.starting and name not in self.failures
+
+    async def wait_for(self, name: str) -> None:
+        """Wait until a part has started. Raises RpcError if it fails or has failed.
+
+        A part that has failed is tried again soon, for the next call.
+        """
+        if (has_ended := self.starting.get(name)) is not None:
+            # Without awaiting the future itself: a cancelled call must not cancel it.
+            await asyncio.wait((has_ended,))
+        if (text := self.failures.get(name)) is not None:
+            self._wanted[name].set()
+            raise RpcError(INTERNAL_ERROR, text)
+
+    async def wait_for_lists(self) -> None:
+        """Wait for slow parts as long as a list may be held up."""
+        left_s = self._lists_by - asyncio.get_running_loop().time()
+        if self.starting and left_s > 0:
+            await asyncio.wait(self.starting.values(), timeout=left_s)
+
+    async def _run(
+        self,
+        name: str,
+        notifier: Notifier,
+        has_ended: asyncio.Future[None],
+    ) -> None:
+        """Start a part, again and again if it fails and the rules say so."""
+        part = self._parts[name]
+        try:
+            has_started = await self._start_part(name, part, notifier)
+            self._end_start(name, has_ended)
+            await self._report_late(name)
+            retries = self._rules.retries_s
+            delays = chain(retries, repeat(retries[-1])) if retries else iter(())
+            while not has_started and (delay_s := next(delays, None)) is not None:
+                await self._pause(name, delay_s)
+                if has_started := await self._start_part(name, part, notifier):
+                    await self._report_late(name)
+        finally:
+            self._end_start(name, has_ended)
+
+    def _end_start(self, name: str, has_ended: asyncio.Future[None]) -> None:
+        """Let everybody go on who waits for the first start of a part."""
+        if not has_ended.done():
+            self.starting.pop(name, None)
+            has_ended.set_result(None)
+
+    async def _report_late(self, name: str) -> None:
+        if self._has_opened:
+            await self._on_late_part(name)
+
+    async def _pause(self, name: str, delay_s: float) -> None:
+        """Wait before the next try; at most a second from when a call has wanted the part."""
+        wanted = self._wanted[name]
+        wanted.clear()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + delay_s
+        await asyncio.sleep(min(delay_s, LEAST_RETRY_S))
+        try:
+            async with asyncio.timeout_at(until):
+                await wanted.wait()
+        except TimeoutError:
+            pass
+
+    async def _start_part(
+        self,
+        name: str,
+        part: Backend,
+        notifier: Notifier,
+    ) -> bool:
+        """Start a part. Returns whether it serves now. Report a failure once, not at each try."""
+        try:
+            await part.start(notifier)
+        # SystemExit too: no part ends the others.
+        except BaseException as exc:
+            task = asyncio.current_task()
+            if isinstance(exc, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
+            self._errors[name] = exc
+            text = start_failure_text(f"{name}: {describe_failure(exc)}")
+            is_new = self.failures.get(name) != text
+            self.failures[name] = text
+            log.log(
+                logging.ERROR if is_new else logging.DEBUG,
+                "%s",
+                text,
+                exc_info=exc if log.isEnabledFor(logging.DEBUG) else None,
+            )
+            return False
+        self.failures.pop(name, None)
+        return True
+
+
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
+
+
+async def start_strictly(
+    parts: Mapping[str, Backend], notifier_of: Callable[[str], Notifier]
+) -> None:
+    """Start all parts concurrently. Raises ConcertinoError with the name of one that fails."""
+    starting = {
+        asyncio.ensure_future(part.start(notifier_of(name))): name for name, part in parts.items()
+    }
+    try:
+        await asyncio.wait(starting, return_when=asyncio.FIRST_EXCEPTION)
+        failures = {
+            name: error
+            for start, name in starting.items()
+            if start.done() and (error := _exception_of(start)) is not None
+        }
+    finally:
+        # When one part has failed, the others are not waited for.
+        for start in starting:
+            start.cancel()
+        await asyncio.wait(starting)
+    if failures:
+        name, error = next(iter(failures.items()))
+        raise ConcertinoError(f"{name}: {type(error).__name__}: {error}") from error
+
+
+def _exception_of(start: asyncio.Future[None]) -> BaseException | None:
+    """Return the exception of a start that is over; None if it succeeded."""
+    return asyncio.CancelledError() if start.cancelled() else start.exception()

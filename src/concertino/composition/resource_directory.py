@@ -1,0 +1,114 @@
+"""ResourceDirectory: asks the parts of a composition which resources they have."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from concertino.backend.interface import Backend
+from concertino.backend.listing import list_names
+from concertino.composition.part_pages import PartPages
+from concertino.composition.resource_owners import Clashes, ResourceOwners
+from concertino.composition.rules import CompositionRules
+
+__all__ = ["ResourceDirectory"]
+
+log = logging.getLogger("concertino.composition")
+
+# How long a part that has not answered is left alone, in seconds.
+AGAIN_S = 5.0
+
+
+class ResourceDirectory:
+    """Keeps the owners of resources up to date.
+
+    has_changed: whether the resources of a part have changed since refresh(); thread-safe.
+    """
+
+    def __init__(
+        self,
+        owners: ResourceOwners,
+        pages: PartPages,
+        rules: CompositionRules,
+    ) -> None:
+        self.has_changed = True
+        self._owners = owners
+        self._pages = pages
+        self._rules = rules
+        # When to ask again because a part has not answered.
+        self._again_at: float | None = None
+
+    async def settle(self, parts: Iterable[tuple[str, Backend]]) -> Clashes:
+        """Ask all parts for their resources and remember the owner of each URI."""
+        self.has_changed = False
+        self._again_at = None
+        named = list(parts)
+        if self._rules.list_limit_s is None:
+            lists = [await _list_uris(name, part) for name, part in named]
+        else:
+            limit_s = self._rules.list_limit_s
+            lists = await asyncio.gather(*(self._try(name, part, limit_s) for name, part in named))
+        return self._owners.settle(
+            {name: uris for (name, _), uris in zip(named, lists, strict=True) if uris is not None}
+        )
+
+    async def _try(
+        self,
+        name: str,
+        part: Backend,
+        limit_s: float,
+    ) -> list[str] | None:
+        """Return the URIs of a part; None if it fails or takes too long."""
+        try:
+            async with asyncio.timeout(limit_s):
+                return await _list_uris(name, part)
+        except Exception as exc:
+            self._pages.report_failure(name, "resources/list", exc)
+            self._again_at = asyncio.get_running_loop().time() + AGAIN_S
+            return None
+
+    async def refresh(self, parts: Callable[[], Iterable[tuple[str, Backend]]]) -> None:
+        """Settle the owners anew after a change.
+
+        If two parts now list the same resource, the first one keeps it and the log says so.
+        """
+        if self._again_at is not None and asyncio.get_running_loop().time() > self._again_at:
+            self.has_changed = True
+        while self.has_changed:
+            try:
+                clashes = await self.settle(parts())
+            except BaseException:
+                self.has_changed = True
+                raise
+            self.report(clashes)
+
+    def report(self, clashes: Clashes) -> None:
+        """Log conflicts."""
+        for uri, (first, second) in clashes.items():
+            if self._rules.maps_uris:
+                log.warning(
+                    "both %s and %s have the resource %s: that of %s is %s for clients",
+                    first,
+                    second,
+                    uri,
+                    second,
+                    self._owners.show(second, uri),
+                )
+            else:
+                log.error(
+                    "both %s and %s have the resource %s: it is read from %s",
+                    first,
+                    second,
+                    uri,
+                    first,
+                )
+
+
+async def _list_uris(name: str, part: Backend) -> list[str]:
+    """Return the URIs and templates that a part lists."""
+    return [
+        uri
+        for method in ("resources/list", "resources/templates/list")
+        for uri in await list_names(name, part, method)
+    ]

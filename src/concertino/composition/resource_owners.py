@@ -1,0 +1,98 @@
+"""Which part each resource and template of a composition belongs to: ResourceOwners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from concertino.schema.uri_template import UriTemplate
+
+__all__ = ["Clashes", "ResourceOwners"]
+
+# URI -> the part that it belongs to, and another one that lists it too.
+Clashes = Mapping[str, tuple[str, str]]
+
+
+class ResourceOwners:
+    """The parts of the URIs and templates that the parts list.
+
+    maps_clashes: a URI that belongs to another part already gets a prefix, `notes+file:///a`, and
+    keeps it as long as both exist: the part that was first keeps the URI as it is. Otherwise the
+    resource of the first part hides that of the second one.
+    prefix_of: returns the prefix of a part.
+    """
+
+    def __init__(self, maps_clashes: bool, prefix_of: Callable[[str], str]) -> None:
+        self._maps_clashes = maps_clashes
+        self._prefix_of = prefix_of
+        self._owners: dict[str, str] = {}
+        # Part -> its URIs that clients see with a prefix, and the templates among them.
+        self._mapped: dict[str, set[str]] = {}
+        self._templates: dict[str, list[UriTemplate]] = {}
+
+    def settle(self, listed: Mapping[str, Collection[str]]) -> Clashes:
+        """Take over what the parts list now, and return the conflicts that are new.
+
+        listed: part -> its URIs and templates, in the order of the parts. Parts that are not in it
+        keep what they had.
+        """
+        owners = {
+            uri: part
+            for uri, part in self._owners.items()
+            if self._maps_clashes and (part not in listed or uri in listed[part])
+        }
+        clashes: dict[str, tuple[str, str]] = {}
+        for part, uris in listed.items():
+            mapped = {uri for uri in uris if owners.setdefault(uri, part) != part}
+            before = self._mapped.get(part, set()) if self._maps_clashes else set[str]()
+            for uri in mapped - before:
+                clashes[uri] = owners[uri], part
+            if self._maps_clashes:
+                self._set_mapped(part, mapped)
+        self._owners = owners
+        return clashes
+
+    def _set_mapped(self, part: str, uris: set[str]) -> None:
+        self._mapped.pop(part, None)
+        self._templates.pop(part, None)
+        if uris:
+            self._mapped[part] = uris
+            self._templates[part] = [UriTemplate(uri) for uri in uris if "{" in uri]
+
+    def drop(self, part: str) -> None:
+        """Forget a part that is no longer there."""
+        self._owners = {uri: owner for uri, owner in self._owners.items() if owner != part}
+        self._set_mapped(part, set())
+
+    def owner_of(self, uri: str) -> str | None:
+        """Return the part of a URI or template that a part has given; None if no part lists it."""
+        return self._owners.get(uri)
+
+    def maps(self, part: str) -> bool:
+        """Return whether clients see any URI of a part with a prefix."""
+        return part in self._mapped
+
+    def show(self, part: str, uri: str) -> str | None:
+        """Return the URI that clients see for one that a part has given.
+
+        None if it is that of another part, which hides it.
+        """
+        if self._owners.get(uri, part) == part and not self._fits_mapped_template(part, uri):
+            return uri
+        return f"{self._prefix_of(part)}+{uri}" if self._maps_clashes else None
+
+    def _fits_mapped_template(self, part: str, uri: str) -> bool:
+        """Return whether a URI that no part lists comes from a template with a prefix."""
+        if uri in self._owners:
+            return False
+        return any(template.match(uri) is not None for template in self._templates.get(part, ()))
+
+    def find(self, uri: str) -> tuple[str | None, str]:
+        """Return the part of a URI that clients use, None if it is not known, and its URI there."""
+        if (owner := self._owners.get(uri)) is not None:
+            return owner, uri
+        prefix, plus, rest = uri.partition("+")
+        if plus:
+            for part in self._mapped:
+                if self._prefix_of(part) == prefix:
+                    return part, rest
+        return None, uri

@@ -1,0 +1,89 @@
+"""The URIs in results, when a part's URIs are not those that clients see: map_result_uris()."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from msgspec import DecodeError, Raw, Struct
+from msgspec.json import decode, encode
+
+from concertino.protocol.call import InputRequired
+
+__all__ = ["map_result_uris"]
+
+MapUri = Callable[[str], str]
+
+
+def map_result_uris(
+    method: str,
+    result: Struct | Raw,
+    map_uri: MapUri,
+) -> Struct | Raw:
+    """Return the result of a call with other URIs; the same object if none changes.
+
+    URIs stand in the contents of a resource, and in resources and links to them among the content
+    of tools and prompts. Those in texts stay as they are: nobody can tell what they mean.
+    """
+    if not isinstance(result, Raw):
+        if isinstance(result, InputRequired):
+            return result
+        raw = Raw(encode(result))
+        mapped = map_result_uris(method, raw, map_uri)
+        return result if mapped is raw else mapped
+    if b'"uri"' not in bytes(result):
+        return result
+    try:
+        members = decode(result)
+    except (DecodeError, RecursionError):
+        return result
+    if not isinstance(members, dict):
+        return result
+    changed = _map_members(method, cast("dict[str, Any]", members), map_uri)
+    return Raw(encode(members)) if changed else result
+
+
+def _map_members(
+    method: str,
+    members: dict[str, Any],
+    map_uri: MapUri,
+) -> bool:
+    """Change the URIs in a result in place. Returns whether there were any to change."""
+    if method == "resources/read":
+        holders = _objects(members.get("contents"))
+    elif method == "prompts/get":
+        holders = [
+            holder
+            for message in _objects(members.get("messages"))
+            for item in _content(message.get("content"))
+            for holder in _holders(item)
+        ]
+    else:
+        holders = [holder for item in _content(members.get("content")) for holder in _holders(item)]
+    changed = False
+    for holder in holders:
+        if isinstance(uri := holder.get("uri"), str) and (mapped := map_uri(uri)) != uri:
+            holder["uri"] = mapped
+            changed = True
+    return changed
+
+
+def _content(value: Any) -> list[dict[str, Any]]:
+    """Return the content of a message or result: one block, or a list of them."""
+    return _objects([value] if isinstance(value, dict) else value)
+
+
+def _holders(item: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the object of a block of content that has a URI, if it has one."""
+    if item.get("type") == "resource_link":
+        return [item]
+    return _objects([item.get("resource")]) if item.get("type") == "resource" else []
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    """Return the objects in a list; nothing if it is none."""
+    if not isinstance(value, list):
+        return []
+    return [
+        cast("dict[str, Any]", item) for item in cast("list[Any]", value) if isinstance(item, dict)
+    ]
