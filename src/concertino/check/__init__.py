@@ -1,4 +1,6 @@
-"""A fault check for any MCP server that speaks over stdio: `concertino check -- COMMAND...`.
+"""Tests how an MCP server over stdio reacts to faults: `concertino check -- COMMAND...`.
+
+Each case starts the server as a new process, causes one fault, and checks the server's reaction.
 
     findings.py           verdicts, and the exceptions that report a finding
     messages.py           JSON-RPC messages as the check writes and reads them
@@ -6,9 +8,9 @@
     server_output.py      the messages and stray lines that one server process wrote to stdout
     stdio_setup.py        the kinds of stdin, stdout and stderr that a process can be started with
     server_process.py     one process of the server, its pipes and its output
-    server_under_test.py  the server's eras and tools, found before the first case
-    case_context.py       what a case works with: one process, requests, and waits with a time limit
-    case.py               one fault and the expected reaction
+    server_under_test.py  facts about the server that are found out before the first case
+    case_context.py       the methods with which a case talks to its server process
+    case.py               the description of a case: one fault and the expected reaction
     cases/                the cases, one or two modules for each section of docs/reference/check.md
     table.py              all cases, in order
     invariants.py         the checks that follow every case
@@ -16,12 +18,12 @@
     report.py             the results as terminal text and as a JSON document
     reference_server.py   a server with every tool that the cases look for
 
+An *era* is "legacy" for the revisions up to 2025-11-25, which begin with `initialize`, or "modern"
+for 2026-07-28, which has no handshake. A *policy* is a rule of this project that is stricter than
+the specification. The verdict `wrong` means that the server broke a MUST of the specification, or
+an invariant (invariants.py); `differs` means that it only does not meet a policy.
+
 The server is untrusted: every wait has a time limit, the recorded output has a size limit, and
-every started process is killed in the end.
-
-Two verdicts keep the protocol's rules and our own policies apart. `wrong` means that the server
-broke a MUST towards a client that kept the rules itself, or broke an invariant. `differs` means
-that only a policy of this project is not met.
-
-Requires POSIX. Resources are measured through /proc, so on Linux only.
+every started process is killed at the end. Requires POSIX. Resources are measured on Linux only,
+through /proc.
 """

@@ -1,4 +1,4 @@
-"""A case: one fault, what the check does to the server, and the reaction that it expects."""
+"""Case: one fault that the check causes, and the reaction that it expects of the server."""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ SECTIONS = {
 class Case(Struct, frozen=True):
     """One fault and the expected reaction of the server.
 
-    name: stable; lower-case letters, digits and hyphens. section: a key of SECTIONS.
-    does, expected: one sentence each, for people.
+    name: lower-case letters, digits and hyphens. Users select cases by it, so it never changes.
+    section: a key of SECTIONS.
+    does: what the check does, in one sentence for people.
+    expected: the expected reaction, in one sentence for people.
     source: the page of the specification that demands the reaction, or "policy".
     run: carries out the case; returns, or raises a CheckFinding.
-    needs: tools, by their names in server_under_test.TOOLS, and eras ("legacy", "modern").
-    era: the era to speak; empty if any will do.
+    needs: the tools (names in server_under_test.TOOLS) and eras that the server must have.
+    era: the era of the session; empty if it does not matter.
     opens: whether the session is opened before run() is called.
-    stdio: the stdin, stdout and stderr that the server is started with; None for plain pipes.
-    can_fail: False if the fault is an unusual environment instead of a message. No specification
-    covers environments, so every finding then counts as `differs`, not as a failure.
-    slow: takes more than two seconds even with a perfect server.
+    stdio: the kinds of stdin, stdout and stderr of the server; None for pipes.
+    can_fail: whether a finding counts as a failure. False if the fault is an unusual environment,
+        which no specification covers; every finding then counts as `differs`.
+    slow: whether the case takes more than two seconds even with a perfect server.
     """
 
     name: str

@@ -1,9 +1,12 @@
-"""What a case works with: one server process, requests in the server's era, and bounded waits.
+"""CaseContext: the methods with which a case talks to its server process.
 
-Every request is registered here together with the number of responses that it may get, so that
-invariants.py can check afterwards that each was answered exactly once. A missing response becomes
-one of three findings: Crash if the process is gone, Hang if it does not serve the next request
-either, and Violation if it does.
+make_...() methods create messages, send() and write() send them, and wait_...() and require_...()
+methods wait for responses, with a time limit.
+
+Every request is registered with the number of responses that it may get, so that invariants.py can
+check afterwards that each was answered exactly once. A missing response becomes a Crash if the
+process has ended, a Hang if the process does not answer the next request either, and otherwise a
+Violation.
 """
 
 from __future__ import annotations
@@ -35,7 +38,10 @@ INITIALIZED: Message = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 
 
 class ExpectedReplies(Struct):
-    """How many responses an id may get: least and most. subject: the purpose of its request."""
+    """The number of responses that a request may get.
+
+    subject: the request, for messages. least, most: the smallest and the largest number.
+    """
 
     subject: str
     least: int = 1
@@ -43,13 +49,21 @@ class ExpectedReplies(Struct):
 
 
 class CaseContext:
-    """One case and its server process.
+    """The server process of one case, and the session with it.
 
-    era: the era to speak if it is not the server's preferred one. opened: the session is open.
-    ended: the case ended the process, or asked it to end, so it need not serve requests any more.
-    expected: the expected responses to each id. malformed_lines: the number of lines sent that may
-    be answered without an id. allows_unknown_id: returns whether a response to an id is acceptable
-    although the id was never sent.
+    server: facts about the server.
+    process: the process of this case.
+    era: the era of the session; empty for server.era.
+
+    modern: whether the era is "modern".
+    opened: whether the session is open.
+    ended: whether the case has ended the process, or asked it to end; then it need not answer
+        requests any more.
+    findings: the findings so far.
+    expected: how many responses each id may get.
+    malformed_lines: how many lines were sent that the server may answer without an id.
+    allows_unknown_id: returns whether the server may send a response with an id that was never
+        sent.
     """
 
     def __init__(
@@ -79,25 +93,25 @@ class CaseContext:
         else:
             # The check declares no client capability.
             response["error"] = {"code": -32601, "message": "method not found"}
-        # Do not wait for room in the pipe: a server that asks and does not read gets no response.
+        # Do not wait until the pipe has room: a server that does not read gets no response.
         if self.process.ends.stdin >= 0:
             self.process.write_available(encode_line(response))
 
     # Findings
 
     def report(self, finding: CheckFinding) -> None:
-        """Record a finding and continue the case."""
+        """Record a finding. The case continues."""
         self.findings.append(finding)
 
     def report_deviation(self, text: str) -> None:
-        """Record that a policy is not met, and continue the case."""
+        """Record that a policy of this project is not met. The case continues."""
         self.report(Deviation(text))
 
     @property
     def start_grace_s(self) -> float:
-        """Return how long to wait for a first response that may never come, in seconds.
+        """The time to wait for a first response that may never come, in seconds.
 
-        A few times as long as the first opening of the server took.
+        At least four times as long as the server took to open a session before the first case.
         """
         return max(2.0, 4 * self.server.opening_s)
 
@@ -116,9 +130,10 @@ class CaseContext:
         *,
         modern: bool | None = None,
     ) -> Message:
-        """Return a request in the server's era, and expect one response to it.
+        """Return a request, and register that one response to it is expected.
 
-        id: a new one by default. modern: overrides the era.
+        id: None for a new id.
+        modern: whether the request is of the modern era; None for the era of the session.
         """
         id = self.new_id() if id is None else id
         members = dict(params or {})
@@ -136,9 +151,9 @@ class CaseContext:
         return self.make_request("tools/call", self.find_tool(tool).make_params(**arguments))
 
     def make_ping(self, id: Id | None = None, params: Message | None = None) -> Message:
-        """Return the cheapest request that every server must serve.
+        """Return a cheap request that every server must answer.
 
-        This is `ping`, or server/discover in 2026-07-28, which has no ping.
+        This is `ping`, or server/discover in the modern era, which has no ping.
         """
         return self.make_request("server/discover" if self.modern else "ping", params, id)
 
@@ -153,7 +168,10 @@ class CaseContext:
         return self.make_request("initialize", params, modern=False)
 
     def make_cancellation(self, id: object, *, excuses_response: bool = True) -> Message:
-        """Return a notifications/cancelled. excuses_response: the id need not be answered now."""
+        """Return a notifications/cancelled.
+
+        excuses_response: whether the cancelled request may now stay without a response.
+        """
         if excuses_response and isinstance(id, int | str) and (type(id), id) in self.expected:
             self.make_optional(id)
         return {
@@ -163,7 +181,10 @@ class CaseContext:
         }
 
     def find_tool(self, name: str) -> CheckTool:
-        """Return one of server_under_test.TOOLS. Raises SkipCase when the server has none."""
+        """Return a tool of the server. Raises SkipCase if the server does not have it.
+
+        name: a key of server_under_test.TOOLS.
+        """
         tool = self.server.tools.get(name)
         if tool is None:
             raise SkipCase(f"the server has no tool {name}")
@@ -176,11 +197,11 @@ class CaseContext:
         least: int = 1,
         most: int = 1,
     ) -> None:
-        """Register how many responses an id may get. subject: the purpose of its request."""
+        """Register how many responses an id may get. subject: the request, for messages."""
         self.expected[type(id), id] = ExpectedReplies(subject, least, most)
 
     def make_optional(self, id: Id) -> None:
-        """Accept that a registered id gets no response."""
+        """Allow that a registered request gets no response."""
         self.expected[type(id), id].least = 0
 
     # Writing
@@ -206,11 +227,11 @@ class CaseContext:
     # Reading
 
     def responses(self, id: Id) -> list[Message]:
-        """Return every response to an id so far. The type of the id must be equal too."""
+        """Return all responses to an id so far. The ids 1 and "1" are different."""
         return self.process.output.responses.get((type(id), id), [])
 
     def wait_for_missing(self, ids: Sequence[Id], within_s: float | None = None) -> list[Id]:
-        """Wait for a response to each id, and return the ids without one when the time is up."""
+        """Wait for a response to each id. Returns the ids that have none when the time is up."""
         within_s = self.settings.timeout_s if within_s is None else within_s
         responses = self.process.output.responses
         missing: set[IdKey] = {(type(id), id) for id in ids}
@@ -218,7 +239,7 @@ class CaseContext:
 
         def all_came() -> bool:
             nonlocal seen
-            # Called after each event, with thousands of ids: look only if something new came.
+            # Called after each event, with up to thousands of ids: search only after a response.
             if len(responses) != seen:
                 seen = len(responses)
                 missing.difference_update([key for key in missing if key in responses])
@@ -255,7 +276,10 @@ class CaseContext:
         raise Hang(text)
 
     def require_results(self, ids: Sequence[Id], within_s: float | None = None) -> None:
-        """Wait for a result to each id. Raises Crash, Hang or Violation, the last for an error."""
+        """Wait for a result to each id. Raises Violation for an error response.
+
+        Raises Crash, Hang or Violation when a response is missing.
+        """
         self.wait_for_responses(ids, within_s)
         for id in ids:
             response = self.responses(id)[0]
@@ -301,11 +325,13 @@ class CaseContext:
         within_s: float | None = None,
         grace_s: float | None = None,
     ) -> Message | None:
-        """Write a line that the server may refuse, require service, and return the response.
+        """Write a line that the server may refuse. Returns the response, or None without one.
 
-        id: of the request in the line, registered before; None if it has none. A refusal may come
-        without an id. within_s: the longest wait until the server reads the line. grace_s: the
-        longest wait for the response; None is returned when there is none by then.
+        Raises Hang or Crash if the server does not answer the next request after that.
+        id: the registered id of the request in the line; None if the line has no id. An error
+            response may come without the id.
+        within_s: how long to wait until the server reads the line.
+        grace_s: how long to wait for the response.
         """
         without_id = self.process.output.responses_without_id
         count_before = len(without_id)
@@ -315,7 +341,7 @@ class CaseContext:
         self.require_service()
 
         def find_responses() -> list[Message]:
-            # A response on the id tells more than one without.
+            # Prefer a response with the id to one without an id.
             on_id = [] if id is None else self.responses(id)
             return on_id or without_id[count_before:]
 
@@ -334,9 +360,9 @@ class CaseContext:
             raise Violation(f"echo of {excerpt(text)} gave back {excerpt(echoed)}")
 
     def is_serving(self) -> bool:
-        """Send one more request and return whether it is answered.
+        """Send one more request, and return whether the server answers it.
 
-        Reports a Deviation if the response took too long. Raises Crash when the process is gone.
+        Reports a Deviation if the response takes too long. Raises Crash if the process has ended.
         """
         message = self.make_ping()
         key: IdKey = (int, message["id"])
@@ -354,7 +380,7 @@ class CaseContext:
 
         arrival = self.process.output.arrival_times[key]
         took_s = arrival - watch.began
-        # Reading /proc costs more than the request, so only a late response is corrected.
+        # Subtract the time without a CPU for late responses only, since reading /proc takes long.
         if took_s > self.settings.served_s:
             took_s = watch.elapsed_s(arrival)
         if took_s > self.settings.served_s:
@@ -368,19 +394,20 @@ class CaseContext:
             raise Hang(f"the next request was not answered in {self.settings.timeout_s:g} s")
 
     def wait_for_stragglers(self) -> None:
-        """Give unexpected messages a moment to arrive."""
+        """Wait a moment for messages that should not arrive."""
         self.process.read_for(min(0.05, self.settings.grace_s))
 
     def read_for(self, seconds: float) -> None:
-        """Let time pass and read output. Returns early when the process ends."""
+        """Read output for some seconds. Returns early when the process ends."""
         self.process.wait_until(lambda: self.process.exit_code is not None, seconds)
 
     # Opening and closing
 
     def open(self, version: str = LEGACY, within_s: float | None = None) -> Message:
-        """Open the session and return the result of initialize or server/discover.
+        """Open the session. Returns the result of initialize or server/discover.
 
-        version: the revision to offer to a legacy server. Raises a CheckFinding on failure.
+        version: the revision to offer in `initialize`.
+        Raises a CheckFinding on failure.
         """
         if self.modern:
             response = self._send_opening(self.make_request("server/discover"), within_s)
@@ -397,14 +424,14 @@ class CaseContext:
         try:
             self.send(message)
         except Crash:
-            # If it ended, wait_for_response() names the request in its report.
+            # If the process has ended, let wait_for_response() raise: its text names the request.
             if self.process.exit_code is None:
                 raise
         within_s = self.settings.start_s if within_s is None else within_s
         return self.wait_for_response(message["id"], within_s)
 
     def close_stdin(self) -> None:
-        """Send the end of input, after which the process may end."""
+        """Close stdin. The process may end after that."""
         self.ended = True
         self.process.close_stdin()
 
@@ -414,9 +441,12 @@ class CaseContext:
         failure: type[CheckFinding] = Hang,
         within_s: float | None = None,
     ) -> int:
-        """Wait for the end of the process and all it started, and return the exit code.
+        """Wait until the process and all processes that it started have ended.
 
-        Raises `failure` when one of them still runs. within_s: exit_s of the settings by default.
+        Returns the exit code of the process.
+        cause: why it should end, for the error text.
+        failure: raised if one of the processes still runs.
+        within_s: None for exit_s of the settings.
         """
         self.ended = True
         within_s = self.settings.exit_s if within_s is None else within_s
@@ -427,9 +457,10 @@ class CaseContext:
         return code
 
     def require_exit(self, cause: str) -> int:
-        """Wait for the end of the process and return its exit code.
+        """Wait until the process has ended, and return its exit code.
 
-        Raises Hang when it still runs, and Violation when it left other processes behind.
+        cause: why it should end, for the error text.
+        Raises Hang if it still runs, and Violation if processes that it started still run.
         """
         try:
             return self.wait_for_exit(cause)
@@ -442,7 +473,7 @@ class CaseContext:
 
 
 def tool_result_text(response: Message) -> str | None:
-    """Return the joined text blocks of a tool's result. None for an error, or without text."""
+    """Return the text blocks of a tool's result as one text. None for an error, or without text."""
     result = as_object(response.get("result"))
     content = as_array(result.get("content")) if result and not result.get("isError") else None
     blocks = [

@@ -29,12 +29,12 @@ class CheckFinding(Exception):
 class Violation(CheckFinding):
     """The server broke a MUST of JSON-RPC or MCP, or one of the invariants in invariants.py.
 
-    Towards malformed input no MUST can be broken: then only the invariants count.
+    After malformed input only the invariants count, because a client broke the rules first.
     """
 
 
 class Deviation(CheckFinding):
-    """The server keeps the protocol but not a stricter policy of this project."""
+    """The server keeps the protocol, but not a stricter policy of this project."""
 
     verdict = "differs"
 

@@ -1,4 +1,4 @@
-"""The invariants: what must hold after every case, whatever the case did.
+"""The invariants: rules that every server must keep after every case, whatever the case did.
 
 - The process runs, unless the case asked it to end, and serves the next request.
 - Every request was answered exactly once; a cancelled request may also have no answer.
@@ -17,11 +17,12 @@ from concertino.check.messages import excerpt, find_stack_trace
 from concertino.check.process_stats import ProcessStats
 
 MIB = 2**20
-# The growth of memory that is allowed besides one message of the largest size.
+# Memory may grow by this, plus one message of the largest size.
 SPARE_BYTES = 64 * MIB
-# Some descriptors are opened on first use and kept, such as those of an event loop or a log.
+# So many descriptors may be opened during a case and stay open, such as those of a log.
 SPARE_DESCRIPTORS = 4
-# Beyond these a client that kept the rules has been wronged: the server soon ends.
+# A larger growth is a Violation if the case sent only valid messages. A server with such a leak
+# soon ends.
 LEAK_BYTES = 256 * MIB
 LEAK_DESCRIPTORS = 64
 
@@ -29,7 +30,7 @@ LEAK_DESCRIPTORS = 64
 def check_running(context: CaseContext, before: ProcessStats | None) -> None:
     """Check the server while it still runs. Reports findings, and raises Crash or Hang.
 
-    before: its resources at the beginning of the case; None where they cannot be measured.
+    before: the server's resources at the beginning of the case; None if they cannot be measured.
     """
     process = context.process
     if process.exit_code is not None:
@@ -100,7 +101,7 @@ def check_shutdown(context: CaseContext) -> None:
     process.wait_until(lambda: process.exit_code is not None, within_s)
     code = process.exit_code
     if code is None:
-        # Not reported here: the cases of section 7 test whether a server ends with its input.
+        # Not reported here, because the cases of section 7 test it.
         return
 
     if not process.wait_for_exit(2.0):

@@ -1,7 +1,7 @@
-"""JSON-RPC messages as the check writes and reads them.
+"""Encodes and parses JSON-RPC messages for the check.
 
-This module uses the json module on purpose and not concertino's own codec: an error in the codec
-must not hide the same error in a server that is built with it.
+It uses the standard json module and not concertino's own codec, so that an error in the codec
+cannot hide the same error in a server that is built with concertino.
 """
 
 from __future__ import annotations
@@ -11,24 +11,27 @@ from typing import Any, TypeGuard, cast
 
 from msgspec import Struct
 
-# A fraction is not a valid id, but a server may still send one back.
+# float, because a server may send back a fraction as an id although that is invalid.
 Id = int | str | float
-# JSON from outside may hold anything.
+# JSON from the server may contain anything.
 Message = dict[str, Any]
 
-# The newest revision with a handshake.
+# The revisions of the two eras. LEGACY is the newest with a handshake. In MODERN each request
+# carries version and capabilities itself, in `_meta`.
 LEGACY = "2025-11-25"
-# The first revision whose requests carry version and capabilities themselves, in `_meta`.
 MODERN = "2026-07-28"
 VERSION = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 
-# Stray lines are kept for the report only, so their beginning is enough.
+# So many bytes of a stray line are kept, for the report.
 KEPT_STRAY_BYTES = 1000
 
 
 class StrayLine(Struct, frozen=True):
-    """A line of stdout that is not a JSON-RPC message, cut to its beginning. reason: why not."""
+    """A line of stdout that is not a JSON-RPC message.
+
+    line: the beginning of the line. reason: why it is not a message.
+    """
 
     line: bytes
     reason: str
@@ -53,7 +56,7 @@ def as_array(value: object) -> list[Any] | None:
 def parse_line(line: bytes, *, allow_batch: bool) -> list[Message] | StrayLine:
     """Return the messages in one line of stdout, or a StrayLine if it is not valid JSON-RPC.
 
-    allow_batch: accept an array of messages; revision 2025-03-26 alone has these.
+    allow_batch: whether the line may be an array of messages, as in revision 2025-03-26 only.
     Spec: JSON-RPC 2.0 sections 4 and 5; basic/transports "stdio": the server MUST NOT write
     anything to its stdout that is not a valid MCP message.
     """
@@ -77,7 +80,7 @@ def parse_line(line: bytes, *, allow_batch: bool) -> list[Message] | StrayLine:
 
 
 def _find_error(message: Message) -> str:
-    """Return why an object is not a JSON-RPC message; an empty string if it is one."""
+    """Return why an object is not a JSON-RPC message. Empty if it is one."""
     if message.get("jsonrpc") != "2.0":
         return 'jsonrpc is not "2.0"'
     if "method" in message:
@@ -89,14 +92,14 @@ def _find_error(message: Message) -> str:
     if "result" in message:
         if as_object(message["result"]) is None:
             return "result is not an object"
-        # JSON-RPC discourages the id null but allows it, so a server may answer a request with it.
+        # JSON-RPC allows the id null in requests, and therefore in results.
         has_null = "id" in message and message["id"] is None
         return "" if has_id or has_null else "a result without an id"
 
     error = as_object(message["error"])
     if error is None or type(error.get("code")) is not int or type(error.get("message")) is not str:
         return "error lacks an integer code or a string message"
-    # An error may have no id: that of a malformed request cannot always be read.
+    # An error may have no id, because the id of a malformed request cannot always be read.
     return "" if has_id or message.get("id") is None else "id is neither a string nor a number"
 
 
@@ -130,7 +133,7 @@ TRACES = (
 
 
 def find_stack_trace(message: Message) -> str:
-    """Return the first mark of a stack trace in a message; an empty string if there is none."""
+    """Return the text that marks a stack trace in a message. Empty if there is none."""
     text = json.dumps(message, ensure_ascii=False).replace("\\n", "\n").replace("\\t", "\t")
     return next((mark.strip() for mark in TRACES if mark in text), "")
 
@@ -139,9 +142,9 @@ def excerpt(value: object, limit: int = 240) -> str:
     """Return a value as one line that is safe to print on a terminal.
 
     Control and invisible characters are escaped, since the text comes from an untrusted server.
-    limit: the characters to keep; the middle of a longer text is replaced by "...".
+    limit: the number of characters; the middle of a longer text is replaced by "...".
     """
-    # Only the beginning of a huge text is decoded and escaped.
+    # Decode and escape only the beginning of a huge text.
     if isinstance(value, bytes | bytearray):
         text = bytes(value[: 4 * limit]).decode("utf-8", "backslashreplace")
     elif isinstance(value, str):

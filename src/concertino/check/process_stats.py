@@ -1,8 +1,8 @@
-"""Memory, descriptors, threads and CPU time of a process group, and how long it waited for a CPU.
+"""Measures memory, descriptors, threads and CPU time of a process group.
 
-A whole group is measured, since `npx server` starts three processes and only the last one is the
-server. The figures come from /proc, which only Linux has. Elsewhere measure() returns None, and the
-checks that need it are left out.
+A whole group is measured, because a command such as `npx server` starts several processes. The
+numbers come from /proc, which only Linux has. Elsewhere measure() returns None, and the checks that
+need it are skipped.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ TICKS = os.sysconf("SC_CLK_TCK")
 class ProcessStats(Struct, frozen=True):
     """Sums over all processes of a group.
 
-    rss_bytes: resident memory now. peak_bytes: the sum of the peaks of each process.
-    cpu_s: CPU time used since the processes started, in seconds.
+    pids: the ids of the processes.
+    rss_bytes: resident memory now.
+    peak_bytes: the peaks of resident memory of each process, added up.
+    descriptors, threads: how many are open, or exist, now.
+    cpu_s: CPU time since the processes were started, in seconds.
     """
 
     pids: frozenset[int]
@@ -33,7 +36,7 @@ class ProcessStats(Struct, frozen=True):
 
 
 def measure(group: int) -> ProcessStats | None:
-    """Return the current figures of a process group. None if there is no /proc."""
+    """Measure a process group. Returns None if there is no /proc. group: its id."""
     pids = find_group_pids(group)
     if pids is None:
         return None
@@ -78,7 +81,7 @@ def find_group_pids(group: int) -> list[int] | None:
 def cpu_wait_s(group: int) -> float:
     """Return how long this process and a group were ready to run but had no CPU, in seconds.
 
-    Subtract it from measured times: on a busy machine that delay is not the server's fault.
+    Subtract this from measured times: delays of a busy machine are not the server's fault.
     Source: the second field of /proc/PID/task/TID/schedstat, in nanoseconds.
     """
     total_ns = 0
@@ -92,9 +95,9 @@ def cpu_wait_s(group: int) -> float:
 
 
 class Stopwatch:
-    """Measures time from its creation on, without the time in which a group had no CPU.
+    """Measures the time since its creation, minus the time in which a group had no CPU.
 
-    began: time.monotonic() at its creation.
+    began: time.monotonic() at the creation.
     """
 
     def __init__(self, group: int) -> None:
@@ -103,7 +106,10 @@ class Stopwatch:
         self.began = time.monotonic()
 
     def elapsed_s(self, until: float | None = None) -> float:
-        """Return the seconds that have passed, until now or an earlier time.monotonic()."""
+        """Return the seconds since the creation.
+
+        until: a time.monotonic() in the past; None for now.
+        """
         waited_s = cpu_wait_s(self._group) - self._waited_before_s
         return (time.monotonic() if until is None else until) - self.began - waited_s
 

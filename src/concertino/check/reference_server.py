@@ -1,9 +1,9 @@
-"""A server with every tool that the cases look for.
+"""A server with all tools that the cases can call.
 
     concertino check -- python -m concertino.check.reference_server
 
-docs/reference/check.md says what each tool must do, for servers in other languages. The tools
-misbehave on purpose: each does to the library what a careless author might do.
+The tools misbehave on purpose, like the tools of a careless author. docs/reference/check.md
+describes them for servers in other languages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The results of a run, as lines for a terminal or as one JSON document."""
+"""Formats the results of a run, as lines for a terminal or as one JSON document."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class TerminalReport:
 
         verdict = self._paint(f"{result.verdict:8}", COLOURS[result.verdict])
         if result.verdict == "skipped":
-            # format_skips() says for whole groups why.
+            # format_skips() gives the reasons, once for all cases with the same reason.
             lines.append(f"  {verdict} {case.name}")
             return "\n".join(lines)
         lines.append(f"  {verdict} {case.name:{NAME_WIDTH}} {result.seconds:6.2f} s")
@@ -78,7 +78,7 @@ def _explain(result: CaseResult) -> list[str]:
     for sentence in result.came:
         lines += _format_paragraph("came", sentence)
 
-    # What the server logged matters less where only a policy is not met.
+    # If only a policy is not met, the server's log matters less.
     stderr = result.stderr.splitlines()
     if result.verdict == "differs":
         stderr = stderr[-3:]
@@ -96,7 +96,7 @@ def format_summary(results: Sequence[CaseResult]) -> str:
 
 
 def format_skips(results: Sequence[CaseResult]) -> str:
-    """Return why cases were skipped and how to run them; "" if none was."""
+    """Return why cases were skipped, and how to run them. Empty if none was skipped."""
     reasons = Counter(result.came[0] for result in results if result.verdict == "skipped")
     if not reasons:
         return ""
@@ -135,9 +135,10 @@ def format_json(
 ) -> str:
     """Return the whole run as one JSON document.
 
-    server: None if it could not be opened; problem then says why.
-    cut_off: what ended the run before its last case; results are those until then. The keys are
-    public: they are listed in docs/reference/check.md, and none may change.
+    Users rely on the keys, which docs/reference/check.md lists.
+    server: None if no session could be opened.
+    problem: why no session could be opened; empty otherwise.
+    cut_off: what ended the run before its last case, such as Ctrl-C; empty if nothing did.
     """
     counts = Counter(result.verdict for result in results)
     cases = [
@@ -180,7 +181,7 @@ def _describe_server(server: ServerUnderTest) -> dict[str, Any]:
 
 
 def _format_paragraph(head: str, text: str) -> list[str]:
-    """Return a text wrapped to the width of a terminal, with a word before its first line."""
+    """Return the wrapped lines of a text, with the word `head` before the first line."""
     safe = excerpt(text, 900)
     wrapped = textwrap.wrap(safe, WIDTH, break_long_words=True, break_on_hyphens=False) or [""]
     return [f"      {head if not number else '':9} {line}" for number, line in enumerate(wrapped)]

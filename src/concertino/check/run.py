@@ -1,4 +1,7 @@
-"""Runs cases, each against a process of its own, after a first look at the server."""
+"""Runs the check: inspect_server() finds out facts about the server, run_cases() runs the cases.
+
+Each case gets a new process of the server.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +37,11 @@ MAX_PAGES = 100
 
 
 class CaseResult(Struct, frozen=True):
-    """The verdict on one case and how long the case took, in seconds.
+    """The verdict on one case.
 
-    came: one sentence for each finding. stderr: the server's last lines, if something is not ok.
+    seconds: how long the case took.
+    came: one sentence for each finding.
+    stderr: the last lines that the server has logged; empty for `ok` and `skipped`.
     """
 
     case: Case
@@ -71,10 +76,11 @@ def run_cases(
     on_result: Callable[[CaseResult], None],
     jobs: int = 1,
 ) -> list[CaseResult]:
-    """Run the cases, pass each result to on_result in order, and return all results.
+    """Run the cases, and return all results. Kills all processes in the end, even on Ctrl-C.
 
-    Kills every process it started, even when it is interrupted. jobs: the number of cases at a
-    time. A server that cannot run twice at once, because of a port or a lock, needs 1.
+    on_result: called with each result, in the order of the cases.
+    jobs: how many cases run at the same time. A server that cannot run twice at once, because of a
+        port or a lock, needs 1.
     """
     results: list[CaseResult] = []
     is_stopping = False
@@ -90,7 +96,7 @@ def run_cases(
                 results.append(result)
                 on_result(result)
         finally:
-            # Set it before the processes are killed, so that no waiting case starts another one.
+            # Set this before the processes are killed, so that no waiting case starts a new one.
             is_stopping = True
             kill_all()
     return results
@@ -130,7 +136,7 @@ def _finish_case(context: CaseContext, findings: list[CheckFinding]) -> None:
     """End the process and check all of its output."""
     is_lost = any(RANK[finding.verdict] > RANK["wrong"] for finding in findings)
     try:
-        # A process that crashed or hangs has been reported; its shutdown tells nothing new.
+        # After a crash or hang, the shutdown would tell nothing new.
         if not is_lost:
             invariants.check_shutdown(context)
         context.ended = True
@@ -151,7 +157,7 @@ def _grade(case: Case, findings: Sequence[CheckFinding]) -> Verdict:
 
 
 def has_failures(results: Sequence[CaseResult], *, strict: bool) -> bool:
-    """Return whether any result is `wrong`, `hang` or `crash`. strict: or `differs`."""
+    """Return whether any result is `wrong`, `hang` or `crash`; if strict, also `differs`."""
     least = RANK["differs" if strict else "wrong"]
     return any(RANK[result.verdict] >= least for result in results)
 
@@ -160,10 +166,10 @@ def has_failures(results: Sequence[CaseResult], *, strict: bool) -> bool:
 
 
 def inspect_server(command: Sequence[str], settings: CheckSettings) -> ServerUnderTest:
-    """Start the server in each era and return its eras and tools.
+    """Open a session with the server in each era, and return the facts about the server.
 
-    Raises OSError when the command cannot be started, and the worst CheckFinding when the server
-    can be opened in neither era.
+    Raises OSError if the command cannot be started, and the worst CheckFinding if no session can be
+    opened in any era.
     """
     server = ServerUnderTest(command, settings)
     reasons: list[str] = []
@@ -190,7 +196,7 @@ def _inspect_era(server: ServerUnderTest, era: str) -> None:
         context = CaseContext(server, process, era)
         began = time.monotonic()
         try:
-            # Wait less for this one: a legacy server may ignore a request of the other era.
+            # Wait less for the second era, since a legacy server may ignore its first request.
             opening = context.open(within_s=server.settings.timeout_s if server.legacy else None)
         except CheckFinding as finding:
             raise type(finding)(_explain_failed_opening(process, finding)) from None
@@ -234,7 +240,7 @@ def _record_name(server: ServerUnderTest, opening: Message) -> None:
 
 
 def _record_tools(server: ServerUnderTest, context: CaseContext) -> None:
-    """List all tools, and try the echo tool to see what it puts around the text."""
+    """List all tools, and call the echo tool to see which text it adds before and after its own."""
     listed: list[Message] = []
     cursor: object = None
     for _ in range(MAX_PAGES):
@@ -261,5 +267,5 @@ def _record_tools(server: ServerUnderTest, context: CaseContext) -> None:
         if found:
             server.echo_frame = (before, after)
         else:
-            # It is a tool of the same name that does something else.
+            # The tool does something else, and only has the same name.
             del server.tools["echo"]

@@ -1,4 +1,4 @@
-"""The messages and stray lines that one server process wrote to stdout."""
+"""ServerOutput: the messages and stray lines that one server process has written to stdout."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concertino.check.findings import Violation
 from concertino.check.messages import Id, Message, StrayLine, is_id, parse_line
 
-# A server that writes more than this in one case floods its client.
+# A server that writes more in one case is at fault.
 MAX_OUTPUT_BYTES = 512 * 2**20
 MAX_STRAY_LINES = 1000
 
@@ -17,13 +17,16 @@ IdKey = tuple[type, Id]
 
 
 class ServerOutput:
-    """Splits stdout into lines and sorts the messages in them.
+    """Splits stdout into lines, parses the messages, and stores them by kind.
 
-    responses: all responses to each id. responses_without_id: errors whose id is null or missing.
-    arrival_times: time.monotonic() of the first response to each id.
-    notifications, requests: from the server to the client. messages: all of the above, in the
-    order of their arrival. stray_lines: lines that are not JSON-RPC.
-    allow_batch: accept arrays of messages. on_request: called with each request of the server.
+    responses: all responses to each id.
+    responses_without_id: errors whose id is null or missing.
+    arrival_times: time.monotonic() at the first response to each id.
+    notifications, requests: those that the server has sent.
+    messages: all of the above, in the order of their arrival.
+    stray_lines: lines that are not JSON-RPC messages.
+    allow_batch: whether a line may be an array of messages.
+    on_request: called with each request of the server.
     """
 
     def __init__(self) -> None:
@@ -40,7 +43,7 @@ class ServerOutput:
         self._total_bytes = 0
 
     def feed(self, chunk: bytes) -> None:
-        """Take the next bytes of stdout. Raises Violation when there are too many in one case."""
+        """Read the next bytes of stdout. Raises Violation above MAX_OUTPUT_BYTES in one case."""
         self._total_bytes += len(chunk)
         if self._total_bytes > MAX_OUTPUT_BYTES:
             raise Violation(f"more than {MAX_OUTPUT_BYTES >> 20} MiB on stdout in one case")
@@ -54,16 +57,15 @@ class ServerOutput:
                 self._add_line(bytes(line), now)
 
     def feed_eof(self) -> None:
-        """Note the end of stdout. An unfinished line becomes a stray line."""
+        """Handle the end of stdout. An unfinished line becomes a stray line."""
         if self._partial:
             line = StrayLine(bytes(self._partial[:1000]), "stdout ended inside a line")
             self.stray_lines.append(line)
 
     def reset_volume(self) -> None:
-        """Set the number of bytes that feed() has counted to zero.
+        """Count bytes for MAX_OUTPUT_BYTES from zero again.
 
-        For a caller that has dropped the messages so far, so that MAX_OUTPUT_BYTES does not apply
-        to them any more.
+        Call this after dropping the messages so far.
         """
         self._total_bytes = 0
 

@@ -1,10 +1,11 @@
-"""One process of the server under test, its pipes and its output.
+"""ServerProcess: one process of the server under test, with its pipes and its output.
 
-There are no threads: every wait polls all descriptors of the process. So stderr is always drained,
-and writing cannot deadlock with reading. Every wait has a time limit.
+There are no threads: every wait polls all pipes of the process. So stderr is always read, and
+writing to stdin cannot deadlock with a server that waits until its output is read. Every wait has a
+time limit.
 
-The process leads a session of its own. So everything it starts can be killed with it, and Ctrl-C
-on the user's terminal does not reach it before it reaches the check.
+The process leads a session of its own. So all processes that it starts can be killed with it, and
+Ctrl-C on the user's terminal reaches only the check.
 """
 
 from __future__ import annotations
@@ -35,22 +36,23 @@ from concertino.check.stdio_setup import (
 
 STDERR_TAIL_BYTES = 64 * 1024
 CHUNK_BYTES = 1 << 20
-# The longest single poll. The exit of a process is an event on Linux only; elsewhere it is polled.
+# The longest single poll. Only on Linux does the exit of a process end a poll.
 POLL_S = 0.05
 STDIN_CLOSED = "stdin was closed while it was written to"
 
+# The processes that were not closed yet, for kill_all().
 _running: set[ServerProcess] = set()
 
 
 class StderrTail:
-    """The last 64 KiB that a process wrote to stderr, and the total number of bytes."""
+    """The last 64 KiB that a process has written to stderr. total_bytes: the size of all of it."""
 
     def __init__(self) -> None:
         self.tail = bytearray()
         self.total_bytes = 0
 
     def feed(self, chunk: bytes) -> None:
-        """Take the next bytes of stderr."""
+        """Read the next bytes of stderr."""
         self.total_bytes += len(chunk)
         self.tail += chunk
         del self.tail[:-STDERR_TAIL_BYTES]
@@ -62,10 +64,16 @@ class StderrTail:
 
 
 class ServerProcess:
-    """Starts a command. Release it with close(), or use it as a context manager.
+    """A running command. Call close() at the end, or use it as a context manager.
 
-    Raises OSError when the command cannot be started. ends: our ends of its pipes.
-    output: what it wrote to stdout. stderr: what it wrote to stderr. eof: stdout ended.
+    The constructor starts the command, and raises OSError if that fails.
+    setup: the kinds of stdin, stdout and stderr.
+    environment: None for that of this process.
+
+    ends: the check's ends of the pipes.
+    output: the messages that the process has written to stdout.
+    stderr: the text that it has written to stderr.
+    eof: whether stdout has ended.
     """
 
     def __init__(
@@ -77,14 +85,14 @@ class ServerProcess:
         self.output = ServerOutput()
         self.stderr = StderrTail()
         self.ends = OwnEnds()
-        theirs: list[int] = []
+        server_ends: list[int] = []
         try:
-            theirs = open_stdio(setup, self.ends)
+            server_ends = open_stdio(setup, self.ends)
             self.popen = subprocess.Popen(
                 [*shell_prefix(setup), *command],
-                stdin=theirs[0],
-                stdout=theirs[1],
-                stderr=theirs[2],
+                stdin=server_ends[0],
+                stdout=server_ends[1],
+                stderr=server_ends[2],
                 env=environment,
                 bufsize=0,
                 start_new_session=True,
@@ -93,10 +101,10 @@ class ServerProcess:
             self.ends.close()
             raise
         finally:
-            for descriptor in theirs:
+            for descriptor in server_ends:
                 os.close(descriptor)
         self.pid = self.popen.pid
-        # A pidfd makes the exit of the process an event. Linux only.
+        # A descriptor that becomes readable when the process exits. Linux only.
         self._pidfd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else -1
         self.eof = self.ends.stdout < 0
         _running.add(self)
@@ -111,9 +119,9 @@ class ServerProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """Return the exit code, or minus the number of the signal that ended it.
+        """The exit code of the process, or minus the number of the signal that ended it.
 
-        None while it runs.
+        None while the process runs.
         """
         return self.popen.poll()
 
@@ -124,17 +132,18 @@ class ServerProcess:
         *,
         read_stdout: bool = True,
     ) -> bool:
-        """Read output until the condition holds, and return whether it does.
+        """Read output until the condition is true. Returns whether it is.
 
         Returns False after within_s seconds, or when the process and its children have ended and
-        everything they wrote was read. read_stdout: False to leave stdout unread meanwhile.
+        all their output was read.
+        read_stdout: whether to read stdout meanwhile, and not only stderr.
         """
         deadline = time.monotonic() + within_s
         while not condition():
             remaining_s = deadline - time.monotonic()
             if remaining_s <= 0:
                 return False
-            # Ask first, then read: what came between the two is read in the next round.
+            # Ask before reading. Output that arrives between the two is read in the next round.
             has_exited = self.exit_code is not None
             came = self._poll_once(min(remaining_s, POLL_S), read_stdout=read_stdout)
             if has_exited and not came and self.eof and not self.is_group_running():
@@ -152,7 +161,7 @@ class ServerProcess:
         read_stdout: bool = True,
         for_write: bool = False,
     ) -> bool:
-        """Wait for one event and handle it. Return False when none came in time."""
+        """Wait for events and handle them. Returns False if none but an exit came in time."""
         ends = self.ends
         poll = select.poll()
         if not self.eof and read_stdout:
@@ -196,9 +205,10 @@ class ServerProcess:
         *,
         read_stdout: bool = True,
     ) -> None:
-        """Write all the data, reading output meanwhile.
+        """Write all the data to stdin, reading output meanwhile.
 
-        Raises Hang when the server does not read it in time, and Crash when its stdin is closed.
+        Raises Hang if the server does not read the data in time. Raises Crash or Hang if it has
+        closed its stdin.
         """
         deadline = time.monotonic() + within_s
         rest = memoryview(data)
@@ -220,9 +230,9 @@ class ServerProcess:
             self._poll_once(min(remaining_s, POLL_S), read_stdout=read_stdout, for_write=True)
 
     def write_available(self, data: bytes) -> int:
-        """Write as much as fits without waiting, and return the number of bytes.
+        """Write as many bytes as the pipe accepts without waiting. Returns their number.
 
-        Raises Crash or Hang when stdin is closed.
+        Raises Crash or Hang if the server has closed its stdin.
         """
         try:
             return os.write(self.ends.stdin, data)
@@ -232,9 +242,9 @@ class ServerProcess:
             raise self.crash_or_hang(STDIN_CLOSED) from None
 
     def wait_until_read(self, within_s: float) -> bool:
-        """Wait until the server has read all input, and return whether it has.
+        """Wait until the server has read all its input. Returns whether it has.
 
-        Returns True at once where the system cannot tell, as for sockets.
+        Returns True at once if the system cannot tell, as with sockets.
         """
         unread = bytearray(4)
 
@@ -248,7 +258,7 @@ class ServerProcess:
         return self.wait_until(is_empty, within_s)
 
     def crash_or_hang(self, text: str) -> Crash | Hang:
-        """Return the finding that the process is lost: a Crash if it ended, else a Hang."""
+        """Return a Crash if the process has ended, and else a Hang. text: what has failed."""
         code = self.exit_code
         if code is None:
             return Hang(f"{text}, and the process lives")
@@ -258,16 +268,16 @@ class ServerProcess:
     # The end
 
     def close_stdin(self) -> None:
-        """Send the end of input."""
+        """Close stdin, which the server reads as the end of its input."""
         self.ends.close_stdin()
 
     def close_stdout(self) -> None:
-        """Close our end of stdout, as a client does that is half gone."""
+        """Close the check's end of stdout, like a client that no longer reads."""
         self.ends.close_stdout()
         self.eof = True
 
     def close_stderr(self) -> None:
-        """Close our end of stderr."""
+        """Close the check's end of stderr."""
         self.ends.close_stderr()
 
     def send_signal(self, number: int) -> None:
@@ -276,8 +286,8 @@ class ServerProcess:
             os.killpg(self.pid, number)
 
     def is_group_running(self) -> bool:
-        """Return whether the process or anything that it started still runs."""
-        # Reap the process first: a zombie keeps its group alive.
+        """Return whether the process, or a process that it has started, still runs."""
+        # Reap the process first, because a zombie keeps its group alive.
         self.popen.poll()
         pids = process_stats.find_group_pids(self.pid)
         if pids is not None:
@@ -289,26 +299,26 @@ class ServerProcess:
         return True
 
     def wait_for_exit(self, within_s: float) -> bool:
-        """Wait for the end of the process and all it started, and return whether they ended.
+        """Wait until the process and all processes that it started have ended.
 
-        Everything they wrote has been read then.
+        Returns whether they have; all their output was read then.
         """
         if not self.wait_until(
             lambda: self.exit_code is not None and not self.is_group_running(), within_s
         ):
             return False
-        # The last output is still in the pipes. A process that left the group may hold them open,
-        # so this wait is short.
+        # Read the last output from the pipes. Wait only a short time for their end, since a process
+        # that has left the group may keep them open.
         self.wait_until(
             lambda: self.eof and (self.ends.stderr < 0 or not self.ends.reads_stderr), 1.0
         )
         return True
 
     def close(self) -> None:
-        """Kill whatever still runs and close all descriptors. Idempotent."""
+        """Kill the process group and close all descriptors. Idempotent."""
         if self in _running:
             self.send_signal(signal.SIGKILL)
-            # A killed process ends within milliseconds unless the kernel itself holds it.
+            # A killed process ends within milliseconds, unless it is stuck in the kernel.
             with suppress(subprocess.TimeoutExpired):
                 self.popen.wait(5)
             _running.discard(self)
@@ -318,13 +328,13 @@ class ServerProcess:
 
 
 def kill_all() -> None:
-    """Kill every process that is not closed yet, at the end of a run or on a signal."""
+    """Close every ServerProcess that is still open, at the end of a run or on a signal."""
     for process in list(_running):
         process.close()
 
 
 def _read_available(descriptor: int) -> bytes | None:
-    """Read once. Return None if there is nothing yet, and no bytes at the end of the stream."""
+    """Read once. Returns None if there is no data yet, and b"" at the end of the stream."""
     try:
         return os.read(descriptor, CHUNK_BYTES)
     except BlockingIOError:

@@ -1,8 +1,8 @@
-"""The server under test: the eras it speaks, and its tools that the cases can use.
+"""ServerUnderTest: facts about the server, such as its eras and the tools that cases can call.
 
-A tool is recognized by its name and the names of its arguments. docs/reference/check.md says what
-each tool must do. A few tools of the official example server are recognized too, so that it can be
-checked without changes.
+Some cases need a tool, such as `echo` or `sleep`. A tool is recognized by its name and the names of
+its arguments. docs/reference/check.md describes what each tool must do. A few tools of the official
+example server are recognized too, so that it can be checked without changes.
 """
 
 from __future__ import annotations
@@ -16,26 +16,29 @@ from msgspec import Struct
 from concertino.check.messages import Message, as_array, as_object
 
 MIB = 2**20
-# A made-up key. The server finds it in CHECK_API_KEY; the case secret-in-exception leaks it.
+# An invented key. The server gets it in the variable CHECK_API_KEY, and the case
+# secret-in-exception makes a tool leak it.
 SECRET = "sk-check-c0ncert1no0123456789abcdefABCDEF"
 
 
 def make_environment() -> dict[str, str]:
-    """Return this process's environment plus a secret that the server must not reveal."""
+    """Return the environment of this process, and a secret that the server must not reveal."""
     return {**os.environ, "CHECK_API_KEY": SECRET}
 
 
 class CheckSettings(Struct, frozen=True):
-    """Time limits in seconds and sizes in bytes.
+    """Time limits in seconds, and other settings of the check.
 
-    timeout_s: the longest wait for a response. start_s: the same for the first response of a
-    process (npx may download the server first). served_s: the time within which the server must
-    answer the request that follows a fault. grace_s: how long to wait for a response that may
-    legitimately never come.
-    exit_s: the time within which the server must end after its input; clients wait about so long
-    before they kill it. orphan_s: the same after the end of its parent, which it may notice after
-    5 s of silence only.
-    era: "legacy" or "modern" to insist on one; None prefers legacy.
+    timeout_s: how long to wait for a response.
+    start_s: how long to wait for the first response of a process; npx may download the server.
+    served_s: the time within which the server must answer the request after a fault.
+    grace_s: how long to wait for a response that the server need not send.
+    exit_s: the time within which the server must end after its stdin was closed. Clients wait
+        about as long before they kill a server.
+    orphan_s: the time within which the server must end after its parent process has ended, which
+        it may notice only after 5 s without input.
+    message_limit_bytes: the largest message that the server is expected to accept.
+    era: "legacy" or "modern" to check this era only; None for both, and legacy sessions in cases.
     """
 
     timeout_s: float = 10.0
@@ -49,9 +52,11 @@ class CheckSettings(Struct, frozen=True):
 
 
 class ToolShape(Struct, frozen=True):
-    """One form of a tool: the name and the arguments that it is recognized by.
+    """A name and arguments by which a tool is recognized.
 
-    arguments: the name in our cases -> the tool's own name. extra: values for its other arguments.
+    name: the tool's name.
+    arguments: the name of an argument in the cases -> the tool's own name for it.
+    extra: values for the tool's other arguments.
     """
 
     name: str
@@ -59,7 +64,7 @@ class ToolShape(Struct, frozen=True):
     extra: Mapping[str, Any] = {}
 
 
-# The name that cases use -> the forms of the tool, the preferred one first.
+# The name of a tool in the cases -> the tools that are recognized, the preferred one first.
 TOOLS: dict[str, tuple[ToolShape, ...]] = {
     "echo": (ToolShape("echo", {"text": "text"}), ToolShape("echo", {"text": "message"})),
     "sleep": (
@@ -80,18 +85,18 @@ TOOLS: dict[str, tuple[ToolShape, ...]] = {
     "noise": (ToolShape("noise", {"bytes": "bytes"}),),
     "leak": (ToolShape("leak", {"secret": "secret"}),),
 }
-# Tools with a choice of ways to misbehave; the choices are read from the enum in their schema.
+# Tools that can misbehave in several ways. The choices are read from the enum in their schema.
 TOOLS_WITH_CHOICES = ("fail", "give", "say", "fork")
 
 
 class CheckTool(Struct, frozen=True):
-    """A tool of the server. choices: the values that its `how` or `what` may have."""
+    """A tool of the server. choices: the allowed values of its argument `how` or `what`."""
 
     shape: ToolShape
     choices: tuple[str, ...] = ()
 
     def make_params(self, **arguments: object) -> Message:
-        """Return the params of a tools/call request. arguments: by their names in our cases."""
+        """Return the params of a tools/call request. arguments: by their names in the cases."""
         renamed = {self.shape.arguments[name]: value for name, value in arguments.items()}
         return {"name": self.shape.name, "arguments": {**self.shape.extra, **renamed}}
 
@@ -99,13 +104,17 @@ class CheckTool(Struct, frozen=True):
 class ServerUnderTest(Struct):
     """The facts about the server that the cases rely on.
 
+    command: the command that starts the server.
+    name, version: as the server reports them.
     revision: the revision that the handshake negotiated.
-    legacy, modern: whether it speaks revisions before, and since, 2026-07-28.
-    offers_tools: whether it declares the capability.
-    echo_frame: the text that its echo tool puts before and after the echoed text.
-    opening_s: how long the slowest start with handshake took, in seconds.
+    legacy, modern: whether it supports that era.
+    tools: the tools that cases can call, by their names in the cases.
+    offers_tools: whether it declares the capability `tools`.
+    tool_names: the names of all its tools.
+    echo_frame: the texts that its echo tool adds before and after the echoed text.
+    opening_s: how long the slowest start with the opening of a session took, in seconds.
     obeys_eof: whether it exits when its stdin is closed.
-    notes: sentences about what hosts would cut or leave out.
+    notes: sentences about names and texts that hosts would cut or leave out.
     """
 
     command: Sequence[str]
@@ -129,11 +138,11 @@ class ServerUnderTest(Struct):
 
     @property
     def era(self) -> str:
-        """Return the era that cases speak unless they ask for one."""
+        """The era of the sessions in cases that do not ask for one."""
         return self.settings.era or ("legacy" if self.legacy else "modern")
 
     def find_lack(self, needs: Sequence[str]) -> str:
-        """Return why a case with these needs cannot be run; an empty string if it can."""
+        """Return why a case with these needs cannot be run. Empty if it can."""
         for need in needs:
             if need == "legacy" and not self.legacy:
                 return "the server has no initialize handshake"
@@ -146,7 +155,10 @@ class ServerUnderTest(Struct):
 
 
 def find_tools(listed: Sequence[Message]) -> dict[str, CheckTool]:
-    """Return those of TOOLS that are among a server's tools. listed: from tools/list."""
+    """Return the tools of a server that cases can call, by their names in the cases.
+
+    listed: the tools in the response to tools/list.
+    """
     tools: dict[str, CheckTool] = {}
     for name, shapes in TOOLS.items():
         for shape in shapes:

@@ -1,4 +1,7 @@
-"""The kinds of stdin, stdout and stderr that a server process can be started with."""
+"""StdioSetup: the kinds of stdin, stdout and stderr that a server process is started with.
+
+Most cases use pipes. Some start the server with a terminal, a file or a closed stream instead.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,14 @@ Kind = Literal["pipe", "socket", "terminal", "file", "null", "closed", "full", "
 
 
 class StdioSetup(Struct, frozen=True):
-    """What a server process finds at its descriptors 0, 1 and 2.
+    """The kinds of a server's stdin, stdout and stderr.
 
-    `file` is a regular file that holds `content`, `full` is /dev/full, and `unread` is a pipe that
-    nobody reads. small_pipe: the pipe of stdout holds 4 KiB only. nonblocking: stdin and stdout are
-    O_NONBLOCK already. wrapped: the server runs behind a shell, `sh -c 'COMMAND; true'`.
+    `file` is a regular file, `null` is /dev/null, `full` is /dev/full, and `unread` is a pipe that
+    nobody reads.
+    content: the content of a `file`.
+    small_pipe: whether the pipe of stdout has room for 4 KiB only.
+    nonblocking: whether stdin and stdout have O_NONBLOCK set.
+    wrapped: whether the server is started by a shell, `sh -c 'COMMAND; true'`.
     """
 
     stdin: Kind = "pipe"
@@ -37,9 +43,9 @@ PLAIN = StdioSetup()
 
 
 class OwnEnds(Struct):
-    """The check's ends of the three streams, -1 for one that is closed or has no other end.
+    """The check's ends of the three streams; -1 for a stream that is closed or has no other end.
 
-    reads_stderr: False if stderr is left unread on purpose.
+    reads_stderr: whether the check reads stderr.
     """
 
     stdin: int = -1
@@ -48,15 +54,15 @@ class OwnEnds(Struct):
     reads_stderr: bool = True
 
     def close_stdin(self) -> None:
-        """Close our end of stdin: the server reads the end of its input. Idempotent."""
+        """Close stdin: the server reads the end of its input. Idempotent."""
         self.stdin = close_descriptor(self.stdin)
 
     def close_stdout(self) -> None:
-        """Close our end of stdout: the server's next write fails with EPIPE. Idempotent."""
+        """Close stdout: the server's next write fails with EPIPE. Idempotent."""
         self.stdout = close_descriptor(self.stdout)
 
     def close_stderr(self) -> None:
-        """Close our end of stderr. Idempotent."""
+        """Close stderr. Idempotent."""
         self.stderr = close_descriptor(self.stderr)
 
     def close(self) -> None:
@@ -75,23 +81,24 @@ def close_descriptor(descriptor: int) -> int:
 
 
 def open_stdio(setup: StdioSetup, ends: OwnEnds) -> list[int]:
-    """Open the streams of a setup and return the server's stdin, stdout and stderr.
+    """Open the streams of a setup. Returns the server's stdin, stdout and stderr.
 
-    ends: receives our ends, all of them non-blocking. The caller closes the returned descriptors
-    once the server was started. Raises OSError, and closes the server's descriptors before.
+    The caller closes the returned descriptors after the server was started.
+    ends: gets the check's ends, which are non-blocking.
+    Raises OSError; then the server's descriptors are closed already.
     """
-    theirs: list[int] = []
+    server_ends: list[int] = []
     try:
         stdin, ends.stdin = _open_stream(setup.stdin, setup.content, is_input=True)
-        theirs.append(stdin)
+        server_ends.append(stdin)
         # A terminal is one device for both directions.
         if setup.stdin == setup.stdout == "terminal":
             stdout, ends.stdout = os.dup(stdin), os.dup(ends.stdin)
         else:
             stdout, ends.stdout = _open_stream(setup.stdout, b"", is_input=False)
-        theirs.append(stdout)
+        server_ends.append(stdout)
         stderr, ends.stderr = _open_stream(setup.stderr, b"", is_input=False)
-        theirs.append(stderr)
+        server_ends.append(stderr)
         ends.reads_stderr = setup.stderr != "unread"
 
         # F_SETPIPE_SZ exists on Linux only.
@@ -105,14 +112,14 @@ def open_stdio(setup: StdioSetup, ends: OwnEnds) -> list[int]:
             os.set_blocking(stdin, False)
             os.set_blocking(stdout, False)
     except BaseException:
-        for descriptor in theirs:
+        for descriptor in server_ends:
             close_descriptor(descriptor)
         raise
-    return theirs
+    return server_ends
 
 
 def _open_stream(kind: Kind, content: bytes, *, is_input: bool) -> tuple[int, int]:
-    """Open one stream and return the server's end and ours, -1 if we have none."""
+    """Open one stream. Returns the server's end, and the check's end or -1."""
     if kind in ("pipe", "unread"):
         reader, writer = os.pipe()
         return (reader, writer) if is_input else (writer, reader)
@@ -126,25 +133,26 @@ def _open_stream(kind: Kind, content: bytes, *, is_input: bool) -> tuple[int, in
             file.write(content)
             file.seek(0)
             return os.dup(file.fileno()), -1
-    # The shell of shell_prefix() closes a `closed` stream; until then it is /dev/null.
+    # A `closed` stream is /dev/null until the shell of shell_prefix() closes it.
     device = "/dev/full" if kind == "full" else "/dev/null"
     return os.open(device, os.O_RDONLY if is_input else os.O_WRONLY), -1
 
 
 def _open_terminal() -> tuple[int, int]:
-    ours, theirs = pty.openpty()
-    flags = termios.tcgetattr(theirs)
+    own_end, server_end = pty.openpty()
+    flags = termios.tcgetattr(server_end)
     # No translation of newlines, no echo, and no line mode, which cuts lines at 4096 bytes.
     flags[1] &= ~termios.OPOST
     flags[3] &= ~(termios.ECHO | termios.ICANON)
-    termios.tcsetattr(theirs, termios.TCSANOW, flags)
-    return theirs, ours
+    termios.tcsetattr(server_end, termios.TCSANOW, flags)
+    return server_end, own_end
 
 
 def shell_prefix(setup: StdioSetup) -> list[str]:
-    """Return the start of a command line in which a shell applies the rest of the setup.
+    """Return the shell command to put before the server's command; empty if none is needed.
 
-    subprocess.Popen cannot start a process without one of the three descriptors; a shell can.
+    A shell closes the `closed` streams, since subprocess.Popen cannot start a process without one
+    of its three descriptors. A shell is also the wrapper of setup.wrapped.
     """
     if setup.wrapped:
         return ["sh", "-c", '"$@"; true', "sh"]

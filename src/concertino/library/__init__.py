@@ -1,4 +1,4 @@
-"""A folder of Markdown as a backend: resources to list, read and search, and prompts.
+"""A folder of Markdown as a Backend: resources that clients list, read and search, and prompts.
 
-Needs the extra `library` for front matter (PyYAML) and for searching (tantivy).
+Front matter (PyYAML) and searching (tantivy) need the extra `library`.
 """

@@ -1,12 +1,14 @@
-"""Turns text into terms, so that documents and queries use the same words.
+"""Analyser: converts text to search terms, the same way for documents and queries.
 
-A term is lower case, without accents, and stemmed as English. Words with signs that programmers
-use stay whole: `C++`, `C#`, `.NET`, `3.11`. Words that are written as one or as several match
-either way: `node.js`, `NodeJS` and `nodejs` share a term, and so do `CI/CD` and `cicd`;
-`camelCase` and `snake_case` also give their parts. Chinese, Japanese and Korean, which have no
-spaces, become pairs of characters.
+    shared_analyser().analyse("Running snake_case servers")      # "run snake case snakecas server"
 
-Each different word is analysed once, since a library repeats its words. The stemmer is tantivy's.
+- Terms are in lower case, without accents, and stemmed as English. Stop words are dropped.
+- Words with signs that programmers use stay whole: `C++`, `C#`, `.NET`, `3.11`.
+- A word of several parts gives its parts and the whole, so `node.js`, `NodeJS` and `nodejs` share a
+  term, and so do `CI/CD` and `cicd`, or `camelCase` and `camel_case`.
+- Chinese, Japanese and Korean, which have no spaces, become pairs of characters.
+
+The terms of each word are remembered, since a library repeats its words. tantivy has the stemmer.
 """
 
 from __future__ import annotations
@@ -22,26 +24,27 @@ from concertino.errors import TargetError
 if TYPE_CHECKING:
     from tantivy import TextAnalyzer
 
-# Raise it with every change of the rules below: an index of another version is built anew.
+# Increase this with every change of the rules below. A cached index of another version is not used.
 ANALYSIS_VERSION = 1
 
-# Characters; a longer word is a key, a hash or data.
+# The longest term, in characters. Longer words are keys, hashes or data.
 MAX_TERM = 64
 
-# Pieces of a word that are also joined into one term (node.js, user_id); more are a path or a call.
+# A word of up to so many pieces (node.js, user_id) also becomes one term. With more pieces it is a
+# path or a call.
 MAX_COMPOUND = 2
 
-# Different words to remember; about 30 MB. Longer runs of characters are not remembered.
+# The number of different runs of characters whose terms are remembered (about 30 MB), and the
+# longest such run.
 MAX_REMEMBERED = 200_000
 MAX_RUN = 200
 
-# One word, with signs that join what is one thing to a reader: node.js, CI/CD, snake_case,
-# event-driven, R&D, don't. Each repetition ends in a letter or digit, so that a text can be matched
-# in one way only and matching takes linear time.
+# One word, with the signs inside it: node.js, CI/CD, snake_case, event-driven, R&D, don't. Each
+# repetition ends in a letter or digit, so a text can be matched in one way only, in linear time.
 WORD = re.compile(r"\.?[^\W_]+(?:[.+#/&'\u2019_-]+[^\W_]+)*(?:\+\+|#)?")
 
-# bytes.translate() table: replaces the UTF-8 bytes that belong to no word by spaces. Splitting at
-# spaces then takes a third of the time that WORD would.
+# A table for bytes.translate(), which replaces each UTF-8 byte that belongs to no word by a space.
+# Splitting at spaces then takes a third of the time of WORD.
 RUNS = bytes(
     byte if byte > 127 or chr(byte).isalnum() or chr(byte) in ".+#/&'_-" else ord(" ")
     for byte in range(256)
@@ -71,7 +74,7 @@ ALIASES = {
     "postgres": "postgresql",
 }
 
-# Words whose leading dot matters; others lose it: .env, .gitignore.
+# Words that keep their leading dot. Others, such as .env, lose it.
 DOTTED = {".net": "dotnet"}
 
 # Names with inner capitals that are one word: a query for Java must not find JavaScript.
@@ -91,7 +94,7 @@ STOP_WORDS = frozenset(
 
 @cache
 def import_tantivy() -> ModuleType:
-    """Return the module tantivy. Raises TargetError that names the extra if it is not installed."""
+    """Return the module tantivy. Raises TargetError, which names the extra, if it is missing."""
     try:
         import tantivy
     except ImportError as exc:
@@ -103,12 +106,12 @@ def import_tantivy() -> ModuleType:
 
 @cache
 def shared_analyser() -> Analyser:
-    """Return the Analyser of this process; its memory of words serves all libraries and threads."""
+    """Return the Analyser of this process. All libraries share the terms that it remembers."""
     return Analyser()
 
 
 class Analyser:
-    """Turns text into terms. Safe to use from any thread."""
+    """Converts text to terms. Any thread may use it."""
 
     def __init__(self) -> None:
         tantivy = import_tantivy()
@@ -119,7 +122,10 @@ class Analyser:
         )
 
     def analyse(self, text: str) -> str:
-        """Return the terms of a text in order, joined by spaces, at which tantivy splits them."""
+        """Return the terms of a text in order, with spaces between them.
+
+        tantivy gets this text and splits it at the spaces.
+        """
         if len(self._terms) > MAX_REMEMBERED:
             self._terms.clear()
         runs = (
@@ -131,20 +137,23 @@ class Analyser:
         return " ".join(map(self._terms.__getitem__, runs))
 
     def words(self, text: str) -> list[str]:
-        """Return the words of a text in order, unchanged: neither in lower case nor stemmed."""
+        """Return the words of a text in order, as they are written."""
         return WORD.findall(text)
 
     def terms(self, word: str) -> list[str]:
-        """Return the terms of one word; none for a stop word."""
+        """Return the terms of one word. Empty for a stop word."""
         return self.analyse(word).split()
 
     def stems(self, words: list[str]) -> list[str]:
-        """Return the stem of each of many words of a-z and digits, without remembering them."""
+        """Return the stem of each word, without remembering it. words: of a-z and digits."""
         return self._terms.stemmer.analyze(" ".join(words))
 
 
 class _TermCache(dict[str, str]):
-    """Maps a run of characters without a space to its terms, joined by spaces; fills itself."""
+    """Maps a run of characters without a space to its terms, with spaces between them.
+
+    A missing entry is computed when it is looked up.
+    """
 
     def __init__(self, stemmer: TextAnalyzer) -> None:
         super().__init__()
@@ -164,7 +173,7 @@ class _TermCache(dict[str, str]):
         return terms
 
     def _term(self, lower: str) -> str:
-        """Return the term of a word or piece in lower case; empty for a stop word."""
+        """Return the term of a word in lower case. Empty for a stop word or a very long word."""
         if lower in STOP_WORDS or len(lower) > MAX_TERM:
             return ""
         lower = ALIASES.get(lower, lower)
@@ -173,10 +182,10 @@ class _TermCache(dict[str, str]):
         return lower
 
     def _terms_of_word(self, word: str) -> list[str]:
-        """Return the terms of a word with signs, capitals or other scripts; may have duplicates."""
+        """Return the terms of a word with signs, capitals or other scripts, with duplicates."""
         if not word.isascii():
             word = _strip_accents(word)
-            # U+FF9E alone is a letter by its category and decomposes into an accent.
+            # Empty for U+FF9E alone, which is a letter by its category but decomposes to an accent.
             if not word:
                 return []
             if UNSPACED.search(word):
@@ -192,12 +201,12 @@ class _TermCache(dict[str, str]):
         return self._terms_of_compound(word)
 
     def _terms_of_compound(self, word: str) -> list[str]:
-        """Return the terms of a word with signs: those of its pieces, and of all of them joined."""
+        """Return the terms of a word with signs: the terms of its pieces and of the whole."""
         if "'" in word or "\u2019" in word:
             word = POSSESSIVE.sub("", word).translate(APOSTROPHES)
         pieces = PIECE.findall(word)
         terms = [self[piece] if piece.isalnum() else self._term(piece.lower()) for piece in pieces]
-        # ASP.NET.
+        # As in ASP.NET.
         if "NET" in pieces[1:]:
             terms.append(DOTTED[".net"])
         if 1 < len(pieces) <= MAX_COMPOUND:
@@ -205,7 +214,7 @@ class _TermCache(dict[str, str]):
         return terms
 
     def _terms_of_piece(self, piece: str) -> list[str]:
-        """Return the terms of letters and digits: of the whole, and of the humps of camelCase."""
+        """Return the terms of letters and digits: the whole, and the humps if it is camelCase."""
         lower = piece.lower()
         terms = [self._term(lower)]
         if piece != lower and piece.isascii() and lower not in NAMES:
@@ -215,7 +224,10 @@ class _TermCache(dict[str, str]):
         return terms
 
     def _terms_of_unspaced(self, word: str) -> list[str]:
-        """Return pairs of characters of the scripts without spaces, and the terms of the rest."""
+        """Return the terms of a word that contains a script without spaces.
+
+        These are pairs of characters of that script, and the terms of the other parts.
+        """
         terms: list[str] = []
         end = 0
         for run in UNSPACED.finditer(word):

@@ -60,7 +60,8 @@ def complete_argument(
 def _prompt_values(documents: DocumentRegistry, name: str, argument: str) -> Iterable[str]:
     """Return the values that the front matter suggests for an argument of a prompt.
 
-    Without any, return its default and the values of a template variable with the same name.
+    If it suggests none, return the argument's default, and the values of the template variable of
+    the same name.
     """
     prompt = documents.prompts().get(name)
     if prompt is None:
@@ -77,7 +78,10 @@ def _prompt_values(documents: DocumentRegistry, name: str, argument: str) -> Ite
 def _variable_values(
     documents: DocumentRegistry, name: str, others: Mapping[str, str]
 ) -> Iterable[str]:
-    """Return all values of a template variable. others: values of the other variables."""
+    """Return all values of a template variable. Empty for an unknown variable.
+
+    others: the values that the client has chosen for other variables.
+    """
     if name in ("category", "categories"):
         return documents.categories()
     if name == "mode":
@@ -97,9 +101,10 @@ def _variable_values(
 
 
 def _rank(text: str, values: Iterable[str], prefix: str = "") -> CompleteResult:
-    """Return the values that start with a text, then those that contain it. Case is ignored.
+    """Return the values that start with a text, then the other values that contain it.
 
-    prefix: is put before each value.
+    Upper and lower case are not distinguished.
+    prefix: added before each value.
     """
     wanted = text.casefold()
     found = [value for value in dict.fromkeys(values) if wanted in value.casefold()]

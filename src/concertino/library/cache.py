@@ -1,17 +1,17 @@
-"""Cache of the parsed documents and their index in the user's cache folder, for the next start.
+"""Caches the parsed documents of a library and their search index, for the next start.
 
-There is one file per library: a line that identifies the format, a checksum, and in MessagePack
-the documents (with size, modification time and digest of each file) and the files of the index.
-It is written to a temporary file and renamed, so that any number of processes may read and write
-at once: each sees a complete file, and the last one written stays. A file that is damaged, of
-another version or not ours counts as missing, not as an error.
+Cache files are in the user's cache folder, one for each library. A file has a line that identifies
+the format, a checksum, and in MessagePack the documents (with size, modification time and digest of
+each file) and the files of the index. It is written to a temporary file and renamed. So any number
+of processes may read and write at once: each reads a complete file. A file that is damaged or of
+another version counts as missing. The total size of the cache files is limited; the least recently
+used files are removed.
 
-Each process works on its index in a directory of its own, which is filled from the cache file, so
-that nobody changes what another process reads. It lies in memory (/dev/shm) if there is space,
-since tantivy waits for the disk at each change: 90 ms instead of 10. Otherwise it lies beside the
-cache files. A file lock, which ends with its process, tells abandoned directories from used ones;
-the next process removes them. The total size of the cache files is bounded; the least recently
-used ones are removed first.
+tantivy works on files. So each process copies the index from the cache file to a directory of its
+own (IndexDirectory), which no other process changes. The directory is in memory (/dev/shm) if there
+is space, where a change takes 10 ms, and otherwise beside the cache files, where it takes 90 ms.
+Each process locks its directory. A directory without a lock was left behind by a killed process;
+the next process removes it.
 """
 
 from __future__ import annotations
@@ -38,40 +38,41 @@ from concertino.library.document import Document
 
 logger = logging.getLogger("concertino.library")
 
-# Version of the file's content. Raise it with every change of Document, CacheFile or the fields of
-# the index.
+# Version of the file's content. Increase it with every change of Document, CacheFile or the fields
+# of the index.
 SCHEMA_VERSION = 1
 
 MAGIC = b"concertino library cache\n"
 
-# Above the number of any document: room for as many updates as a library will ever have.
+# Cache files with larger document numbers are invalid. No library ever has so many updates.
 MAX_NUMBER = 2**62
 
 # Limits for all cache files of a user together.
 MAX_FOLDER_BYTES = 2 * 2**30
 MAX_FILES = 64
 
-# A file or directory that is unfinished after this time was left by a killed process.
+# A temporary file, or a directory without a lock, that is older was left by a killed process.
 ABANDONED_S = 60
 
-# Prefix of the name of an index directory, and another one while it is not locked yet.
+# The name of an index directory begins with NAME; while it is not locked yet, with UNLOCKED + NAME.
 NAME = f"concertino-{os.geteuid()}-"
 UNLOCKED = "."
+# The file in an index directory that its process locks.
 LOCK = "lock"
 
-# A file system in memory, on Linux, and its bytes that we leave to others.
+# A file system in memory, on Linux, and the space there that must stay free.
 MEMORY = Path("/dev/shm")
 SPARE_BYTES = 16 * 2**20
 
-# Bytes of an index per byte of the documents while segments are merged. Measured: 0.4 to 0.8.
+# Size of an index, while segments are merged, relative to its documents. Measured: 0.4 to 0.8.
 INDEX_SHARE = 2.0
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return `$XDG_CACHE_HOME/concertino/library`; without the variable it is in `~/.cache`.
+    """Return the folder of the cache files: `concertino/library` in $XDG_CACHE_HOME or `~/.cache`.
 
-    A relative value is ignored (XDG Base Directory Specification). Raises RuntimeError for a user
-    without a home directory.
+    A relative $XDG_CACHE_HOME is ignored, as the XDG Base Directory Specification says.
+    Raises RuntimeError for a user without a home directory.
     """
     variable = environment.get("XDG_CACHE_HOME", "")
     base = Path(variable) if variable.startswith("/") else Path.home() / ".cache"
@@ -81,9 +82,11 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
 class CacheFile(Struct, frozen=True, array_like=True):
     """The content of a cache file.
 
-    numbers: the index's numbers of the documents, in their order. next_number: for the next
-    document. dead: removed documents that still count in the index's statistics. files: of the
-    index, by name.
+    documents: all documents of the library.
+    numbers: for each document, its number in the index.
+    next_number: the number for the next document.
+    dead: how many removed documents still count in the index's statistics.
+    files: the files of the index, by name.
     """
 
     documents: list[Document]
@@ -94,16 +97,16 @@ class CacheFile(Struct, frozen=True, array_like=True):
 
 
 class _Footer(Struct, frozen=True):
-    """The footer of an index file. crc: CRC-32 of the file without it."""
+    """The footer of an index file. crc: CRC-32 of the file without the footer."""
 
     crc: int
 
 
 class IndexDirectory:
-    """A locked directory with the files of one index, used by one process.
+    """A locked directory with the files of one index, which only this process uses.
 
-    It is removed when nothing refers to this object any more, or when the process ends. The
-    constructor raises OSError if the directory cannot be made.
+    Creating the object creates the directory, and raises OSError if that fails. The directory is
+    removed when the object is garbage-collected, or when the process ends.
     """
 
     def __init__(self, parent: Path, files: Mapping[str, bytes]) -> None:
@@ -134,8 +137,9 @@ class IndexDirectory:
 class Cache:
     """The cache file of one library, in a folder that all libraries of a user share.
 
-    name: identifies the library: its folders, and whatever else determines its documents.
-    folder: None for cache_folder().
+    name: identifies the library. It contains the library's folders, and the options that change its
+        documents.
+    folder: the folder of the cache file; None for cache_folder().
     """
 
     def __init__(self, name: str, folder: Path | None = None) -> None:
@@ -146,18 +150,17 @@ class Cache:
         self._is_read = False
 
     def documents(self) -> dict[str, Document]:
-        """Return the cached documents by path.
+        """Return the cached documents by path. Empty without a valid cache file.
 
-        A document may be used instead of its file if that has the same size and modification time.
+        A document is up to date if its file has the same size and modification time.
         """
         content = self.load()
         return {} if content is None else {doc.path: doc for doc in content.documents}
 
     def load(self) -> CacheFile | None:
-        """Return the content of the file, which is read once.
+        """Return the content of the cache file. Later calls return the same object.
 
-        None if there is no file, or none that can be used. Raises TargetError if tantivy is not
-        installed.
+        None if there is no file, or it is invalid. Raises TargetError if tantivy is not installed.
         """
         if not self._is_read:
             self._content = self._read()
@@ -165,17 +168,18 @@ class Cache:
         return self._content
 
     def release(self) -> None:
-        """Free the memory of the content, which is as large as the library."""
+        """Forget the content, which takes as much memory as the library."""
         self._content = None
 
     def make_directory(
         self, files: Mapping[str, bytes] | None = None, document_bytes: int = 0
     ) -> IndexDirectory | None:
-        """Return a new IndexDirectory that contains these files.
+        """Return a new IndexDirectory.
 
-        document_bytes: size of the documents to index, for the space that is needed. None if it
-        cannot be made (no space, no permission), which is logged; the caller then keeps its index
-        in its own memory.
+        files: the files to write into it; None for an empty directory.
+        document_bytes: total size of the documents, to estimate the space that the index needs.
+        Returns None, and logs the reason, if no directory can be created (no space, no permission).
+        The caller then keeps its index in its own memory.
         """
         parents = [self.folder / "work"]
         try:
@@ -202,9 +206,11 @@ class Cache:
         dead: int,
         index: IndexDirectory,
     ) -> None:
-        """Write the file. A failure is logged.
+        """Write the cache file. A failure is logged.
 
-        documents: by their numbers in the index. next_number, dead: see CacheFile.
+        documents: by their numbers in the index.
+        next_number, dead: see CacheFile.
+        index: the directory with the files of the index.
         """
         try:
             content = CacheFile(
@@ -244,7 +250,7 @@ class Cache:
             if not self.path.is_file():
                 return None
             data = self.path.read_bytes()
-            # The modification time of a cache file is the time of its last use.
+            # Record the time of this use as modification time, for _remove_old_files().
             os.utime(self.path)
         except OSError:
             return None
@@ -288,16 +294,16 @@ class Cache:
 
 
 def _is_consistent(content: CacheFile) -> bool:
-    """Return whether a cache file holds what save() may have written.
+    """Return whether save() could have written this content.
 
-    The checksum only shows that the file was not damaged since.
+    The checksum shows only that the file was not damaged since it was written.
     """
     documents, numbers = content.documents, content.numbers
     uris, paths = {doc.uri for doc in documents}, {doc.path for doc in documents}
     if not len(documents) == len(numbers) == len(uris) == len(paths):
         return False
 
-    # Numbers are given in ascending order, and save() keeps it.
+    # save() writes documents in the ascending order of their numbers.
     bounds = [-1, *numbers, content.next_number]
     is_ascending = all(low < high for low, high in pairwise(bounds))
     has_counts = content.dead >= 0 and content.next_number < MAX_NUMBER
@@ -305,11 +311,11 @@ def _is_consistent(content: CacheFile) -> bool:
 
 
 def _is_index_file(name: str, data: bytes) -> bool:
-    """Return whether this may be written into an index directory and opened by tantivy.
+    """Return whether a file may be written into an index directory and opened by tantivy.
 
-    tantivy does not check its files when it opens them, and damaged ones may abort the process. It
-    ends each with a footer: JSON that has the CRC-32 of what precedes it, the length of this JSON,
-    and a constant. Only the two JSON files have none.
+    tantivy does not check files when it opens them, and a damaged file may abort the process. So
+    this function checks the footer of the file: JSON with the CRC-32 of the data before it, the
+    length of this JSON, and a constant. tantivy's two JSON files have no footer.
     """
     # A name with a directory in it would be written elsewhere.
     if not name or "\0" in name or Path(name).name != name or name in ("..", LOCK):
@@ -349,11 +355,11 @@ def _remove_abandoned(parent: Path) -> None:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
         except FileNotFoundError:
-            # Another process is removing it, or was killed while it did.
+            # Another process is removing the directory, or was killed while it did.
             if is_old:
                 shutil.rmtree(folder, ignore_errors=True)
         except OSError:
-            # It is locked: its process is alive.
+            # The directory is locked: its process is alive.
             continue
 
 

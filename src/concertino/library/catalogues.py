@@ -1,4 +1,7 @@
-"""The catalogues of a library as JSON: the registry of everything, and one for each category."""
+"""The catalogues of a library, which clients read as JSON resources.
+
+`SCHEME://registry` lists all entries, and `SCHEME://CATEGORY` those of one category.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,16 @@ from concertino.library.document_registry import DocumentRegistry, Item
 from concertino.library.tokens import Counter
 from concertino.library.uris import MATCH, uri_of
 
-# Of entries: a message may have 10 MiB. `resources/list` has all entries, in pages.
+# Limit for the entries of a catalogue, since a message may have 10 MiB. `resources/list` returns
+# all entries, in pages.
 MAX_BYTES = 4 * 2**20
 
 
 def render_registry(documents: DocumentRegistry, scheme: str, count: Counter) -> str:
-    """Return the JSON of `registry`: the size of each category, and every entry.
+    """Return the registry: the size of each category, and every entry.
 
-    A category called `match` has no catalogue, since its URI means a match.
+    A category called `match` has no catalogue, because its URI stands for a search.
+    count: counts tokens.
     """
     items = documents.items()
     categories = {
@@ -49,7 +54,7 @@ def render_category(
     category: str,
     count: Counter,
 ) -> str:
-    """Return the JSON of one category's catalogue: its size and every entry."""
+    """Return the catalogue of one category: its size and every entry. count: counts tokens."""
     items = [item for item in documents.items() if item.category == category]
     return _encode(
         {
@@ -68,7 +73,7 @@ def _sums(items: Iterable[Item], count: Counter) -> dict[str, int]:
 
 
 def _entries(items: list[Item], count: Counter) -> dict[str, Any]:
-    """Return as many entries as fit, and the number of the others."""
+    """Return as many entries as fit, and the number of entries left out if there are any."""
     entries: list[Raw] = []
     size = 0
     for item in items:

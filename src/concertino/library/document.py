@@ -1,7 +1,4 @@
-"""Document: one parsed Markdown file.
-
-file_parsing.py makes Documents; index.py searches them.
-"""
+"""Document: one parsed Markdown file. file_parsing.py creates Documents; index.py searches them."""
 
 from __future__ import annotations
 
@@ -15,12 +12,14 @@ class Document(Struct, frozen=True):
     category: the first folder, e.g. `agents`; empty for a file at the top.
     id: from the front matter, else the file's name without its suffix.
     title, description, tags, capabilities, use_when: from the front matter, else from headings and
-    lists of the body; may be empty.
+        lists of the body; may be empty.
     body: the text without the front matter.
     estimated_tokens: the value in the front matter, which may be wrong.
     related: URIs or ids from the front matter, as they are written there.
     path: relative to the folder of resources, with `/` as separator.
-    size, mtime_ns, digest: of the file when it was read. Files with equal digests have equal bytes.
+    size: of the file, in bytes.
+    mtime_ns: the modification time of the file.
+    digest: a hash of the file's bytes.
     """
 
     uri: str

@@ -1,8 +1,9 @@
-"""DocumentRegistry: the current content of a library by URI and alias, with categories and prompts.
+"""DocumentRegistry: finds the files, categories and prompts of a library by name.
 
-A canonical URI follows from a file's path and belongs to that file alone. An alias is any other
-name of a file: with `.md`, by id, by file name, by category and id. An alias of several files is
-ambiguous: looking it up raises an error that names them.
+Each file has a canonical URI, which follows from its path: `agents/dev/go.md` has
+`SCHEME://agents/dev/go`. Clients may also use aliases: the path with `.md`, the id, the file name,
+or category and id, such as `SCHEME://go`. If several files have the same alias, looking it up
+raises Ambiguous.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ Item = Document | PlainFile
 
 
 class Change(Struct):
-    """What changed in the folders of a library.
+    """A change in the folders of a library.
 
-    items, prompts: new and changed ones, by path. removed_items, removed_prompts: paths.
-    links: path of each symbolic link -> path of its file; None if they did not change.
+    items, prompts: new and changed files, by path.
+    removed_items, removed_prompts: the paths of removed files.
+    links: all symbolic links, path of the link -> path of its file; None if no link has changed.
     """
 
     items: dict[str, Item] = {}
@@ -44,7 +46,7 @@ class Change(Struct):
 
 
 class Ambiguous(Exception):
-    """Several files have the alias that was looked up. candidates: their URIs, sorted."""
+    """Several files have the requested alias. candidates: the URIs of these files, sorted."""
 
     def __init__(self, candidates: list[str]) -> None:
         super().__init__(", ".join(candidates))
@@ -54,7 +56,7 @@ class Ambiguous(Exception):
 class DocumentRegistry:
     """The files and prompts of one library. Starts empty; apply() changes it.
 
-    Safe to use from any thread.
+    Any thread may use it.
     """
 
     def __init__(self) -> None:
@@ -78,7 +80,7 @@ class DocumentRegistry:
     # Changing
 
     def apply(self, change: Change) -> None:
-        """Take in a change of the folders."""
+        """Add, replace and remove files as a change says."""
         with self._lock:
             for path in (*change.removed_items, *change.items):
                 self._remove(path)
@@ -100,7 +102,7 @@ class DocumentRegistry:
         if item.category:
             self._counts[item.category] = self._counts.get(item.category, 0) + 1
 
-        # Of `notes` and `notes.md`, which have the same key, the document gets the URI.
+        # `notes` and `notes.md` have the same key. The URI belongs to the document, `notes.md`.
         key = key_of(path)
         other = self._keys.get(key)
         if other is None or (
@@ -136,7 +138,10 @@ class DocumentRegistry:
     # Looking up
 
     def find(self, key: str) -> Item | None:
-        """Return the file of a decoded key or alias; None if there is none. Raises Ambiguous."""
+        """Return the file for a key (see uris.py) or alias. None if there is none.
+
+        Raises Ambiguous.
+        """
         with self._lock:
             path = self._keys.get(key)
             if path is not None and not is_reserved(key):
@@ -162,7 +167,7 @@ class DocumentRegistry:
         return next((self._items[path] for path in paths), None)
 
     def category(self, name: str) -> str | None:
-        """Return the category of a name in singular or plural; None if there is none."""
+        """Return the category for a name in singular or plural. None if there is none."""
         with self._lock:
             return self._find_category(name)
 
@@ -195,7 +200,7 @@ class DocumentRegistry:
             }
 
     def shadowed(self) -> list[Item]:
-        """Return the files without a URI, since another file or a catalogue has it."""
+        """Return the files that have no URI, because another file or a catalogue has it."""
         with self._lock:
             keys = ((path, key_of(path)) for path in sorted(self._items))
             return [
@@ -212,9 +217,9 @@ class DocumentRegistry:
             return sorted(self._counts)
 
     def items(self) -> list[Item]:
-        """Return everything that has a URI, in the order of the URIs.
+        """Return all files that have a URI, in the order of the URIs.
 
-        The list must not be changed; a change of the library replaces it.
+        The caller must not change the list.
         """
         with self._lock:
             if self._sorted_items is None:
@@ -229,7 +234,10 @@ class DocumentRegistry:
         return [item for item in self.items() if isinstance(item, Document)]
 
     def prompts(self) -> Mapping[str, PromptFile]:
-        """Return the prompts by name, sorted. Of two with the same name, the first path wins."""
+        """Return the prompts by name, sorted.
+
+        If two prompts have the same name, the one whose path comes first is used.
+        """
         with self._lock:
             if self._prompts_by_name is None:
                 by_name: dict[str, PromptFile] = {}
@@ -240,12 +248,16 @@ class DocumentRegistry:
 
 
 def is_reserved(key: str) -> bool:
-    """Return whether a key is reserved: it addresses the registry or a match, never a file."""
+    """Return whether a key stands for the registry or a search, and never for a file."""
     return key in (REGISTRY, MATCH) or (key.count("/") == 1 and key.endswith(f"/{MATCH}"))
 
 
 def aliases_of(item: Item) -> Iterable[str]:
-    """Return the keys of an item other than the canonical one: its names, alone and in a folder."""
+    """Return the aliases of an item.
+
+    These are its file name, the name without suffix and the id, each alone, after the item's folder
+    and after its category.
+    """
     path = item.path
     folder, _, name = path.rpartition("/")
     stem = name.rpartition(".")[0] or name

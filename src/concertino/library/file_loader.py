@@ -1,4 +1,8 @@
-"""FileLoader: lists the folders of a library and parses the files that are new or changed."""
+"""FileLoader: lists the folders of a library, and parses the files that are new or have changed.
+
+library.py calls refresh() at the start and whenever files may have changed. The result, a Change,
+goes to the DocumentRegistry and the Index.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +37,15 @@ MAX_LOGGED = 20
 
 
 class FolderState(Generic[Parsed]):
-    """One folder and the parsed form of its files. Use it from one thread at a time.
+    """One folder and its parsed files. Use it from one thread at a time.
 
-    parse: file and bytes -> its parsed form (None if it has none) and its problems.
-    parse_other: the same for a file that is not Markdown, without reading it; None ignores these.
-    found, parsed, problems, links: by path, as of the last refresh().
+    parse: parses a Markdown file; returns the parsed file (None if it is invalid) and its problems.
+    parse_other: creates the parsed form of any other file, without reading it; None to ignore these
+        files.
+
+    found, parsed, problems: the files found by the last refresh(), their parsed forms and their
+        problems, by path.
+    links: path of a symbolic link -> path of its file.
     """
 
     def __init__(
@@ -61,12 +69,13 @@ class FolderState(Generic[Parsed]):
         *,
         distrust: bool,
     ) -> tuple[dict[str, Parsed], set[str], list[str]]:
-        """List the folder again and read what changed.
+        """List the folder again, and parse the files that are new or have changed.
 
-        Returns the new and changed files by path, the paths of removed ones, and messages of new
-        problems. under: the file or folder to read; empty for all. known: returns the parsed
-        form of a file that need not be read, else None. distrust: also read files whose size and
-        time did not change.
+        under: the file or folder to look at; empty for the whole folder.
+        known: returns the parsed form of a file if it is known without reading, else None.
+        distrust: whether to read files even if their size and modification time are unchanged.
+        Returns the new and changed files by path, the paths of removed files, and messages about
+        new problems.
         """
         listing = self.folder.listing(under)
         problems: dict[str, list[LibraryProblem]] = {}
@@ -119,7 +128,7 @@ class FolderState(Generic[Parsed]):
 
     @property
     def has_links(self) -> bool:
-        """Return whether any of the files was reached through a symbolic link."""
+        """Whether any file was found through a symbolic link."""
         return bool(self.links) or any(path != found.target for path, found in self.found.items())
 
     def _read(self, found: FoundFile) -> ParseResult[Parsed]:
@@ -141,8 +150,8 @@ class FolderState(Generic[Parsed]):
 class FileLoader:
     """Loads the resources and prompts of a library. Call refresh() from one thread at a time.
 
-    known: documents of an earlier run, by path. One is used instead of reading its file if the
-    file has the same size and modification time.
+    known: cached documents by path. The first refresh() uses them instead of reading files that
+        have the same size and modification time.
     """
 
     def __init__(
@@ -171,15 +180,15 @@ class FileLoader:
         )
         self.known: Mapping[str, Document] = {}
         self._log = log
-        # Prompts are not resources, even if their folder lies in that of the resources.
+        # The folder of prompts may lie inside the folder of resources; prompts are not resources.
         if resources is not None and prompts is not None:
             resources.excluded = prompts
 
     def refresh(self, paths: Iterable[str] | None = None) -> Change:
-        """Return what changed since the last call; new problems are logged. Blocks.
+        """Return the changes since the last call, and log new problems. Blocks.
 
-        paths: absolute paths that may have changed. They are read again even if size and time of
-        modification are the same. None reads all files whose size or time has changed.
+        paths: absolute paths that may have changed; they are read again even if size and
+            modification time are unchanged. None for all files whose size or time has changed.
         """
         change = Change(items={}, removed_items=set(), prompts={}, removed_prompts=set())
         messages: list[str] = []
@@ -204,16 +213,17 @@ class FileLoader:
                 change.removed_prompts |= removed
                 messages += own
 
-        # They are for the first refresh alone; the registry holds the documents now.
+        # Only the first refresh needs the cached documents.
         self.known = {}
         self._log_problems(messages)
         return change
 
     def _known_item(self, found: FoundFile) -> Item | None:
+        """Return the cached document of a file, if it is up to date."""
         known = self.known.get(found.path)
         if known is None or (known.size, known.mtime_ns) != (found.size, found.mtime_ns):
             return None
-        # A cache file may say anything of a file; these follow from the path alone.
+        # Do not trust the cache: URI and category must be those that follow from the path.
         is_own = (known.uri, known.category) == (
             uri_of(self._scheme, key_of(found.path)),
             category_of(found.path),
@@ -231,7 +241,7 @@ class FileLoader:
 
 
 def is_below(path: str, under: str) -> bool:
-    """Return whether `path` is `under` or lies below it. An empty `under` is above every path."""
+    """Return whether `path` is `under` or lies below it. Every path lies below an empty `under`."""
     return not under or path == under or path.startswith(f"{under}/")
 
 
@@ -240,7 +250,7 @@ def _not_below(under: str, by_path: Mapping[str, T]) -> dict[str, T]:
 
 
 def _paths_to_refresh(state: FolderState[Parsed], paths: Iterable[str] | None) -> list[str]:
-    """Return the paths below the folder to look at; the empty path means all of it."""
+    """Return the relative paths to refresh in a folder. The empty path means the whole folder."""
     return [""] if paths is None else sorted(set(_relative_paths(state, paths)))
 
 
@@ -253,7 +263,7 @@ def _relative_paths(state: FolderState[Parsed], paths: Iterable[str]) -> Iterato
                 below = path[len(root) :].rstrip("/")
                 if not is_hidden(below):
                     yield below
-                # A link may lead to the hidden file that changed.
+                # A symbolic link with a listed name may lead to this hidden file.
                 elif state.has_links:
                     yield ""
             elif path == root[:-1]:

@@ -1,6 +1,7 @@
-"""Parses the bytes of a file: into a Document, a PromptFile, or a PlainFile that is only read.
+"""Parses the files of a library: a Markdown file becomes a Document or a PromptFile.
 
-Defects of a file are returned as LibraryProblems beside the result. One file never affects another.
+Defects of a file are returned as LibraryProblems, together with the result. PlainFile stands for
+all other files.
 """
 
 from __future__ import annotations
@@ -21,10 +22,9 @@ from concertino.library.uris import key_of, uri_of
 # RFC 7763.
 MARKDOWN = "text/markdown"
 
-# Items of a list in the front matter.
+# Limits: items of a list in the front matter; characters of a list item, title or description;
+# characters of a prompt's name.
 MAX_ITEMS = 256
-
-# Characters of a list item, a title or a description, and of a prompt's name.
 MAX_ITEM = 1000
 MAX_NAME = 128
 
@@ -38,7 +38,7 @@ BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, 
 
 
 class PlainFile(Struct, frozen=True):
-    """A file that is listed and read but not searched: an image, a table, Markdown not in UTF-8."""
+    """A file that clients can list and read but not search: an image, or text not in UTF-8."""
 
     uri: str
     category: str
@@ -48,7 +48,7 @@ class PlainFile(Struct, frozen=True):
 
 
 def is_markdown(path: str) -> bool:
-    """Return whether a path has a suffix of Markdown."""
+    """Return whether a path ends with `.md` or `.markdown`."""
     return path.lower().endswith((".md", ".markdown"))
 
 
@@ -58,13 +58,13 @@ def category_of(path: str) -> str:
 
 
 def mime_type_of(path: str) -> str | None:
-    """Return the MIME type by the path's suffix; None for an unknown one.
+    """Return the MIME type for the path's suffix. None for an unknown suffix.
 
-    Only the standard library's own table is used: a machine's tables differ from each other.
+    Only the standard library's table is used, because the tables of machines differ.
     """
     if is_markdown(path):
         return MARKDOWN
-    # Libraries that consist of Markdown need not load this.
+    # Imported here because a library of Markdown does not need it.
     from mimetypes import MimeTypes
 
     kind, encoding = MimeTypes(filenames=()).guess_type(path, strict=False)
@@ -72,7 +72,7 @@ def mime_type_of(path: str) -> str | None:
 
 
 def decode_text(data: bytes) -> str | None:
-    """Return UTF-8 as text without byte order mark; None for other encodings and for a NUL."""
+    """Return UTF-8 as text without byte order mark. None for other encodings, or with a NUL."""
     try:
         return None if b"\0" in data else data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -82,9 +82,10 @@ def decode_text(data: bytes) -> str | None:
 def parse_document(
     scheme: str, found: FoundFile, data: bytes
 ) -> tuple[Document | None, list[LibraryProblem]]:
-    """Return a Markdown file as a Document, and its problems; None if it is not UTF-8.
+    """Return the Document for a Markdown file, or None if it is not UTF-8, and its problems.
 
-    Raises ConcertinoError if it has front matter and PyYAML is not installed.
+    data: the bytes of the file.
+    Raises ConcertinoError if the file has front matter and PyYAML is not installed.
     """
     text = decode_text(data)
     if text is None:
@@ -92,7 +93,7 @@ def parse_document(
     head = parse_front_matter(text)
     fields = _Fields(head)
 
-    # The outline of the body replaces what the front matter does not have.
+    # Take missing fields from headings and lists of the body.
     use_when, capabilities = fields.texts("useWhen"), fields.texts("capabilities")
     title, description = fields.text("title"), fields.text("description")
     if not (title and description and use_when and capabilities):
@@ -124,9 +125,10 @@ def parse_document(
 
 
 def parse_prompt(found: FoundFile, data: bytes) -> tuple[PromptFile | None, list[LibraryProblem]]:
-    """Return a Markdown file as a prompt, and its problems; None if it is not UTF-8.
+    """Return the PromptFile for a Markdown file, or None if it is not UTF-8, and its problems.
 
-    Raises ConcertinoError if it has front matter and PyYAML is not installed.
+    data: the bytes of the file.
+    Raises ConcertinoError if the file has front matter and PyYAML is not installed.
     """
     text = decode_text(data)
     if text is None:
@@ -156,7 +158,7 @@ def parse_prompt(found: FoundFile, data: bytes) -> tuple[PromptFile | None, list
 
 
 def _parse_arguments(fields: _Fields) -> list[Argument]:
-    """Return the field `arguments`: a list of mappings or of names."""
+    """Parse the field `arguments`: a list of mappings or of names."""
     value = fields.values.get("arguments")
     if value is None:
         return []
@@ -215,14 +217,17 @@ def _parse_argument(
 
 
 class _Fields:
-    """The fields of a front matter, and its problems: values of a wrong kind are added to them."""
+    """Reads the fields of front matter.
+
+    problems: the problems of the front matter; values of the wrong type are added.
+    """
 
     def __init__(self, head: FrontMatter) -> None:
         self.values = head.values
         self.problems = list(head.problems)
 
     def text(self, name: str) -> str:
-        """Return a text with single spaces; empty if missing or of a wrong kind."""
+        """Return a text with single spaces. Empty if it is missing or of the wrong type."""
         value = self.values.get(name)
         if isinstance(value, (list, dict)):
             self.add_problem(f"{name}: expected a text, got {_kind(value)}")
@@ -230,7 +235,7 @@ class _Fields:
         return " ".join((value or "").split())[:MAX_ITEM]
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Return a list of texts. A single text is a list of one; tags are split at commas."""
+        """Return a list of texts. A single text counts as a list; `tags` is split at commas."""
         value = self.values.get(name)
         if isinstance(value, dict):
             self.add_problem(f"{name}: expected a list, got {_kind(value)}")
@@ -250,7 +255,7 @@ class _Fields:
         return tuple(filter(None, items[:MAX_ITEMS]))
 
     def number(self, name: str) -> int | None:
-        """Return a whole number; None if missing or of a wrong kind."""
+        """Return a whole number. None if it is missing or of the wrong type."""
         text = self.text(name)
         if not text:
             return None

@@ -1,8 +1,9 @@
-"""Lists and reads the files of one folder, and nothing outside of it.
+"""Folder: lists and reads the files of one folder, and never a file outside it.
 
 Paths come from listing the folder, never from a client: a URI is looked up among the listed files.
-A file is opened from the folder's own descriptor, one component after the other, without following
-links, so that replacing a directory by a link after the listing leads nowhere. Symbolic links:
+A file is opened from the folder's descriptor, one path component after the other, without following
+symbolic links. So replacing a directory by a link after the listing has no effect. The listing
+handles symbolic links like this:
 
 - to a file inside of the folder: another name of that file;
 - to a folder inside of the folder: ignored, since the target is listed anyway;
@@ -32,10 +33,12 @@ OPEN_FOLDER_FLAGS = os.O_DIRECTORY | OPEN_FLAGS
 
 
 class FoundFile(Struct, frozen=True):
-    """A regular file of a listing.
+    """A regular file in a listing.
 
-    target: its real path; different from `path` if that is a symbolic link. size: bytes.
-    mtime_ns: modification time when it was listed.
+    path: relative to the folder.
+    target: the file's real path; different from `path` if that is a symbolic link.
+    size: in bytes.
+    mtime_ns: the modification time.
     """
 
     path: str
@@ -47,8 +50,9 @@ class FoundFile(Struct, frozen=True):
 class Listing(Struct):
     """The content of a folder.
 
-    files: by path, sorted. links: path of a symbolic link -> path of the listed file it leads to.
-    problems: each with its path.
+    files: by path, sorted.
+    links: path of a symbolic link -> path of the listed file that it leads to.
+    problems: pairs of a path and its problem.
     """
 
     files: dict[str, FoundFile]
@@ -79,10 +83,11 @@ def is_hidden(path: str) -> bool:
 
 
 class Folder:
-    """A root folder. Safe to use from any thread.
+    """A folder whose files can be listed and read. Any thread may use it.
 
-    max_file_bytes, max_files: files that are larger, or beyond that number, are problems.
-    excluded: a folder that is not listed although it may lie in this one.
+    max_file_bytes: larger files are reported as problems.
+    max_files: files above this number are reported as a problem.
+    excluded: a folder inside this one that is not listed; None to list everything.
     """
 
     def __init__(
@@ -99,7 +104,7 @@ class Folder:
 
     @property
     def exists(self) -> bool:
-        """Return whether there is a folder of this path now."""
+        """Whether the folder exists now."""
         return os.path.isdir(self.path)
 
     def listing(self, under: str = "") -> Listing:
@@ -209,7 +214,7 @@ class Folder:
             found.files[path] = FoundFile(path, target, status.st_size, status.st_mtime_ns)
 
     def read(self, found: FoundFile) -> tuple[bytes, os.stat_result]:
-        """Return the bytes of a listed file and its fstat result. Blocks. Raises FileMissing."""
+        """Return the bytes and the fstat() result of a listed file. Blocks. Raises FileMissing."""
         try:
             descriptor = self._open(found.target)
         except (OSError, ValueError) as exc:
@@ -235,7 +240,7 @@ class Folder:
         return data, status
 
     def _open(self, path: str) -> int:
-        """Open a file below the root without following links; return its descriptor."""
+        """Open a file in the folder without following links. Returns its descriptor."""
         *folders, name = path.split("/")
         if not {"", ".", ".."}.isdisjoint((*folders, name)):
             raise ValueError("expected a path from the listing of the folder")
@@ -245,7 +250,7 @@ class Folder:
             for folder in folders:
                 parent, previous = os.open(folder, OPEN_FOLDER_FLAGS, dir_fd=parent), parent
                 os.close(previous)
-            # O_NONBLOCK: the file may have been replaced by a FIFO, whose opening would block.
+            # With O_NONBLOCK, because opening a FIFO would block.
             return os.open(name, OPEN_FLAGS | os.O_NONBLOCK, dir_fd=parent)
         finally:
             os.close(parent)
@@ -261,7 +266,7 @@ def _is_inside(path: str, folder: str) -> bool:
 
 
 def _lstat_target(real: str) -> os.stat_result | None:
-    """Return the lstat result of a link's real path; None if there is no file, or a link loop."""
+    """Return the lstat() result of a link's real path. None if there is no file, or a link loop."""
     try:
         status = os.lstat(real)
     except OSError:

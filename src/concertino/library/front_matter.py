@@ -1,10 +1,9 @@
-"""Front matter: the block of YAML between two `---` lines at the head of a Markdown file.
+"""Parses front matter: the YAML between two `---` lines at the beginning of a Markdown file.
 
 Every scalar is read as text, as it is written: `version: 1.10` stays `1.10`, and `title: On` is
-not a boolean. Aliases are refused, since with them a few lines can expand to gigabytes.
+not a boolean. Aliases are errors, because a few lines of them can expand to gigabytes.
 
-Nothing here raises because of a file's content: a defect becomes a LibraryProblem, and the file is
-used without its front matter.
+Invalid front matter raises nothing: it becomes a LibraryProblem, and is ignored.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ __all__ = ["FrontMatter", "Value", "parse_front_matter", "split_front_matter"]
 
 Value = str | list["Value"] | dict[str, "Value"] | None
 
-# Characters of a block; the largest of 413 real ones has 4,300.
+# Limit for the block, in characters. The largest of 413 real ones has 4,300.
 MAX_BYTES = 65536
 
-# Levels of nesting; real files have 3.
+# Levels of nested lists and mappings. Real files have 3.
 MAX_DEPTH = 16
 
-# Values in one block.
+# YAML values in one block.
 MAX_VALUES = 4096
 
 FENCE = "---"
@@ -36,10 +35,11 @@ ENDS = (FENCE, "...")
 
 
 class FrontMatter(Struct, frozen=True):
-    """A parsed file.
+    """The front matter of a file, and the rest of the file.
 
-    values: fields by key. body: the text after the block. body_line: number of the body's first
-    line, from 1.
+    values: the fields by key.
+    body: the text after the front matter.
+    body_line: the line number of the body in the file, from 1.
     """
 
     values: Mapping[str, Value]
@@ -49,7 +49,7 @@ class FrontMatter(Struct, frozen=True):
 
 
 def parse_front_matter(text: str) -> FrontMatter:
-    """Return the front matter and the body of a Markdown text with line ends of any system.
+    """Parse a Markdown text. Line ends may be LF or CRLF.
 
     Raises ConcertinoError if there is front matter and PyYAML is not installed.
     """
@@ -62,10 +62,11 @@ def parse_front_matter(text: str) -> FrontMatter:
 
 
 def split_front_matter(text: str) -> tuple[str | None, str, int, LibraryProblem | None]:
-    """Return the block (None without one), the body, the body's first line, and the problem if any.
+    """Split a Markdown text into front matter and body.
 
-    The block starts in the first line and ends with the first line that is `---` or `...`; any
-    later `---` belongs to the body.
+    Returns the YAML text (None if there is no front matter), the body, the line number of the body
+    (from 1), and a problem or None. Front matter begins with a first line `---`, and ends with the
+    next line that is `---` or `...`.
     """
     first, newline, _ = text.partition("\n")
     if first.rstrip() != FENCE or not newline:
@@ -86,7 +87,7 @@ def split_front_matter(text: str) -> tuple[str | None, str, int, LibraryProblem 
 
 
 def _parse_block(block: str, problems: list[LibraryProblem]) -> Mapping[str, Value]:
-    """Return the fields of a block; empty, with a problem added, if it cannot be used."""
+    """Return the fields of a YAML text. If it is invalid, return {} and add to `problems`."""
 
     def refuse(line: int, message: str) -> Mapping[str, Value]:
         problems.append(LibraryProblem("front-matter", line, f"{message}: not used"))
@@ -117,12 +118,12 @@ def _parse_block(block: str, problems: list[LibraryProblem]) -> Mapping[str, Val
 
 
 def _file_line(line: int | None) -> int:
-    """Return the line in the file, in which the block begins in line 2."""
+    """Return the line number in the file for a line number in the block (from 1; None for 1)."""
     return 1 + (line or 1)
 
 
 def _to_text(node: YamlNode, problems: list[LibraryProblem]) -> Value:
-    """Return a node with scalars as they are written. Add duplicate keys to `problems`."""
+    """Convert a YAML node; scalars become texts. Add duplicate keys to `problems`."""
     if node.kind == "scalar":
         return None if node.plain and node.value in NULLS else node.value
     if node.kind == "sequence":

@@ -1,16 +1,20 @@
 """Index: finds the documents that match a query, best first.
 
+    index = Index.build(documents)
+    result = index.search(Query("retry timeouts"))      # result.hits
+    text = index.match(Query("retry timeouts")).text    # rendered within a token budget
+
 tantivy stores the terms of each document in four fields and adds up their BM25 scores. The field
-`text` contains everything once: the metadata and the body, so that the rarity of a word is counted
-over whole documents (the idea of BM25F). Title, tags, and purposes (description, capabilities,
-useWhen) are additional fields whose scores are weighted; docs/decisions/0009 has the measurements.
+`text` contains everything, metadata and body, so that the rarity of a word is counted over whole
+documents. Title, tags, and purposes (description, capabilities, useWhen) are additional fields,
+whose scores are weighted; docs/decisions/0009 has the measurements.
 
-Results are ordered by score, then by URI. Scores are rounded as they are displayed, so that
-rounding errors of floats do not affect the order. A word that no document contains is replaced by
-the most frequent known word that is one error away (spelling.py).
+Results are ordered by score, then by URI. Scores are rounded to the displayed digits first, so
+that floating-point errors do not affect the order. A word that no document contains is replaced by
+the most frequent known word that is one typing error away (spelling.py).
 
-Updates are serialized. Searches may run meanwhile in any thread and see the state before the
-update. No thread of tantivy outlives an update.
+Updates run one after the other. Searches may run at the same time in any thread, and see the state
+before the update.
 """
 
 from __future__ import annotations
@@ -43,31 +47,32 @@ WEIGHTS = {"title": 0.4, "tags": 0.3, "purposes": 0.3, "text": 1.0}
 # Decimals of a score.
 DIGITS = 4
 
-# Memory of tantivy's one writer thread: the least it accepts, and for many documents at once, where
-# more memory means fewer segments to merge.
+# Memory of tantivy's writer thread: the least that tantivy accepts. More than BULK documents at
+# once get more memory, so that there are fewer segments to merge.
 HEAP_BYTES = 15_000_000
 BULK_HEAP_BYTES = 100_000_000
 BULK = 5_000
 
-# Removed documents still count in the statistics of rare and common words. Above this share of
-# them, the index is built anew.
+# Removed documents still count in tantivy's word statistics. If their share is larger, the index is
+# built again.
 MAX_DEAD_SHARE = 0.25
 
-# Share of documents that differ from the cache file. Above it, the file is written anew.
+# If a larger share of the documents differs from the cache file, the file is written again.
 MAX_STALE_SHARE = 0.02
 
-# The number of unknown words in a query that are corrected.
+# How many unknown words of a query are corrected.
 MAX_CORRECTIONS = 8
 
-# Documents whose length in tokens is remembered.
+# How many documents have their length in tokens remembered.
 MAX_LENGTHS = 200_000
 
-# Additional hits that are requested, to see those with the same score as the last one.
+# How many hits are requested beyond the wanted number. They show whether further documents have the
+# same score as the last wanted hit.
 MARGIN = 8
 
 
 class ScorePart(Struct, frozen=True):
-    """The contribution of one term of a query, through one field, to a document's score."""
+    """The score that one term of a query adds to a document through one field."""
 
     term: str
     field: str
@@ -77,9 +82,10 @@ class ScorePart(Struct, frozen=True):
 class SearchResult(Struct, frozen=True):
     """The result of a search.
 
-    hits: best first. terms: the terms that were searched.
-    corrections: unknown word -> the known word that was searched instead.
-    unknown: words that no document contains and that have no correction.
+    hits: the matching documents, best first.
+    terms: the terms that were searched for.
+    corrections: unknown word -> the known word that was searched for instead.
+    unknown: words that no document contains, and that have no correction.
     """
 
     hits: list[Hit]
@@ -89,10 +95,11 @@ class SearchResult(Struct, frozen=True):
 
 
 class _Snapshot(Struct, frozen=True):
-    """Everything that a search uses; an update replaces it as a whole.
+    """The state that a search uses. An update replaces the whole object.
 
-    documents: by number. Numbers are never used twice. next_number: of the next document.
-    dead: removed documents that still count in the index's statistics.
+    documents: by number. Numbers are never used again.
+    next_number: the number for the next document.
+    dead: how many removed documents still count in tantivy's word statistics.
     """
 
     searcher: tantivy.Searcher
@@ -102,9 +109,10 @@ class _Snapshot(Struct, frozen=True):
 
 
 class Index:
-    """A set of documents that can be searched. Make one with Index.build().
+    """A set of documents that can be searched. Create it with Index.build().
 
-    count: the function that counts tokens, for budgets.
+    store: tantivy's index. directory: its files; None if it is in memory.
+    count: counts the tokens of a text, for budgets.
     """
 
     def __init__(
@@ -117,7 +125,7 @@ class Index:
         self._store = store
         self._snapshot = snapshot
         self.count = count
-        # The files of the index are in this directory, which exists as long as this object.
+        # Also keeps the directory from being removed.
         self._directory = directory
         self._analyser = shared_analyser()
         self._update_lock = threading.Lock()
@@ -132,11 +140,12 @@ class Index:
         cache: Cache | None = None,
         count: Counter = estimate,
     ) -> Index:
-        """Return an index of the documents; of two with the same URI, the last is used. Blocks.
+        """Return an index of the documents. Blocks.
 
-        cache: is read if it has the documents or most of them, and updated. A cache that cannot be
-        read or written costs time only, and is logged. Raises TargetError if tantivy is not
-        installed.
+        documents: of documents with the same URI, the last one is used.
+        cache: used if it has most of the documents, and updated. If it cannot be read or written,
+            that is logged, and the index is built without it.
+        Raises TargetError if tantivy is not installed.
         """
         wanted = {doc.uri: doc for doc in documents}
         if cache is None:
@@ -167,12 +176,12 @@ class Index:
         count: Counter,
         directory: IndexDirectory | None,
     ) -> Index:
-        """Return a new index in the directory, or in memory without one. Raises ValueError."""
+        """Return a new index in the directory, or in memory if it is None. Raises ValueError."""
         tantivy = import_tantivy()
         store = tantivy.Index(
             _make_schema(), path=None if directory is None else str(directory.folder)
         )
-        # In any other mode a thread of tantivy looks for changes.
+        # In any other mode tantivy starts a thread that looks for changes.
         store.config_reader("manual")
         numbered = list(enumerate(documents))
         index = cls(store, _Snapshot(store.searcher(), {}, 0, 0), count, directory)
@@ -188,9 +197,9 @@ class Index:
         cache: Cache,
         count: Counter,
     ) -> Index | None:
-        """Return the cached index, updated to the wanted documents.
+        """Return the index from a cache file, updated to the wanted documents.
 
-        None if too many documents differ, or if it cannot be opened.
+        None if too many documents differ, or if tantivy cannot open the index.
         """
         known = {doc.uri: doc for doc in content.documents}
         changed = [
@@ -230,18 +239,20 @@ class Index:
         return index
 
     def update(self, changed: Iterable[Document], removed: Iterable[str] = ()) -> None:
-        """Add new and changed documents, and remove those of the URIs `removed`. Blocks.
+        """Add new and changed documents, and remove documents. Call this in a thread.
 
-        Searches see the changes when this returns: after some 10 ms, 90 ms if the index is on a
-        disk, more with many documents. Call it in a thread.
+        removed: URIs.
+        Blocks for about 10 ms, or 90 ms if the index is on a disk; longer with many documents.
+        Searches see the changes after that.
         """
         with self._update_lock:
             added = {doc.uri: doc for doc in changed}
             self._apply(added.values(), removed)
 
     def _apply(self, added: Iterable[Document], removed: Iterable[str]) -> None:
+        """Change tantivy's index, or build it again, and replace the snapshot."""
         old = self._snapshot
-        # An old version of an added document is removed, too.
+        # The old versions of the added documents are removed, too.
         outdated = {*removed, *(doc.uri for doc in added)}
         numbered = list(enumerate(added, old.next_number))
         documents = {
@@ -256,7 +267,7 @@ class Index:
         try:
             self._commit(outdated, numbered)
         except BaseException as exc:
-            # There is no space left, or somebody removed the files. In memory neither can happen.
+            # There is no space left, or the files were removed. Neither can happen in memory.
             if self._directory is None or not _is_engine_error(exc):
                 raise
             logger.warning(
@@ -277,12 +288,12 @@ class Index:
         for number, document in added:
             writer.add_document(_make_entry(document, number, self._analyser))
         writer.commit()
-        # This ends the threads of the writer as well.
+        # This also ends the threads of the writer.
         writer.wait_merging_threads()
         self._store.reload()
 
     def _rebuild_in_memory(self, documents: Mapping[int, Document]) -> None:
-        # The files in the directory belong to the old index, which searches may still use.
+        # Not in the directory: its files belong to the old index, which searches may still use.
         new = Index._create(documents.values(), self.count, None)
         self._store, self._snapshot, self._directory = new._store, new._snapshot, None
 
@@ -293,13 +304,13 @@ class Index:
 
     @property
     def documents(self) -> list[Document]:
-        """Return all documents in the order of their URIs."""
+        """All documents, in the order of their URIs."""
         return sorted(self._snapshot.documents.values(), key=lambda document: document.uri)
 
     def length(self, document: Document) -> int:
-        """Return the tokens of a document's body.
+        """Return the number of tokens of a document's body. The number is remembered.
 
-        They are counted once: a tokenizer takes a second for 10 MB.
+        A tokenizer takes a second for 10 MB.
         """
         known = self._lengths.get(document.digest)
         if known is None:
@@ -309,9 +320,9 @@ class Index:
         return known
 
     def match(self, query: Query) -> RenderedText:
-        """Return the matching documents, rendered in the query's mode and within its budget.
+        """Return the matching documents as a text, in the query's mode and within its budget.
 
-        Safe to call from any thread. The same query returns the same bytes.
+        Any thread may call this. The same query returns the same bytes.
         """
         return render(query, self.search(query).hits, self.count, self.length)
 
@@ -329,6 +340,8 @@ class Index:
         terms: Sequence[str],
         snapshot: _Snapshot,
     ) -> list[Hit]:
+        # The URI decides the order of documents with the same score. So request more hits until all
+        # documents with the score of the last wanted hit are among them.
         engine_query = self._make_query(query, terms)
         limit = query.max_results + MARGIN
         while True:
@@ -338,8 +351,6 @@ class Index:
             last_wanted = round(found[query.max_results - 1][0], DIGITS)
             if round(found[-1][0], DIGITS) < last_wanted:
                 break
-            # Documents that were not returned may have the same score as the last wanted one. Their
-            # URIs decide about the order, so all of them are needed.
             limit *= 4
 
         numbers = snapshot.searcher.fast_field_values("number", [address for _, address in found])
@@ -394,7 +405,7 @@ class Index:
         word: str,
         searcher: tantivy.Searcher,
     ) -> None:
-        """Add the correction of an unknown word to the result, or the word itself."""
+        """Add the correction of an unknown word to result.corrections, or it to result.unknown."""
         correction = None
         if len(result.corrections) + len(result.unknown) < MAX_CORRECTIONS:
             correction = correct_spelling(word, self._analyser, searcher)
@@ -425,7 +436,7 @@ class Index:
         if not conditions:
             return text
 
-        # Conditions filter, but do not change the score.
+        # Conditions select documents, but do not change their scores.
         must = [(tantivy.Occur.Must, text)]
         for alternatives in conditions:
             any_of = tantivy.Query.boolean_query(
@@ -436,7 +447,7 @@ class Index:
 
 
 def _has_exactly(searcher: tantivy.Searcher, numbers: Collection[int]) -> bool:
-    """Return whether the documents of an index are those with these numbers."""
+    """Return whether an index contains the documents with these numbers, and no others."""
     if searcher.num_docs != len(numbers):
         return False
     everything = import_tantivy().Query.all_query()
@@ -446,9 +457,9 @@ def _has_exactly(searcher: tantivy.Searcher, numbers: Collection[int]) -> bool:
 
 
 def _is_engine_error(exc: BaseException) -> bool:
-    """Return whether tantivy raised this: a ValueError, or a panic of its Rust code.
+    """Return whether tantivy has raised an exception: a ValueError, or a panic of its Rust code.
 
-    The class of panics cannot be imported, and is not an Exception.
+    The class of panics cannot be imported, and does not derive from Exception.
     """
     return isinstance(exc, ValueError) or type(exc).__name__ == "PanicException"
 

@@ -1,8 +1,10 @@
 """Library: a folder of Markdown resources, a folder of Markdown prompts, or both, as an MCP server.
 
-This module has the life of a library: its features before anything is read, loading, changes while
-it runs, and the end. The handlers of requests are in library_handlers.py, which is imported during
-loading: the client's handshake is answered before.
+    Library("resources", "prompts").run()
+
+This module starts a library, loads the folders, follows changes and ends it. library_handlers.py
+handles the requests. That module and its imports are loaded in a thread after the client's
+handshake, so that the handshake is answered at once.
 """
 
 from __future__ import annotations
@@ -49,21 +51,21 @@ SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 # Files kept in memory, unless the variable CACHE_SIZE says otherwise.
 CACHE_SIZE = 200
 
-# Of one file. A message of 10 MiB can hold it in base64, or as text of control characters, most of
-# which are escaped.
+# The largest file. As base64, or with its control characters escaped, it still fits into a message
+# of 10 MiB.
 MAX_FILE_BYTES = 4 * 2**20
 
-# In one folder.
+# Files in one folder.
 MAX_FILES = 200_000
 
-# Reads and matches at once.
+# Files read, or queries answered, at the same time.
 THREADS = 8
 
 # Iterations of the event loop before loading starts: one reads the handshake, one answers it.
 HANDSHAKE_ITERATIONS = 3
 
-# Without events of the operating system, folders are scanned before a call if the last scan is
-# older than this, or than ten times the duration of a scan.
+# While the watcher polls, folders are scanned before a call if the last scan is older than this,
+# or older than ten times the duration of a scan.
 FRESH_S = 0.15
 
 
@@ -78,22 +80,26 @@ class _Settings(Struct, frozen=True):
 
 
 class Library:
-    """A folder of Markdown as an MCP server; a Backend.
+    """A Backend that serves folders of Markdown. Serve it with run(), or combine it by compose().
 
     resources: a folder of files; the URI of a Markdown file below `agents/` starts with
-    `orchestr8://agents/`. prompts: a folder of Markdown files, one prompt each. One of the two may
-    be omitted or may not exist yet; a folder that does not exist is not offered to clients.
-    scheme: of the URIs. name: of the server; by default the scheme. version. title, description:
-    for people. instructions: for models.
+        `orchestr8://agents/`.
+    prompts: a folder of Markdown files with one prompt each. One of the two folders may be omitted,
+        or not exist yet; clients see a folder once it exists.
+    scheme: the scheme of the URIs.
+    name: the server's name; by default the scheme.
+    version: the server's version.
+    title, description: for people.
+    instructions: for models.
     tokenizer: counts tokens: `estimate` (characters / 4.1), or `o200k_base` or `cl100k_base` with
-    the extra `tokens`.
-    cache_size: files kept in memory; by default the variable CACHE_SIZE, else 200.
-    page_size: entries on a page of a list. max_file_bytes: larger files are left out.
-    watch: follow changes while it runs. index_cache: keep the search index in the user's cache
-    folder for the next start.
-
-    Raises RegistrationError that names the wrong argument. Serve it with run(), or combine it with
-    other backends by compose().
+        the extra `tokens`.
+    cache_size: how many files are kept in memory; by default the environment variable CACHE_SIZE,
+        else 200.
+    page_size: entries on a page of a list.
+    max_file_bytes: larger files are left out.
+    watch: whether to follow changes of the folders.
+    index_cache: whether to keep the search index in the user's cache folder for the next start.
+    Raises RegistrationError, which names the wrong argument.
     """
 
     @hint_keywords
@@ -156,7 +162,7 @@ class Library:
         self._loaded: _LoadedLibrary | None = None
         # Protects the assignment of the three attributes above.
         self._lock = threading.Lock()
-        # Held while folders are read: one load or one refresh at a time.
+        # Held while folders are read, since loads and refreshes must not overlap.
         self._reading = threading.Lock()
 
     def run(
@@ -174,9 +180,9 @@ class Library:
     # Backend
 
     def features(self) -> ServerFeatures:
-        """Return the features of the folders that exist; they need not be loaded.
+        """Return the features for the folders that exist, even before they are loaded.
 
-        A feature that was offered once stays, since clients know of it.
+        If a folder is removed, its features stay, because clients know of them.
         """
         return self._features
 
@@ -186,7 +192,7 @@ class Library:
             self._hosts.add(outlet)
         if isinstance(outlet, SupportsEarlyOpening):
             outlet.open_early()
-        # Imports hold the interpreter, so let the handshake be answered first.
+        # Importing modules blocks the interpreter, so let the handshake be answered first.
         for _ in range(HANDSHAKE_ITERATIONS):
             await asyncio.sleep(0)
         await self._threads.run(self._load)
@@ -201,11 +207,11 @@ class Library:
         return await loaded.handlers.handle(call, self._threads.run)
 
     async def watch(self, uris: frozenset[str]) -> None:
-        """Report changes of these URIs from now on, instead of those of the last call."""
+        """Report changes of these URIs from now on, and no longer those of the last call."""
         self._hosts.watched = uris
 
     async def close(self) -> None:
-        """Release everything, if this is the call of the last host. Earlier calls do nothing."""
+        """Release everything when the last host closes the library. Earlier calls do nothing."""
         with self._lock:
             if not self._hosts.remove_one():
                 return
@@ -220,7 +226,7 @@ class Library:
         return [folder for folder in (self.resources, self.prompts) if folder is not None]
 
     def _extend_features(self) -> bool:
-        """Add the features of folders that exist now. Returns whether there are new ones."""
+        """Add the features for folders that exist now. Returns whether the features changed."""
         before = self._features
         resources = before.resources or (self.resources is not None and self.resources.exists)
         prompts = before.prompts or (self.prompts is not None and self.prompts.exists)
@@ -249,7 +255,10 @@ class Library:
                     loaded.watcher = Watcher(paths, self._refresh, self._log)
 
     def _refresh(self, paths: list[str] | None) -> None:
-        """Read changed files and notify clients. paths: those that may have changed, or None."""
+        """Read changed files and notify clients.
+
+        paths: absolute paths that may have changed; None to look at all files.
+        """
         with self._reading:
             loaded = self._loaded
             if loaded is None:
@@ -267,9 +276,10 @@ class Library:
 
 
 class _Hosts:
-    """The hosts that serve a library.
+    """The hosts that serve a library; each has clients of its own.
 
-    count: of hosts that have started and not closed it. watched: URIs that clients subscribed to.
+    count: how many hosts have started the library and not closed it.
+    watched: the URIs that clients have subscribed to.
     """
 
     def __init__(self) -> None:
@@ -279,22 +289,22 @@ class _Hosts:
         self._notifiers: list[Notifier] = []
 
     def add(self, notifier: Notifier) -> None:
-        """Add a host."""
+        """Add a host. notifier: sends notifications to its clients."""
         self.count += 1
         self._notifiers = [*self._notifiers, notifier]
 
     def remove_one(self) -> bool:
         """Remove a host, and return whether it was the last one."""
         self.count = max(0, self.count - 1)
-        # Which host closed is not known, so its notifier, which now reaches nobody, stays until the
-        # last one closes.
+        # close() does not say which host it is. So keep all notifiers until the last host closes;
+        # the notifier of a closed host reaches nobody.
         if self.count:
             return False
         self._notifiers = []
         return True
 
     def notify(self, notice: ChangeNotice, *, features: bool) -> None:
-        """Report a change to all hosts. features: whether the features changed, too."""
+        """Report a change to the clients of all hosts. features: whether the features changed."""
         for notifier in self._notifiers:
             try:
                 if features:
@@ -313,7 +323,9 @@ class _Hosts:
 class _LoadedLibrary:
     """The state of a library after loading.
 
-    scanned_s: time of the last scan of the folders (monotonic). scan_duration_s: its duration.
+    watcher: None if changes are not followed.
+    scanned_s: the time of the last scan of the folders, by time.monotonic().
+    scan_duration_s: how long that scan took, in seconds.
     """
 
     def __init__(self, loader: FileLoader, handlers: LibraryHandlers) -> None:
@@ -335,7 +347,7 @@ class _LoadedLibrary:
 
 
 def _load_library(library: Library, settings: _Settings, log: logging.Logger) -> _LoadedLibrary:
-    """Read and index everything, and log it. Blocks. Raises ConcertinoError."""
+    """Read the folders and build the index. Blocks. Raises ConcertinoError."""
     from concertino.library.document_registry import DocumentRegistry
     from concertino.library.file_loader import FileLoader
     from concertino.library.index import Index
@@ -373,10 +385,10 @@ def _load_library(library: Library, settings: _Settings, log: logging.Logger) ->
 
 
 def open_cache(library: Library) -> tuple[Cache | None, str]:
-    """Return the cache of a library, and why it cannot be indexed at all (empty if it can).
+    """Return the cache of a library, and the reason why the library cannot be searched.
 
-    The cache is None if there are no resources, if the user has no home directory, which is logged,
-    or if tantivy is not installed.
+    The cache is None without resources, without a home directory (which is logged), and if tantivy
+    is not installed. Only in the last case is there a reason; else the text is empty.
     """
     from concertino.library.cache import Cache
 
@@ -398,7 +410,7 @@ def open_cache(library: Library) -> tuple[Cache | None, str]:
 
 def _check_tokenizer(name: str) -> None:
     """Raise RegistrationError if the tokenizer is unknown or its extra is not installed."""
-    # The default needs no import.
+    # Return before the import, which the default does not need.
     if name == "estimate":
         return
     from concertino.library.tokens import counter
@@ -416,7 +428,10 @@ def _make_folder(path: str | PathLike[str] | None, max_file_bytes: int) -> Folde
 
 
 def _default_cache_size() -> int:
-    """Return the variable CACHE_SIZE, else 200. Raises RegistrationError if it is not a number."""
+    """Return the environment variable CACHE_SIZE, or 200 without it.
+
+    Raises RegistrationError if it is not a number.
+    """
     text = os.environ.get("CACHE_SIZE", "").strip()
     if not text:
         return CACHE_SIZE

@@ -1,7 +1,8 @@
-"""LibraryHandlers: the request handlers of a loaded library.
+"""LibraryHandlers: the request handlers of a loaded library. library.py passes calls to it.
 
-Lists are answered from memory on the event loop; reading and completion run in threads. Spec:
-2026-07-28 server/resources, server/prompts, server/utilities/completion and pagination.
+Lists are answered from memory on the event loop. Reading and completion run in threads.
+
+Spec: 2026-07-28 server/resources, server/prompts, server/utilities/completion and pagination.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ from concertino.types.results import (
     Resource,
 )
 
-# Pages of `resources/list` that are kept. A client may send any number of different cursors.
+# Pages of `resources/list` that are cached. A client may send any number of different cursors.
 MAX_PAGES = 256
 
-# Characters.
+# Characters of a cursor that are decoded.
 MAX_CURSOR = 65536
+# Characters of an unknown prompt's name that an error quotes.
 QUOTED_NAME = 128
 
 T = TypeVar("T")
@@ -48,9 +50,10 @@ _decode_texts = Decoder(dict[str, str]).decode
 
 
 class ChangeNotice(Struct):
-    """What to tell clients about a change.
+    """The notifications that clients get after a change.
 
-    resources, prompts: whether the list changed. updated: the watched URIs whose content changed.
+    resources, prompts: whether that list has changed.
+    updated: the watched URIs whose content has changed.
     """
 
     resources: bool
@@ -59,7 +62,12 @@ class ChangeNotice(Struct):
 
 
 class LibraryHandlers:
-    """Handles the requests for a loaded library. reader: answers `resources/read`."""
+    """Handles the requests for a loaded library.
+
+    documents: the files and prompts.
+    reader: answers `resources/read`.
+    page_size: entries on a page of a list.
+    """
 
     def __init__(
         self,
@@ -72,7 +80,8 @@ class LibraryHandlers:
         self._documents = documents
         self._page_size = page_size
         self._templates = Templates(scheme)
-        # Results of `resources/list` by cursor: the same object is encoded once.
+        # Results of `resources/list`, by the decoded cursor. Cached, because the server encodes
+        # each result object only once.
         self._pages: dict[str, ListResourcesResult] = {}
         self._handlers: Mapping[str, Callable[[Call, RunInThread], Awaitable[Struct]]] = {
             "resources/list": self._list_resources,
@@ -91,9 +100,10 @@ class LibraryHandlers:
         return await handler(call, in_thread)
 
     def apply(self, change: Change, watched: frozenset[str]) -> ChangeNotice:
-        """Take in a change of the folders, and return what to tell clients. Blocks.
+        """Update documents, index and caches after a change of the folders. Blocks.
 
-        watched: URIs that clients subscribed to.
+        watched: the URIs that clients have subscribed to.
+        Returns the notifications to send.
         """
         documents = self._documents
         paths = [*change.items, *change.removed_items]
@@ -103,7 +113,7 @@ class LibraryHandlers:
         self._update_index(change, before)
         documents.apply(change)
         self.reader.invalidate(paths)
-        # A new dict: a page that is being made goes to the old one.
+        # A new dict, because a handler may just be adding an old page to the other one.
         self._pages = {}
 
         list_changed = change.links is not None or any(
@@ -134,11 +144,15 @@ class LibraryHandlers:
         path_before: str | None,
         changed: Mapping[str, Item | None],
     ) -> bool:
-        """Return whether a URI means another file than before, or one that changed."""
+        """Return whether the content of a URI has changed.
+
+        path_before: reader.path_of(uri) before the change.
+        changed: the changed files by path.
+        """
         path = self.reader.path_of(uri)
         if path != path_before:
             return True
-        # A catalogue or a match may change with any file.
+        # Any file may change a catalogue or a search result.
         return bool(changed) if path is None else path in changed
 
     # Resources
@@ -193,9 +207,12 @@ class LibraryHandlers:
         after: str,
         name_of: Callable[[T], str],
     ) -> tuple[Sequence[T], str | None]:
-        """Return one page of a list, and the cursor of the next page if there is one.
+        """Return one page of a list, and the cursor of the next page; None after the last page.
 
-        entries: the whole list, sorted by name. after: the name after which the page begins.
+        kind: the kind of list, for the cursor.
+        entries: the whole list, sorted by name.
+        after: the last name of the page before; empty for the first page.
+        name_of: returns the name of an entry.
         """
         start = bisect_right(entries, after, key=name_of)
         page = entries[start : start + self._page_size]
@@ -211,7 +228,7 @@ class LibraryHandlers:
 
 
 def _listed(item: Item | None) -> Resource | None:
-    """Return the list entry of an item without its size, whose change is not announced."""
+    """Return the list entry of an item, without its size: a new size alone is not notified."""
     return None if item is None else _resource(item, with_size=False)
 
 
@@ -233,10 +250,11 @@ def _string_param(call: Call, name: str) -> str:
 
 
 def _read_cursor(call: Call, kind: str) -> str:
-    """Return the name after which the requested page begins; empty for the first page.
+    """Return the name after which the requested page begins. Empty for the first page.
 
-    kind: of the list. A cursor contains the kind and the last entry of the page before, so it
-    stays valid when the list changes. Raises RpcError -32602 for any other cursor.
+    kind: the kind of list. A cursor contains it, and the last name of the page before. So a cursor
+        stays valid when the list changes.
+    Raises RpcError -32602 for an invalid cursor, and for a cursor of another kind of list.
     """
     if "cursor" not in call.params:
         return ""

@@ -1,7 +1,8 @@
-"""Finds the defects of a library, for its authors: broken links, missing fields, unreachable texts.
+"""Finds the defects of a library, for `concertino lint`.
 
-Links in code are ignored, and so are links with placeholders. Of links to files (CommonMark 6.3)
-the form `[text](path)` is checked.
+Defects are problems of parsing, missing fields, ambiguous names, broken links, and documents that
+no search finds. Checked are URIs of the library anywhere in a text, and links to files of the form
+`[text](path)`. Links in code and links with placeholders are ignored.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ ANY_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 # estimatedTokens may be wrong by this factor, up or down.
 MAX_FACTOR = 1.5
 
-# A document must be among this many hits for its own words: the default of a match.
+# A document must be among so many hits of a search for its own words: the default of a search.
 MAX_RANK = 15
 
 Findings = Iterator[LibraryProblem]
@@ -47,7 +48,9 @@ Findings = Iterator[LibraryProblem]
 class LintFinding(Struct, frozen=True, order=True):
     """One defect.
 
-    folder: `resources` or `prompts`. path: below it. line: from 1; 0 for the file as a whole.
+    folder: `resources` or `prompts`.
+    path: the file, relative to the folder.
+    line: from 1; 0 for the file as a whole.
     """
 
     folder: str
@@ -60,8 +63,9 @@ class LintFinding(Struct, frozen=True, order=True):
 class LintReport(Struct, frozen=True):
     """The result of lint().
 
-    documents, prompts: their numbers. findings: sorted. skipped: rules that could not be checked,
-    each with the reason.
+    documents, prompts: how many were checked.
+    findings: the defects, sorted.
+    skipped: the rules that could not be checked, each with the reason.
     """
 
     documents: int
@@ -78,8 +82,8 @@ def lint(
 ) -> LintReport:
     """Check a whole library. Blocks.
 
-    count: counts tokens. Raises ConcertinoError if there is front matter and PyYAML is not
-    installed.
+    count: counts the tokens of a text.
+    Raises ConcertinoError if a file has front matter and PyYAML is not installed.
     """
     loader = FileLoader(scheme, resources, prompts)
     registry = DocumentRegistry()
@@ -168,7 +172,7 @@ def _problem(rule: Rule, message: str) -> LibraryProblem:
 
 # FolderState[Any]: the type of the parsed files does not matter here.
 def _first_line(state: FolderState[Any] | None, path: str) -> int:
-    """Return the number of the first line of the body in its file."""
+    """Return the line number in the file at which the body begins."""
     if state is None or (found := state.found.get(path)) is None:
         return 1
     text = decode_text(state.folder.read(found)[0])
@@ -200,7 +204,7 @@ def _ambiguous_names(registry: DocumentRegistry) -> Iterator[tuple[str, LibraryP
                 isinstance(other, Document) and other is not item and other.id == item.id == name
                 for other in items
             )
-            # An id with a slash is reported under its other names.
+            # Skip an id with a folder or category before it: the id alone is reported already.
             if "/" in name and same_id:
                 continue
             rule: Rule = "duplicate-id" if same_id else "ambiguous-name"
@@ -208,14 +212,14 @@ def _ambiguous_names(registry: DocumentRegistry) -> Iterator[tuple[str, LibraryP
 
 
 class _LinkChecker:
-    """Finds broken links: to files, and to URIs of the library."""
+    """Finds broken links to files and to URIs of the library."""
 
     def __init__(self, registry: DocumentRegistry, scheme: str) -> None:
         self._registry = registry
         self._scheme = scheme
 
     def check_document(self, document: Document, first: int) -> Findings:
-        """Yield the broken links of a document. first: number of the first line of its body."""
+        """Yield the broken links of a document. first: the line number of its body in the file."""
         yield from self.check_uris(document.body, first)
         # Related resources are URIs or ids.
         for name in document.related:
@@ -237,12 +241,15 @@ class _LinkChecker:
                     yield LibraryProblem("broken-link", first + line, message)
 
     def check_uris(self, body: str, first: int) -> Findings:
-        """Yield the broken URIs of the library itself anywhere in a text."""
+        """Yield the broken URIs of the library in a text, inside and outside of links.
+
+        first: the line number of the text in the file.
+        """
         prefix = f"{self._scheme}://"
         pattern = re.compile(rf"{re.escape(prefix)}[^\s)\"'`|\]]*")
         for line, text in lines_outside_fences(body):
             for match in pattern.findall(text):
-                # Punctuation at its end belongs to the sentence.
+                # Punctuation at the end belongs to the sentence, not to the URI.
                 uri = match.rstrip(".,;:*!?_")
                 if uri == prefix or PLACEHOLDER.search(uri):
                     continue

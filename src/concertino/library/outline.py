@@ -1,7 +1,7 @@
-"""Headings, the first paragraph and lists of a Markdown text: they replace missing front matter.
+"""Finds title, description and lists in a Markdown text, in place of missing front matter.
 
-Lines inside of code fences are ignored. Only the necessary part of CommonMark is parsed: ATX
-headings, fences and bullet lists.
+Only ATX headings (`# Title`), code fences and bullet lists of CommonMark are parsed. Lines inside
+code fences are ignored.
 """
 
 from __future__ import annotations
@@ -16,27 +16,26 @@ FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 BULLET = re.compile(r" {0,3}[-*+][ \t]+(.+?)[ \t]*$")
 EMPHASIS = re.compile(r"(\*\*|__)(.+?)\1")
 
-# Beginnings of lines that belong to no paragraph: tables, quotes, HTML and rules.
+# A line that begins with one of these belongs to no paragraph: tables, quotes, HTML and rules.
 NO_PARAGRAPH = ("|", ">", "<", "---", "***")
 
-# Characters of a title, a description or a list item.
+# Limits: characters of a title, a description or a list item; items of one list.
 MAX_TEXT = 1000
-
-# Items of one list.
 MAX_ITEMS = 64
 
-# Beginning of a heading, in lower case -> the field that the list below it fills.
+# Beginning of a heading, in lower case -> the field of Outline for the list below the heading.
 SECTIONS = {"when to use": "use_when", "use when": "use_when", "capabilities": "capabilities"}
 
-# A title or a description after this many lines is not one of the whole document.
+# Title and description are searched for in this many lines at the beginning, the head.
 HEAD_LINES = 100
 
 
 class Outline(Struct):
-    """The parts that were found; empty if missing.
+    """The parts of a Markdown text; empty if missing.
 
-    title: the first heading. description: the first paragraph. use_when, capabilities: items of
-    the lists below headings of these names.
+    title: the first heading.
+    description: the first paragraph.
+    use_when, capabilities: the items of the lists below the headings in SECTIONS.
     """
 
     title: str = ""
@@ -58,7 +57,7 @@ def lines_outside_fences(body: str) -> Iterator[tuple[int, str]]:
                 yield number, line.rstrip()
             else:
                 fence = match[1]
-        # A closing fence is at least as long as the opening one, with nothing behind it.
+        # A closing fence is at least as long as the opening one, and no text follows it.
         elif match is not None and match[1].startswith(fence) and not line.strip(" `~\r"):
             fence = ""
 
@@ -66,7 +65,7 @@ def lines_outside_fences(body: str) -> Iterator[tuple[int, str]]:
 def parse_outline(body: str, *, lists: bool = True) -> Outline:
     """Return the outline of a Markdown text.
 
-    lists=False leaves use_when and capabilities out; then only the head of the text is read.
+    lists: whether to read the lists; if not, only the head of the text is read.
     """
     parser = _OutlineParser()
     for number, line in lines_outside_fences(body):
@@ -78,23 +77,23 @@ def parse_outline(body: str, *, lists: bool = True) -> Outline:
 
 
 class _OutlineParser:
-    """Collects an Outline line by line."""
+    """Builds an Outline line by line."""
 
     def __init__(self) -> None:
         self._title = ""
         self._description = ""
         self._paragraph: list[str] = []
         self._items: dict[str, list[str]] = {"use_when": [], "capabilities": []}
-        # The field that bullets are added to; empty outside of a section of SECTIONS.
+        # The field of Outline for bullets; empty except below a heading in SECTIONS.
         self._section = ""
 
     @property
     def is_head_complete(self) -> bool:
-        """Return whether title and description were found."""
+        """Whether title and description were found."""
         return bool(self._title and self._description)
 
     def read_line(self, line: str, is_head: bool) -> None:
-        """Take in one line. is_head: whether it may be or belong to the title or description."""
+        """Read one line. is_head: whether it may belong to the title or the description."""
         heading = HEADING.match(line) if "#" in line else None
         if heading is not None:
             self._read_heading(_plain(heading[2]), is_head)
@@ -118,7 +117,10 @@ class _OutlineParser:
         self._section = next(matching, "")
 
     def _read_description(self, text: str, is_head: bool) -> None:
-        """Add a line to the first paragraph, or end it by a line that belongs to none."""
+        """Add a line to the first paragraph, or end the paragraph if the line cannot belong to one.
+
+        text: empty for a line that ends the paragraph.
+        """
         if not is_head or self._description:
             return
         if text and not text.startswith(NO_PARAGRAPH):
@@ -127,7 +129,7 @@ class _OutlineParser:
             self._description = _plain(" ".join(self._paragraph))
 
     def finish(self) -> Outline:
-        """Return the outline, after the last line."""
+        """Return the outline. Call this after the last line."""
         return Outline(
             self._title,
             self._description or _plain(" ".join(self._paragraph)),

@@ -1,4 +1,4 @@
-"""LibraryProblem: a defect of a file of a library, for the log and for `concertino lint`."""
+"""LibraryProblem: a defect of a file in a library, for the log and for `concertino lint`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal, get_args
 from msgspec import Struct
 
 Rule = Literal[
-    # The block of YAML cannot be parsed, or not as it was meant.
+    # The front matter is invalid YAML, or has a key twice.
     "front-matter",
     "missing-field",
     # A field has a value of the wrong kind.
@@ -23,7 +23,7 @@ Rule = Literal[
     "broken-link",
     # estimatedTokens is far from the real count.
     "tokens",
-    # No query finds the document.
+    # A search for the document's own words does not find it.
     "unreachable",
     "prompt",
 ]
@@ -33,7 +33,8 @@ RULES: tuple[Rule, ...] = get_args(Rule)
 class LibraryProblem(Struct, frozen=True):
     """One defect of a file.
 
-    line: in the file, from 1; 0 for the file as a whole. message: without the file's name.
+    line: the line in the file, from 1; 0 for the file as a whole.
+    message: does not name the file.
     """
 
     rule: Rule

@@ -1,8 +1,8 @@
-"""PromptFile: one parsed prompt of a library, its list entry, and its text with argument values.
+"""PromptFile: one parsed prompt of a library. fill_prompt() replaces its placeholders by values.
 
-Placeholders are `$ARGUMENTS`, `${name}` and `{{name}}`. They are replaced in one pass over the
-file's text, so a placeholder in a value is never replaced. Placeholders that name no argument of
-the prompt stay unchanged, such as `${home}` in an example of shell code.
+Placeholders are `$ARGUMENTS` (all values), `${name}` and `{{name}}`. They are replaced in one pass,
+so a placeholder inside a value stays unchanged. So does a placeholder that names no argument of the
+prompt, such as `${home}` in an example of shell code.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ PLACEHOLDER = re.compile(
 # Name of the only argument of a prompt that has $ARGUMENTS and declares no arguments.
 ARGUMENTS = "ARGUMENTS"
 
-# Most characters of a filled prompt. Without a limit, many placeholders and a long value could make
-# a text of any size.
+# Limit for the text with its values, in characters. Many placeholders and a long value could
+# otherwise produce a text of any size.
 MAX_FILLED = 4 * 2**20
 
-# Most characters of an unknown argument's name that an error quotes.
+# Characters of an unknown argument's name that an error quotes.
 QUOTED = 64
 
 
 class Argument(Struct, frozen=True):
-    """One argument as the front matter declares it.
+    """One argument of a prompt, as declared in the front matter.
 
     values: suggestions for completion; other values are allowed.
     """
@@ -52,8 +52,10 @@ class Argument(Struct, frozen=True):
 class PromptFile(Struct, frozen=True):
     """One prompt.
 
-    arguments: as the front matter declares them. body: the text without front matter.
-    path: relative to the folder of the prompts. digest: of the file's bytes.
+    arguments: as declared in the front matter.
+    body: the text without front matter.
+    path: relative to the folder of prompts.
+    digest: a hash of the file's bytes.
     """
 
     name: str
@@ -66,10 +68,10 @@ class PromptFile(Struct, frozen=True):
 
     @property
     def accepted_arguments(self) -> tuple[Argument, ...]:
-        """Return the arguments that a client may send.
+        """The arguments that a client may send.
 
-        These are the declared ones. If none are declared and the text contains `$ARGUMENTS`, there
-        is one optional argument of that name.
+        These are the declared arguments. If none are declared and the text contains `$ARGUMENTS`,
+        there is one optional argument called ARGUMENTS.
         """
         if self.arguments or not any(name is None for name in find_placeholders(self.body)):
             return self.arguments
@@ -77,7 +79,7 @@ class PromptFile(Struct, frozen=True):
 
 
 def find_placeholders(body: str) -> list[str | None]:
-    """Return the names in the placeholders of a text, in order; None for `$ARGUMENTS`."""
+    """Return the names in the placeholders of a text, in order. None stands for `$ARGUMENTS`."""
     return [match[1] or match[2] for match in PLACEHOLDER.finditer(body)]
 
 
@@ -99,7 +101,7 @@ def to_list_entry(prompt: PromptFile) -> Prompt:
 def fill_prompt(prompt: PromptFile, values: Mapping[str, str]) -> GetPromptResult:
     """Return a prompt's text with the values of its arguments.
 
-    Raises RpcError -32602 for missing and for unknown arguments, and if the text gets too long.
+    Raises RpcError -32602 for missing or unknown arguments, and if the text becomes too long.
     """
     arguments = prompt.accepted_arguments
     _check_arguments(prompt, arguments, values)

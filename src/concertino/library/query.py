@@ -1,4 +1,4 @@
-"""Query: what a client asks of a library's index."""
+"""Query: a search in a library, as query_params.py parses it and index.py answers it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 Mode: TypeAlias = Literal["full", "catalog", "index", "minimal"]
 
-# Terms and characters of a query; the rest is ignored.
+# Limits for the terms and the characters of a query. The rest is ignored.
 MAX_TERMS = 64
 MAX_QUERY_CHARACTERS = 8192
 
@@ -16,9 +16,13 @@ MAX_QUERY_CHARACTERS = 8192
 class Query(Struct, frozen=True):
     """A search in a library.
 
-    text: the words to look for. max_tokens: budget of the rendered response. max_results: most
-    fragments. min_score: least score. tags: all are required. categories: any of them matches,
-    in singular or plural; empty for all. mode: how the response is rendered; see rendering.py.
+    text: the words to look for.
+    max_tokens: the token budget of the rendered text.
+    max_results: the largest number of documents.
+    min_score: documents with a lower score are left out.
+    tags: a document must have all of them.
+    categories: a document must be in one of them, in singular or plural; empty for all categories.
+    mode: how the result is rendered; see rendering.py.
     """
 
     text: str

@@ -1,8 +1,7 @@
-"""Parses the parameters of `match?query=...`.
+"""Parses the parameters of a search URI, such as `orchestr8://match?query=retry&mode=index`.
 
 Unknown and malformed parameters are errors, so that a typo is reported instead of ignored. `+` is a
-space, as in HTML forms, except in words such as `C++`: two plus signs after a letter at the end of
-a word.
+space, as in HTML forms. The exception is `++` after a letter at the end of a word, as in `C++`.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from concertino.library.query import Mode, Query
 MODES: tuple[Mode, ...] = get_args(Mode)
 PARAMETERS = ("query", "maxTokens", "maxResults", "minScore", "tags", "categories", "mode")
 
-# Far more than fits into a message, at four characters per token.
+# Limits for maxTokens and maxResults.
 MAX_TOKENS = 200_000
 MAX_RESULTS = 100
 
-# Tags, and categories.
+# Limit for the number of tags, and for the number of categories.
 MAX_VALUES = 32
 
 # Parameters in a URI.
@@ -32,8 +31,8 @@ MAX_PARAMETERS = 64
 # Characters of a wrong value that an error quotes.
 QUOTED = 64
 
-# Categories that are accepted even if the library has none of them: prompts are written for many
-# libraries.
+# Categories that are accepted even if the library does not have them, because prompts are written
+# for many libraries.
 COMMON_CATEGORIES = frozenset(
     ("agents", "skills", "examples", "patterns", "guides", "workflows", "best-practices")
 )
@@ -48,11 +47,12 @@ def parse_query(
     category_of: Callable[[str], str | None],
     known: Sequence[str],
 ) -> Query:
-    """Return the Query of the text after `?` in a URI.
+    """Return the Query for the text after `?` in a URI.
 
-    category: the category before `match` in the path, if any; it excludes the parameter
-    `categories`. category_of: returns the category for a name in singular or plural.
-    known: all categories.
+    category: the category before `match` in the URI; None if there is none. With a category, the
+        parameter `categories` is unknown.
+    category_of: returns the category for a name in singular or plural, else None.
+    known: all categories, for the error text.
     Raises RpcError -32602, with the parameter, the expected value and the actual value.
     """
     allowed = PARAMETERS
@@ -111,7 +111,7 @@ def _decode(name: str, value: str) -> str:
 
 
 def _single(params: Mapping[str, list[str]], name: str) -> str | None:
-    """Return the value of a parameter that may occur once; None if it is missing."""
+    """Return the value of a parameter that may occur once only. None if it is missing."""
     values = params.get(name)
     if values is None:
         return None
@@ -121,7 +121,10 @@ def _single(params: Mapping[str, list[str]], name: str) -> str | None:
 
 
 def _texts(params: Mapping[str, list[str]], name: str) -> tuple[str, ...]:
-    """Return the different values of a parameter that may occur often and have commas."""
+    """Return the values of a parameter that may occur several times, without duplicates.
+
+    Each occurrence may have several values, separated by commas.
+    """
     values = [
         text.strip() for value in params.get(name, ()) for text in value.split(",", MAX_VALUES)
     ]
@@ -156,7 +159,7 @@ def _number(
 def _find_categories(
     names: tuple[str, ...], category_of: Callable[[str], str | None], known: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the categories of these names, each once. Raises RpcError for an unknown name."""
+    """Return the categories for these names, without duplicates. Raises RpcError for others."""
     found: list[str] = []
     for name in names:
         category = category_of(name) or category_of(name.lower())
@@ -174,9 +177,10 @@ def _invalid(
     *,
     remark: str = "",
 ) -> RpcError:
-    """Return the error for a parameter.
+    """Return the error for an invalid parameter.
 
-    value: the wrong value, which is quoted. remark: words to use instead if not a value is wrong.
+    value: the wrong value, which is quoted in the text.
+    remark: used instead of the value, such as "nothing" for a missing parameter.
     """
     value = shorten(value, QUOTED)
     text = f"{name}: expected {expected}, got {remark or repr(value)}"

@@ -1,4 +1,4 @@
-"""ReadCache: recently read files of a library, in memory."""
+"""ReadCache: keeps recently read files of a library in memory."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from collections.abc import Iterable
 
 from concertino.types.results import ResourceContents
 
-# Of all cached files, whatever their number.
+# Limit for the total size of the cached files.
 MAX_BYTES = 64 * 2**20
 
 
 class ReadCache:
-    """Contents of files by path; the least recently used ones are dropped. Safe in any thread.
+    """The contents of files, by path. The least recently used ones are dropped.
 
-    max_files: 0 caches nothing.
+    max_files: how many files are kept; 0 for none. Any thread may use the cache.
     """
 
     def __init__(self, max_files: int) -> None:
         self._max_files = max_files
         self._bytes = 0
-        # Path -> contents and size in bytes; the most recently used one is the last.
+        # Path -> contents and size in bytes. The most recently used file is the last.
         self._files: OrderedDict[str, tuple[ResourceContents, int]] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, path: str) -> ResourceContents | None:
-        """Return the contents of a file; None if they are not cached."""
+        """Return the contents of a file. None if they are not cached."""
         with self._lock:
             found = self._files.get(path)
             if found is None:
@@ -40,7 +40,7 @@ class ReadCache:
         contents: ResourceContents,
         size: int,
     ) -> None:
-        """Add the contents of a file. size: bytes."""
+        """Add the contents of a file. size: in bytes."""
         with self._lock:
             self._remove(path)
             self._files[path] = contents, size

@@ -1,17 +1,19 @@
 """Renders search hits as a text that never exceeds its token budget.
 
-full     whole fragments, best first. The first one that does not fit is cut before a heading, and
-         a note with its URI is added. Later fragments that do not fit are left out, and so are
-         those that have no heading to cut at. If nothing fits, the best fragment with a short
-         enough beginning is cut: after its first section or, if that is too long, a paragraph
-catalog  an entry of a few lines for each fragment: title, URI, length, purposes
-index    one line for each fragment: URI, title, length
-minimal  JSON: URI, title, length and score of each
+A *fragment* is a document in such a text. The mode of the query decides what is shown:
 
-Before anything is added, the tokens of the whole resulting text are counted, with headings,
-separators and the closing line. This respects the budget with every counter, even if two joined
-texts have more tokens than the sum of both. The closing line lists the fragments that were left
-out, as far as there is space. No fragment is cut inside of a code block.
+    full     whole documents, best first. The first one that does not fit is cut before a heading,
+             with a note that has its URI. Later documents that do not fit are left out.
+    catalog  a few lines for each document: title, URI, length, purposes
+    index    one line for each document: URI, title, length
+    minimal  JSON: URI, title, length and score of each document
+
+If no document fits in mode `full`, the best one with a short enough beginning is cut, at a heading
+or else at a paragraph. No document is cut inside a code block. A closing line has the number of
+fragments and the URIs of those left out, as far as there is space.
+
+Before a piece is added, the tokens of the whole text with this piece are counted, because two
+joined texts may have more tokens than the sum of both.
 """
 
 from __future__ import annotations
@@ -36,13 +38,13 @@ MARKDOWN = "text/markdown"
 JSON = "application/json"
 SEPARATOR = "\n\n---\n\n"
 
-# Share of the budget. A smaller part of a fragment is not worth its heading.
+# A part of a document is added only if at least this share of the budget is left.
 MIN_CUT_SHARE = 0.15
 
 # Tokens that joining two texts may save.
 SLACK = 16
 
-# If no fragment fits as a whole: how many are tried in part.
+# If no document fits as a whole, so many are tried in part.
 MAX_TRIED = 5
 
 # Capabilities and purposes in an entry of a catalog.
@@ -53,7 +55,10 @@ PARAGRAPH = re.compile(r"$")
 
 
 class Hit(Struct, frozen=True):
-    """A document that matches. score: higher is better; comparable within one query only."""
+    """A document that matches a query.
+
+    score: higher is better. Scores of different queries cannot be compared.
+    """
 
     document: Document
     score: float
@@ -62,8 +67,9 @@ class Hit(Struct, frozen=True):
 class RenderedText(Struct, frozen=True):
     """A rendered search result.
 
-    fragments: number of documents in it, whole or in part. uris: the URIs of these documents.
-    tokens: length of the text by the index's token counter; never more than limit.
+    fragments: the number of documents in the text, whole or in part.
+    uris: the URIs of these documents.
+    tokens: the length of the text; never more than `limit`, the query's budget.
     """
 
     text: str
@@ -80,10 +86,11 @@ def render(
     count: Counter,
     length: Length | None = None,
 ) -> RenderedText:
-    """Render the hits, best first, in the mode and within the budget of the query.
+    """Render the hits in the mode and within the budget of the query.
 
-    count: returns the number of tokens of a text. length: returns the number of tokens of a
-    document's body, if they were counted before; None counts them now.
+    hits: best first.
+    count: returns the number of tokens of a text.
+    length: returns the number of tokens of a document's body; None to count them with `count`.
     """
     if length is None:
         return render(query, hits, count, lambda document: count(document.body))
@@ -104,20 +111,24 @@ def render(
 
 
 class _BudgetedText:
-    """A text to which pieces are added as long as they fit."""
+    """A text with a token budget. add() adds a piece if it fits.
+
+    limit: the budget. count: returns the number of tokens of a text.
+    text, tokens: the text so far, and its number of tokens.
+    """
 
     def __init__(self, limit: int, count: Counter) -> None:
         self.limit = limit
         self.count = count
         self.text = ""
         self.tokens = 0
-        # Of the text, for the estimate: see weigh().
+        # The sum of weigh() for the text, if tokens are estimated.
         self._weight = 0
 
     def add(self, gap: str, piece: str) -> bool:
-        """Add a piece if it fits, and return whether it did.
+        """Add a piece if it fits. Returns whether it did.
 
-        gap: separates it from the text; begins with a newline.
+        gap: the text between the text so far and the piece; begins with a newline.
         """
         tokens = self._count_with(gap, piece)
         if tokens > self.limit:
@@ -133,7 +144,7 @@ class _BudgetedText:
 
     def _count_with(self, gap: str, piece: str) -> int:
         """Return the tokens of the text with one more piece."""
-        # The estimate need not look at the whole text again.
+        # With the estimate, only the new piece need be looked at.
         if self.count is estimate and self.text:
             return round_up(self._weight + weigh(gap + piece))
         return self.count(self._joined(gap, piece))
@@ -142,11 +153,11 @@ class _BudgetedText:
         return self.text + gap + piece if self.text else piece
 
     def add_first_fitting(self, *closings: str) -> None:
-        """Add the first of the closings that fits; none if none does."""
+        """Add the first closing line that fits, if any fits."""
         any(self.add(SEPARATOR, closing) for closing in closings)
 
     def to_result(self, uris: Sequence[str]) -> RenderedText:
-        """Return the text as a RenderedText that shows the documents of these URIs."""
+        """Return the text as a RenderedText. uris: of the documents in the text."""
         return RenderedText(self.text, MARKDOWN, len(uris), tuple(uris), self.tokens, self.limit)
 
 
@@ -172,7 +183,7 @@ def _render_full(text: _BudgetedText, hits: Sequence[Hit], length: Length) -> Re
     uris: list[str] = []
     left_out: list[Hit] = []
     for hit in hits:
-        # Do not add a part of a fragment if a better fragment is left out completely.
+        # Do not add a part of a document if a better document is left out completely.
         if _add_whole(text, hit, length) or (not left_out and _add_part(text, hit, HEADING)):
             uris.append(hit.document.uri)
         else:
@@ -198,7 +209,7 @@ def _add_left_out(
     total: int,
     length: Length,
 ) -> None:
-    """Add the closing line with as many of the fragments that are left out as fit."""
+    """Add the closing line, with as many lines about left-out documents as fit."""
     closing = _closing(text, added, total)
     start = closing + " Left out for lack of space:"
     lines = [f"\n- {_index_line(hit, length)}" for hit in left_out]
@@ -206,7 +217,7 @@ def _add_left_out(
         len(lines), lambda number: text.fits(SEPARATOR, start + "".join(lines[:number]))
     )
     if not listed or not text.add(SEPARATOR, start + "".join(lines[:listed])):
-        # If no fragment was added, the URI of the best one is more useful than numbers.
+        # If no document was added, the URI of the best one is more useful than numbers.
         best = left_out[0]
         names = () if added else (_index_line(best, length), best.document.uri)
         text.add_first_fitting(*names, closing)
@@ -218,7 +229,7 @@ def _closing(text: _BudgetedText, added: int, total: int) -> str:
 
 def _add_whole(text: _BudgetedText, hit: Hit, length: Length) -> bool:
     body = hit.document.body.strip()
-    # If it is clearly too long, skip counting the joined text.
+    # Skip counting the joined text if the document is clearly too long.
     stripped = len(hit.document.body) - len(body)
     if length(hit.document) > text.limit - text.tokens + SLACK + stripped:
         return False
@@ -226,16 +237,16 @@ def _add_whole(text: _BudgetedText, hit: Hit, length: Length) -> bool:
 
 
 def _add_part(text: _BudgetedText, hit: Hit, at: re.Pattern[str]) -> bool:
-    """Add the longest beginning that ends before a line that matches `at`, and fits.
+    """Add the longest beginning of a document that fits. Returns whether there was one.
 
-    at: HEADING or PARAGRAPH. Returns whether there was any.
+    at: HEADING or PARAGRAPH; a beginning ends before a line that matches this pattern.
     """
     if text.limit - text.tokens < MIN_CUT_SHARE * text.limit:
         return False
     head, body, uri = _comment(hit), hit.document.body.strip(), hit.document.uri
     lines = body.split("\n")
 
-    # A part has some text, not headings alone.
+    # A beginning must contain text, not only headings.
     first_text = next(
         (number for number, line in enumerate(lines) if line.strip() and not HEADING.match(line)),
         len(lines),
@@ -256,9 +267,9 @@ def _add_part(text: _BudgetedText, hit: Hit, at: re.Pattern[str]) -> bool:
 def _largest(highest: int, fits: Callable[[int], bool]) -> int:
     """Return the largest number from 1 to `highest` that fits; 0 if none does.
 
-    Whenever a number fits, so must all lower ones.
+    fits: if it is true for a number, it must be true for all lower numbers.
     """
-    # Doubling steps: nothing much longer than what fits is counted.
+    # Double the number first, then bisect: so texts far longer than the budget are never counted.
     reach = 1
     while reach <= highest and fits(reach):
         reach *= 2
@@ -307,9 +318,9 @@ def _render_json(
     count: Counter,
     length: Length,
 ) -> RenderedText:
-    """Return the mode `minimal`: entries are dropped from the end until the JSON text fits.
+    """Render the mode `minimal`: entries are dropped from the end until the JSON text fits.
 
-    Without any entries it may still be too long; then the text is `{}` or empty.
+    If it does not fit even without entries, the text is `{}`, or empty.
     """
     entries = [
         {

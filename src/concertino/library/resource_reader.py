@@ -1,7 +1,8 @@
-"""ResourceReader: answers `resources/read` with files, catalogues and matches of a library.
+"""ResourceReader: answers `resources/read` for a library: files, catalogues and search results.
 
-All of these are read or computed in threads, since each may take longer than other calls should
-wait. Spec: 2026-07-28 server/resources.
+They are read or computed in threads, since each may take long. A "match" is the result of a search.
+
+Spec: 2026-07-28 server/resources.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from concertino.library.tokens import Counter
 from concertino.library.uris import MATCH, REGISTRY, escape_uri, split_uri
 from concertino.types.results import ReadResourceResult, ResourceContents
 
-# Runs a function in a thread. Any is what the function returns.
+# Runs a function in a thread, and returns its result.
 RunInThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 # Characters of a client's URI in the log.
@@ -39,10 +40,10 @@ MAX_CANDIDATES = 20
 
 
 class ReadStats(Struct):
-    """Counts since the start of a library.
+    """Numbers since the start of a library, for the log.
 
-    reads: of files. cached: those served from memory. matches: answered queries. tokens: of the
-    texts that these got.
+    reads: files that were read by clients. cached: how many of them were served from memory.
+    matches: searches that were answered. tokens: the total length of their results.
     """
 
     reads: int = 0
@@ -60,8 +61,8 @@ class ReadStats(Struct):
 class ResourceReader:
     """Reads the resources of a loaded library.
 
-    index: None if there is nothing to search; then no_index says why. stats: counts since the
-    start.
+    index: answers searches; None if searching is not possible, and no_index gives the reason.
+    stats: numbers since the start.
     """
 
     def __init__(
@@ -82,20 +83,20 @@ class ResourceReader:
         self._count = count
         self._log = log
         self._cache = ReadCache(cache_size)
-        # Rendered catalogues by category; the registry has the empty name.
+        # Rendered catalogues by category. The registry has the key "".
         self._catalogues: dict[str, str] = {}
 
     def invalidate(self, paths: Iterable[str]) -> None:
         """Forget the contents of changed files, and all catalogues."""
         self._cache.remove(paths)
-        # A new dict: a catalogue that is being rendered goes to the old one.
+        # A new dict, because a thread may just be adding an old catalogue to the other one.
         self._catalogues = {}
 
     def path_of(self, uri: str) -> str | None:
-        """Return the path of the file that a URI means.
+        """Return the path of the file that a URI stands for.
 
-        Empty if it means nothing; None if it means a catalogue or a match, which show several
-        files.
+        None if the URI stands for a catalogue or a search, and so for several files. Empty if there
+        is no such resource.
         """
         parts = split_uri(self._scheme, uri)
         if parts is None:
@@ -110,9 +111,10 @@ class ResourceReader:
         return "" if item is None else item.path
 
     async def read(self, uri: str, in_thread: RunInThread) -> ReadResourceResult:
-        """Return the content for a URI: a file, a catalogue, or the documents that match a query.
+        """Return the content of a file, a catalogue, or the result of a search.
 
-        Raises RpcError -32602 if the URI is unknown or ambiguous, or has wrong parameters.
+        in_thread: runs a function in a thread.
+        Raises RpcError -32602 if the URI is unknown or ambiguous, or has invalid parameters.
         """
         parts = split_uri(self._scheme, uri)
         if parts is None:
@@ -163,9 +165,9 @@ class ResourceReader:
         )
 
     def _load_contents(self, item: Item) -> ResourceContents | None:
-        """Read a file: as text if it is UTF-8, else as a blob. Blocks.
+        """Read a file, as text if it is UTF-8 and else as a blob. Blocks.
 
-        None if it can no longer be read.
+        Returns None if the file can no longer be read.
         """
         state = self._loader.resources
         found = None if state is None else state.found.get(item.path)
@@ -235,9 +237,9 @@ class ResourceReader:
         query: str,
         category: str | None,
     ) -> tuple[RenderedText, str]:
-        """Return the rendered matches and the escaped URI.
+        """Return the result of a search, and the escaped URI. Blocks.
 
-        Blocks: a query may have a megabyte, and even decoding that takes time.
+        query: the text after `?` in the URI. It may have a megabyte, so parsing it takes time too.
         """
         documents = self._documents
         parsed = parse_query(query, category, documents.category, documents.categories())
@@ -251,7 +253,7 @@ def _not_found(uri: str) -> RpcError:
 
 
 def _ambiguous(uri: str, candidates: list[str]) -> RpcError:
-    # With `uri` in its data, the error would mean that the resource does not exist.
+    # Without `uri` in the data: clients would take that for "resource not found".
     named = candidates[:MAX_CANDIDATES]
     others = " and others" if len(named) < len(candidates) else ""
     details = f"{uri} could be {', '.join(named)}{others}"

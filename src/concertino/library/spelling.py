@@ -1,9 +1,8 @@
 """Corrects a query word that no document contains.
 
-All words that are one error away (a letter too many, too few, replaced, or two exchanged: Damerau's
-four kinds, 80 % of all misspellings) are looked up in the dictionary of the index; the most
-frequent one is taken. That is some 600 look-ups for a word of ten letters, 1 ms, and needs no
-dictionary of our own.
+All words that are one typing error away are looked up in the index, and the most frequent one is
+used. One error is a letter too many, too few or replaced, or two letters exchanged: 80 % of all
+misspellings (Damerau). A word of ten letters takes some 600 look-ups, or 1 ms.
 """
 
 from __future__ import annotations
@@ -20,13 +19,14 @@ if TYPE_CHECKING:
 
 LETTERS = ascii_lowercase + digits
 
-# Letters. Shorter words have too many neighbours, and names are often short (Pact, SHAP).
+# Words of other lengths are not corrected. Short words have too many neighbours, and names are
+# often short (Pact, SHAP).
 MIN_LENGTH = 5
 MAX_LENGTH = 24
 
 
 class SpellingCorrection(Struct, frozen=True):
-    """A known word. word: as one would write it. term: its term in the index."""
+    """A correction. word: the known word. term: the word's term in the index."""
 
     word: str
     term: str
@@ -35,9 +35,10 @@ class SpellingCorrection(Struct, frozen=True):
 def correct_spelling(
     word: str, analyser: Analyser, searcher: tantivy.Searcher
 ) -> SpellingCorrection | None:
-    """Return the known word that is one error away from an unknown one.
+    """Return the known word that is one error away from an unknown word.
 
-    None if there is none, or if the word has another script, signs, or too few or many letters.
+    None if there is no such word. None also if the unknown word has characters other than a-z and
+    digits, or is too short or too long.
     """
     lower = word.lower()
     if not (MIN_LENGTH <= len(lower) <= MAX_LENGTH and lower.isascii() and lower.isalnum()):
@@ -57,7 +58,7 @@ def correct_spelling(
 
 
 def _edits(word: str) -> set[str]:
-    """Return all words that are one error away."""
+    """Return all words that are one error away from a word."""
     halves = [(word[:index], word[index:]) for index in range(len(word) + 1)]
     found = {left + right[1:] for left, right in halves if right}
     found |= {left + right[1] + right[0] + right[2:] for left, right in halves if len(right) > 1}

@@ -1,4 +1,4 @@
-"""The resource templates of a library: matches, catalogues, and files by category and id."""
+"""The resource templates of a library: searches, catalogues, and files by category and id."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ MODE = (
 class Templates:
     """The resource templates of one URI scheme.
 
-    entries: for `resources/templates/list`. variables: names by URI template, for completion.
+    entries: the entries of `resources/templates/list`.
+    variables: URI template -> names of its variables, for completion.
     """
 
     def __init__(self, scheme: str) -> None:
-        # In a match within a category, the path names the category instead of a parameter.
+        # The URI for a search within a category has the category in its path, not as a parameter.
         within_category = tuple(name for name in PARAMETERS if name != "categories")
         limit = f"within maxTokens tokens (default 3000). {MODE}"
         templates = [

@@ -1,8 +1,10 @@
 """Counts the tokens that a text has for a language model, for budgets.
 
-`estimate` needs no vocabulary: see token_estimate.py. For exact counts the extra `tokens` brings
-the vocabularies of OpenAI's models in a package. Models of other vendors have other vocabularies,
-whose counts are similar.
+    counter("estimate")("Hello, world")      # 7
+
+`estimate` needs no vocabulary (token_estimate.py). The other tokenizers count exactly, with the
+vocabularies of OpenAI's models, which the extra `tokens` installs. Models of other vendors have
+other vocabularies; their numbers are similar.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ TOKENIZERS = ("estimate", "cl100k_base", "o200k_base")
 
 
 def counter(name: str) -> Counter:
-    """Return the function that counts tokens: `estimate`, or exactly by the named vocabulary.
+    """Return the function that counts the tokens of a text. name: one of TOKENIZERS.
 
-    The function may be called from any thread. Raises ValueError for an unknown name, TargetError
-    if the extra is not installed.
+    Any thread may call the function. Raises ValueError for an unknown name, and TargetError if the
+    extra is not installed.
     """
     if name == "estimate":
         return estimate
@@ -52,10 +54,10 @@ def counter(name: str) -> Counter:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Yield the text in pieces that have together as many tokens as the text.
+    """Split a text into pieces, whose numbers of tokens add up to that of the whole text.
 
-    They end between a letter and a space before a letter, where every vocabulary begins a token.
-    Only a text of MAX_PIECE characters without such a place is cut elsewhere.
+    Pieces end before a space between two letters, where every vocabulary begins a token. If there
+    is no such place near MAX_PIECE characters, the text is cut elsewhere, and the sum may differ.
     """
     start = 0
     while len(text) - start > MAX_PIECE:

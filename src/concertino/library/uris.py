@@ -1,13 +1,13 @@
-"""URIs of a library: the URI of a file, and parsing a URI from a client.
+"""URIs of a library: building the URI of a file, and parsing URIs from clients.
 
     scheme://agents/_fragments/typescript-core     a file: its path without `.md`
-    scheme://registry                              a catalogue of everything
-    scheme://agents                                a catalogue of one category (first folder)
-    scheme://match?query=..., scheme://agents/match?query=...
-                                                   the documents that match a query
+    scheme://registry                              the registry: a catalogue of everything
+    scheme://agents                                the catalogue of a category (first folder)
+    scheme://match?query=...                       the result of a search
+    scheme://agents/match?query=...                the result of a search in a category
 
-The *key* of a URI is its decoded path. A URI is decoded once, and its key is looked up among the
-listed files: it is never used as a path of the file system.
+The *key* of a URI is the part after `scheme://` and before `?`, percent-decoded once. A key is
+looked up among the listed files; it is never used as a path of the file system.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ REGISTRY = "registry"
 MATCH = "match"
 SUFFIX = ".md"
 
-# RFC 3986 3.3: the characters that a path may contain unescaped.
+# The characters that a path may contain without escaping (RFC 3986 3.3).
 UNQUOTED = "/-._~!$&'()*+,;=:@"
 
-# RFC 3986 appendix A: everything that a URI without fragment must not contain.
+# Matches text that a URI without fragment must not contain (RFC 3986 appendix A).
 INVALID_IN_URI = re.compile(r"[^A-Za-z0-9\-._~:/?@!$&'()*+,;=%]+|%(?![0-9A-Fa-f]{2})")
 
-# Characters; of a URI after its scheme, and of its decoded path.
+# Limits in characters, for a URI without its scheme, and for a key.
 MAX_URI = 2**20
 MAX_PATH = 4096
 
 
 def key_of(path: str) -> str:
-    """Return the key of a file's URI: its path, without `.md` unless the result would be reserved.
+    """Return the key of a file's URI: its path without `.md`.
 
-    A file at the top keeps its suffix, since its key could be a category or `registry`. The key
-    depends on the path alone, so that adding a file never changes the URI of another one.
+    A file keeps `.md` if it lies at the top, where its key could be that of a category or of the
+    registry, or if its key would be `CATEGORY/match`. The key depends only on the path, so adding
+    a file never changes the URI of another file.
     """
     folder, _, name = path.rpartition("/")
     stem = name.removesuffix(SUFFIX)
@@ -50,9 +51,9 @@ def uri_of(scheme: str, key: str) -> str:
 
 
 def split_uri(scheme: str, uri: str) -> tuple[str, str | None] | None:
-    """Return a URI's decoded path (its key) and its query, still encoded and None without `?`.
+    """Return the key of a URI, and its query, which is not decoded; None without `?`.
 
-    None if it is not a URI of this scheme, has a fragment or is too long.
+    Returns None if it is not a URI of this scheme, has a fragment or is too long.
     """
     prefix, separator, rest = uri.partition("://")
     if not separator or prefix.lower() != scheme or len(rest) > MAX_URI:
@@ -68,18 +69,15 @@ def split_uri(scheme: str, uri: str) -> tuple[str, str | None] | None:
 
 
 def escape_uri(uri: str) -> str:
-    """Return a client's URI in a valid form, for the response.
+    """Percent-encode the characters in a client's URI that are not allowed, for the response.
 
-    Prompts insert values into queries unescaped, so a URI may contain characters such as spaces.
+    A URI may contain spaces, for example, because prompts insert values into it unescaped.
     """
     return INVALID_IN_URI.sub(lambda match: quote_from_bytes(match[0].encode(), ""), uri)
 
 
 def singular(name: str) -> str:
-    """Return the singular of a category's name: one form for `skill` and `skills`.
-
-    Also `policies` -> `policy`; `process` stays.
-    """
+    """Return the singular of a name: skills -> skill, policies -> policy; process stays."""
     if name.endswith("ies"):
         return f"{name[:-3]}y"
     return name[:-1] if name.endswith("s") and not name.endswith("ss") else name

@@ -1,8 +1,9 @@
-"""Watcher: watches folders with watchfiles if it is installed, else by polling every second.
+"""Watcher: reports changes in the folders of a library.
 
-It runs in a separate thread and reports changed paths, or None if all files must be checked. That
-is so at the start, when a folder was replaced, and once a minute, because the operating system
-drops events when there are too many.
+It runs in a thread, and watches with the package watchfiles if that is installed; otherwise it
+reports "everything may have changed" every second. With watchfiles it reports changed paths.
+"Everything" is then reported at the start, when a folder was replaced, and once a minute, because
+the operating system drops events when there are too many.
 """
 
 from __future__ import annotations
@@ -17,27 +18,30 @@ from typing import Any
 # Changes within this time are reported together. The default of watchfiles is 1.6 s.
 DEBOUNCE_MS = 50
 
-# Time without a change after which those so far are reported.
+# Collected changes are reported when no further change arrives within this time.
 STEP_MS = 20
 
-# Interval of the check whether a folder was replaced: there is no event when a symbolic link on the
-# way to it changes.
+# How often to check whether a folder was replaced. If a symbolic link in the folder's path changes,
+# there is no event.
 TICK_MS = 200
 
-# Interval at which everything is looked at although no event arrived.
+# How often to report "everything may have changed" although no event has arrived.
 FULL_SCAN_S = 60.0
 
 # Interval of polling without watchfiles.
 POLL_S = 1.0
 
+# Gets the changed paths, or None for "everything may have changed".
 ReportChange = Callable[[list[str] | None], None]
 
 
 class Watcher:
-    """Calls report(paths) or report(None) whenever something may have changed.
+    """Calls a function whenever files may have changed. Starts with its creation.
 
-    report is called from the watcher's thread, and not again before it returns. Its exceptions are
-    logged. receives_events: whether the operating system reports changes; False while polling.
+    folders: absolute paths.
+    report: called with the changed paths, or with None if everything may have changed; in threads
+        of the watcher. Exceptions are logged.
+    receives_events: whether the operating system reports changes; False while polling.
     """
 
     def __init__(
@@ -75,8 +79,8 @@ class Watcher:
                 try:
                     self._watch(watchfiles.watch)
                 except Exception as exc:
-                    # The system has no more watches, a permission is missing, or a folder was
-                    # removed meanwhile.
+                    # The system's limit for watches is reached, a permission is missing, or a
+                    # folder was removed.
                     self._log.warning(
                         "changes are looked for every %g s, since the system does not tell: %s",
                         POLL_S,
@@ -119,9 +123,9 @@ class Watcher:
                 return
 
     def _on_watching(self) -> None:
-        """Report everything once, since changes before this moment caused no event."""
+        """Report everything once, because changes before this moment caused no event."""
         self.receives_events = True
-        # In another thread: watchfiles must not wait for the report.
+        # In another thread, because watchfiles must not wait for the report.
         threading.Thread(target=self._report, args=(None,), name="watch-first", daemon=True).start()
 
     def _identities(self) -> list[tuple[int, int]]:
@@ -136,7 +140,10 @@ class Watcher:
 
 
 class _StopEvent:
-    """The stop event for watchfiles, which first checks it when watching has begun."""
+    """The stop event for watchfiles. Also calls a function when watching has begun.
+
+    watchfiles checks its stop event for the first time at that moment.
+    """
 
     def __init__(self, closed: threading.Event, on_watching: Callable[[], None]) -> None:
         self._closed = closed
@@ -150,7 +157,10 @@ class _StopEvent:
 
 
 def _identity(folder: str) -> tuple[int, int]:
-    """Return device and inode of a folder, which change if it is replaced."""
+    """Return device and inode of a folder, which differ after it was replaced.
+
+    Returns (0, 0) if there is no folder.
+    """
     try:
         status = os.stat(folder)
     except OSError:
