@@ -536,6 +536,15 @@ _PIECES = [
     "hunter2hunter2",
     "x" * 9,
     "\n",
+    "'",
+    "=",
+    "Bearer ",
+    "BEARER ",
+    "Authorization",
+    "basic ",
+    "AKIAIOSFODNN7EXAMPLE",
+    "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
+    "-----BEGIN PRIVATE KEY-----",
 ]
 
 
@@ -669,6 +678,14 @@ def test_what_follows_bearer_is_hidden(word: str, token: str) -> None:
     assert json.loads(Redactor().frame(frame)) == {
         "headers": f"Authorization: {word} [REDACTED], x"
     }
+    assert not redact.make_clean_check(1000)(f"{word} {token}")
+
+
+@pytest.mark.parametrize("name", ["Authorization:", "authorization=", "authorization':"])
+def test_what_follows_authorization_is_hidden(name: str) -> None:
+    text = f"{name} basic dXNlcjpwYXNzd29yZA=="
+    assert Redactor().text(text) == f"{name} basic [REDACTED]"
+    assert not redact.make_clean_check(1000)(text)
 
 
 @pytest.mark.parametrize(

@@ -368,14 +368,20 @@ def make_clean_check(most: int) -> Callable[[str], bool]:
             return True
         if length > most:
             return False
+        # Nearly every text passes by these searches alone. In-line, since a function call takes the
+        # instructions of two: together 40 % of this check's time (CPython 3.13).
         if (
-            text[0] not in _JSON_FIRST
-            and "\\" not in text
-            and not has_quoted_key(text)
-            and not may_have_tokens(text)
+            "\\" not in text
+            and not ((":" in text or "=" in text) and _may_have_members(text))
+            and not (
+                ("_" in text or "-" in text or "A" in text or "J" in text or "earer" in text)
+                and may_have_tokens(text)
+            )
         ):
             markers = known.markers
-            for marker in known.find_markers() if markers is None else markers:
+            if markers is None:
+                markers = known.find_markers()
+            for marker in markers:
                 if marker in text:
                     break
             else:
@@ -383,6 +389,11 @@ def make_clean_check(most: int) -> Callable[[str], bool]:
         return known.string(text) is text
 
     return is_clean if most >= LEAST_FIELD else lambda text: False
+
+
+def _may_have_members(text: str) -> bool:
+    """Return False only if a text certainly has no secret after a name and a `:` or `=`."""
+    return text[0] in _JSON_FIRST or has_quoted_key(text) or "uthorization" in text
 
 
 def refresh(environment: Mapping[str, str] | None = None) -> Redactor:

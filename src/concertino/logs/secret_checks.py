@@ -6,6 +6,7 @@ A check that returns False is certain. After True, secret_patterns.py finds wher
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
 __all__ = [
@@ -47,8 +48,6 @@ _TOKEN_UNDERSCORES = (
 )
 _TOKEN_HYPHENS = r"-(?:(?<=sk-)|(?<=xox[abeoprs]-)|(?<=xapp-)|(?<=glpat-)|(?<=pypi-)|----BEGIN )"
 _SHORT_TEXT = 128
-# Characters of the shortest: `Bearer` and eight characters.
-_LEAST_TOKEN = 15
 
 
 # The cache takes 0.06 us instead of 0.7.
@@ -85,28 +84,29 @@ def may_have_quoted_fields(text: str) -> bool:
 
 
 def may_have_tokens(text: str) -> bool:
-    """Return False only if a text certainly has no token of a known shape; fast."""
-    if len(text) < _LEAST_TOKEN:
-        return False
+    """Return False only if a text certainly has no token of a known shape; fast.
+
+    It has none without any of `_`, `-`, `A`, `J`, `earer` and `uthorization`; the last one counts
+    only before `:` or `=`.
+    """
     # Looking for one character is fifty times as fast as looking for several.
-    # Short texts are not searched by patterns, so that the first lines of a log compile nothing.
-    is_short = len(text) < _SHORT_TEXT
-    if "_" in text and (
-        any(map(text.__contains__, _UNDERSCORE_MARKERS))
-        if is_short
-        else re.search(_TOKEN_UNDERSCORES, text)
-    ):
-        return True
-    if "-" in text and (
-        any(map(text.__contains__, _HYPHEN_MARKERS))
-        if is_short
-        else re.search(_TOKEN_HYPHENS, text)
-    ):
-        return True
     return (
-        "earer" in text
+        ("_" in text and _has_marker(text, _UNDERSCORE_MARKERS, _TOKEN_UNDERSCORES))
+        or ("-" in text and _has_marker(text, _HYPHEN_MARKERS, _TOKEN_HYPHENS))
+        or ("A" in text and ("EARER" in text or "AKIA" in text or "ASIA" in text or "AIza" in text))
         or ("J" in text and "eyJ" in text)
-        or ("I" in text and ("AKIA" in text or "ASIA" in text or "AIza" in text))
-        or ("R" in text and "EARER" in text)
+        or "earer" in text
         or ("z" in text and "uthorization" in text)
     )
+
+
+def _has_marker(text: str, markers: Sequence[str], pattern: str) -> bool:
+    """Return whether a text has one of the markers. pattern: finds the same in long texts."""
+    # Short texts are not searched by patterns, so that the first lines of a log compile nothing.
+    if len(text) >= _SHORT_TEXT:
+        return re.search(pattern, text) is not None
+    # any() with map() would take twice the time.
+    for marker in markers:  # noqa: SIM110
+        if marker in text:
+            return True
+    return False
