@@ -1,4 +1,4 @@
-"""Every exception that concertino raises, and the error codes that it sends.
+"""All exceptions that concertino raises, and the JSON-RPC error codes that it sends.
 
     ConcertinoError              the root: catches everything that concertino raises on purpose
     ├── RegistrationError        a tool, resource, prompt, server or library is declared wrongly
@@ -20,9 +20,9 @@
     BaseException
     └── Suspended                ends one round of a call that waits for the client; never catch it
 
-Local mistakes (RegistrationError, NotRegistered, TargetError, SpawnError, NotSupported) and
-misbehaviour of the peer (ProtocolError) are separate types. Input from outside never raises any of
-these out of the protocol layer: it becomes an event or an error response.
+Mistakes of the program itself (RegistrationError, NotRegistered, TargetError, SpawnError,
+NotSupported) and misbehaviour of the other side (ProtocolError) have different types. Malformed
+input makes the protocol layer raise none of these: it becomes an error response or an event.
 """
 
 from __future__ import annotations
@@ -71,16 +71,16 @@ INTERNAL_ERROR = -32603
 MISSING_CAPABILITY = -32021
 UNSUPPORTED_VERSION = -32022
 
-# Until 2025-11-25, server/resources "Error Handling". From 2026-07-28 on the code is
-# INVALID_PARAMS; protocol/wire_results.py translates between the two.
+# Up to 2025-11-25: server/resources "Error Handling". Since 2026-07-28 INVALID_PARAMS takes its
+# place; protocol/wire_results.py translates the code.
 RESOURCE_NOT_FOUND = -32002
 
-# 2025-11-25 client/elicitation "URL Elicitation Required Error". From 2026-07-28 on it must not
-# be sent; protocol/wire_results.py replaces it.
+# Only in 2025-11-25: client/elicitation "URL Elicitation Required Error". Since 2026-07-28 it must
+# not be sent; protocol/wire_results.py replaces it.
 URL_ELICITATION_REQUIRED = -32042
 
-# Our own code. MCP 2026-07-28 asks that new codes lie outside -32768..-32000. The error's data
-# names the limit that was reached.
+# A limit is reached; the error's data names it. This is a code of concertino, and MCP 2026-07-28
+# asks that such codes lie outside of -32768..-32000.
 BUSY = -31001
 
 
@@ -96,13 +96,13 @@ class RegistrationError(ConcertinoError):
 
 
 class NotRegistered(ConcertinoError, KeyError):
-    """No tool, prompt or resource is registered under this name, so it cannot be removed or hidden.
+    """No tool, prompt or resource with this name is registered, so it cannot be removed or hidden.
 
-    The text contains the closest name that is registered.
+    The text contains the most similar name that is registered.
     """
 
     def __str__(self) -> str:
-        # KeyError would put the text into quotes.
+        # KeyError.__str__ would return the repr of the text, in quotes.
         return str(self.args[0])
 
 
@@ -124,13 +124,17 @@ class ToolError(ConcertinoError):
             available=["a", "b"],
         )
 
-    The text becomes the content of a result with `isError: true`, which the model sees. If a code
-    precedes the text, or keyword arguments follow it, the content is a JSON object that programs
-    can read: `error` (the text), `code` (`TOOL_FAILED` unless given), `suggestion`, and all other
-    keyword arguments under their own names. Any other exception also becomes such a result, but
-    as `TypeName: text`, shortened and redacted, with the traceback in the log.
+    The text becomes the content of a result with `isError: true`, which the model sees. With a code
+    before the text, or with keyword arguments, the content is a JSON object that programs can read:
+    `error` (the text), `code` (by default `TOOL_FAILED`), `suggestion`, and all other keyword
+    arguments under their own names.
 
-    body: the JSON object; None for a text alone. str() returns the text.
+    Any other exception of a tool becomes such a result too, but as `TypeName: text`, shortened and
+    redacted, and its traceback is logged.
+
+    Attributes:
+    message: the text; str() returns it, too.
+    body: the JSON object; None if there is only a text.
     """
 
     def __init__(
@@ -142,7 +146,7 @@ class ToolError(ConcertinoError):
         suggestion: str | None = None,
         **extra: Any,
     ) -> None:
-        # With one positional argument, that argument is the text and there is no code.
+        # A single positional argument is the text, although its parameter is named `code`.
         super().__init__(*((code,) if message is None else (code, message)))
         self.message = str(code if message is None else message)
 
@@ -151,12 +155,12 @@ class ToolError(ConcertinoError):
             own = {"error": self.message, "code": "TOOL_FAILED" if message is None else code}
             if suggestion is not None:
                 own["suggestion"] = suggestion
-            # Our own keys come first and cannot be overwritten by keyword arguments.
+            # The first `own` puts these keys first; the second one protects them from `extra`.
             self.body = {**own, **extra, **own}
 
     @property
     def code(self) -> str | None:
-        """Return the `code` of the body; None for a text alone."""
+        """Return the `code` in the body; None if there is only a text."""
         return None if self.body is None else self.body["code"]
 
     def __str__(self) -> str:
@@ -166,9 +170,11 @@ class ToolError(ConcertinoError):
 class RpcError(ConcertinoError):
     """A JSON-RPC error response.
 
-    code: an integer; see the constants above and JSON-RPC 2.0 section 5.1. message: one short
-    sentence. data: any JSON value; None for none. A backend raises it to send an error response;
-    `RawClient.request` raises it when it receives one.
+    A backend raises it to send an error response; a client raises it when it receives one.
+
+    code: an integer; see the constants above and JSON-RPC 2.0 section 5.1.
+    message: one short sentence.
+    data: any JSON value; None for no data.
     """
 
     def __init__(
@@ -187,10 +193,10 @@ class RpcError(ConcertinoError):
 
 
 class ResourceNotFound(RpcError):
-    """No resource exists under this URI.
+    """There is no resource with this URI.
 
-    Raise it in the function of a resource or return None there, which has the same effect. The
-    caller gets -32602 (-32002 before 2026-07-28) with the URI in the data; see 2026-07-28
+    Raise it in the function of a resource; to return None there has the same effect. The client
+    gets the error -32602 (before 2026-07-28: -32002) with the URI in the data; see 2026-07-28
     server/resources "Error Handling".
     """
 
@@ -200,12 +206,13 @@ class ResourceNotFound(RpcError):
 
 
 class MissingCapability(RpcError):
-    """The client did not declare the capability that a client request needs.
+    """The client has not declared the capability that a client request needs.
 
-    required: the capabilities object that the client would have to declare. Catch it to go on
-    without the client's answer. If it is not caught, the caller gets -32021 with
-    `data.requiredCapabilities` (2026-07-28 basic/index "Error codes"); before 2026-07-28 a tool
-    returns its text with `isError`.
+    A handler may catch it, to continue without the client's answer. If it does not, the client gets
+    the error -32021 with `data.requiredCapabilities` (2026-07-28 basic/index "Error codes"). Before
+    2026-07-28, the result of a tool has the text and `isError`.
+
+    required: the capabilities that the client would have to declare, such as {"roots": {}}.
     """
 
     def __init__(self, text: str, required: Mapping[str, object]) -> None:
@@ -214,10 +221,11 @@ class MissingCapability(RpcError):
 
 
 class InvalidClientResponse(RpcError):
-    """The client answered a client request with something that does not fit the request.
+    """The client has answered a client request with a malformed response.
 
-    The text names the request, what was expected and what arrived. If it is not caught, the caller
-    gets -32602; before 2026-07-28 a tool returns its text with `isError`.
+    The text names the request, the expected and the actual value. If a handler does not catch it,
+    the client gets the error -32602; before 2026-07-28, the result of a tool has the text and
+    `isError`.
     """
 
     def __init__(self, text: str) -> None:
@@ -225,10 +233,10 @@ class InvalidClientResponse(RpcError):
 
 
 class Suspended(BaseException):
-    """Ends one round of a call: the client's answer arrives with a later request.
+    """Ends a handler that waits for its client: the client will repeat the call with its answer.
 
-    Context.ask and everything built on it raise it. Do not catch it, as with CancelledError.
-    `finally` blocks run in every round.
+    Context.ask(), elicit(), sample() and roots() raise it, since 2026-07-28. Like CancelledError,
+    it must not be caught. `finally` blocks run each time.
     """
 
 
@@ -240,34 +248,34 @@ class SpawnError(ConcertinoError):
 
 
 class NotSupported(ConcertinoError):
-    """The server has not declared this feature, so nothing was sent.
+    """The server has not declared the feature that a request needs, so the client has not sent it.
 
-    The text says what the server declares.
+    The text names the features that the server has declared.
     """
 
 
 class TimedOut(ConcertinoError, TimeoutError):
     """No response arrived within the time limit. The text names the request and the limit.
 
-    Raised locally. The peer gets a cancellation, because the response is no longer needed.
+    Raised on the side that waits. It also sends notifications/cancelled to the other side.
     """
 
 
 class ProtocolError(ConcertinoError):
-    """The peer sent something the protocol forbids, e.g. a malformed result or an unknown request.
+    """The other side has violated the protocol, for example with a malformed result.
 
     The text quotes the beginning of the message.
     """
 
 
 class Incompatible(ProtocolError):
-    """The peers have no protocol revision in common. The text names the revisions of the peer."""
+    """Client and server have no protocol revision in common. The text names the other side's."""
 
 
 class NotAServer(ProtocolError):
-    """The program that was started, or that listens, is no MCP server.
+    """The program that a client has started or connected to is no MCP server.
 
-    It repeats what it is sent, as `cat` does, or prints text and answers no request. The text names
+    It sends its input back, as `cat` does, or prints text and answers no request. The text names
     its command and quotes its first line.
     """
 
@@ -275,9 +283,11 @@ class NotAServer(ProtocolError):
 class Disconnected(ConcertinoError):
     """The connection ended before the response arrived (MCP 2026-07-28 basic/index).
 
-    Raised locally, never sent. exit_status: of the server's process if it has one that ended: its
-    exit code, or minus the number of the signal that ended it. stderr: the end of the process's
-    stderr output, without secrets. The text contains both.
+    Raised on the side that waits, never sent. The text contains all that follows.
+
+    exit_status: if the server was a process that has ended, its exit code, or minus the number of
+        the signal that has ended it; otherwise None.
+    stderr: the end of the output of that process on stderr, without secrets.
     """
 
     def __init__(
@@ -292,19 +302,20 @@ class Disconnected(ConcertinoError):
 
 
 def invalid_params(details: str) -> RpcError:
-    """Return the error for params that do not fit.
+    """Return the RpcError -32602 for invalid params.
 
-    details: the member, the expected value and the actual value.
+    details: names the member, the expected and the actual value.
     """
     return RpcError(INVALID_PARAMS, "Invalid params", {"details": details})
 
 
 def unknown_name(kind: str, name: str, member: str = "name") -> RpcError:
-    """Return the error for a tool, prompt or template that does not exist.
+    """Return the RpcError -32602 for a tool, prompt or template that does not exist.
 
-    member: the member of the params that holds the name.
+    kind: what does not exist, such as "tool".
+    member: the path of the name in the params, such as "name" or "ref.name".
     """
-    # Imported here, because a server that gets only known names is made faster without it.
+    # Imported here, because the import takes time and a server rarely needs it.
     from concertino.excerpts import shorten_name
 
     name = shorten_name(name)

@@ -1,4 +1,4 @@
-"""Public names of the Backend and Context interfaces, imported on first use."""
+"""Public names of the package, imported on first use: Backend, Context, Call, Host, ..."""
 
 from __future__ import annotations
 

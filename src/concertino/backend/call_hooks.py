@@ -1,15 +1,16 @@
-"""The optional part of the Backend interface: beginning and ending calls without a coroutine.
+"""Optional interfaces of a Backend, which make guarded calls faster.
 
-`Backend.handle` is all that a backend needs, and `await inner.handle(call, context)` is all that a
-wrapper needs. However, each wrapper coroutine takes a tenth of a small call's instructions. So a
-wrapper that limits every call of a server (guards/guard.py) offers a second way, which a runtime
-uses for the calls of its clients:
+A backend needs only `handle`, and a wrapper around it only `await inner.handle(call, context)`. But
+each such coroutine adds a tenth to the instructions of a small call. So a Guard, which wraps every
+call of a server, offers the runtime a second way (SupportsCallStarter):
 
-1. `begin(call, context, slot)` decides whether the call may run and returns its work, an awaitable.
-   If the end of the call matters to it, it stores CallHooks in `slot.hooks`.
-2. The caller of `begin` runs the work and then calls the hooks (protocol/call_hooks.py).
+1. The runtime calls `begin(call, context, slot)`. It decides whether the call may run, and returns
+   the coroutine of the inner backend, the "work". If the guard has something to do at the end of
+   the call, begin() stores CallHooks in `slot.hooks`.
+2. The runtime runs the work, and then calls the hooks (protocol/call_hooks.py).
 
-Both ways give the same results: `Guard.handle` is the same pair of begin and hooks in a coroutine.
+Both ways have the same effect: Guard.handle calls begin() and the hooks in a coroutine. The other
+Protocols let a guard look up a tool once, and check arguments before a call is counted.
 Figures: docs/decisions/0011-the-driver-ends-guarded-calls.md.
 """
 
@@ -52,15 +53,16 @@ BeginCall: TypeAlias = "Callable[[Call, Context, HooksSlot], Work]"
 
 
 class HooksSlot(Protocol):
-    """Holds the hooks of the call that begin() begins. hooks: None until then."""
+    """Where begin() stores the hooks of a call; a SessionRequest is one. hooks: None before."""
 
     hooks: CallHooks | None
 
 
 class ArgumentsRefused(Exception):
-    """The arguments of a call do not fit, so its handler was not called. result: answers it.
+    """Raised if the arguments of a call do not fit, before its handler is called.
 
-    Raised before there is any work, so that the call does not count for a rate limit.
+    Such a call does not count against a rate limit.
+    result: the result to answer the call with.
     """
 
     def __init__(self, result: Struct) -> None:
@@ -69,11 +71,12 @@ class ArgumentsRefused(Exception):
 
 
 class CallStarter(Struct, frozen=True):
-    """How a runtime begins the calls of a backend.
+    """The functions with which a runtime begins the calls of a backend.
 
-    begin: begins any call. Raises RpcError if it refuses the call outright.
-    tools: the same for the tools that are known, by name; it may change at any time.
-    redacts: whether begin() expects contexts that remove secrets from progress and log messages.
+    begin: begins any call. Raises RpcError if it refuses the call.
+    tools: name of a tool -> a faster function that begins calls of this tool. Entries may be added
+        and removed at any time.
+    redacts: whether the contexts for begin() must redact secrets in progress and log messages.
     """
 
     begin: BeginCall
@@ -86,24 +89,24 @@ class SupportsCallStarter(Protocol):
     """A Backend that can begin calls without `handle`."""
 
     def call_starter(self) -> CallStarter | None:
-        """Return how to begin calls; None if only `handle` may be used.
+        """Return the CallStarter; None if only `handle` may be used.
 
-        A class whose subclasses may override `handle` must check that they did not.
+        A class must return None if a subclass has overridden its `handle`.
         """
         ...
 
 
 @runtime_checkable
 class SupportsOperationHandlers(Protocol):
-    """A Backend that can look up what handles an operation once, instead of in each call."""
+    """A Backend that can look up the handler of a tool once, instead of in each call."""
 
     def operation_handler(self, method: str, name: str) -> Handle | None:
-        """Return a function that handles all calls of this operation as `handle` would.
+        """Return a function that handles all calls of one tool, prompt or resource.
 
-        The function must still work when the operation is removed or replaced. It may raise
-        RpcError or ArgumentsRefused at once, before it returns the work. None if only `handle` may
-        be used.
-        method, name: for example `tools/call` and the name of the tool.
+        It has the same effect as `handle`, even after the tool was removed or replaced. It may
+        raise RpcError or ArgumentsRefused at once, before it returns a coroutine.
+        method, name: for example "tools/call" and the name of the tool.
+        Returns None if only `handle` may be used.
         """
         ...
 
@@ -113,22 +116,26 @@ class SupportsArgumentChecks(Protocol):
     """A Backend that can check the arguments of a call before the call is counted."""
 
     def argument_check(self, method: str, name: str) -> CheckArguments | None:
-        """Return a function that checks the arguments of this operation's calls.
+        """Return a function that checks the arguments of the calls of one tool or prompt.
 
-        It raises ArgumentsRefused or RpcError for arguments that do not fit. None if only `handle`
-        can tell.
+        It raises ArgumentsRefused or RpcError for arguments that do not fit.
+        method, name: for example "tools/call" and the name of the tool.
+        Returns None if only `handle` can check them.
         """
         ...
 
 
 @runtime_checkable
 class SupportsArgumentRefusals(Protocol):
-    """A Backend for which others check arguments, so that it knows only after the call."""
+    """A Backend that forwards calls to another process, which checks their arguments.
+
+    So it knows only after a call whether the arguments have fitted.
+    """
 
     async def handle_or_refuse(self, call: Call, context: Context) -> Struct | Raw:
-        """Handle a call as `handle` does, but raise ArgumentsRefused if its arguments do not fit.
+        """Do the same as `handle`, but raise ArgumentsRefused if the arguments do not fit.
 
-        The exception has what `handle` would have returned.
+        The exception contains the result that `handle` would have returned.
         """
         ...
 
@@ -143,14 +150,20 @@ def call_starter_of(backend: Backend) -> CallStarter | None:
 
 
 def operation_handler_of(backend: Backend, method: str, name: str) -> Handle | None:
-    """Return a backend's handler of one operation; None if it offers none."""
+    """Return a backend's function for the calls of one tool; None if it offers none.
+
+    See SupportsOperationHandlers.
+    """
     if not issubclass(type(backend), SupportsOperationHandlers):
         return None
     return cast("SupportsOperationHandlers", backend).operation_handler(method, name)
 
 
 def argument_check_of(backend: Backend, method: str, name: str) -> CheckArguments | None:
-    """Return a backend's check of the arguments of one operation; None if it offers none."""
+    """Return a backend's argument check for one tool or prompt; None if it offers none.
+
+    See SupportsArgumentChecks.
+    """
     if not issubclass(type(backend), SupportsArgumentChecks):
         return None
     return cast("SupportsArgumentChecks", backend).argument_check(method, name)
@@ -164,8 +177,10 @@ def refusing_handler_of(backend: Backend) -> Handle | None:
 
 
 def has_method_of(backend: object, function: Callable[..., object], method: object) -> bool:
-    """Return whether `method`, read from `backend`, is `function`.
+    """Return whether a method of an object is the one that its class defines.
 
-    It is not if a subclass overrides the method or an attribute of the object replaces it.
+    It is not if a subclass has overridden it, or if an attribute of the object replaces it.
+    function: the function in the class, such as Server.handle.
+    method: the attribute of the object, such as server.handle.
     """
     return method == MethodType(function, backend)

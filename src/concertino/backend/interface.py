@@ -1,9 +1,14 @@
-"""Backend, the interface of objects that handle MCP calls, and Context, which handlers use.
+"""The interfaces Backend, which handles MCP calls, and Context, which handlers use.
 
-A `Server` of Python functions, a folder of Markdown and a bridge to a hub are Backends, and so is a
-guard around one of them. A backend gets calls and returns results in the form of revision
-2026-07-28; the session translates them for clients of other revisions. Optional parts of the
-interface are in backend/call_hooks.py.
+    class Echo(BackendWrapper):
+        async def handle(self, call: Call, context: Context) -> Struct | Raw:
+            context.log("info", f"call of {call.name}")
+            return await self.inner.handle(call, context)
+
+A `Server` of Python functions, a `Library` of Markdown files and the bridge to a plugin hub are
+Backends, and so is a guard around one of them. Calls and results have the form of revision
+2026-07-28; the session (protocol/session.py) translates results for clients of other revisions.
+Optional interfaces are in backend/call_hooks.py.
 """
 
 from __future__ import annotations
@@ -58,25 +63,32 @@ ChangeKind = Literal["tools", "prompts", "resources", "features"]
 
 
 class Notifier(Protocol):
-    """The interface by which a backend notifies all clients of changes, from any thread."""
+    """The interface with which a backend notifies clients of changes. Host implements it.
+
+    The methods may be called from any thread.
+    """
 
     def report_change(self, what: ChangeKind) -> None:
-        """Notify the clients that a list, or the set of features, has changed."""
+        """Notify the clients that a list has changed.
+
+        what: the list: "tools", "prompts" or "resources"; or "features" if features() has changed.
+        """
         ...
 
     def report_update(self, uri: str) -> None:
-        """Notify the subscribers of this resource that its content has changed."""
+        """Notify the clients that subscribe to a resource that its content has changed."""
         ...
 
 
 @runtime_checkable
 class SupportsEarlyOpening(Protocol):
-    """A Notifier whose clients wait, for a moment, until the backend has started."""
+    """A Notifier that holds back the clients' first requests until the backend has started."""
 
     def open_early(self) -> None:
-        """Answer clients' first requests from now on. Call it in start(), on its loop.
+        """Answer requests such as `initialize` from now on; calls still wait for the start.
 
-        For a backend that takes long to start and will hardly fail any more. Calls still wait.
+        A backend that takes long to start calls this in start(), when it will probably not fail any
+        more. Call it on the event loop.
         """
         ...
 
@@ -84,12 +96,13 @@ class SupportsEarlyOpening(Protocol):
 class Context(Protocol):
     """The interface between a handler and the client whose call it handles.
 
-    progress() and log() send at once; awaiting what they return only waits for a slow client.
+    progress() and log() send at once. They return an awaitable, and a handler that awaits it waits
+    until a slow client has caught up.
     """
 
     @property
     def client(self) -> ClientFacts:
-        """Return the client that made the call."""
+        """Return the description of the client that has made the call."""
         ...
 
     @property
@@ -107,9 +120,9 @@ class Context(Protocol):
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """Return the members of the request's `_meta` that the protocol does not define.
+        """Return those members of the request's `_meta` that the protocol does not define.
 
-        Examples are trace context (`traceparent`) and keys of a vendor.
+        For example, trace context (`traceparent`).
         """
         ...
 
@@ -121,9 +134,9 @@ class Context(Protocol):
     ) -> Awaitable[None]:
         """Report progress to the client.
 
-        Nothing is sent if the client did not ask for progress, or if `done` does not increase.
-        done, total: in the same unit, whichever it is.
-        message: for people; clients before 2025-03-26 do not get it.
+        Nothing is sent if the client has not asked for progress, or if `done` does not increase.
+        done, total: how much is done, and how much there is to do, in any unit.
+        message: for people. Clients of revision 2024-11-05 do not get it.
         """
         ...
 
@@ -133,7 +146,11 @@ class Context(Protocol):
         data: object,
         logger: str | None = None,
     ) -> Awaitable[None]:
-        """Send the client a log message, if it wants that level. data: any JSON value."""
+        """Send a log message to the client, if it wants messages of this level.
+
+        data: any JSON value, usually a text.
+        logger: the name of the logger, for the client.
+        """
         ...
 
     @overload
@@ -155,28 +172,35 @@ class Context(Protocol):
         *,
         into: Any = None,
     ) -> Any:
-        """Call another tool of the same server, in process, with its validation and every guard.
+        """Call another tool of the same server, in this process.
 
-        Returns the tool's result. With `into`, a type: returns the structured content as that type,
-        or the text parsed as JSON if there is no structured content; an error result then raises
-        ToolError with its text.
-        The tool sees this call's client, trace context and cancellation. Its progress is not sent,
-        since it counts something else. Calls may be nested 16 deep.
-        Raises RpcError for an unknown tool. In a `def` handler write
-        `context.wait(context.call_tool(...))`.
+        Its arguments are validated and its guards apply. The tool gets the same client and trace
+        context, and is cancelled with this call. Its progress is not sent. Calls may be nested 16
+        deep. In a `def` handler write `context.wait(context.call_tool(...))`.
+
+        into: the type to convert the result to. By default the result is returned as a
+            CallToolResult. With `into`, its structured content is returned as this type, or else
+            its text, decoded as JSON; if the tool has failed, ToolError is raised with its text.
+        Raises RpcError for an unknown tool.
         """
         ...
 
     async def ask(self, questions: Mapping[str, ClientRequest]) -> Mapping[str, Raw]:
-        """Send the client several requests at once and return its answers, undecoded, by key.
+        """Ask the client several questions at once. Returns its answers, undecoded, by key.
 
-        elicit(), sample() and roots() use this. Since 2026-07-28 a client answers with a new call:
-        this method raises Suspended, which ends the current call. With the answers, the handler
-        runs again from its start, and this method returns at once. So all code before a question
-        runs again. Use once() for values that must not be made twice.
-        Only tools, prompts and resources may ask, at most 16 times in a call.
-        Raises MissingCapability, InvalidClientResponse, RpcError when the client answers with an
-        error, TimedOut after ten minutes, and ValueError for a key that another question has.
+        elicit(), sample() and roots() use this method.
+
+        Since 2026-07-28 a client answers by repeating the call. So this method first raises
+        Suspended, which ends the handler. When the client has answered, the handler runs again from
+        its start, and this method returns the answers. All code before a question therefore runs
+        several times; use once() for what must be done only once.
+
+        Only tools, prompts and resources may ask, at most 16 times in one call.
+        questions: key -> client request; each question of a call needs another key.
+
+        Raises MissingCapability if the client cannot answer such a question, InvalidClientResponse
+        for a malformed answer, RpcError when the client answers with an error, TimedOut after ten
+        minutes, and ValueError for a key that another question has.
         """
         ...
 
@@ -203,12 +227,13 @@ class Context(Protocol):
         *,
         key: str | None = None,
     ) -> Accepted[Any] | Declined:
-        """Ask the user to fill in a form.
+        """Ask the user to fill in a form. See ask() for how the handler waits.
 
-        form: a class whose fields are texts, numbers, bools or choices, or a JSON Schema for them.
-        key: the name of the question; `q1`, `q2` and so on by default.
-        Returns Accepted(content), or Declined(action) with `decline` or `cancel`. Raises as ask()
-        does, and RegistrationError for a class that is not a form.
+        message: the question, for the user.
+        form: a class whose fields are texts, numbers, bools or choices; or a JSON Schema.
+        key: identifies the question in the call; by default `q1`, `q2` and so on.
+        Returns Accepted, whose `content` has the values, or Declined.
+        Raises the same errors as ask(), and RegistrationError for a class that is not a form.
         """
         ...
 
@@ -219,11 +244,14 @@ class Context(Protocol):
         *,
         key: str | None = None,
     ) -> Literal["accept", "decline", "cancel"]:
-        """Ask the user to open a web page, for data that a form must not ask for.
+        """Ask the user to open a web page, for example to enter a password there.
 
-        url: an https URL that contains no secret.
-        `accept` means that the user opens the page, not that anything was done there. Raises as
-        ask() does, and ValueError for other URLs.
+        message: the question, for the user.
+        url: an https:// URL that contains no secret.
+        key: identifies the question in the call; by default `q1`, `q2` and so on.
+        Returns the user's answer. `accept` means that the user opens the page, and not that
+        anything was done there.
+        Raises the same errors as ask(), and ValueError for any other URL.
         """
         ...
 
@@ -237,14 +265,21 @@ class Context(Protocol):
     ) -> CreateMessageResult:
         """Ask the client's model to continue a conversation.
 
-        options: the other fields of Sampling (system_prompt, tools, ...).
-        Raises as ask() does, and ValueError if the use of a tool in the messages is not followed by
-        its result.
+        messages: the conversation; a str is a message of the user.
+        max_tokens: the largest length of the model's message.
+        key: identifies the question in the call; by default `q1`, `q2` and so on.
+        options: the other fields of Sampling, such as system_prompt.
+        Raises the same errors as ask(), and ValueError if a message that uses a tool is not
+        followed by the tool's result.
         """
         ...
 
     async def roots(self, *, key: str | None = None) -> list[Root]:
-        """Return the client's roots: folders for this server to work in. Raises as ask() does."""
+        """Return the client's roots: the folders and files that this server may use.
+
+        key: identifies the question in the call; by default `q1`, `q2` and so on.
+        Raises the same errors as ask().
+        """
         ...
 
     @overload
@@ -262,69 +297,72 @@ class Context(Protocol):
         make: Callable[[], object],
         kind: Any = Any,
     ) -> Any:
-        """Return a value that is made only once in a call, even if questions repeat the handler.
+        """Return a value that is made once per call, although the handler may run several times.
 
-        make: returns a JSON value, or an awaitable of one. Since 2026-07-28 the client keeps the
-        value between the rounds of the call; it can read but not change it.
-        kind: the class of the value.
-        If the client starts the call anew, the value is made again.
+        Since 2026-07-28, a handler that asks its client runs again with the answers, see ask(). The
+        client stores the value in the meantime; it can read but not change it.
+        key: the name of the value.
+        make: returns the value, or an awaitable of it; called if there is none. The value must have
+            a JSON form.
+        kind: the class to which the value is decoded.
         """
         ...
 
     def wait(self, awaitable: Awaitable[T]) -> T:
-        """Return what an awaitable returns, in a `def` handler's thread.
+        """Wait for an awaitable in a `def` handler, which runs in a thread; return its result.
 
-        Example: `context.wait(context.elicit(...))`. Raises CancelledError when the client has
-        cancelled the call, and RuntimeError on the event loop.
+        Example: `context.wait(context.elicit(...))`.
+        Raises what the awaitable raises, CancelledError when the client cancels the call, and
+        RuntimeError if it is called on the event loop.
         """
         ...
 
 
 class Backend(Protocol):
-    """The interface of everything that handles calls; one object serves many connections."""
+    """The interface of everything that handles calls. One object serves many connections."""
 
     async def start(self, outlet: Notifier) -> None:
-        """Prepare for calls, which wait until this returns.
+        """Prepare for calls. Each Host calls this once; calls wait until it returns.
 
-        Called once, when the first connection opens.
+        outlet: notifies clients of changes.
         """
         ...
 
     def features(self) -> ServerFeatures:
-        """Return the features that this backend offers now. Must be cheap.
+        """Return the features that this backend offers now. Called often, so it must be fast.
 
-        Before start() has returned, it may report features that will be missing, but must not omit
-        any.
+        Before the end of start(), it must return all features that there may be.
         """
         ...
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         """Handle one call and return its result.
 
-        The result is a Struct of `concertino.types`, or its JSON in the form of 2026-07-28 as Raw.
-        An InputRequired asks the client first: the call comes again with `answers` and `state`.
-        Raises RpcError for an error response. Any other exception is logged and answered with
-        -32603. Let CancelledError (the client is gone) and Suspended (the call will be repeated)
-        propagate.
+        The result is a Struct of `concertino.types`, or JSON in the form of 2026-07-28 as Raw. To
+        ask the client first, return InputRequired: the call then comes again, with `answers` and
+        `state`.
+        Raises RpcError to send an error response. Any other exception is logged, and the client
+        gets the error -32603. Do not catch CancelledError (the call is cancelled) and Suspended
+        (the client will repeat the call).
         """
         ...
 
     async def watch(self, uris: frozenset[str]) -> None:
-        """Watch the resources that clients subscribe to, and report changes of their content.
+        """Watch resources, and report changes of their content with Notifier.report_update().
 
-        uris: all of them, not only new ones.
-        Called after start(), whenever the set changes, never concurrently, and only if features()
-        has `subscriptions`. Report changes with Notifier.report_update().
+        Called after start() whenever clients have subscribed or unsubscribed; never twice at the
+        same time. Only for backends whose features() have `subscriptions`.
+        uris: all resources that clients subscribe to now, not only new ones.
         """
         ...
 
     async def close(self) -> None:
-        """Release what start() acquired. Called once, after the last call."""
+        """Release what start() has acquired. Each Host calls this once, after the last call."""
         ...
 
 
 def describe_non_backend(value: object) -> str | None:
-    """Describe `value` if it is not a Backend; return None if it is."""
+    """Return a description of `value` for an error if it is no Backend; None if it is one."""
     if isinstance(value, type):
         return f"the class {value.__name__}; give an object"
     methods = ("start", "features", "handle", "watch", "close")
@@ -336,9 +374,9 @@ def describe_non_backend(value: object) -> str | None:
 
 
 class BackendWrapper:
-    """A Backend that forwards everything to another one.
+    """A Backend that forwards everything to another Backend, `inner`.
 
-    Override the methods that should do something else, in most cases only `handle`.
+    Derive a class and override the methods that shall do something else, usually only `handle`.
     """
 
     def __init__(self, inner: Backend) -> None:
@@ -361,10 +399,11 @@ class BackendWrapper:
 
 
 class ForeignName:
-    """A name that a Context of other libraries has, and ours has not: says what to write instead.
+    """A descriptor that raises AttributeError with a hint, for a name that other libraries use.
 
-    An attribute that does not exist, for hasattr() as well. A descriptor and not `__getattr__`,
-    which would make every other attribute slower on Python 3.11.
+    For hasattr(), the attribute does not exist. It is a descriptor because `__getattr__` would make
+    all other attributes slower on Python 3.11.
+    hint: what to write instead.
     """
 
     def __init__(self, hint: str) -> None:
@@ -377,7 +416,7 @@ class ForeignName:
         raise AttributeError(f"Context has no {self._name!r}: {self._hint}")
 
 
-# Decision 0017. What FastMCP and the official SDK call what a handler needs most.
+# Attributes of Context in FastMCP and the official SDK -> what to write here (decision 0017).
 FOREIGN_NAMES = {
     "info": "write context.log('info', ...)",
     "debug": "write context.log('debug', ...)",
@@ -392,7 +431,7 @@ FOREIGN_NAMES = {
 
 
 def refuse_foreign_names(cls: type[ContextT]) -> type[ContextT]:
-    """Let attributes of a Context that other libraries have say what to write instead."""
+    """Add the FOREIGN_NAMES to a Context class, and return it. For use as a decorator."""
     for name, hint in FOREIGN_NAMES.items():
         foreign = ForeignName(hint)
         foreign.__set_name__(cls, name)
@@ -402,9 +441,9 @@ def refuse_foreign_names(cls: type[ContextT]) -> type[ContextT]:
 
 @refuse_foreign_names
 class ContextWrapper:
-    """A Context that forwards everything to another one.
+    """A Context that forwards everything to another Context, `inner`.
 
-    Override the methods that should do something else.
+    Derive a class and override the methods that shall do something else.
     """
 
     def __init__(self, inner: Context) -> None:
@@ -491,13 +530,13 @@ class ContextWrapper:
         make: Callable[[], object],
         kind: Any = Any,
     ) -> Any:
-        # Any: the call fits either overload.
+        # Any, because the type checker finds no overload of once() for these arguments.
         inner: Any = self.inner
         return await inner.once(key, make, kind)
 
     def wait(self, awaitable: Awaitable[T]) -> T:
         return self.inner.wait(awaitable)
 
-    # A runtime's Context has members that are not part of this interface, such as `request_id`.
+    # CallContext has attributes that are not part of this interface, such as `request_id`.
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)

@@ -1,4 +1,7 @@
-"""Lists that are requested of a backend at its start, when there is no client."""
+"""Reads lists of a backend, such as the names of its resources, without a client.
+
+composition.py uses it at the start, to find out which resources its parts have.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ __all__ = ["decode_page", "list_names"]
 
 
 async def list_names(label: str, backend: Backend, method: str) -> list[str]:
-    """Return the names, URIs or templates that a backend lists, from all pages.
+    """Return the names, URIs or URI templates on all pages of a list.
 
-    label: the backend, for errors. method: one of LIST_METHODS.
-    Raises ConcertinoError if a cursor repeats, because the list would never end, and whatever the
-    backend raises.
+    label: names the backend in errors.
+    method: the list, a key of LIST_METHODS such as "resources/list".
+    Raises what the backend raises, and ProtocolError if the list never ends.
     """
     listing = LIST_METHODS[method]
 
@@ -38,14 +41,14 @@ async def list_names(label: str, backend: Backend, method: str) -> list[str]:
     return [getattr(item, listing.name_member) for item in items]
 
 
-# Any: one of four Structs without a common base class.
+# Any, because the results of the four list methods have no common base class.
 def decode_page(result: Struct | Raw, listing: ListMethod) -> Any:
-    """Return the result of a list method as a Struct."""
+    """Return the result of a list method as a Struct; decode it if it is JSON."""
     return decode(result, type=listing.result_type) if isinstance(result, Raw) else result
 
 
 class _StartContext:
-    """The Context of the lists that are requested at the start, when there is no caller."""
+    """The Context for reading a list without a client: it sends nothing."""
 
     client = ClientFacts("concertino", "", "", {})
     caller = DetachedCaller()

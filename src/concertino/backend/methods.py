@@ -1,4 +1,8 @@
-"""The methods that call or list operations, for backends that look into the calls they forward."""
+"""Tables of the MCP methods that call or list tools, prompts and resources ("operations").
+
+Backends that forward calls, such as compose() and guards, use them to find the name in a call or
+the items in a list.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from concertino.types.results import (
 
 __all__ = ["KINDS", "LIST_METHODS", "ListMethod"]
 
-# The methods that call one operation, and the kind of operation.
+# Method that calls one operation -> the kind of the operation.
 KINDS: Mapping[str, str] = {
     "tools/call": "tool",
     "prompts/get": "prompt",
@@ -24,11 +28,12 @@ KINDS: Mapping[str, str] = {
 
 
 class ListMethod(Struct, frozen=True):
-    """A method that lists operations, or templates of them.
+    """A method that lists operations or resource templates.
 
-    kind: tool, prompt or resource.
-    member: the member of its result that holds the items.
-    name_member: the member of an item that names it.
+    kind: "tool", "prompt" or "resource".
+    result_type: the class of its result.
+    member: the attribute of the result that contains the items.
+    name_member: the attribute of an item that identifies it.
     """
 
     kind: str

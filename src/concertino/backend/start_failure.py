@@ -1,4 +1,7 @@
-"""Why a server cannot start, as the one sentence that its clients get."""
+"""Describes why a server cannot start, in one sentence for its clients and for the log.
+
+start_failure_text(exc)    # "cannot start: KeyError: 'TOKEN' (server.py:3)"
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,9 @@ from concertino.logs.redact import refresh
 
 __all__ = ["describe_failure", "describe_raised", "start_failure_text"]
 
+# The longest sentence, in characters.
 MAX_CHARS = 1000
-# Code in these folders is not the user's: a line of it would explain nothing.
+# Code in these folders, or in folders with the names below, was not written by the server's author.
 LIBRARIES = tuple(
     f"{folder}{os.sep}"
     for folder in (Path(__file__).absolute().parent.parent, Path(os.__file__).parent)
@@ -24,37 +28,38 @@ PACKAGES = ("site-packages", "dist-packages")
 
 
 def start_failure_text(failure: BaseException | str) -> str:
-    """Return the sentence `cannot start: ...`: one line, shortened, without secrets.
+    """Return the sentence `cannot start: ...`: on one line, shortened, without secrets.
 
-    failure: the exception, or a description of the failure.
+    failure: the exception, or a text that describes the failure.
     """
     reason = failure if isinstance(failure, str) else describe_failure(failure)
-    # The module that failed may have put secrets into os.environ.
+    # refresh() looks for secrets in os.environ again: the module that failed may have added some.
     clean = refresh().text(f"cannot start: {reason}")
     lines = (line.strip() for line in clean.splitlines())
     return shorten(escape_controls(" ".join(filter(None, lines))), MAX_CHARS)
 
 
 def describe_failure(exc: BaseException) -> str:
-    """Return the text of describe_raised(), for a group that of its first exception.
+    """Return a description of the exception that has ended a start.
 
-    Errors whose text is written for the user, as that of
-    a TargetError is, are described by it alone.
+    The text of a TargetError or ConcertinoError is meant for users, and is used alone. Other
+    exceptions are described by describe_raised(). Of an exception group, the first exception
+    counts.
     """
     while isinstance(exc, BaseExceptionGroup):
-        # BaseExceptionGroup is generic.
+        # The type checker does not know the type of the exceptions in a group.
         exc = cast("BaseException", exc.exceptions[0])
     text = _text(exc)
     if text and type(exc) in (TargetError, ConcertinoError):
-        # The error of a part, whose place is in the cause.
+        # compose() raises an error with a cause, if a part fails. Add the line of the cause.
         return text if exc.__cause__ is None else f"{text}{_location(exc.__cause__)}"
     return describe_raised(exc)
 
 
 def describe_raised(exc: BaseException) -> str:
-    """Return the type of an exception, its text, and the user's line that raised it.
+    """Return the type and text of an exception, the author's line that has raised it, and advice.
 
-    And what to do about it, as far as that is known: see advice().
+    For example `KeyError: 'TOKEN' (server.py:3)`. For advice, see advice(); there may be none.
     """
     text, step = _text(exc), advice(exc)
     return f"{type(exc).__name__}{text and f': {text}'}{_location(exc)}{step and f'; {step}'}"
@@ -64,15 +69,15 @@ def _text(exc: BaseException) -> str:
     try:
         return str(exc)
     except Exception:
-        # Its class is the user's.
+        # The exception's own __str__ has failed.
         return ""
 
 
 def _location(exc: BaseException) -> str:
-    """Return where an exception was raised, as " (file.py:3)"; empty for a SyntaxError.
+    """Return where an exception was raised, as " (file.py:3)".
 
-    This is the last line that belongs to no library, since a line in a library would tell the user
-    nothing; without such a line it is the last one. A SyntaxError names its place itself.
+    That is the innermost line that the server's author has written; if there is none, the innermost
+    line. Returns "" for a SyntaxError, whose text names the line already.
     """
     location, is_users = "", False
     traceback = None if isinstance(exc, SyntaxError) else exc.__traceback__

@@ -1,4 +1,8 @@
-"""Exceptions of a user's code as the user reads them: without our frames, and with advice."""
+"""Makes exceptions of an author's code easier to read, for the log and for error messages.
+
+The traceback loses the frames of concertino, and some exceptions get advice: for example, how to
+install a missing module. server_name() and server_in_function() find a server in a file's source.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +31,12 @@ NESTED_LOOP_ADVICE = (
     "this code runs on an event loop already: write `await ...` in it, or put it into a `def`, "
     "which runs in a thread"
 )
-# How asyncio refuses to run a loop inside of a loop.
+# How the texts of asyncio's errors begin when code starts a loop inside of a running loop.
 NESTED_LOOP = ("asyncio.run() cannot be called", "This event loop is already running")
 
 
 def without_our_frames(traceback: TracebackType | None) -> TracebackType | None:
-    """Return a traceback without the frames of this package; unchanged if it has no others."""
+    """Return a traceback without the frames of concertino; unchanged if it has only those."""
     entries: list[TracebackType] = []
     entry = traceback
     while entry is not None:
@@ -51,9 +55,9 @@ def without_our_frames(traceback: TracebackType | None) -> TracebackType | None:
 def exc_info_for_users(
     exc: BaseException,
 ) -> tuple[type[BaseException], BaseException, TracebackType | None]:
-    """Return the `exc_info` of a log record about an exception of a user's function.
+    """Return the `exc_info` for logging an exception of an author's function.
 
-    The exception gets the advice for it, if there is some, as a note.
+    If there is advice for the exception, it is added to the exception as a note.
     """
     if text := advice(exc):
         exc.add_note(text)
@@ -61,8 +65,8 @@ def exc_info_for_users(
 
 
 def advice(exc: BaseException) -> str:
-    """Return what to do about an exception of a user's code; "" if that is not known."""
-    # Only of these classes themselves: the text of a user's class may fail.
+    """Return advice on what to do about an exception of an author's code; "" if there is none."""
+    # Not for subclasses of these classes, whose __str__ may fail.
     text = str(exc) if type(exc) in (RuntimeError, ImportError) else ""
     if text.startswith(NESTED_LOOP):
         return NESTED_LOOP_ADVICE
@@ -76,8 +80,9 @@ def advice(exc: BaseException) -> str:
 def _advise_installation(exc: ModuleNotFoundError) -> str:
     """Return how to install a missing package for the running interpreter.
 
-    Empty if the module belongs to a package that is there. A module's name is not always that of
-    its package, and another package with that name may do anything, so none is guessed.
+    The text says PACKAGE in place of the package's name, which is not guessed: it may differ from
+    the module's name, and a package with the module's name may be malicious. Returns "" if the
+    module belongs to a package that is installed.
     """
     if not exc.name or exc.name.partition(".")[0] in sys.modules:
         return ""
@@ -88,7 +93,7 @@ def _advise_installation(exc: ModuleNotFoundError) -> str:
 
 
 def _advise_module(traceback: TracebackType | None) -> str:
-    """Return how to serve the file of a traceback's last line as a module of its package."""
+    """Return advice on a relative import that has failed: serve the file as part of its package."""
     if traceback is None:
         return ""
     while traceback.tb_next is not None:
@@ -106,7 +111,10 @@ def _advise_module(traceback: TracebackType | None) -> str:
 
 
 def server_name(file: Path) -> str:
-    """Return the name of the first server at the top level of a Python file; "" if none is seen."""
+    """Return the name of the variable with the first server at the top level of a Python file.
+
+    The file is parsed and not executed. Returns "" if none is found.
+    """
     import ast
 
     for statement in _statements(file):
@@ -117,7 +125,10 @@ def server_name(file: Path) -> str:
 
 
 def server_in_function(file: Path) -> tuple[str, int]:
-    """Return the function of a Python file that makes a server, and the line; ("", 0) if none."""
+    """Return the name of the first function in a Python file that makes a server, and the line.
+
+    The file is parsed and not executed. Returns ("", 0) if there is none.
+    """
     import ast
 
     for statement in _statements(file):
@@ -138,7 +149,7 @@ def _statements(file: Path) -> list[ast.stmt]:
 
 
 def _makes_server(expression: ast.expr) -> bool:
-    """Return whether this is a call of Server: `Server("x")` or `concertino.Server("x")`."""
+    """Return whether an expression calls Server: `Server("x")` or `concertino.Server("x")`."""
     import ast
 
     if not isinstance(expression, ast.Call):

@@ -1,4 +1,4 @@
-"""Clients: start an MCP server or connect to one, and use its tools, resources and prompts."""
+"""Public names of the package, imported on first use: Client, SyncClient, ServerParameters, ..."""
 
 from __future__ import annotations
 

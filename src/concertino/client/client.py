@@ -1,11 +1,11 @@
-"""Client: starts a server or connects to one, sends it requests, and ends it cleanly.
+"""Client: starts a server or connects to one, sends it requests, and ends it.
 
     async with Client(["python", "server.py"]) as client:
         result = await client.call_tool("add", {"a": 1, "b": 2})
 
-The client finds out the revision by itself. Results are Structs of `concertino.types`, in their
-2026-07-28 shape. This module has the requests; client/client_connection.py starts, restarts and
-ends the server.
+The client finds out the server's revision by itself. Results are Structs of `concertino.types`, in
+the form of revision 2026-07-28. This module has the public methods; client/client_connection.py
+starts, restarts and ends the server.
 """
 
 from __future__ import annotations
@@ -90,36 +90,44 @@ PageT = TypeVar("PageT", bound=Page)
 class Client(ConnectionFacts):
     """A client for one server. Use it with `async with`, or call open() and aclose().
 
-    One Client belongs to one event loop. All parameters but target are optional:
+    A Client belongs to one event loop. All parameters but `target` are optional.
 
-    target: a command (a list of words, never a line for a shell), ServerParameters, `unix:PATH`,
-    `tcp:HOST:PORT`, a Server or another Backend in memory, or a Connection that is not open yet.
-    name: for logs; by default derived from the target. info: the name and version of this client.
-    era: `auto` finds out whether the server has a handshake; `modern` and `legacy` skip that.
-    timeouts: time limits. limits: size limits, such as max_message_bytes.
+    target: the server: a command as a list of words, ServerParameters, `unix:PATH`,
+        `tcp:HOST:PORT`, a Server or another Backend in this process, or a Connection that is not
+        open.
+    name: the name for logs; by default derived from the target.
+    info: the name and version of this client, for the server.
+    era: "auto" finds out whether the server speaks 2026-07-28 ("modern") or has a handshake
+        ("legacy"). Pass one of these words if it is known.
+    timeouts: time limits.
+    limits: size limits, such as max_message_bytes.
     stderr: a function called with each line of the server's stderr, or a file to append to. By
-    default lines go to the logger `concertino.client.NAME.stderr` at stderr_level. Secrets are
-    redacted.
-    restart: how to restart a server that ends by itself; by default it is not restarted.
-    validate: whether to validate results against the output schemas of tools, once list_tools() has
-    fetched them; by default if the extra `validate` is installed.
-    trace: a function called with `->` or `<-` and each message, with secrets redacted. If level
-    DEBUG is enabled for the logger `concertino.client.NAME`, messages go there as well.
+        default, lines are logged by `concertino.client.NAME.stderr` at stderr_level. Secrets are
+        redacted.
+    restart: when to restart a server that ends by itself; by default never.
+    validate: whether to validate results against the output schemas of tools, after list_tools()
+        was called; by default if the extra `validate` is installed.
+    trace: a function called with "->" (sent) or "<-" (received) and each message, with secrets
+        redacted. Messages are also logged by `concertino.client.NAME` at level DEBUG.
 
-    Functions that answer the server's requests; requests without a function are refused. They may
-    be plain or async.
-    elicit(request, server): returns a dict (the values of the form, {} for a URL), `accept`,
-    `decline`, `cancel`, None (which cancels) or an ElicitResult. elicit_urls: pass on requests to
-    open a URL, too; the client itself opens nothing.
-    sample(request, server): returns a str or a CreateMessageResult. sampling: settings to declare
-    with it, such as {"tools": {}}.
+    The following functions answer requests of the server. They may be `def` or `async def`. Without
+    a function, such requests are refused.
+
+    elicit(request, server): fills in a form. Returns a dict with the values ({} for a URL),
+        "accept", "decline", "cancel", None (the same as "cancel"), or an ElicitResult.
+    elicit_urls: whether `elicit` also gets requests to open a URL. The client itself opens nothing.
+    sample(request, server): asks a model. Returns a str or a CreateMessageResult.
+    sampling: the capability to declare for it, such as {"tools": {}}.
     roots: file:// URIs or Roots, or a function that returns them.
-    rounds: how often one request may ask for input (2026-07-28).
+    rounds: how often the server may ask for input during one request (2026-07-28).
 
-    Functions for the server's notifications, called on the event loop:
-    changed(name): the list `tools`, `prompts` or `resources` has changed. May be async; changes
-    during a call lead to one more call. updated(uri): a resource has changed, after subscribe().
-    logged(message): a LogMessage. notified(method, params): any other notification.
+    The following functions get the server's notifications. They are called on the event loop.
+
+    changed(name): the list "tools", "prompts" or "resources" has changed. May be an `async def`. It
+        is not called again while it runs; changes in that time lead to one more call.
+    updated(uri): a resource has changed for which subscribe() was called.
+    logged(message): the server has sent a LogMessage.
+    notified(method, params): any other notification.
     """
 
     @hint_keywords
@@ -173,7 +181,7 @@ class Client(ConnectionFacts):
         self._log = logging.getLogger(f"concertino.client.{self.name}")
         self._handlers = RequestHandlers(elicit, elicit_urls, sample, sampling, roots)
         self._output_validator = OutputValidator(validate)
-        # None until a result looks wrapped.
+        # None before the first result that looks wrapped.
         self._wrapped_results: WrappedResults | None = None
 
         settings = ConnectionSettings(
@@ -195,12 +203,12 @@ class Client(ConnectionFacts):
         self._session = SessionState(self._connection, settings, self._log)
 
     async def open(self) -> None:
-        """Start or connect, and negotiate the revision; takes at most connect_s seconds.
+        """Start the server or connect to it, and negotiate the revision.
 
-        Raises SpawnError (the server cannot be started), Disconnected (it ended meanwhile),
-        TimedOut, Incompatible (no common revision), NotAServer (it does not speak MCP) and
-        ProtocolError, and what the start of a Backend in memory raised. Nothing is left running
-        then.
+        Takes at most timeouts.connect_s. If it raises, nothing is left running.
+        Raises SpawnError if the server cannot be started, Disconnected if it ends meanwhile,
+        TimedOut, Incompatible if there is no common revision, NotAServer if it does not speak MCP,
+        ProtocolError, and what the start of a Backend in this process raises.
         """
         try:
             await self._connection.open()
@@ -210,10 +218,10 @@ class Client(ConnectionFacts):
             raise
 
     async def aclose(self) -> None:
-        """Close the server's stdin, wait, and end it with everything it started.
+        """Close the connection, and end the server and all processes that it has started.
 
-        Takes a bounded time, and may be called again. Calls in flight raise Disconnected. Closing
-        continues even if the caller is cancelled.
+        The server gets time to end by itself first (ShutdownTimeouts). Pending requests raise
+        Disconnected. May be called again. If the calling task is cancelled, the closing continues.
         """
         await self._connection.close()
 
@@ -264,23 +272,26 @@ class Client(ConnectionFacts):
         progress: Progress | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call a tool and return its result; `is_error` tells whether the tool failed.
+        """Call a tool and return its result. `is_error` of the result tells whether it has failed.
 
-        into: a type. Then the structured content is returned as that type, or the text, decoded as
-        JSON, if there is none; and a tool that failed raises ToolError with its text.
-        timeout_s: takes the place of timeouts.request_s, and of total_s if that is less.
-        progress(done, total, message): called with the tool's progress; each call gives the server
-        another timeout_s. meta: members for `_meta`.
-        Raises RpcError (the server refused), TimedOut, Disconnected and ProtocolError. After a
-        restart it is sent again if nobody had read it; otherwise it is not repeated. When the task
-        is cancelled, the call is cancelled at the server.
+        When the calling task is cancelled, the call is cancelled at the server. If the server ends
+        and is restarted, the call is repeated only if the server had not read it.
+
+        into: the type to convert the result to. Then the structured content is returned as this
+            type, or else the text, decoded as JSON; if the tool has failed, ToolError is raised
+            with its text.
+        timeout_s: replaces timeouts.request_s, and timeouts.total_s if it is longer than that.
+        progress(done, total, message): called with the tool's progress. Each progress starts
+            timeout_s anew.
+        meta: additional members for `_meta`.
+        Raises RpcError for an error response, TimedOut, Disconnected and ProtocolError.
         """
         timeouts = self.timeouts
         idle_timeout_s, total_s = timeouts.request_s, timeouts.total_s
         if timeout_s is not None:
             idle_timeout_s, total_s = timeout_s, max(total_s, timeout_s)
 
-        # wait_until_usable() does the same checks; this is its fast path without a coroutine.
+        # The same checks as in wait_until_usable(), without the cost of a coroutine.
         connection = self._connection
         conversation = connection.conversation
         is_usable = (
@@ -314,10 +325,12 @@ class Client(ConnectionFacts):
             result = raw
         else:
             if type(raw) is not Raw:
-                # Nobody has read it, so it is sent again after the restart.
+                # An UnreadRequest was raised: the server has not read the call. Send it again after
+                # the restart.
                 body = encode_finite({"name": name, "arguments": arguments or {}})
                 raw = await connection.call("tools/call", body, name, timeout_s, progress, meta)
-            # Undecoded results come from the slow path, and from the fast one if they are unusual.
+            # `raw` is undecoded, because another than the fast path was taken, or the result is
+            # unusual.
             result = await self._decode_result(name, raw, validate)
         content = result.structured_content
         if type(content) is dict and "result" in content:
@@ -340,7 +353,7 @@ class Client(ConnectionFacts):
         conversation: Conversation,
         timeout_s: float,
     ) -> CallToolResult:
-        """Return a result with the value that the tool means; see wrapped_results.py."""
+        """Return a result with its structured content unwrapped; see wrapped_results.py."""
         if self._wrapped_results is None:
             from concertino.client.wrapped_results import WrappedResults
 
@@ -353,21 +366,22 @@ class Client(ConnectionFacts):
         result: CallToolResult,
         raw: Raw,
     ) -> None:
-        """Fetch the tools again and validate a result against the schema that is current then.
+        """Fetch the tools again, and validate a result again that does not fit its schema.
 
-        The one that the result failed may be outdated. Raises ProtocolError if it fails again.
+        The schema may have been outdated. Raises ProtocolError if the result does not fit the
+        current one either.
         """
         try:
             await self.list_tools()
         except ConcertinoError as exc:
-            # Then the known schema decides.
+            # Use the known schema.
             self._log.info("the list of tools could not be fetched again: %s", exc)
         validate = self._output_validator.get(name)
         if validate is not None and (violation := validate(result, len(bytes(raw)))):
             raise ProtocolError(f"tools/call {name}: {violation}: {quote_frame(raw)}")
 
     async def list_tools(self) -> list[Tool]:
-        """Return every tool, from all pages."""
+        """Return all tools, from all pages of the list."""
         tools = await self._fetch_tools()
         self._output_validator.learn(tools)
         return tools
@@ -380,13 +394,13 @@ class Client(ConnectionFacts):
     # Resources
 
     async def list_resources(self) -> list[Resource]:
-        """Return every resource, from all pages, without those that templates describe."""
+        """Return all resources, from all pages of the list, without those of templates."""
         return await self._list_all(
             "resources/list", ListResourcesResult, lambda page: page.resources
         )
 
     async def list_resource_templates(self) -> list[ResourceTemplate]:
-        """Return every resource template, from all pages."""
+        """Return all resource templates, from all pages of the list."""
         return await self._list_all(
             "resources/templates/list",
             ListResourceTemplatesResult,
@@ -398,14 +412,15 @@ class Client(ConnectionFacts):
     ) -> ReadResourceResult:
         """Read a resource.
 
-        Raises RpcError if there is none: with code -32602, or -32002 from legacy servers.
+        Raises RpcError if there is no such resource: -32602, or -32002 before 2026-07-28. For
+        timeout_s and the other errors see call_tool().
         """
         self._connection.require("resources")
         raw = await self._connection.call("resources/read", encode({"uri": uri}), uri, timeout_s)
         return decode_result("resources/read", raw, ReadResourceResult)
 
     async def subscribe(self, uri: str) -> None:
-        """Subscribe to changes of a resource: from now on `updated` is called with its URI."""
+        """Subscribe to a resource: when it changes, the function `updated` is called."""
         await self._session.subscribe(uri)
 
     async def unsubscribe(self, uri: str) -> None:
@@ -415,7 +430,7 @@ class Client(ConnectionFacts):
     # Prompts and completion
 
     async def list_prompts(self) -> list[Prompt]:
-        """Return every prompt, from all pages."""
+        """Return all prompts, from all pages of the list."""
         return await self._list_all("prompts/list", ListPromptsResult, lambda page: page.prompts)
 
     async def get_prompt(
@@ -425,7 +440,11 @@ class Client(ConnectionFacts):
         *,
         timeout_s: float | None = None,
     ) -> GetPromptResult:
-        """Return a prompt, filled in with its arguments."""
+        """Return the messages of a prompt.
+
+        arguments: name -> value; all values are strings.
+        Raises RpcError if there is no such prompt or the arguments do not fit.
+        """
         self._connection.require("prompts")
         body = encode({"name": name, "arguments": dict(arguments or {})})
         raw = await self._connection.call("prompts/get", body, name, timeout_s)
@@ -439,11 +458,14 @@ class Client(ConnectionFacts):
         *,
         chosen: Mapping[str, str] | None = None,
     ) -> Completion:
-        """Return possible values of a prompt's argument or a resource template's variable.
+        """Return suggested values for an argument of a prompt or a variable of a resource template.
 
-        value: what was typed so far. chosen: the values of the other arguments, as far as known.
+        ref: the prompt or resource template.
+        argument: the name of the argument or variable.
+        value: the text that was typed so far.
+        chosen: the values of other arguments that are known already.
         """
-        # The first revision had no such capability, but had completion.
+        # In revision 2024-11-05 servers may support completion, but cannot declare it.
         revision = self._connection.current.server.revision
         if revision is None or revision.completions:
             self._connection.require("completions")
@@ -466,8 +488,11 @@ class Client(ConnectionFacts):
     ) -> Any:
         """Send any request and return its decoded result.
 
-        into: a type to decode the result to, or msgspec.Raw for the JSON text. The client adds what
-        the revision requires in `_meta`, and does not check the server's capabilities.
+        The client adds the `_meta` that the revision requires. It does not check whether the server
+        has declared the capability for the request.
+        into: a type to decode the result to; msgspec.Raw for undecoded JSON; by default dicts,
+            lists and so on.
+        For the other parameters and the errors see call_tool().
         """
         body = encode(params or {})
         raw = await self._connection.call(method, body, "", timeout_s, progress, meta)
@@ -501,19 +526,22 @@ class Client(ConnectionFacts):
         self._connection.current.channel.peer.notify(method, encode(params or {}))
 
     async def ping(self) -> None:
-        """Ask whether the server is there: by `server/discover`, or `ping` if it is legacy."""
+        """Check that the server responds: to `server/discover`, or before 2026-07-28 to `ping`.
+
+        Raises TimedOut or Disconnected if it does not.
+        """
         await self._connection.call(self._connection.current.requests.ping_method, b"{}")
 
     async def set_log_level(self, level: Level) -> None:
-        """Ask for log messages of this level and above; `logged` is called with them."""
+        """Ask the server for log messages of this level and above. `logged` gets them."""
         if level not in get_args(Level):
             raise ValueError(f"level: expected one of {', '.join(get_args(Level))}, got {level!r}")
         await self._session.set_log_level(level)
 
     def set_roots(self, roots: Roots) -> None:
-        """Offer other roots, and tell the server if its revision has a way.
+        """Replace the roots. Before 2026-07-28, also notify the server of the change.
 
-        Raises RuntimeError if this client was made without roots.
+        Raises RuntimeError if this client was made without `roots`.
         """
         if not self._handlers.has_roots:
             raise RuntimeError(
@@ -533,7 +561,11 @@ class Client(ConnectionFacts):
         items: Callable[[PageT], list[T]],
         timeout_s: float | None = None,
     ) -> list[T]:
-        """Return a list from all its pages."""
+        """Return the items of all pages of a list.
+
+        method: such as "tools/list".
+        items: returns the items of a page.
+        """
         self._connection.require(method.partition("/")[0])
 
         async def fetch(cursor: str | None) -> PageT:

@@ -1,7 +1,10 @@
-"""The connection of a Client to its server: opens it, restarts it, closes it, and knows its state.
+"""ClientConnection: opens, restarts and closes the connection of a Client to its server.
 
-Every wait has a bound, and every failure says what was awaited, how the server ended, and what it
-wrote to stderr last.
+It starts the server or connects to it (client/targets.py), negotiates the revision (client/
+negotiation.py), and sends requests with the resulting Conversation. When a server ends by itself, a
+Supervisor (client/supervision.py) restarts it, and requests wait meanwhile.
+
+ConnectionFacts has the properties that Client and SyncClient have in common, such as server_info.
 """
 
 from __future__ import annotations
@@ -37,13 +40,15 @@ NOT_OPEN = "this client is not open: use `async with Client(...) as client:`"
 class Timeouts(Struct, frozen=True, metaclass=HintingStructMeta):
     """How long a client waits, in seconds. Each must be positive and may be infinite.
 
-    connect_s: from the start of a server to its first response, downloads by npx or uvx included.
-    probe_s: for the response to `server/discover`, before a legacy server is assumed; at most half
-    of connect_s.
-    request_s: for a response, or for the next progress of a request with a progress function.
-    total_s: for a response, whatever the progress. A longer timeout_s of a call takes its place.
-    ping_every_s: how often to ping the server; by default never.
-    ping_s: for the response to a ping. A server that then sends nothing at all is ended.
+    connect_s: until the session is open, from the start of the server. This includes the time in
+        which npx or uvx download the server.
+    probe_s: for the response to `server/discover`. Without a response, the client assumes a server
+        with a handshake and sends `initialize`. At most half of connect_s.
+    request_s: for a response; each progress of a request with a progress function starts it anew.
+    total_s: for a response, in all. A longer timeout_s of a call replaces it.
+    ping_every_s: the pause between two pings of the server; by default infinite, so no pings.
+    ping_s: for the response to a ping. If the server sends nothing at all in this time, it is
+        ended.
     """
 
     connect_s: float = 60.0
@@ -63,7 +68,13 @@ class Timeouts(Struct, frozen=True, metaclass=HintingStructMeta):
 
 
 class ConnectionSettings(Struct, frozen=True):
-    """How to connect, and the user's functions. Most fields are parameters of Client."""
+    """The arguments of a Client, checked and parsed. See Client for their meaning.
+
+    name: the name for logs.
+    location: the parsed target.
+    handlers: answer the server's requests.
+    notification_handlers: called for the server's notifications.
+    """
 
     name: str
     location: TargetLocation
@@ -83,9 +94,14 @@ class ConnectionSettings(Struct, frozen=True):
 class ClientConnection:
     """Opens, restarts and closes the connection of one Client, on one event loop.
 
-    on_restart: restores the session of a server that was restarted.
-    conversation: the one to send requests with; None before open() and while the server restarts.
-    thread: the thread that the event loop runs in.
+    settings: the arguments of the Client.
+    on_restart: restores the session of a server that was restarted, such as subscriptions.
+
+    Attributes:
+    conversation: the conversation to send requests with; None before open() and while the server
+        restarts.
+    loop: the event loop; None before open().
+    thread: the identifier of the thread that runs the loop.
     """
 
     def __init__(
@@ -100,9 +116,9 @@ class ClientConnection:
         self._on_restart = on_restart
         self._log = logging.getLogger(f"concertino.client.{settings.name}")
         self._stderr_lines: StderrLines | None = None
-        # The conversation, even if it has ended.
+        # The last conversation that was opened, even if it has ended.
         self._last: Conversation | None = None
-        # The one that was started last, even if it could not be negotiated.
+        # The last conversation that was started, even if the negotiation has failed.
         self._started: Conversation | None = None
         self._supervisor: Supervisor | None = None
         self._failure: ConcertinoError | None = None
@@ -111,7 +127,10 @@ class ClientConnection:
     # Opening and closing
 
     async def open(self) -> None:
-        """Start or connect, and negotiate the revision. Call close() even if it raises."""
+        """Start or connect, and negotiate the revision. The caller must call close() in any case.
+
+        Raises what Client.open() raises.
+        """
         if self.loop is not None:
             raise RuntimeError("a Client can be opened once; make another one")
         self.loop = asyncio.get_running_loop()
@@ -127,6 +146,7 @@ class ClientConnection:
                 self._on_end(self.current)
 
     async def _bring_up(self) -> None:
+        """Start or connect, and negotiate the revision; at first, and for each restart."""
         settings = self._settings
         timeouts = settings.timeouts
         conversation = await open_conversation(
@@ -141,7 +161,7 @@ class ClientConnection:
         if timeouts.ping_every_s < FOREVER:
             conversation.watch(timeouts.ping_every_s, timeouts.ping_s)
 
-        # It may have ended between its first response and now.
+        # The server may have ended before on_end was set.
         if conversation.channel.over:
             self._on_end(conversation)
 
@@ -151,7 +171,7 @@ class ClientConnection:
         if self._stderr_lines is None:
             self._stderr_lines = StderrLines(settings.name, settings.stderr, settings.stderr_level)
         opened = await settings.location.open(settings.limits, self._stderr_lines)
-        # Redacting every message costs time, so trace only if somebody looks.
+        # A trace redacts every message, which takes time. So trace only if messages are shown.
         show = None
         if settings.trace is not None or self._log.isEnabledFor(logging.DEBUG):
             show = _make_show(self._log, settings.trace)
@@ -168,6 +188,7 @@ class ClientConnection:
         return self._started
 
     async def _bring_down(self) -> None:
+        """Close the last conversation, which ends the server's process."""
         if self._last is not None:
             await self._last.close()
 
@@ -175,7 +196,7 @@ class ClientConnection:
         """Handle a connection that ended by itself."""
         self._failure = conversation.explain(Disconnected("the connection ended"))
         if self._supervisor is not None and self._closing is None:
-            # New requests wait for the restart instead of failing.
+            # From now on, new requests wait for the restart; see wait_until_usable().
             self.conversation = None
             self._supervisor.on_end(self._failure)
             conversation.channel.unread = conversation.opened.take_unread()
@@ -184,9 +205,10 @@ class ClientConnection:
             )
 
     async def close(self) -> None:
-        """End the server with everything it started. Bounded; may be called again.
+        """End the server and all processes that it has started. Takes a limited time.
 
-        Requests in flight raise Disconnected. It continues when its caller is cancelled.
+        Pending requests raise Disconnected. May be called again. If the calling task is cancelled,
+        the closing continues.
         """
         if self._closing is None:
             loop = asyncio.get_running_loop()
@@ -198,12 +220,13 @@ class ClientConnection:
         if self._supervisor is not None:
             await self._supervisor.close()
         await self._bring_down()
-        # Last, because the server may write to stderr until its end.
+        # This comes last, because the server may write to stderr until its end.
         if self._stderr_lines is not None:
             self._stderr_lines.close()
 
     def _on_closed(self, closing: asyncio.Task[None]) -> None:
-        # A loop that ends cancels even tasks that have not begun.
+        # asyncio.run() cancels all tasks at its end, even those that have not begun. Then close()
+        # has done nothing, so kill the server at once.
         if closing.cancelled() and self._last is not None:
             self._last.opened.abandon()
 
@@ -211,14 +234,14 @@ class ClientConnection:
 
     @property
     def current(self) -> Conversation:
-        """Return the conversation, even if it has ended. Raises RuntimeError before open()."""
+        """Return the last conversation, even if it has ended. Raises RuntimeError before open()."""
         if self._last is None:
             raise RuntimeError(NOT_OPEN)
         return self._last
 
     @property
     def started(self) -> Conversation | None:
-        """Return the conversation that was started last, even if it could not be negotiated.
+        """Return the conversation that was started last, even if the negotiation has failed.
 
         Returns None if the server could not be started. Raises RuntimeError before open().
         """
@@ -249,14 +272,17 @@ class ClientConnection:
 
     @property
     def failure(self) -> ConcertinoError | None:
-        """Return the error that ended the server last, or the last start; None if there is none."""
+        """Return the error with which the server has ended last, or could not start; or None."""
         return self._failure if self._supervisor is None else self._supervisor.failure
 
     async def wait_until_usable(self, label: str, timeout_s: float) -> tuple[Conversation, float]:
-        """Return the conversation and what is left of timeout_s. Waits while the server restarts.
+        """Return the conversation, and the rest of timeout_s. Waits while the server restarts.
 
-        label: the request, for errors. Raises RuntimeError if the client is not open or belongs to
-        another event loop, ValueError if timeout_s is not positive, TimedOut and Disconnected.
+        label: names the request in errors.
+        timeout_s: how many seconds to wait, positive.
+        Raises RuntimeError if the client is not open or belongs to another event loop, ValueError
+        for an invalid timeout_s, TimedOut if the restart takes longer, and Disconnected if the
+        server will not run again.
         """
         if self._last is None:
             raise RuntimeError(NOT_OPEN)
@@ -284,13 +310,15 @@ class ClientConnection:
         progress: Progress | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Raw:
-        """Send a request as soon as the server runs. For the parameters see Conversation.call().
+        """Send a request and return its result. Waits first if the server is being restarted.
 
-        It is sent again after a restart if nobody had read it before.
+        If the server ends before it has read the request, the request is sent again after the
+        restart.
+        timeout_s: replaces Timeouts.request_s, and Timeouts.total_s if it is longer than that.
+        For the other parameters, and the errors, see Conversation.call().
         """
         timeouts = self._settings.timeouts
         idle_timeout_s, total_s = timeouts.request_s, timeouts.total_s
-        # A time limit of the call's own counts even if it is longer than that of the client.
         if timeout_s is not None:
             idle_timeout_s, total_s = timeout_s, max(total_s, timeout_s)
         label = request_label(method, subject)
@@ -301,7 +329,7 @@ class ClientConnection:
                     method, body, subject, idle_timeout_s, total_s, progress, meta
                 )
             except UnreadRequest as exc:
-                # Send it again after the restart: nothing was done.
+                # The server has not read the request, so nothing was done. Try again.
                 idle_timeout_s, total_s = exc.time_left(idle_timeout_s), exc.time_left(total_s)
 
     async def forward(
@@ -326,9 +354,10 @@ class ClientConnection:
                 timeout_s = exc.time_left(timeout_s)
 
     def require(self, feature: str) -> None:
-        """Raise NotSupported unless the server declares a capability.
+        """Raise NotSupported unless the server has declared a capability.
 
-        A client must not use others (2025-06-18 and later basic/lifecycle).
+        A client must not use other capabilities (2025-06-18 and later basic/lifecycle).
+        feature: the name of the capability, such as "tools".
         """
         capabilities = self.current.server.capabilities
         if feature not in capabilities:
@@ -345,38 +374,38 @@ class ConnectionFacts:
 
     @property
     def server(self) -> str:
-        """Return the server's name for people."""
+        """Return the server's name for people: its title, or else its name."""
         info = self.server_info
         return info.title or info.name
 
     @property
     def server_info(self) -> Implementation:
-        """Return name and version as the server reports them. Do not rely on them for security."""
+        """Return the server's description of itself. Do not rely on it for security."""
         return self._connection.current.server.info
 
     @property
     def protocol_version(self) -> str:
-        """Return the name of the revision that is spoken, such as `2026-07-28`."""
+        """Return the name of the negotiated revision, such as `2026-07-28`."""
         revision = self._connection.current.server.revision
         assert revision is not None
         return revision.name
 
     @property
     def capabilities(self) -> Mapping[str, Any]:
-        """Return the capabilities that the server declares."""
+        """Return the capabilities that the server has declared."""
         return self._connection.current.server.capabilities
 
     @property
     def instructions(self) -> str | None:
-        """Return the server's instructions for use, if it has any."""
+        """Return the server's instructions for the model; None if it has none."""
         return self._connection.current.server.instructions
 
     @property
     def state(self) -> State:
-        """Return the state of the connection.
+        """Return the state of the connection, one of these words.
 
-        This is `new` before opening; `running`; `backing-off` and then `starting` before a restart;
-        `failed` if the server ended by itself and will not be restarted; or `closed`.
+        `new` before open(); `running`; after the server has ended, `backing-off` and then
+        `starting` until it runs again; `failed` if it will not be restarted; `closed`.
         """
         return self._connection.state
 
@@ -387,39 +416,39 @@ class ConnectionFacts:
 
     @property
     def failure(self) -> ConcertinoError | None:
-        """Return the error that ended the server last, or the last start; None if there is none."""
+        """Return the error with which the server has ended last, or could not start; or None."""
         return self._connection.failure
 
     @property
     def pid(self) -> int | None:
-        """Return the id of the server's process, if this client started one."""
+        """Return the id of the server's process; None if this client has started no process."""
         started = self._connection.started
         child = None if started is None else started.opened.child
         return None if child is None else child.pid
 
     @property
     def exit_status(self) -> int | None:
-        """Return the exit code of the server's process, or minus the signal that ended it.
+        """Return the exit code of the server's process, or minus the signal that has ended it.
 
-        Returns None while it runs, and if there is no process. It stays after a failed open().
+        Returns None while the process runs, and if there is none. Also works after a failed open().
         """
         started = self._connection.started
         return None if started is None else started.opened.exit_status
 
     @property
     def stderr_tail(self) -> str:
-        """Return the last 8 KiB that the server wrote to stderr, without secrets.
+        """Return the last 8 KiB that the server has written to stderr, without secrets.
 
-        It stays after a failed open().
+        Also works after a failed open().
         """
         started = self._connection.started
         return "" if started is None else started.opened.tail()
 
     @property
     def stray(self) -> int:
-        """Return how many lines of the server were skipped.
+        """Return how many lines of the server's output were skipped.
 
-        They were not messages, or not responses to a pending request. `strays` holds the last few.
+        These were no messages, or responses to no pending request. `strays` has the last few.
         """
         started = self._connection.started
         return 0 if started is None else started.channel.skipped.count
@@ -442,7 +471,7 @@ def _make_show(
             try:
                 trace(direction, text)
             except Exception:
-                # A failing trace must not break the connection.
+                # The user's function has failed, which must not end the connection.
                 log.exception("the trace function of this client failed")
 
     return show

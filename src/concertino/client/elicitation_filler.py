@@ -1,6 +1,6 @@
-"""Elicitation forms: completes a user's values with the form's defaults and checks them.
+"""Fills in the form of an elicitation: adds its defaults to the user's values, and checks them.
 
-A form is a flat object of strings, numbers, booleans and choices.
+A form is a JSON Schema of an object whose members are strings, numbers, booleans or choices.
 Spec: 2025-06-18 and later client/elicitation, `PrimitiveSchemaDefinition`; defaults: SEP-1034.
 """
 
@@ -28,10 +28,12 @@ class _Form(Struct):
 
 
 def fill_form(schema: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a form; missing ones are taken from its defaults.
+    """Return the values of a form, with its defaults for those that are missing.
 
-    Raises ValueError with the field, the expected value and the actual value, and
-    msgspec.ValidationError if the form itself is malformed.
+    schema: the form.
+    content: the user's values by name.
+    Raises ValueError for a value that is missing or does not fit; the text names the field, the
+    expected and the actual value. Raises msgspec.ValidationError if the form is malformed.
     """
     form = convert(schema, _Form)
     fields = form.properties or {}
@@ -80,7 +82,7 @@ def _check_type(name: str, kind: object, value: Any) -> None:
 
 
 def _choices(field: Mapping[str, Any]) -> list[Any] | None:
-    """Return the values that a field allows; None if it is not a choice."""
+    """Return the values that a field allows; None if it has no list of values."""
     if isinstance(field.get("enum"), list):
         return field["enum"]
     options = field.get("oneOf") or field.get("anyOf")

@@ -1,4 +1,11 @@
-"""attempt(): returns a failure as a value instead of raising it."""
+"""attempt(): returns an error as a value instead of raising it.
+
+outcome = await attempt(client.call_tool("add", {"a": 1}))
+if outcome.ok:
+    print(outcome.value)
+else:
+    print(outcome.error)
+"""
 
 from __future__ import annotations
 
@@ -17,7 +24,8 @@ T = TypeVar("T")
 class Success(Struct, Generic[T], frozen=True):
     """The result of attempt() if nothing was raised.
 
-    `ok` is True, so that type checkers narrow the type after `if outcome.ok`.
+    value: the result of the awaitable.
+    ok: True; Failure has False. Type checkers use it to tell the two classes apart.
     """
 
     value: T
@@ -25,17 +33,20 @@ class Success(Struct, Generic[T], frozen=True):
 
 
 class Failure(Struct, frozen=True):
-    """The result of attempt() if a ConcertinoError was raised. error: that exception."""
+    """The result of attempt() if a ConcertinoError was raised.
+
+    error: the exception.
+    ok: False.
+    """
 
     error: ConcertinoError
     ok: Literal[False] = False
 
 
 async def attempt(work: Awaitable[T]) -> Success[T] | Failure:
-    """Await something and return its result as Success, or the ConcertinoError it raised as
-    Failure.
+    """Await something. Returns Success with its result, or Failure with its ConcertinoError.
 
-    All other exceptions are raised as usual: mistakes in the program, and CancelledError.
+    Other exceptions are raised as usual, such as CancelledError and mistakes in the program.
     """
     try:
         return Success(await work)

@@ -1,7 +1,7 @@
-"""Converts what a server sent to the type that its caller wants: any type that a tool may take.
+"""Decodes JSON to types that msgspec alone cannot decode, for `call_tool(..., into=TYPE)`.
 
-msgspec decodes most types alone, and this module is imported only for the others: pydantic models,
-paths, enums of any values, unions that msgspec refuses, and everything that contains them.
+These are pydantic models, paths, enums of any values, some unions, and all types that contain
+them: the same types that a tool may have as parameters. Loaded when msgspec refuses a type.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ __all__ = ["decode_as"]
 
 
 def decode_as(raw: Raw | bytes, into: Any) -> Any:
-    """Decode JSON to a type, as arguments of a tool are decoded.
+    """Decode JSON to the type `into`, in the same way as the arguments of a tool.
 
-    Raises msgspec.DecodeError if it does not fit, and TypeError for a type without a JSON form.
+    Raises msgspec.DecodeError if the JSON does not fit, and TypeError if the type cannot be decoded
+    from JSON.
     """
     try:
         decodable = _decodable_type(into)
@@ -31,7 +32,8 @@ def decode_as(raw: Raw | bytes, into: Any) -> Any:
     try:
         return decode_value(raw, decodable, strict=True)
     except ValidationError as exc:
-        # Errors of msgspec have their path at the end already; those of others get it in front.
+        # msgspec's own errors contain the path of the wrong value. Those of custom decoders do not,
+        # so put it in front.
         if not isinstance(exc.__cause__, InvalidValue):
             raise
         text = "; ".join(map(str, violations_of(exc, "")))
@@ -39,11 +41,14 @@ def decode_as(raw: Raw | bytes, into: Any) -> Any:
 
 
 def _decodable_type(into: Any) -> Any:
-    """Return what msgspec decodes instead of a type. Raises RegistrationError."""
+    """Return the type that msgspec decodes in place of `into`.
+
+    Raises RegistrationError if `into` cannot be decoded from JSON.
+    """
     try:
         return _cached_decodable_type(into)
     except TypeError:
-        # Metadata of an Annotated need not be hashable.
+        # The type is not hashable, because the metadata of an Annotated is not. Do not cache it.
         return SchemaBuilder().build(into).type
 
 

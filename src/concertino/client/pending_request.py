@@ -1,4 +1,9 @@
-"""Requests of a client: prepared ones, those that wait, their progress and their deadlines."""
+"""The requests of a client: PreparedRequest, PendingReply (waits for a response), their progress.
+
+Channel (client/channel.py) sends prepared requests and owns the pending ones. DeadlineTimer is one
+timer for the deadlines of all pending requests. This module also has functions that name and quote
+requests in errors.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +25,14 @@ from concertino.logs.redact import redactor
 from concertino.runtime.pending import PendingOutcome
 
 FOREVER = float("inf")
-# Characters of a frame that errors and logs quote.
+# Errors and logs quote at most this many characters of a frame.
 MAX_QUOTE = 200
-# Called with the work done, the total and a message, as in notifications/progress.
+# progress(done, total, message): the params of notifications/progress.
 Progress = Callable[[float, float | None, str | None], object]
 
 
 class Reply(Struct, gc=False, forbid_unknown_fields=True):
-    """A response with a result and no other members, as nearly every frame to a client is."""
+    """A response with a result and no unknown members. Nearly all frames to a client are one."""
 
     jsonrpc: Literal["2.0"]
     id: int
@@ -38,10 +43,10 @@ decode_reply = Decoder(Reply).decode
 
 
 class UnreadRequest(Disconnected):
-    """Raised when the connection ended before the server read the request.
+    """The connection has ended before the server has read the request.
 
-    The server has done nothing for the request, so it may be sent again.
-    waited_s: seconds that the request had waited when the connection ended.
+    So the server has done nothing for the request, which may be sent again.
+    waited_s: how many seconds the request had waited when the connection ended.
     """
 
     def __init__(self, error: Disconnected, waited_s: float) -> None:
@@ -49,7 +54,7 @@ class UnreadRequest(Disconnected):
         self.waited_s = waited_s
 
     def time_left(self, timeout_s: float) -> float:
-        """Return what is left of a time limit; always positive."""
+        """Return the rest of a time limit in seconds; always positive."""
         return max(0.001, timeout_s - self.waited_s)
 
 
@@ -62,7 +67,7 @@ _decode_sent_request = Decoder(_SentRequest).decode
 
 
 def request_ids(lines: Iterable[bytes]) -> frozenset[int]:
-    """Return the ids of the requests among lines. Other lines, also incomplete ones, have none."""
+    """Return the ids of the requests among lines; ignore all other lines."""
     ids: set[int] = set()
     for line in lines:
         try:
@@ -73,11 +78,13 @@ def request_ids(lines: Iterable[bytes]) -> frozenset[int]:
 
 
 class PreparedRequest(Struct, eq=False):
-    """A request without its id and params; it may be sent many times.
+    """A request without its id and without (some of) its params. It may be sent many times.
 
-    template: from request_template(). method, subject: for errors. decode: decodes the usual
-    response to this request, a struct with `id` and `result`, and raises msgspec.DecodeError for
-    others.
+    template: the frame, with gaps for the id and the params; made by request_template().
+    method: its method.
+    subject: what it is about, such as the name of a tool, for errors.
+    decode: decodes the usual response to it: returns an object with `id` and `result`, and raises
+        msgspec.DecodeError for other responses.
     """
 
     template: bytes
@@ -91,13 +98,13 @@ class PreparedRequest(Struct, eq=False):
 
 
 class InputState:
-    """What a Channel is reading at the moment. One object for each Channel, which its requests
-    share.
+    """What a Channel is reading now. The Channel shares it with its pending requests.
 
-    outside_tasks: frames are being handled in a callback of the loop, outside of any task. frame:
-    the frame in hand, unless it is a plain response. heard: a frame came since this was set to
-    False.
-    decode: the decoder that most likely fits the next response.
+    outside_tasks: whether frames are being handled in a callback of the loop, and not in a task.
+        Only then a waiting task may be resumed at once.
+    frame: the frame that is being handled, unless it is a usual response.
+    heard: set to True when frames arrive. The regular ping sets it to False.
+    decode: the decoder for the next response, which is probably that of the last request.
     """
 
     __slots__ = ("decode", "frame", "heard", "outside_tasks")
@@ -110,12 +117,17 @@ class InputState:
 
 
 class PendingReply(PendingOutcome, eq=False):
-    """A request that waits for its response. Its caller awaits it; Channel calls done().
+    """A request that waits for its response.
 
-    sent_at, deadline: times of the loop's clock; progress moves the deadline.
+    The caller of Channel.ask() awaits it; the Channel calls done().
+    input: the Channel's state.
+    id: the id of the request.
+    request: the prepared request.
+    sent_at, deadline: times of the loop's clock. Progress moves the deadline.
+    progress: tracks the request's progress; None if the caller wants none.
     """
 
-    # Declared again as a positional field, which saves 50 ns.
+    # Declared again here, to make it a positional argument, which saves 50 ns.
     _loop: asyncio.AbstractEventLoop
     input: InputState
     id: int
@@ -125,7 +137,7 @@ class PendingReply(PendingOutcome, eq=False):
     progress: ProgressTracker | None = None
 
     def done(self, outcome: object) -> None:
-        """Set the result, or the exception, and resume the caller. Only the first call counts."""
+        """Set the result or the exception, and resume the caller. Further calls do nothing."""
         if self.outcome is not None:
             return
         state = self.input
@@ -142,15 +154,19 @@ class PendingReply(PendingOutcome, eq=False):
             self.resume_soon()
 
     def __repr__(self) -> str:
-        """Return the text that asyncio shows for a task that waits for this."""
+        """Return the text that asyncio shows for a task that awaits this object."""
         return f"<PendingReply to {self.request.label}>"
 
 
 class ProgressTracker(Struct, eq=False):
-    """Passes the progress of one request to its caller and extends its deadline.
+    """Passes the progress of one request to the caller's function, and extends the deadline.
 
-    idle_timeout_s: how long the server may report nothing. total_s: how long the request may take
-    in all. last: the progress reported last.
+    token: the progress token.
+    callback: the caller's function.
+    idle_timeout_s: how many seconds the server may report nothing.
+    total_s: how many seconds the request may take in all.
+    pending: the request, when it is sent.
+    last: the last progress that was reported.
     """
 
     token: int
@@ -167,9 +183,9 @@ class ProgressTracker(Struct, eq=False):
         total: float | None,
         message: str | None,
     ) -> None:
-        """Handle a progress notification that came at `now`.
+        """Handle a progress notification. Ignore it if the progress does not increase.
 
-        Progress that does not increase is ignored.
+        now: the time of its arrival, by the loop's clock.
         """
         pending = self.pending
         if pending is None or not progress > self.last:
@@ -190,7 +206,7 @@ _decode_progress = Decoder(_Progress).decode
 
 
 class ProgressTrackers:
-    """The progress trackers of the requests in flight, by progress token."""
+    """The progress trackers of all pending requests of a Channel, by progress token."""
 
     def __init__(self, log: logging.Logger) -> None:
         self.by_token: dict[object, ProgressTracker] = {}
@@ -214,7 +230,7 @@ class ProgressTrackers:
             del self.by_token[tracker.token]
 
     def on_notification(self, message: Message, now: float) -> None:
-        """Pass progress on. Malformed progress, or that of an unknown request, is ignored."""
+        """Pass a progress notification to its tracker. Ignore it if malformed or unknown."""
         if not self.by_token:
             return
         try:
@@ -231,15 +247,18 @@ class ProgressTrackers:
 
 
 class DeadlineTimer:
-    """One timer for all requests.
+    """One timer for the deadlines of all pending requests.
 
-    expire: called with the current time; returns the time of its next call.
-    wakes_at: the time of the next call; infinite if there is none.
+    expire: called when the timer fires, with the current time. Returns when to call it again.
+
+    Attributes:
+    time: returns the time of the loop's clock.
+    wakes_at: when the timer fires; infinite if it is not set.
     """
 
     def __init__(self, expire: Callable[[float], float]) -> None:
         self.loop = loop = asyncio.get_running_loop()
-        # The standard loop's time() only calls monotonic(); calling that directly saves a frame.
+        # asyncio's own loops return monotonic(). Call it directly, without a Python frame.
         is_standard = type(loop).time is asyncio.BaseEventLoop.time
         self.time: Callable[[], float] = monotonic if is_standard else loop.time
         self.wakes_at = FOREVER
@@ -247,7 +266,7 @@ class DeadlineTimer:
         self._handle: asyncio.TimerHandle | None = None
 
     def wake_at(self, at: float) -> None:
-        """Call expire at this time instead of the one set before."""
+        """Set the timer to this time, in place of the time that was set before."""
         self.stop()
         self.wakes_at = at
         self._handle = None if at == FOREVER else self.loop.call_at(at, self._run)
@@ -263,24 +282,25 @@ class DeadlineTimer:
             self._handle = None
 
 
-# One client uses few methods, but users may invent any number of them.
+# A client uses few methods, but users may pass any number of them to Client.request().
 @lru_cache(64)
 def request_template(method: str, before: bytes = b"", after: bytes = b"") -> bytes:
-    """Return a bytes template of a request, to be filled in with `template % (id, params)`.
+    """Return the template of a request, to be filled in with `template % (id, params)`.
 
-    before, after: parts of the params that stay the same; then the gap between them is filled in.
+    before, after: the beginning and the end of the params, if these are always the same. Then only
+        the JSON between them is filled in.
     """
     fixed = (part.replace(b"%", b"%%") for part in (encode(method), before, after))
     return b'{"jsonrpc":"2.0","id":%%d,"method":%b,"params":%b%%b%b}' % tuple(fixed)
 
 
 def request_label(method: str, subject: str) -> str:
-    """Return how errors name a request, such as `tools/call add`."""
+    """Return the name of a request for errors, such as `tools/call add`."""
     return f"{method} {subject}" if subject else method
 
 
 def quote_frame(frame: bytes | Raw | Any) -> str:
-    """Return the beginning of a frame for errors and logs, without secrets and escape codes."""
+    """Return the beginning of a frame for errors and logs, without secrets and control codes."""
     whole = bytes(frame)
     text = redactor().frame(whole[: 4 * MAX_QUOTE]).decode("utf-8", "backslashreplace")
     text = escape_controls(text)

@@ -1,6 +1,7 @@
-"""Builds the params of a client's requests, with the `_meta` that the revision requires.
+"""RequestBuilder: adds to the params of a client's requests the `_meta` that a revision requires.
 
-Since 2026-07-28 every request names the revision, the client and its capabilities in `_meta`.
+Since 2026-07-28 every request names the revision, the client and its capabilities in `_meta`. Calls
+of tools are prepared: everything but the id and the arguments is encoded once for each tool.
 Spec: 2026-07-28 basic/index.
 """
 
@@ -26,9 +27,12 @@ from concertino.types.results import CallToolResult, Implementation, Level
 
 __all__ = ["RequestBuilder"]
 
-# What the response to a complete tool call contains near its beginning, as most servers write it.
+# Most servers write the response to a tool call with these bytes near its beginning, unless the
+# result is `input_required`.
 COMPLETE = b'"result":{"resultType":"complete"'
+# COMPLETE is searched for in this many bytes.
 HEAD_BYTES = 96
+# At most this many tools have a prepared request.
 MAX_PREPARED = 1024
 
 
@@ -44,9 +48,9 @@ _decode_tool_reply = Decoder(_ToolReply).decode
 
 
 def _decode_modern_tool_reply(frame: bytes) -> _ToolReply | Reply:
-    """Decode a response to tools/call since 2026-07-28.
+    """Decode a response to tools/call of revision 2026-07-28.
 
-    The result is left undecoded unless it is complete: it may be an `input_required` one.
+    The result stays undecoded if it may be an `input_required` result.
     """
     if frame.find(COMPLETE, 0, HEAD_BYTES) >= 0:
         return _decode_tool_reply(frame)
@@ -54,10 +58,16 @@ def _decode_modern_tool_reply(frame: bytes) -> _ToolReply | Reply:
 
 
 class RequestBuilder:
-    """Builds params for one conversation. Before use() it builds those of a legacy revision.
+    """Builds the params of the requests of one conversation.
 
-    is_modern: whether the revision is 2026-07-28 or later. prepared: tool calls without progress or
-    `_meta` of the user's, by the name of the tool.
+    Before use() is called, it builds params without `_meta`, as for a legacy revision.
+    info: describes this client.
+    handlers: know the capabilities of this client.
+
+    Attributes:
+    is_modern: whether the revision is 2026-07-28.
+    prepared: prepared calls by the name of the tool, for calls without progress and without a
+        `_meta` of the user.
     """
 
     def __init__(self, info: Implementation, handlers: RequestHandlers) -> None:
@@ -73,7 +83,7 @@ class RequestBuilder:
 
     @property
     def ping_method(self) -> str:
-        """Return the method that asks whether the server is there."""
+        """Return the method of the request with which to check that the server responds."""
         return "server/discover" if self.is_modern else "ping"
 
     def meta_of(self, revision: Revision) -> dict[str, Any]:
@@ -104,9 +114,11 @@ class RequestBuilder:
         token: int = 0,
         user_meta: Mapping[str, Any] | None = None,
     ) -> bytes:
-        """Return the params of a request: body, a JSON object without `_meta`, and its `_meta`.
+        """Return the params of a request, as JSON.
 
-        token: a progress token; 0 for none. user_meta: further members of `_meta`.
+        body: the params without `_meta`, a JSON object.
+        token: the progress token; 0 for none.
+        user_meta: additional members for `_meta`.
         """
         if self.is_modern and not token and not user_meta:
             meta = self._encoded_meta
@@ -160,8 +172,11 @@ class RequestBuilder:
         return members
 
     def prepare_tool_call(self, name: str) -> PreparedRequest:
-        """Return a tools/call request that needs only the arguments, and keep it in `prepared`."""
-        # Encode the params with null for the arguments, and cut them open at that place.
+        """Prepare calls of one tool: return a request that lacks only its id and the arguments.
+
+        It is also stored in `prepared`.
+        """
+        # Encode the params with null in place of the arguments, which come last, and cut it off.
         params = self.params(encode({"name": name, "arguments": None}))
         template = request_template("tools/call", params.removesuffix(b"null}"), b"}")
         decode = _decode_modern_tool_reply if self.is_modern else _decode_tool_reply

@@ -1,7 +1,7 @@
-"""Passes the lines of a server's stderr, with secrets redacted, to a function, file or logger.
+"""Passes the lines of a server's stderr to a function, a file or a logger, with secrets redacted.
 
-A line on stderr is not an error by itself: servers log there (2025-11-25 basic/transports,
-"stdio").
+Servers write their log to stderr, so a line there is not necessarily an error (2025-11-25
+basic/transports, "stdio").
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ Sink = Callable[[str], object] | str | os.PathLike[str]
 
 
 class StderrLines:
-    """Takes chunks of stderr and passes on complete lines. Call it with each chunk.
+    """Splits the chunks of a server's stderr into lines and passes these on.
 
-    sink: a function called with each line, or a file to append to; None for the logger
-    `concertino.client.NAME.stderr` at `level`.
+    Call the object with each chunk of bytes.
+    name: the name of the client, for the logger.
+    sink: a function called with each line, or the path of a file to append to; None for the logger
+        `concertino.client.NAME.stderr`.
+    level: the level at which lines are logged.
     """
 
     def __init__(
@@ -33,7 +36,7 @@ class StderrLines:
         sink: Sink | None,
         level: int,
     ) -> None:
-        # The beginning of a line whose end has not come yet.
+        # The beginning of a line whose newline has not arrived.
         self._rest = b""
         self._file = -1
         self._logger = logging.getLogger(f"concertino.client.{name}.stderr")
@@ -49,19 +52,19 @@ class StderrLines:
             self._write_line = self._append
 
     def __call__(self, chunk: bytes) -> None:
-        # A server may write megabytes a second; do not cut and redact lines that nobody sees.
+        # A server may write megabytes a second. Do no work for lines that will not be logged.
         if self._logs and not self._logger.isEnabledFor(self._level):
             return
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
             self.on_line(line)
-        # Split an endless line, so that it does not fill the memory.
+        # Split a very long line, which would otherwise fill the memory.
         while len(self._rest) > MAX_LINE_BYTES:
             self.on_line(self._rest[:MAX_LINE_BYTES])
             self._rest = self._rest[MAX_LINE_BYTES:]
 
     def close(self) -> None:
-        """Pass on an unfinished last line, and close the file."""
+        """Pass on the last line, even without its newline, and close the file."""
         rest, self._rest = self._rest, b""
         if rest:
             self.on_line(rest)

@@ -1,7 +1,12 @@
-"""SyncClient: a Client for scripts and notebooks, without async. Several threads may share one.
+"""SyncClient: a Client for scripts and notebooks, without async.
 
-An event loop runs in a thread of its own, from open() to close(). The functions that the client was
-given are called there.
+    with SyncClient(["python", "server.py"]) as client:
+        result = client.call_tool("add", {"a": 1, "b": 2})
+
+It has a Client whose event loop runs in a thread of its own (client/portal.py), from open() to
+close(). Each method runs the async method of the Client there, and waits for its result. The
+functions that were passed to the client, such as `elicit`, are called in that thread. Several
+threads may share one SyncClient.
 """
 
 from __future__ import annotations
@@ -45,8 +50,9 @@ def _blocking(
 class SyncClient(ConnectionFacts):
     """A client for one server, without async. Use it with `with`, or call open() and close().
 
-    target, settings: as for Client. The methods and properties are those of Client and raise the
-    same errors. A call that is interrupted by Ctrl-C is cancelled at the server.
+    The methods and properties are those of Client, and raise the same errors. If Ctrl-C interrupts
+    a call, it is cancelled at the server.
+    target, settings: the arguments of Client.
     """
 
     def __init__(self, target: Target, **settings: Any) -> None:
@@ -56,13 +62,13 @@ class SyncClient(ConnectionFacts):
         self._lock = threading.Lock()
 
     def open(self) -> None:
-        """Start or connect. Raises what Client.open() raises; nothing is left running then."""
+        """Start the server or connect to it. Raises what Client.open() raises."""
         with self._lock:
             if self._portal is not None:
                 raise RuntimeError("a SyncClient can be opened once; make another one")
             name = f"concertino client {self._client.name}"
             self._portal = Portal(name, self._client.aclose)
-            # A client that is never closed must not leave its server behind.
+            # End the server even if the program never closes this client.
             atexit.register(self.close)
         try:
             self._call(self._client.open)
@@ -71,9 +77,9 @@ class SyncClient(ConnectionFacts):
             raise
 
     def close(self) -> None:
-        """End the server with everything it started.
+        """End the server and all processes that it has started. Takes a limited time.
 
-        Bounded; may be called again, from any thread.
+        May be called again, and from any thread.
         """
         portal = self._portal
         if portal is not None and portal.is_own_thread:
@@ -101,7 +107,7 @@ class SyncClient(ConnectionFacts):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Call an async method of the Client on its loop."""
+        """Call an async method on the Client's event loop, and wait for its result."""
         portal = self._portal
         if portal is None:
             raise RuntimeError(NOT_OPEN)
@@ -129,7 +135,7 @@ class SyncClient(ConnectionFacts):
     set_log_level = _blocking(Client.set_log_level)
 
     def set_roots(self, roots: Roots) -> None:
-        """Offer other roots, see Client.set_roots()."""
+        """Replace the roots, see Client.set_roots()."""
 
         async def set_roots() -> None:
             self._client.set_roots(roots)

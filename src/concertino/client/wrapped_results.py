@@ -1,9 +1,14 @@
-"""Takes the value out of structured content that is sent as `{"result": value}`.
+"""Unwraps structured content that a server has sent as `{"result": value}`.
 
-Before 2026-07-28 structured content is an object, so servers wrap other values. An object with the
-single member `result` may also be what the tool means. The tool's output schema tells which, if it
-has the mark that FastMCP and we set. Without an output schema the text of the result does, because
-a server sends the structured content as text, too.
+Before 2026-07-28 structured content must be an object, so servers wrap a value that is none, such
+as a number or a list. But a tool may also return an object whose only member is `result`. To tell
+these cases apart:
+
+- If the tool's output schema has the keyword WRAPS_RESULT, which FastMCP and concertino set, the
+  value is wrapped.
+- If the tool has no output schema, compare with the text of the result: servers also send the
+  structured content, not wrapped, as text.
+
 Spec: 2025-06-18 server/tools "Structured Content"; decision 0016.
 """
 
@@ -24,16 +29,17 @@ from concertino.types.results import CallToolResult, Tool
 
 __all__ = ["WrappedResults"]
 
-# Whether a tool wraps each value, those that are not objects, those that its text shows, or none.
+# Which values of a tool are wrapped: all; those that are no objects; those for which the text of
+# the result shows it; none.
 _Wrapping = Literal["each", "others", "by_text", "none"]
 
 
 class WrappedResults:
     """Unwraps the results of one server's tools.
 
-    The list of tools is fetched when the first result looks wrapped, and again after a restart and
-    after a change of the list. fetch: returns the list, within a number
-    of seconds.
+    It needs the output schemas, and so fetches the list of tools when the first result looks
+    wrapped, and again after a restart of the server and after a change of the list.
+    fetch: returns the tools; its argument is the time limit in seconds.
     """
 
     def __init__(
@@ -42,7 +48,8 @@ class WrappedResults:
         self._fetch = fetch
         self._log = log
         self._wrappings: dict[str, _Wrapping] = {}
-        # The conversation that the list is of, and how often the list had changed by then.
+        # For which the list was fetched: the conversation, and how many changes of the list it had
+        # reported. None before.
         self._known: tuple[Conversation, int] | None = None
 
     async def unwrap(
@@ -52,10 +59,13 @@ class WrappedResults:
         conversation: Conversation,
         timeout_s: float,
     ) -> CallToolResult:
-        """Return a result with the value that the tool means.
+        """Return a result, with its structured content unwrapped if it is wrapped.
 
-        result: its structured content is an object that has a member `result`.
-        timeout_s: for each page of the list of tools. Without the list, the texts decide.
+        name: the name of the tool.
+        result: its structured content is an object with a member `result`.
+        conversation: the conversation from which it came.
+        timeout_s: the time limit for each page of the list of tools. If the list cannot be fetched,
+            only the texts of results are used.
         """
         content = cast("dict[str, Any]", result.structured_content)
         if len(content) > 1:

@@ -1,4 +1,4 @@
-"""Servers of typed Python functions."""
+"""Public names of the package, imported on first use: Server, Operations, Contexts, image()..."""
 
 from __future__ import annotations
 

@@ -1,6 +1,13 @@
-"""Who may use a tool, prompt or resource: the options `tags` and `visible`, enable() and disable().
+"""Decides who may use a tool, prompt or resource ("feature" below).
 
-A server loads this module when one of them is first used.
+    @server.tool(tags={"admin"}, visible=lambda context: context.client.name == "my-host")
+    def restart() -> str: ...
+
+    server.disable(tags={"admin"})
+
+A disabled feature does not exist for any client. A feature with `visible` does not exist for those
+callers for whom the function returns False. A server loads this module when one of these options or
+methods is first used.
 """
 
 from __future__ import annotations
@@ -20,15 +27,16 @@ from concertino.server.registry import Access, Registry, TagSwitches
 from concertino.server.tool_errors import unknown_tool
 
 log = logging.getLogger("concertino.access")
-# Characters of a tag.
+# The longest tag, in characters.
 MAX_TAG = 128
 
 
 def read_access(tags: Any, visible: Any, owner: str) -> Access:
-    """Return the checked options of one tool, prompt or resource.
+    """Return the options `tags` and `visible` of one feature as an Access, after checking them.
 
-    tags, visible: as they were given. owner: for messages, such as `prompt 'greet'`.
-    Raises RegistrationError for a value that does not fit.
+    tags, visible: the values that the author has passed, of any type; None if left out.
+    owner: names the feature in error messages, such as `prompt 'greet'`.
+    Raises RegistrationError for an invalid value.
     """
     try:
         checked = check_tags(() if tags is None else tags)
@@ -50,7 +58,10 @@ def read_access(tags: Any, visible: Any, owner: str) -> Access:
 
 
 def check_tags(tags: Any) -> frozenset[str]:
-    """Return tags as a set. Raises ValueError for anything but several short texts."""
+    """Return tags as a set.
+
+    Raises ValueError unless `tags` is a collection of texts of 1 to MAX_TAG characters.
+    """
     is_group = isinstance(tags, Iterable) and not isinstance(tags, (str, bytes, Mapping))
     found: list[Any] = list(cast("Iterable[Any]", tags)) if is_group else [None]
     if not all(isinstance(tag, str) and 0 < len(tag) <= MAX_TAG for tag in found):
@@ -63,9 +74,10 @@ def check_tags(tags: Any) -> frozenset[str]:
 
 
 class VisibleCheck:
-    """An author's `visible`: returns whether a caller may use something.
+    """Calls an author's `visible` function; returns whether the caller may use the feature.
 
-    If the function raises, or returns anything but a bool, nobody may, and the log says so once.
+    If the function raises, or returns anything but a bool, the answer is False, and this is logged
+    once.
     """
 
     def __init__(self, function: Callable[[Context], object], owner: str) -> None:
@@ -94,10 +106,12 @@ class VisibleCheck:
 
 
 class LimitedTool(BackendWrapper):
-    """Stands before a tool that not every caller may use, as a guard of its own.
+    """The guard of a tool with `visible`: callers who may not use the tool get "unknown tool".
 
-    server: the tool's. guard: the tool's other guard, if it has one. call_tool: calls the tool
-    without its guards.
+    server: the server of the tool.
+    guard: the other guard of the tool, such as a rate limit; None if it has none.
+    call_tool: calls the tool without any guard.
+    access: the tool's `visible`.
     """
 
     def __init__(
@@ -113,7 +127,7 @@ class LimitedTool(BackendWrapper):
         self._visible = access.visible
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
-        """Handle a call of the tool. Raises RpcError as for an unknown tool."""
+        """Handle a call of the tool. Raises RpcError "unknown tool" if it is not visible."""
         if self._visible is not None and not self._visible(context):
             raise unknown_tool(call.params)
         if self._guard is not None:
@@ -121,7 +135,7 @@ class LimitedTool(BackendWrapper):
         return await self._call_tool(call, context)
 
     async def close(self) -> None:
-        """Close the other guard. The server closes this one, not the other way round."""
+        """Close the tool's other guard, but not the server: the server closes this object."""
         if self._guard is not None:
             await self._guard.close()
 
@@ -133,12 +147,17 @@ def switch(
     tags: Any,
     enabled: bool,
 ) -> list[ChangeKind]:
-    """Enable or disable what is named, and everything with one of the tags.
+    """Enable or disable features; see Server.enable() and Server.disable().
 
-    registries: of the server, by what is reported when they change. features: names, URIs or
-    functions. Returns the kinds of which other entries are enabled now.
-    Raises NotRegistered for a name that is not registered, LookupError for any other such feature,
-    ValueError for tags that are not texts, or if nothing is selected.
+    registries: the registries of the server, by the kind of change to report for them.
+    switches: the server's record of enabled and disabled tags.
+    features: names, URIs, templates, or functions of features.
+    tags: selects all features with one of these tags.
+    enabled: whether to enable or to disable.
+    Returns the kinds of change to report: those for which the set of enabled features is now
+    another one.
+    Raises NotRegistered for an unknown name, LookupError for an unknown function, and ValueError
+    for invalid tags or if neither features nor tags are given. Then nothing is changed.
     """
     action = "enable" if enabled else "disable"
     try:
@@ -148,12 +167,12 @@ def switch(
     if not features and not checked:
         raise ValueError(f"{action}: expected names, functions, or tags={{...}}")
     everything = [registry for group in registries.values() for registry in group]
-    # Before anything changes: a call that raises has no effect.
+    # Find all features before the first change: if one is unknown, nothing must change.
     selected = [pair for item in features for pair in _find(everything, item, action)]
     latest = switches.set(checked, enabled)
     changed: list[ChangeKind] = []
     for kind, group in registries.items():
-        # Every registry must switch, so no any() with a generator.
+        # A list and not a generator in any(), which would stop at the first registry that changes.
         outcomes = [
             registry.switch([name for owner, name in selected if owner is registry], latest)
             for registry in group
@@ -166,7 +185,11 @@ def switch(
 def _find(
     registries: Sequence[Registry[Any]], feature: object, action: str
 ) -> list[tuple[Registry[Any], str]]:
-    """Return where a feature is registered, and its name there. Raises LookupError if nowhere."""
+    """Return all places where a feature is registered: (registry, name in this registry).
+
+    action: "enable" or "disable", for the error message.
+    Raises LookupError if it is not registered.
+    """
     found = [
         (registry, name)
         for registry in registries
@@ -185,7 +208,7 @@ def _find(
 
 
 def _layers(function: Any) -> Iterator[object]:
-    """Yield a registered function and the functions that it wraps, such as the author's own."""
+    """Yield a function, then the function that it wraps (`__wrapped__`), and so on."""
     while function is not None:
         yield function
         function = getattr(function, "__wrapped__", None)

@@ -1,6 +1,8 @@
-"""Completion: suggested values for arguments of prompts and variables of resource templates.
+"""Completion: suggests values for arguments of prompts and variables of resource templates.
 
-A Literal, an Enum or a bool completes by itself; for other types the author registers a function.
+For a parameter whose type is a Literal, an Enum or bool, the type itself has the values
+(type_completers). For other types the author registers a function with Server.complete
+(function_completer). complete() handles the calls of `completion/complete`.
 Spec: 2026-07-28 server/utilities/completion.
 """
 
@@ -35,14 +37,17 @@ from concertino.server.settings import check_setting
 from concertino.types.completion import CompleteParams, PromptReference
 from concertino.types.results import CompleteResult, Completion
 
-# 2026-07-28 server/utilities/completion
+# The largest number of values in a response (2026-07-28 server/utilities/completion).
 MAX_VALUES = 100
 
 
 class Completer(Struct, frozen=True):
-    """Completes one argument, by choices or by a function.
+    """Suggests values of one argument: from a list, or with a function.
 
-    bind: (value so far, other arguments, Context) -> arguments of the function.
+    choices: all values, if there is no function.
+    function: the author's function.
+    bind: returns the arguments for the function; takes the value that was typed so far, the other
+        arguments, and the Context.
     """
 
     choices: tuple[str, ...] = ()
@@ -51,7 +56,7 @@ class Completer(Struct, frozen=True):
 
 
 def type_completers(arguments: StringArguments) -> dict[str, Completer]:
-    """Return parameter -> Completer, for parameters whose type enumerates its values."""
+    """Return name -> Completer, for those parameters whose type enumerates its values."""
     completers = {name: Completer(tuple(arguments.choices(name))) for name in arguments.schemas}
     return {name: completer for name, completer in completers.items() if completer.choices}
 
@@ -59,8 +64,10 @@ def type_completers(arguments: StringArguments) -> dict[str, Completer]:
 def function_completer(handler: Handler, owner: str) -> Completer:
     """Return the Completer for an author's function.
 
-    It takes the value so far and, with a second parameter, the other arguments; and a Context if a
-    parameter asks for one. owner: for messages. Raises RegistrationError for other parameters.
+    handler: takes the value that was typed so far; with a second parameter, the other arguments as
+        a dict; with a parameter of the type Context, also the context.
+    owner: names the completion in error messages.
+    Raises RegistrationError for any other parameters.
     """
     function = handler_call(handler, owner, inline=False)
     parameters = read_signature(handler, (Context,)).parameters
@@ -87,7 +94,7 @@ def function_completer(handler: Handler, owner: str) -> Completer:
 
 
 class Completable(Protocol):
-    """A registered prompt or resource template."""
+    """A registered prompt or resource template: RegisteredPrompt or RegisteredTemplate."""
 
     @property
     def arguments(self) -> StringArguments: ...
@@ -95,7 +102,8 @@ class Completable(Protocol):
     def completers(self) -> Mapping[str, Completer]: ...
 
 
-# Kind and name of a target -> the target; None if there is none that the caller may use.
+# find(kind, name) returns the prompt or template; None if there is none that the caller may use.
+# The kind is "prompt" or "resource template".
 FindTarget = Callable[[str, str], Completable | None]
 
 
@@ -105,7 +113,12 @@ async def complete(
     find: FindTarget,
     in_thread: InThread,
 ) -> CompleteResult:
-    """Handle `completion/complete`. Raises RpcError -32602 for an unknown target or argument."""
+    """Handle a call of `completion/complete`.
+
+    find: returns the prompt or resource template whose argument is completed.
+    in_thread: runs a `def` in a thread.
+    Raises RpcError -32602 for an unknown prompt, template or argument.
+    """
     try:
         params = call.decode_params(CompleteParams)
     except (DecodeError, UnicodeError) as exc:
@@ -140,7 +153,8 @@ async def complete(
     bound = completer.bind(params.argument.value, params.context.arguments, context)
     value = await call_handler(completer.function, bound, in_thread, lambda value: value)
     if isinstance(value, Iterable) and not isinstance(value, Collection):
-        # A generator may block, or never end: take what is needed, in a thread.
+        # A generator may block, or yield values for ever. Take only as many values as are needed,
+        # in a thread.
         lazy = iter(cast("Iterable[Any]", value))
         value = await in_thread(lambda: list(islice(lazy, MAX_VALUES + 1)))
         return CompleteResult(_completion(value, is_all=len(value) <= MAX_VALUES))
@@ -148,7 +162,11 @@ async def complete(
 
 
 def _completion(value: Any, is_all: bool = True) -> Completion:
-    """Return the Completion for a function's value. is_all: whether it has no further values."""
+    """Return the Completion for the value that a function has returned.
+
+    is_all: False if the function would return more values than these.
+    Raises InvalidResult if the value is no collection of strings and no Completion.
+    """
     total = has_more = None
     if isinstance(value, Completion):
         try:

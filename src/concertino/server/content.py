@@ -1,4 +1,13 @@
-"""Images, sound and bytes as results of tools, and messages of prompts."""
+"""Functions that make content: image(), audio() and blob() for tools, user() for prompts.
+
+@server.tool
+def chart() -> ImageContent:
+    return image("chart.png")
+
+@server.prompt
+def review(code: str) -> list[PromptMessage]:
+    return [user(f"Review this code: {code}"), assistant("Here is my review:")]
+"""
 
 from __future__ import annotations
 
@@ -16,7 +25,7 @@ from concertino.types.results import (
 
 __all__ = ["assistant", "audio", "blob", "image", "user"]
 
-# (offset, bytes, type) of the formats that clients show, from the specification of each format.
+# How files of common formats begin: (offset, bytes at this offset, MIME type).
 _SIGNATURES = (
     (0, b"\x89PNG\r\n\x1a\n", "image/png"),
     (0, b"\xff\xd8\xff", "image/jpeg"),
@@ -36,37 +45,39 @@ Source = bytes | str | PathLike[str]
 def user(content: str | ContentBlock | ResourceContents) -> PromptMessage:
     """Return a message of a prompt in the role of the user.
 
-    content: text, an image, sound, a link, a resource or its contents.
+    content: a text; a content block, such as an image or a link to a resource; or the contents of a
+        resource.
     """
     return PromptMessage("user", _as_block(content))
 
 
 def assistant(content: str | ContentBlock | ResourceContents) -> PromptMessage:
-    """Return a message of a prompt in the role of the model. content: as for user()."""
+    """Return a message of a prompt in the role of the model. content: see user()."""
     return PromptMessage("assistant", _as_block(content))
 
 
 def _as_block(content: str | ContentBlock | ResourceContents) -> ContentBlock:
     if isinstance(content, str):
-        # msgspec writes exact str only, so take the plain text of a subclass.
+        # msgspec does not encode subclasses of str, so convert to a plain str.
         return TextContent(str.__str__(content))
     return EmbeddedResource(content) if isinstance(content, ResourceContents) else content
 
 
 def image(source: Source, mime_type: str | None = None) -> ImageContent:
-    """Return an image as content.
+    """Return an image as a content block.
 
-    source: its bytes, or the path of a file. mime_type: recognized from the first bytes unless
-    given. Raises ValueError for bytes of no known image format, OSError if the file cannot be read.
+    source: the bytes of the image, or the path of a file.
+    mime_type: by default recognized from the first bytes.
+    Raises ValueError if the format is not recognized, OSError if the file cannot be read.
     """
     data = _read_bytes(source)
     return ImageContent(data, mime_type or _detect_type(data, "image"))
 
 
 def audio(source: Source, mime_type: str | None = None) -> AudioContent:
-    """Return sound as content. Arguments and errors are as for image().
+    """Return sound as a content block; see image() for arguments and errors.
 
-    A client of 2024-11-05 gets it as an embedded resource.
+    A client of revision 2024-11-05, which has no audio, gets an embedded resource instead.
     """
     data = _read_bytes(source)
     return AudioContent(data, mime_type or _detect_type(data, "audio"))
@@ -75,7 +86,9 @@ def audio(source: Source, mime_type: str | None = None) -> AudioContent:
 def blob(source: Source, uri: str, mime_type: str = "application/octet-stream") -> EmbeddedResource:
     """Return bytes of any kind as an embedded resource.
 
-    source: as for image(). uri: a name for it, such as `report://2026/q3.pdf`.
+    source: the bytes, or the path of a file.
+    uri: any URI to name the resource, such as `report://2026/q3.pdf`.
+    Raises OSError if the file cannot be read.
     """
     return EmbeddedResource(ResourceContents(uri, blob=_read_bytes(source), mime_type=mime_type))
 
@@ -88,7 +101,10 @@ def _read_bytes(source: Source) -> bytes:
 
 
 def _detect_type(data: bytes, family: str) -> str:
-    """Return the MIME type of data by its first bytes. family: `image` or `audio`."""
+    """Return the MIME type of data, recognized by its first bytes.
+
+    family: "image" or "audio". Raises ValueError if no format of the family is recognized.
+    """
     for offset, signature, mime_type in _SIGNATURES:
         if mime_type.startswith(family) and data[offset : offset + len(signature)] == signature:
             return mime_type

@@ -1,14 +1,17 @@
-"""Contexts: a store of small values that outlives a call, addressed by handles.
+"""Contexts: stores small values between calls.
 
     contexts = Contexts()
-    contexts.add_tools(server)     # set_context and get_context, for clients
-    await contexts.set(handle, "theme", "dark")   # or in tools of your own
+    contexts.add_tools(server)     # adds the tools set_context and get_context
+    handle = await contexts.set(None, "theme", "dark")   # or use it in tools of your own
+    theme = await contexts.get(handle, "theme")
 
-Since 2026-07-28 the protocol keeps no state between calls. A client refers to earlier state by a
-handle that the server has issued (2026-07-28 "Explicit State Handles"). Every client that knows a
-handle can read and change its context, so handles cannot be guessed. All contexts are in one SQLite
-database, in memory or in a file that several processes may share. A separate thread runs the
-queries.
+Since 2026-07-28 the protocol has no sessions. A client refers to earlier state with a handle that
+the server has issued (2026-07-28 "Explicit State Handles"). Here, a handle names a context: a small
+key-value store. Any client that knows a handle can read and change its context, so handles are
+random and cannot be guessed.
+
+All contexts are in one SQLite database, in memory or in a file that several processes may share. A
+thread runs the queries.
 """
 
 from __future__ import annotations
@@ -36,11 +39,11 @@ __all__ = ["Contexts"]
 
 log = logging.getLogger("concertino.contexts")
 T = TypeVar("T")
-# Characters of a key.
+# The longest key, in characters.
 MAX_KEY = 256
-# Characters of an unknown handle that an error quotes.
+# An error quotes at most this many characters of an unknown handle.
 MAX_HANDLE = 100
-# How long to wait for another process that writes.
+# How long to wait while another process writes to the database.
 BUSY_S = 5.0
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS contexts (
@@ -56,17 +59,22 @@ CREATE TABLE IF NOT EXISTS entries (
 
 
 class Contexts:
-    """A key-value store for each of many contexts, addressed by handles.
+    """Many small key-value stores ("contexts"), each of which has a handle.
 
-    path: a SQLite file, created if it does not exist, readable by its owner only; None keeps
-    everything in memory. ttl_s: seconds after its last use until a context is dropped.
-    max_value_bytes: size of one value as JSON. max_keys: keys of one context. max_contexts,
-    max_bytes: of all contexts together; beyond either the least recently used ones are dropped.
-    clock: returns seconds; unless given, the wall clock for a file, which outlives the process.
+    path: a SQLite file, which is created if it does not exist, readable by its owner only. None
+        keeps everything in memory.
+    ttl_s: how many seconds after its last use a context is dropped.
+    max_value_bytes: the largest size of one value as JSON.
+    max_keys: the largest number of keys in one context.
+    max_contexts: the largest number of contexts.
+    max_bytes: the largest size of all contexts together. When this or max_contexts is exceeded, the
+        least recently used contexts are dropped.
+    clock: returns the time in seconds. By default the time since the epoch for a file, because it
+        outlives the process, and otherwise a monotonic clock.
 
-    Every method raises ToolError with the code CONTEXT_NOT_FOUND, KEY_NOT_FOUND, CONTEXT_FULL,
-    VALUE_TOO_LARGE, INVALID_VALUE, INVALID_KEY or CONTEXT_UNAVAILABLE.
-    Raises ValueError for a limit that is not positive.
+    All methods raise ToolError with one of these codes: CONTEXT_NOT_FOUND, KEY_NOT_FOUND,
+    CONTEXT_FULL, VALUE_TOO_LARGE, INVALID_VALUE, INVALID_KEY, CONTEXT_UNAVAILABLE.
+    The constructor raises ValueError for a number that is not positive.
     """
 
     def __init__(
@@ -88,7 +96,7 @@ class Contexts:
             "max_bytes": max_bytes,
         }
         check_positive("contexts", sizes)
-        # Any: the type of what a user passes is checked at run time.
+        # Any, because a caller without a type checker may pass another type.
         any_path: Any = path
         if path is not None and not isinstance(any_path, (str, os.PathLike)):
             raise TypeError(f"contexts: path: expected a path, got {path!r}")
@@ -100,7 +108,7 @@ class Contexts:
         self._max_bytes = max_bytes
         self._clock = clock or (time.monotonic if path is None else time.time)
         self._thread: Threads | None = None
-        # Only this thread uses it.
+        # Only the thread above uses it.
         self._database: Connection | None = None
 
     async def set(
@@ -109,10 +117,11 @@ class Contexts:
         key: str,
         value: Any,
     ) -> str:
-        """Store a value under a key; return the handle of the context.
+        """Store a value. Returns the handle of the context.
 
-        context: its handle; None for a new one. value: anything with a JSON form; NaN and
-        infinities have none.
+        context: the handle of a context; None to create one.
+        key: the name of the value, 1 to 256 characters; an earlier value with this key is replaced.
+        value: anything that can be encoded as JSON; NaN and infinities cannot.
         """
         if not 0 < len(key) <= MAX_KEY:
             raise ToolError(
@@ -136,7 +145,7 @@ class Contexts:
         return await self._ask(partial(self._set, context, key, written))
 
     async def get(self, context: str, key: str) -> Any:
-        """Return the value under a key."""
+        """Return the value with a key of a context."""
         found = await self.all(context)
         if key not in found:
             raise ToolError(
@@ -152,21 +161,22 @@ class Contexts:
         return await self._ask(partial(self._all, context))
 
     async def delete(self, context: str) -> None:
-        """Delete a context with its values. Deleting one that does not exist has no effect."""
+        """Delete a context with its values. Does nothing if there is no such context."""
         await self._ask(partial(self._delete, context))
 
     async def close(self) -> None:
-        """Close the database; values in memory are lost. The next use opens it again."""
+        """Close the database. Values in memory are lost. The next use opens the database again."""
         if self._thread is not None:
             thread, self._thread = self._thread, None
             await thread.run(self._close_database)
             thread.close()
 
     def add_tools(self, server: Server) -> None:
-        """Add the tools `set_context` and `get_context` to a server, and close this with it.
+        """Add the tools `set_context` and `get_context` to a server.
 
-        Handlers that are registered later may have a parameter of the class Contexts.
-        Raises RegistrationError once the server has started, and for a second Contexts.
+        Handlers that are registered later get this object in a parameter with the annotation
+        Contexts. The database is closed when the server ends.
+        Raises RegistrationError after the server has started, and for a second Contexts.
         """
 
         async def lifespan() -> AsyncIterator[Contexts]:
@@ -205,9 +215,13 @@ class Contexts:
         values = await self.all(context) if key is None else {key: await self.get(context, key)}
         return {"context": context, "values": values}
 
-    # Functions for the database thread, which _ask() runs
+    # Queries. _ask() runs on the event loop, all methods below it in the database thread.
 
     async def _ask(self, query: Callable[[], T]) -> T:
+        """Run a query in the database thread and return its result.
+
+        Raises ToolError CONTEXT_UNAVAILABLE if the database fails.
+        """
         from sqlite3 import Error
 
         if self._thread is None:
@@ -216,7 +230,7 @@ class Contexts:
             return await self._thread.run(partial(self._transaction, query))
         except (Error, OSError) as exc:
             log.exception("the store of contexts failed")
-            # The text of an OSError would tell the client the path of the file.
+            # Do not use str(exc) of an OSError: the client must not see the path of the file.
             reason = exc.strerror if isinstance(exc, OSError) else exc
             raise ToolError(
                 "CONTEXT_UNAVAILABLE",
@@ -225,6 +239,7 @@ class Contexts:
             ) from None
 
     def _transaction(self, query: Callable[[], T]) -> T:
+        """Drop the contexts that are too old, and run a query, in one transaction."""
         database = self._database or self._open()
         database.execute("BEGIN IMMEDIATE")
         try:
@@ -232,7 +247,7 @@ class Contexts:
             result = query()
             database.execute("COMMIT")
         except BaseException:
-            # A full disk may have ended the transaction already.
+            # SQLite itself ends the transaction for some errors, such as a full disk.
             if database.in_transaction:
                 database.execute("ROLLBACK")
             raise
@@ -242,7 +257,8 @@ class Contexts:
         import sqlite3
 
         if self._path is not None:
-            # SQLite gives the same mode to the files that it creates beside this one.
+            # Create the file with this mode. SQLite uses the mode of this file for those that it
+            # creates beside it.
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         database = sqlite3.connect(
             self._path or ":memory:", timeout=BUSY_S, isolation_level=None, check_same_thread=False
@@ -314,7 +330,7 @@ class Contexts:
         return context
 
     def _drop_oldest(self, context: str) -> None:
-        """Drop the least recently used contexts until the rest fits; `context` itself stays."""
+        """Drop the least recently used contexts until the rest fits; never `context` itself."""
         [(count, size)] = self._execute("SELECT count(*), sum(bytes) FROM contexts")
         while count > 1 and (count > self._max_contexts or size > self._max_bytes):
             [(oldest, freed)] = self._execute(

@@ -1,7 +1,10 @@
-"""Tools with hand-written schemas: arguments and results are validated against them.
+"""Tools with hand-written schemas: @server.tool(input_schema={...}, output_schema={...}).
 
-Spec: 2026-07-28 server/tools "Tool". schema/custom_schema.py says which schemas are accepted,
-schema/validation.py enforces them.
+Normally the schemas of a tool are made from its type annotations, and msgspec checks the arguments.
+Here the author has written them, and the arguments and results are validated against them with a
+JSON Schema validator (schema/validation.py). schema/custom_schema.py checks which schemas are
+accepted. Loaded for the first such tool.
+Spec: 2026-07-28 server/tools "Tool".
 """
 
 from __future__ import annotations
@@ -28,10 +31,13 @@ Bound = tuple[tuple[Any, ...], dict[str, Any]]
 def custom_binder(
     handler: Callable[..., Any], schema: dict[str, Any]
 ) -> Callable[[Raw | bytes, object], Bound]:
-    """Return the bind() of a tool with a hand-written input schema; see ArgumentDecoder.
+    """Return a function bind(raw, context) for a tool with a hand-written input schema.
 
-    The handler gets the arguments as one dict, and a Context if it asks for one.
-    Raises RegistrationError for a schema that cannot be enforced, and for another signature.
+    It validates the arguments of a call, and returns those of the handler; see
+    ArgumentDecoder.bind. The handler gets the arguments as one dict. If it has a parameter of the
+    type Context, it also gets the context.
+    Raises RegistrationError for a schema that cannot be enforced, and if the handler's parameters
+    are any others.
     """
     if schema.get("type") != "object":
         raise RegistrationError(
@@ -55,9 +61,9 @@ def custom_binder(
 
 
 def result_validator(schema: dict[str, Any]) -> Callable[[Raw | bytes], None]:
-    """Return a function that checks structured content, as JSON, against an output schema.
+    """Return a function that validates structured content against an output schema.
 
-    It raises InvalidResult for content that does not fit.
+    The function gets the content as JSON, and raises InvalidResult if it does not fit.
     Raises RegistrationError for a schema that cannot be enforced.
     """
     find_violations = violation_finder(schema, "output_schema")

@@ -1,4 +1,4 @@
-"""Depends: parameters of handlers that a provider fills anew in each call.
+"""Depends: parameters of handlers that a provider function fills in each call.
 
     async def get_session(database: Database) -> AsyncIterator[Session]:
         async with database.session() as session:
@@ -7,9 +7,9 @@
     @server.tool
     async def query(text: str, session: Annotated[Session, Depends(get_session)]) -> list[str]: ...
 
-Which providers a handler needs, and in which order, is found out when it is registered;
-dependency_scope.py opens and closes them. A server loads this module when its author imports
-Depends.
+This module finds out, when a handler is registered, which providers it needs and in which order.
+server/dependency_scope.py opens them before each call and closes them afterwards. The module is
+loaded when the server's author imports Depends.
 """
 
 from __future__ import annotations
@@ -66,17 +66,20 @@ _END = object()
 class Depends:
     """Marks a parameter that a provider fills: `Annotated[Session, Depends(get_session)]`.
 
-    provider: a function, `def` or `async def`, or a generator with one `yield`, whose code after
-    the `yield` runs when the call has its result or has failed. It may have parameters of its own:
-    a Context, values of lifespan functions, and other Depends. Each provider runs once in a call.
-    Clients do not see the parameter. Raises RegistrationError for anything but a function.
+    Clients do not see the parameter. Each provider is called once in a call of a handler, even if
+    several parameters need it.
+
+    provider: a function, `def` or `async def`, that returns the value; or a generator with one
+        `yield`, whose code after the `yield` runs when the call has its result or has failed. It
+        may have parameters of its own: a Context, values of lifespan functions, and other Depends.
+    Raises RegistrationError if `provider` cannot be called.
     """
 
     __slots__ = ("provider",)
 
     def __init__(self, provider: Callable[..., Any]) -> None:
         if not callable(provider):
-            # `Depends(get_session())`. Nobody will await it.
+            # `Depends(get_session())` by mistake. Close the coroutine, which is never awaited.
             if iscoroutine(provider):
                 provider.close()
             raise RegistrationError(
@@ -92,18 +95,21 @@ class Depends:
 class Dependencies:
     """The providers of one server.
 
-    lifespans: returns those of the server. in_thread: runs a `def`.
-    overrides: the providers that tests have put in the place of others, by key of these. Each
-    change replaces the mapping.
+    lifespans: returns the server's lifespan functions; None if it has none.
+    in_thread: runs a `def` in a thread.
+
+    Attribute:
+    overrides: key of a provider -> the provider that replaces it, see override(). The mapping is
+        never changed but replaced by a new one.
     """
 
     def __init__(self, lifespans: Callable[[], Lifespans | None], in_thread: InThread) -> None:
         self.overrides: Mapping[object, Provider] = {}
-        # The same, with every block that is open, in the order of opening.
+        # One entry (key, replacement) for each open `with override(...)` block, in order.
         self._override_list: list[tuple[object, Provider]] = []
         self._lifespans = lifespans
         self._in_thread = in_thread
-        # By key, as long as a handler needs them.
+        # Key -> provider. A provider disappears when no handler needs it any more.
         self._providers: WeakValueDictionary[object, Provider] = WeakValueDictionary()
 
     def fill(
@@ -112,13 +118,15 @@ class Dependencies:
         inline: bool,
         in_thread: InThread | None = None,
     ) -> Handler | None:
-        """Return a handler without the parameters that Depends fills; None if it has none.
+        """Return a wrapper of a handler without the parameters with Depends.
 
-        inline: run a `def` on the event loop. in_thread: runs a `def`; the server's by default.
-        Raises RegistrationError that names function, file and line, for a provider that cannot be
-        called and for providers that depend on each other.
+        Returns None if the handler has no such parameters.
+        inline: whether a `def` runs on the event loop.
+        in_thread: runs a `def` in a thread; by default in one of the server's threads.
+        Raises RegistrationError for a provider that cannot be called, and for providers that depend
+        on each other. The text names function, file and line.
         """
-        # A handler that cannot be called is refused when it is registered, with a better message.
+        # Later code refuses a handler that cannot be called, with a better message.
         if not callable(handler) or lacks_self(handler):
             return None
         wanted = _wanted(handler, self._classes())
@@ -133,7 +141,7 @@ class Dependencies:
     def override(
         self, provider: Callable[..., Any], replacement: Callable[..., Any]
     ) -> Generator[None, None, None]:
-        """Use another provider inside a `with` block; see Server.override."""
+        """Replace a provider inside a `with` block; see Server.override."""
         key = _key(provider)
         if key not in self._providers:
             raise LookupError(
@@ -146,16 +154,18 @@ class Dependencies:
             self.sort((entry[1],))
             yield
         finally:
-            # Blocks of several tasks may end in any order.
+            # Remove this entry, which need not be the last one: blocks in several tasks may end in
+            # any order.
             self._override_list.remove(entry)
             self.overrides = dict(self._override_list)
 
     # Registration
 
     def _add(self, function: Callable[..., Any], path: tuple[object, ...]) -> Provider:
-        """Return the provider that a function is. It holds those that it needs.
+        """Return the Provider for a function; make it, and those that it needs, if there is none.
 
-        path: the keys of the providers that need it, the outermost first.
+        path: the keys of the providers that need this one, the outermost first.
+        Raises RegistrationError if the function is among them.
         """
         key = _key(function)
         if key in path:
@@ -174,7 +184,12 @@ class Dependencies:
         key: object,
         path: tuple[object, ...],
     ) -> Provider:
-        """Return a provider. key: its own, or that of the provider that it replaces."""
+        """Return a new Provider for a function.
+
+        key: the key of the function, or of the provider that it replaces.
+        path: see _add().
+        Raises RegistrationError if nothing fills a parameter of the function.
+        """
         owner = _describe(function)
         if lacks_self(function):
             raise RegistrationError(
@@ -206,7 +221,7 @@ class Dependencies:
         )
 
     def _classes(self) -> tuple[type, ...]:
-        """Return the classes that a parameter may ask for without Depends."""
+        """Return the classes whose values a parameter gets without Depends, by its annotation."""
         lifespans = self._lifespans()
         return (Context,) if lifespans is None else (Context, *lifespans.classes)
 
@@ -215,8 +230,9 @@ class Dependencies:
         return function if lifespans is None else lifespans.fill(function, skip)
 
     def sort(self, providers: Iterable[Provider]) -> Order:
-        """Return providers and all that they need, in the order in which to open them.
+        """Return providers, and all providers that they need, in the order in which to open them.
 
+        A provider that is overridden is replaced.
         Raises RegistrationError for providers that depend on each other.
         """
         found: dict[object, Provider] = {}
@@ -243,10 +259,12 @@ class Dependencies:
 
 
 class DependentHandler(FinishingHandler):
-    """A handler without the parameters that providers fill.
+    """A handler whose parameters with Depends are filled in each call.
 
-    handler: the author's, whose lifespan values are filled. needs: its parameters -> their
-    providers. in_thread: runs a `def`; None: on the event loop.
+    handler: the author's function; lifespan values are filled already.
+    needs: its parameters with Depends: name -> provider.
+    dependencies: the providers of the server, with the overrides.
+    in_thread: runs a `def` in a thread; None to run it on the event loop.
     """
 
     def __init__(
@@ -260,12 +278,12 @@ class DependentHandler(FinishingHandler):
         self._needs = needs
         self._dependencies = dependencies
         self._in_thread = in_thread
-        # The providers in order, and the overrides with which that was found out.
+        # (overrides, the providers in order with these overrides).
         self._sorted = dependencies.overrides, dependencies.sort(needs.values())
         self._is_generator = is_generator(handler)
         self._is_async = _is_async(handler)
         self._arguments = _Arguments(handler, needs)
-        # What inspect, help() and the schema of a tool read.
+        # The attributes that inspect, help() and the schema of a tool are made from.
         self.__signature__ = self._arguments.signature
         self.__wrapped__ = without_partials(handler)
         self.__name__ = getattr(handler, "__name__", "")
@@ -290,7 +308,7 @@ class DependentHandler(FinishingHandler):
                 value = await maybe_await(await scope.run(partial(call, values)))
             result = finish(value)
         except GeneratorExit:
-            # The loop is closed, so nothing can be awaited any more.
+            # The loop was closed and the task is destroyed, so nothing can be awaited any more.
             raise
         except BaseException as exc:
             await scope.close(exc)
@@ -299,7 +317,7 @@ class DependentHandler(FinishingHandler):
         return result
 
     def _iterate(self, bound: Bound) -> Iterator[Any] | AsyncGenerator[Any, None]:
-        """Return what iterates over the chunks of a generator while its dependencies are open."""
+        """Return an iterator over a generator's chunks. Dependencies are open meanwhile."""
         order, context, call = self._prepare(bound)
         if self._runs_in_one_thread(order):
             return iterate_in_thread(order, context, call)
@@ -327,7 +345,10 @@ class DependentHandler(FinishingHandler):
         return not self._is_async and not any(provider.is_async for provider in order)
 
     def _prepare(self, bound: Bound) -> tuple[Order, Context, Callable[[Values], Any]]:
-        """Return the providers of a call, its context, and what calls the handler."""
+        """Return the providers of a call, its context, and a function that calls the handler.
+
+        The function takes the values of the providers, by key.
+        """
         overrides = self._dependencies.overrides
         if self._sorted[0] is not overrides:
             self._sorted = overrides, self._dependencies.sort(self._needs.values())
@@ -341,9 +362,14 @@ class DependentHandler(FinishingHandler):
 
 
 class _Arguments:
-    """The parameters of a handler that remain, and one for the Context if it has none.
+    """The parameters of a handler without those that providers fill.
 
-    needs: those that providers fill. signature: the handler's without them.
+    A parameter for the Context is added if the handler has none, because providers may need it.
+    handler: the function.
+    needs: the names of the parameters that providers fill.
+
+    Attribute:
+    signature: the signature with the remaining parameters.
     """
 
     def __init__(self, handler: Handler, needs: Collection[str]) -> None:
@@ -355,7 +381,7 @@ class _Arguments:
         ]
         self._own_context = next((name for name in injected if name in kinds), None)
         if self._own_context is None:
-            # Behind all that may be passed by position.
+            # Insert it after the last parameter that may be passed by position.
             at = sum(kind is not Parameter.KEYWORD_ONLY for kind in kinds.values())
             others.insert(
                 at,
@@ -373,7 +399,10 @@ class _Arguments:
         self.signature = Signature(others, return_annotation=plain.return_annotation)
 
     def split(self, bound: Bound) -> tuple[Context, list[Any], dict[str, Any]]:
-        """Return the context of a call, and the handler's own arguments."""
+        """Return the context of a call, and the handler's positional and keyword arguments.
+
+        bound: the arguments for `signature`.
+        """
         args, kwargs = bound
         arguments = {**kwargs, **dict(zip(self._names, args, strict=False))}
         if self._own_context is None:
@@ -386,7 +415,7 @@ class _Arguments:
 async def _iterate_by_steps(
     generator: Generator[Any, None, None], scope: Scope
 ) -> AsyncGenerator[Any, None]:
-    """Yield the chunks of a `def` generator; each is made in a thread."""
+    """Yield the chunks of a `def` generator, whose code runs in threads."""
     try:
         while (chunk := await scope.run(partial(next, generator, _END))) is not _END:
             yield chunk
@@ -414,15 +443,16 @@ def _key(function: Any) -> object:
 
 
 def _describe(function: Any) -> str:
-    """Return a function's name and place for messages: `get_session() (db.py:12)`."""
+    """Return a function's name, file and line for messages: `get_session() (db.py:12)`."""
     name = getattr(without_partials(function), "__qualname__", type(function).__qualname__)
     return f"{name.rpartition('<locals>.')[2]}(){handler_location(function)}"
 
 
 def _wanted(function: Handler, classes: tuple[type, ...]) -> dict[str, Callable[..., Any]]:
-    """Return parameter -> provider. Raises RegistrationError for a Depends in a wrong place.
+    """Return the parameters with Depends of a function: name -> provider function.
 
-    classes: that parameters may ask for without Depends.
+    classes: the classes whose values parameters get without Depends.
+    Raises RegistrationError for a Depends in a wrong place.
     """
     wanted: dict[str, Callable[..., Any]] = {}
     for parameter in read_signature(function, classes).parameters:
@@ -450,12 +480,12 @@ def _wanted(function: Handler, classes: tuple[type, ...]) -> dict[str, Callable[
 
 
 def _marks(annotation: Any) -> list[Depends]:
-    """Return the Depends of an Annotated."""
+    """Return the Depends objects among the metadata of an Annotated."""
     return [item for item in annotation.__metadata__ if isinstance(item, Depends)]
 
 
 def _depends_in(annotation: Any) -> list[Depends]:
-    """Return every Depends inside of an annotation."""
+    """Return all Depends objects at any depth of an annotation."""
     is_annotated = get_origin(annotation) is Annotated
     found = _marks(annotation) if is_annotated else []
     parts = get_args(annotation)[:1] if is_annotated else get_args(annotation)

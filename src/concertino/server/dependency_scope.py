@@ -1,12 +1,17 @@
-"""What the providers of one call opened, and closes again: after its result, or when it fails.
+"""Opens the dependencies of one call, and closes them when the call has ended.
 
-A call whose handler and providers are all `def` runs in one thread from the first set-up to the
-last clean-up, so that things that belong to a thread, such as sqlite3's connections, can be
-provided. Otherwise each `def` runs in any thread, and each `async def` in the call's task, so that
-a TaskGroup or a timeout may span the `yield` of a provider.
+A provider is the function in `Depends(provider)`, see server/dependencies.py. If it is a generator,
+it is run like a context manager: it is "open" from its `yield` until it is closed, which runs the
+code after the `yield`.
 
-The failure of a call is thrown into its generators, as `with` does, but cannot be caught there.
-Failures of a clean-up are logged, since the call has its result already.
+If the handler and all providers are `def`, everything runs in one thread (call_in_thread), so that
+a provider can yield an object that belongs to a thread, such as a connection of sqlite3. Otherwise
+(Scope) each `def` runs in any thread, and each `async def` runs in the task of the call, so that a
+TaskGroup or a timeout may contain the `yield` of a provider.
+
+When a handler raises, the exception is thrown into the generators, as `with` does it, but they
+cannot suppress it. An exception of the code after a `yield` is logged only, because the call has
+its result by then.
 """
 
 from __future__ import annotations
@@ -29,17 +34,19 @@ from concertino.server.lifespan import async_manager, sync_manager
 T = TypeVar("T")
 Values = Mapping[object, Any]
 log = logging.getLogger("concertino.dependencies")
-# How long the result of a call waits for the clean-up of one provider.
+# How long the result of a call waits for one provider to be closed.
 CLEANUP_S = 5.0
 
 
 class Provider(Struct, frozen=True, eq=False, weakref=True):
-    """A function that provides a value for a call, and how to call it.
+    """A function that provides a value in each call, and how to call it.
 
-    key: identifies it among the values of a call. description: name and place, for messages.
-    is_async: an `async def`. is_generator: it yields the value, and cleans up afterwards.
-    contexts: its parameters that take the Context. needs: its other parameters and the providers
-    whose values they get.
+    key: identifies the provider's value among the values of a call.
+    description: name, file and line, for messages.
+    is_async: whether it is an `async def`.
+    is_generator: whether it yields the value, and must be closed after the call.
+    contexts: the names of its parameters for the Context.
+    needs: its other parameters: (name, the provider whose value it gets).
     """
 
     key: object
@@ -51,24 +58,27 @@ class Provider(Struct, frozen=True, eq=False, weakref=True):
     needs: tuple[tuple[str, Provider], ...]
 
     def arguments(self, values: Values, context: Context) -> dict[str, Any]:
-        """Return the arguments for a call. values: those of the providers before it."""
+        """Return the keyword arguments for calling this provider.
+
+        values: the values of the providers that were called before: key -> value.
+        """
         needed = {name: values[provider.key] for name, provider in self.needs}
         return {**dict.fromkeys(self.contexts, context), **needed}
 
 
 class Scope:
-    """The providers of one call that are open, on the event loop.
+    """Opens and closes the providers of one call, from the task of the call.
 
-    in_thread: runs a `def`; None: on the event loop.
+    in_thread: runs a `def` in a thread; None to run it on the event loop.
     """
 
     def __init__(self, in_thread: InThread | None) -> None:
         self._in_thread = in_thread
-        # In the order of opening.
+        # The open providers and their context managers, in the order of opening.
         self._open: list[tuple[Provider, Any]] = []
 
     async def open(self, order: Sequence[Provider], context: Context) -> Values:
-        """Call all providers; return their values by key."""
+        """Call all providers in this order, and return their values by key."""
         values: dict[object, Any] = {}
         for provider in order:
             call = partial(provider.function, **provider.arguments(values, context))
@@ -90,15 +100,16 @@ class Scope:
     def _enter(self, provider: Provider, call: Callable[[], Any]) -> Any:
         manager = sync_manager(call())
         value = _enter(manager, provider)
-        # Here and not when the thread is done: if the call is cancelled meanwhile, its value is
-        # dropped, but must be closed all the same.
+        # Append here, in the thread. If the call is cancelled meanwhile, open() never gets the
+        # value, but the provider must be closed.
         self._open.append((provider, manager))
         return value
 
     async def run(self, function: Callable[[], T]) -> T:
-        """Run a `def` in a thread. If the call is cancelled, wait for its end first.
+        """Call a `def`, in a thread if there are threads, and return its value.
 
-        So nothing is closed while the thread uses it.
+        If the call is cancelled meanwhile, wait until the function has ended. So no dependency is
+        closed while the thread still uses it.
         """
         if self._in_thread is None:
             return function()
@@ -111,9 +122,10 @@ class Scope:
             raise
 
     async def close(self, failure: BaseException | None) -> None:
-        """Close all providers, the last one first; log what fails.
+        """Close all open providers, the last one first. Log the exceptions of those that fail.
 
-        failure: of the call. Raises CancelledError, at the end, if the call is cancelled meanwhile.
+        failure: the exception of the call; None if it has a result.
+        Raises CancelledError, after closing all, if the call is cancelled meanwhile.
         """
         cancelled: asyncio.CancelledError | None = None
         while self._open:
@@ -155,7 +167,10 @@ async def _exit_in_thread(
     failure: BaseException | None,
     in_thread: InThread,
 ) -> None:
-    """Close a provider in a thread. It is closed even if nobody waits for that any more."""
+    """Close a provider in a thread, and wait for it up to CLEANUP_S.
+
+    If that takes longer, or the call is cancelled, the closing continues in a task of its own.
+    """
 
     async def close() -> None:
         try:
@@ -172,12 +187,15 @@ async def _exit_in_thread(
         _log_late(provider)
 
 
-# asyncio itself holds tasks weakly.
+# The tasks that close providers. asyncio has only weak references to tasks.
 _late: set[asyncio.Future[None]] = set()
 
 
 class _ThreadStep:
-    """A function for a thread, which may be dropped before it begins. ended: set at its end."""
+    """A function that a thread calls, and that can be dropped before the thread begins.
+
+    ended: an event of the event loop; set when the function has returned or raised.
+    """
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self.ended = asyncio.Event()
@@ -188,7 +206,7 @@ class _ThreadStep:
         self._is_dropped = False
 
     def drop(self) -> bool:
-        """Make it do nothing. Returns whether that was in time."""
+        """Prevent the call of the function. Returns False if a thread has called it already."""
         with self._lock:
             self._is_dropped = not self._has_begun
             return self._is_dropped
@@ -204,11 +222,11 @@ class _ThreadStep:
             try:
                 self._loop.call_soon_threadsafe(self.ended.set)
             except RuntimeError:
-                # The loop is closed: nobody waits.
+                # The loop is closed, so nothing waits for the event.
                 pass
 
 
-# All in one thread
+# Calls that run in one thread from their beginning to their end
 
 
 async def call_in_thread(
@@ -218,7 +236,14 @@ async def call_in_thread(
     finish: Callable[[Any], T],
     in_thread: InThread,
 ) -> T:
-    """Return finish(value) for the value of a `def` handler whose providers are all `def`."""
+    """Call a `def` handler whose providers are all `def`, in one thread. Return finish(value).
+
+    The providers are closed in the same thread. If that takes longer than CLEANUP_S, the result is
+    returned before.
+    order: all providers, in the order in which to open them.
+    call: calls the handler with the providers' values.
+    finish: converts the handler's value to a result.
+    """
     work = _ThreadCall(order, context, call, finish)
     if not any(provider.is_generator for provider in order):
         await in_thread(work.run)
@@ -244,10 +269,10 @@ async def call_in_thread(
 
 
 class _ThreadCall:
-    """A call whose handler and providers are all `def`.
+    """One call of a `def` handler whose providers are all `def`.
 
-    on_result: called, in the thread, between the result and the clean-up.
-    closing: the provider that is being closed.
+    on_result: called in the thread, when there is a result and before the providers are closed.
+    closing: the provider that is being closed, for the log.
     """
 
     def __init__(
@@ -267,16 +292,17 @@ class _ThreadCall:
         self._failure: BaseException | None = None
 
     def outcome(self) -> Any:
-        """Return the result or raise the failure, once there is one of them."""
+        """Return the result, or raise the exception of the call. Call it after on_result()."""
         if self._failure is not None:
             try:
                 raise self._failure
             finally:
-                # The traceback refers to this frame.
+                # The exception's traceback refers to this frame: break the reference cycle.
                 self._failure = None
         return self._result
 
     def run(self) -> None:
+        """Open the providers, call the handler, and close the providers; in the thread."""
         opened = _SyncScope(self._order, self._context)
         try:
             value = self._call(opened.open())
@@ -291,7 +317,7 @@ class _ThreadCall:
             try:
                 self.on_result()
             except RuntimeError:
-                # The loop is closed: nobody waits.
+                # The loop is closed, so nothing waits for the result.
                 pass
         for provider in opened.close(failure):
             self.closing = provider
@@ -300,7 +326,10 @@ class _ThreadCall:
 def iterate_in_thread(
     order: Sequence[Provider], context: Context, call: Callable[[Values], Any]
 ) -> Iterator[Any]:
-    """Yield the chunks of a `def` generator whose providers are all `def`."""
+    """Yield the chunks of a `def` generator whose providers are all `def`; for one thread.
+
+    call: calls the generator function with the providers' values.
+    """
     opened = _SyncScope(order, context)
     failure: BaseException | None = None
     try:
@@ -314,7 +343,7 @@ def iterate_in_thread(
 
 
 class _SyncScope:
-    """The providers of one call that are open, in a thread."""
+    """Opens and closes the providers of one call, all in one thread."""
 
     def __init__(self, order: Sequence[Provider], context: Context) -> None:
         self._order = order
@@ -322,7 +351,7 @@ class _SyncScope:
         self._open: list[tuple[Provider, AbstractContextManager[Any]]] = []
 
     def open(self) -> Values:
-        """Call all providers; return their values by key."""
+        """Call all providers in order, and return their values by key."""
         values: dict[object, Any] = {}
         for provider in self._order:
             value = provider.function(**provider.arguments(values, self._context))
@@ -336,7 +365,10 @@ class _SyncScope:
         return values
 
     def close(self, failure: BaseException | None) -> Iterator[Provider]:
-        """Close all providers, the last one first; log what fails. Yields each before that."""
+        """Close all open providers, the last one first. Log the exceptions of those that fail.
+
+        Yields each provider before it is closed, for the log.
+        """
         while self._open:
             provider, manager = self._open.pop()
             yield provider
@@ -355,9 +387,9 @@ def _enter(manager: AbstractContextManager[Any], provider: Provider) -> Any:
 
 
 def _name_provider(error: RuntimeError, provider: Provider) -> RuntimeError:
-    """Return contextlib's error for a generator without a value, with the name of the provider.
+    """Return a better error for a generator that has yielded nothing: with the provider's name.
 
-    Any other error is returned as it is.
+    error: the RuntimeError of contextlib. Any other error is returned unchanged.
     """
     if error.args != ("generator didn't yield",):
         return error
@@ -369,7 +401,7 @@ def _exit(manager: AbstractContextManager[Any], failure: BaseException | None) -
 
 
 def _details(failure: BaseException | None) -> tuple[Any, Any, Any]:
-    """Return what `with` passes to __exit__."""
+    """Return the three arguments of __exit__() for an exception, or for None."""
     return (
         (None, None, None) if failure is None else (type(failure), failure, failure.__traceback__)
     )

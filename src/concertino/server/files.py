@@ -1,4 +1,8 @@
-"""Files as resources: the path is resolved at registration, the content is read at each request."""
+"""File: a file whose content is a resource.
+
+The path is resolved when the resource is registered; the content is read whenever a client asks for
+it. Changing a symbolic link afterwards cannot make the server send another file.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,8 @@ from stat import S_ISREG
 from concertino.errors import ResourceNotFound, ToolError
 from concertino.types.results import ResourceContents
 
-# Far more than a message can have; the session reports its own, smaller limit.
+# The largest file that is read. The limit for messages (10 MiB by default) is smaller; this one
+# bounds the memory before that limit is checked.
 MAX_FILE_BYTES = 64 * 2**20
 TEXT_TYPES = frozenset(
     (
@@ -22,10 +27,15 @@ TEXT_TYPES = frozenset(
 
 
 class File:
-    """A file that is a resource. mime_type: set by the author or guessed by name, or None.
+    """A file that is a resource.
 
-    Links are followed once, when the object is made. A link that is changed later has no effect.
+    Symbolic links are followed when this object is made, and never again.
+    path: the file.
+    mime_type: by default guessed from the file's name; None if that is not possible.
     Raises OSError for a path that cannot be used, and ValueError if it is not a regular file.
+
+    Attributes:
+    name: the file's name without its folder.
     """
 
     def __init__(self, path: str, mime_type: str | None) -> None:
@@ -37,7 +47,7 @@ class File:
         self.mime_type = mime_type or _guess_type(self.name)
 
     def size(self) -> int | None:
-        """Return the present size in bytes; None if there is no longer a file."""
+        """Return the size of the file now, in bytes; None if there is no regular file any more."""
         try:
             status = os.stat(self._path, follow_symlinks=False)
         except OSError:
@@ -45,13 +55,14 @@ class File:
         return status.st_size if S_ISREG(status.st_mode) else None
 
     def read(self, uri: str) -> ResourceContents:
-        """Return the content of the file; blocks.
+        """Read the file and return its content. Blocks.
 
-        Raises ResourceNotFound if there is no longer a file, for example a folder in its place, or
-        if its path now contains a symbolic link, and ToolError if it is too large.
+        uri: the URI of the resource, for the result.
+        Raises ResourceNotFound if there is no regular file any more, or if the path now contains a
+        symbolic link; ToolError if the file is too large.
         """
         try:
-            # O_NONBLOCK, because a FIFO may have replaced the file.
+            # O_NONBLOCK: opening a FIFO, which may have replaced the file, would block.
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             descriptor = os.open(self._path, flags)
         except OSError:
@@ -64,7 +75,7 @@ class File:
                 raise ToolError(
                     f"the resource has {status.st_size} bytes; the limit is {MAX_FILE_BYTES} bytes"
                 )
-            # open() raises for the descriptor of a folder, so it comes after fstat().
+            # After the check with fstat(), because open() raises for the descriptor of a folder.
             with open(descriptor, "rb", closefd=False) as file:
                 data = file.read(MAX_FILE_BYTES)
         finally:
@@ -81,7 +92,8 @@ class File:
         return ResourceContents(uri, blob=data, mime_type=mime_type)
 
 
-# Types that the standard library does not know in every version: RFC 7763, 9512, 8259 and IANA.
+# MIME types that the standard library does not know in every version of Python (RFC 7763, RFC 9512,
+# RFC 8259, IANA).
 TYPES = {
     ".md": "text/markdown",
     ".markdown": "text/markdown",
@@ -93,13 +105,13 @@ TYPES = {
 
 
 def _guess_type(name: str) -> str | None:
-    """Return the MIME type of a file by its name; None if it is unknown."""
-    # Only servers with files need it.
+    """Return the MIME type for a file's name; None if it is unknown."""
+    # Imported here, because only servers with files need it.
     from mimetypes import MimeTypes
 
     if known := TYPES.get(os.path.splitext(name)[1].lower()):  # noqa: PTH122
         return known
-    # Without the tables of the machine, which differ from one machine to the next.
+    # filenames=(): do not read the tables of this machine, because machines have different ones.
     kind, encoding = MimeTypes(filenames=()).guess_type(name)
     return "application/octet-stream" if encoding else kind
 

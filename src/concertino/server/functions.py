@@ -1,8 +1,12 @@
-"""Handlers: how an author's function is called, and how strings become its arguments.
+"""Handlers: calls the functions that an author has registered.
 
-Arguments of prompts and variables of resource templates are strings on the wire; the parameters of
-the function decide what becomes of them. A string stays one where a str is accepted; numbers,
-booleans and choices are converted; lists, dicts and classes are parsed as JSON.
+A handler is the function behind a tool, resource, prompt or completion. call_handler() runs it on
+the event loop or in a thread. Tools have code of their own for that (server/tools.py).
+
+StringArguments converts the arguments of prompts and the variables of resource templates, which are
+strings on the wire. The types of the handler's parameters decide how: a parameter that accepts a
+str gets the string; numbers, booleans and choices are converted; lists, dicts and classes are
+decoded from JSON.
 """
 
 from __future__ import annotations
@@ -37,36 +41,38 @@ if TYPE_CHECKING:
     from concertino.runtime.threads import Threads
 
 T = TypeVar("T")
-# Any: handlers take and return whatever their authors like.
+# Any, because handlers may take and return anything.
 Handler = Callable[..., Any]
-# Positional and keyword arguments of one call.
+# The positional and the keyword arguments for one call of a handler.
 Bound = tuple[tuple[Any, ...], dict[str, Any]]
-# Runs a function in a thread.
+# Runs a function in a thread and returns an awaitable of its result.
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
+# JSON Schema types whose values have an unambiguous spelling as a string.
 NUMBERS = frozenset(("integer", "number", "boolean"))
 
 
-# The parameter for the Context that is added to handlers without one.
+# The name of the parameter for the Context that is added to wrappers of handlers without one.
 CONTEXT_PARAMETER = "concertino_context"
 
 
 class FinishingHandler(ABC):
-    """A handler that ends only when its value was converted to a result.
+    """A handler with dependencies, which must stay open until its value is a finished result.
 
-    Its dependencies stay open until then.
+    The value may refer to a dependency, such as rows of a database session. So the function that
+    converts the value to a result ("finish") is called here, before the dependencies are closed.
     """
 
     @abstractmethod
     async def call(self, bound: Bound, finish: Callable[[Any], T]) -> T:
-        """Call the handler; return what `finish` makes of its value."""
+        """Call the handler, and return finish(value)."""
 
     @abstractmethod
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the handler; return its value."""
+        """Call the handler, and return its value."""
 
     def finishing(self, finish: Callable[[Any], T]) -> Callable[..., Awaitable[T]]:
-        """Return a function that calls the handler and returns what `finish` makes of its value."""
+        """Return a function that calls the handler with its arguments and returns finish(value)."""
 
         async def call(*args: Any, **kwargs: Any) -> T:
             return await self.call((args, kwargs), finish)
@@ -75,10 +81,10 @@ class FinishingHandler(ABC):
 
 
 class HandlerCall(Struct, frozen=True):
-    """A handler and the way to call it.
+    """A handler and how to call it.
 
-    is_async: it is an `async def`. inline: it is a `def` that runs on the event loop, not in a
-    thread.
+    is_async: whether it is an `async def`.
+    inline: whether it is a `def` that runs on the event loop and not in a thread.
     """
 
     handler: Handler
@@ -87,10 +93,10 @@ class HandlerCall(Struct, frozen=True):
 
 
 def handler_call(handler: Handler, owner: str, *, inline: bool) -> HandlerCall:
-    """Return how to call a handler that is not a generator.
+    """Return the HandlerCall of a handler.
 
-    owner: the prompt, resource or completion that it belongs to, for messages.
-    Raises RegistrationError if it cannot be called.
+    owner: names the prompt, resource or completion in error messages.
+    Raises RegistrationError if the handler cannot be called, or is a generator.
     """
     if not callable(handler):
         raise RegistrationError(f"{owner}: expected a function, got {handler!r}")
@@ -106,24 +112,24 @@ def handler_call(handler: Handler, owner: str, *, inline: bool) -> HandlerCall:
 
 def handler_doc(handler: Any) -> ParsedDocstring:
     """Return the parsed docstring of a handler."""
-    # A partial has the docstring of functools.partial; look at its function instead.
+    # A functools.partial object has the docstring of its class. Read that of its function.
     return parse_docstring(getattr(without_partials(handler), "__doc__", None))
 
 
 def without_partials(handler: Any) -> Any:
-    """Return the function of a functools.partial; anything else as it is."""
+    """Return the function inside a functools.partial; anything else unchanged."""
     while isinstance(handler, partial):
         handler = cast("Any", handler).func
     return handler
 
 
 def handler_location(handler: Any) -> str:
-    """Return where a handler is defined, as ` (file.py:12)`; "" if that is not known.
+    """Return where a handler is defined, as " (file.py:12)" to append to a message.
 
-    The form is meant for the end of a message.
+    Returns "" if that is not known.
     """
     code = getattr(function_of(handler), "__code__", None)
-    # Wrappers of ours around the author's function lie inside of this package.
+    # The code of a wrapper that this package has made tells nothing about the author's file.
     if code is None or code.co_filename.startswith(_PACKAGE):
         return ""
     return f" ({code.co_filename.rpartition('/')[2]}:{code.co_firstlineno})"
@@ -133,7 +139,10 @@ _PACKAGE = __file__.rpartition("/")[0]
 
 
 def caller_location() -> str:
-    """Return the line outside of this package that has led here, as ` (file.py:12)`."""
+    """Return the innermost line on the stack that is not concertino's, as " (file.py:12)".
+
+    Returns "" if there is none.
+    """
     root = _PACKAGE.rpartition("/")[0]
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None and frame.f_code.co_filename.startswith(root):
@@ -150,13 +159,14 @@ def check_handler(
 ) -> bool:
     """Log likely mistakes in a handler's signature and docstring.
 
-    documented: the parameters that the docstring describes. parameters: those that clients see.
-    Returns whether the handler has parameters and no annotation at all.
+    documented: the parameters that the docstring describes: name -> text.
+    parameters: the parameters that clients see: name -> schema.
+    Returns whether the handler has parameters, but no annotation at all.
     """
     annotations: Mapping[str, Any] = getattr(function_of(handler), "__annotations__", {})
     unannotated = [name for name in CONTEXT_NAMES if name in parameters and name not in annotations]
     if unannotated or not documented.keys() <= parameters.keys():
-        # Few handlers come here; importing the words takes time at the start.
+        # Imported here, because the import takes time and few handlers need it.
         from concertino.server.handler_warnings import describe_mistakes
 
         location = handler_location(handler)
@@ -165,17 +175,17 @@ def check_handler(
     return bool(parameters) and not annotations
 
 
-# What people call the parameter for the Context of a call.
+# The usual names of the parameter for the Context.
 CONTEXT_NAMES = ("context", "ctx")
 _log = logging.getLogger("concertino.server")
 
 
-# How many `def` handlers of a server run at once; more of them wait.
+# At most this many `def` handlers of a server run at the same time; further ones wait.
 THREADS = 32
 
 
 class HandlerThreads:
-    """The threads in which a server's `def` handlers run; none is started before the first."""
+    """The threads in which a server's `def` handlers run. They start when they are needed."""
 
     def __init__(self) -> None:
         self._threads: Threads | None = None
@@ -186,7 +196,7 @@ class HandlerThreads:
         return (self._threads or self._make()).run(function)
 
     def _make(self) -> Threads:
-        # Servers without such handlers need no threads; importing them takes time at the start.
+        # Imported here, because the import takes time and many servers have no `def` handlers.
         from concertino.runtime.threads import Threads
 
         with self._lock:
@@ -195,7 +205,7 @@ class HandlerThreads:
             return self._threads
 
     def close(self) -> None:
-        """End the threads; run() starts others."""
+        """End the threads. run() starts new ones."""
         with self._lock:
             threads, self._threads = self._threads, None
         if threads is not None:
@@ -208,9 +218,12 @@ async def call_handler(
     in_thread: InThread,
     finish: Callable[[Any], T],
 ) -> T:
-    """Call a handler with bound arguments; return what `finish` makes of its value.
+    """Call a handler, and return finish(value) for the value that it returns.
 
     An `async def` runs on the event loop, a `def` in a thread unless it is inline.
+    bound: the arguments for the handler.
+    in_thread: runs a function in a thread.
+    finish: converts the value to a result.
     """
     args, kwargs = bound
     handler = function.handler
@@ -226,37 +239,43 @@ async def call_handler(
 
 
 async def maybe_await(value: Any) -> Any:
-    """Return the value, or its result if it is awaitable."""
+    """Return the value; if it is awaitable, await it and return its result."""
     return await value if isawaitable(value) else value
 
 
 def is_async(handler: Any) -> bool:
-    """Return whether a call of the handler returns a coroutine.
+    """Return whether calling the handler returns a coroutine.
 
-    A function that it wraps (`__wrapped__`) does not count: a `def` may wrap an `async def` and run
-    it to its end.
+    Only the handler itself counts, and not a function that it wraps (`__wrapped__`): a decorator
+    may make a `def` of an `async def`, by running the coroutine to its end.
     """
     handler = without_partials(handler)
     return iscoroutinefunction(handler) or iscoroutinefunction(type(handler).__call__)
 
 
 def lacks_self(handler: Handler) -> bool:
-    """Return whether this is a method taken from a class, which lacks the object for `self`."""
+    """Return whether the handler is a method without its object: `Class.method`."""
     if not isfunction(handler) or "." not in handler.__qualname__.rpartition("<locals>.")[2]:
         return False
     function = function_of(handler)
     if function.__code__.co_varnames[:1] != ("self",) or "self" in function.__annotations__:
         return False
-    # A decorator around a bound method looks like it, but takes no `self`.
+    # A function that a decorator has made around a bound method passes the tests above, but has no
+    # parameter `self`.
     return next(iter(signature(handler).parameters), None) == "self"
 
 
 class StringArguments:
     """Converts strings to the arguments of a handler.
 
-    schemas: parameter -> JSON Schema, in order. required: parameters without a default.
-    takes_context: whether the handler asks for a Context.
-    Raises RegistrationError as argument_decoder() does.
+    handler: the function.
+    descriptions: the descriptions of its parameters, by name.
+    Raises RegistrationError for parameters that cannot be converted; see argument_decoder().
+
+    Attributes:
+    schemas: the JSON Schemas of the parameters, by name, in order.
+    required: the names of the parameters without a default.
+    takes_context: whether the handler has a parameter for the Context.
     """
 
     def __init__(self, handler: Handler, descriptions: Mapping[str, str]) -> None:
@@ -269,20 +288,21 @@ class StringArguments:
         self.schemas: dict[str, dict[str, Any]] = decoder.schema.get("properties", {})
         check_handler(handler, descriptions, self.schemas)
         self.required = frozenset[str](decoder.schema.get("required", ()))
-        # Parameter -> "text", "number" or "json": what a string has to become.
+        # Parameter -> how a string is converted: "text" (not at all), "number" or "json".
         self._kinds = {name: self._kind(schema) for name, schema in self.schemas.items()}
         self._spellings = {name: self._find_spellings(s) for name, s in self.schemas.items()}
 
     def bind(self, values: Mapping[str, Any], context: Context) -> Bound:
-        """Return the arguments for a call of the handler.
+        """Return the arguments for one call of the handler.
 
-        values: parameter -> str, or a list or dict of str. Raises InvalidArguments that names every
-        one that does not fit.
+        values: parameter -> a str, or a list or dict of str.
+        context: passed to the handler if it has a parameter for it.
+        Raises InvalidArguments for values that do not fit; it names all of them.
         """
         arguments: dict[str, Any] = {}
         for name, value in values.items():
             kind = self._kinds.get(name, "text")
-            # Clients send the empty string for a field that nobody filled in.
+            # Clients send an empty string for a field that the user has left empty.
             if value == "" and kind != "text" and name not in self.required:
                 continue
             if isinstance(value, str):
@@ -298,7 +318,10 @@ class StringArguments:
         return self._kinds[name] != "json" and types.isdisjoint(("any", "array", "object"))
 
     def choices(self, name: str) -> list[str]:
-        """Return the strings that a parameter accepts: of a Literal, an Enum or a bool; else []."""
+        """Return the strings that a parameter accepts if its type is a Literal, an Enum or bool.
+
+        Returns [] for other types.
+        """
         members = self._members(self.schemas[name])
         texts = (item if isinstance(item, str) else encode(item).decode() for item in members)
         return list(dict.fromkeys(texts))
@@ -313,9 +336,9 @@ class StringArguments:
         return [value for value in values if value is not None] + nested
 
     def _find_spellings(self, schema: dict[str, Any]) -> dict[str, Raw]:
-        """Return string -> JSON, for members of an Enum or a Literal that are not strings.
+        """Return string -> JSON, for those members of an Enum or a Literal that are not strings.
 
-        A string that is a member itself stays one.
+        For example {"1": 1} for Literal[1, "a"]. A string that is a member itself is left out.
         """
         members = self._members(schema)
         spellings = {
@@ -332,7 +355,7 @@ class StringArguments:
         return "number" if types != {"null"} and types - {"null"} <= NUMBERS else "json"
 
     def _types(self, schema: dict[str, Any]) -> set[str]:
-        """Return the JSON types of the values that may fit; `any` if the schema names none."""
+        """Return the names of the JSON types that a schema allows; {"any"} if it names none."""
         schema = self._resolve(schema)
         if "anyOf" in schema:
             return set[str]().union(*map(self._types, schema["anyOf"]))
@@ -349,7 +372,7 @@ class StringArguments:
 
 
 def _parse_json(text: str) -> Any:
-    """Return a string that is JSON as it is, else as a string, which the parameter will refuse."""
+    """Return a JSON text as Raw; any other text as a str, which the decoder will then refuse."""
     try:
         decode(text)
     except (DecodeError, RecursionError, UnicodeError):

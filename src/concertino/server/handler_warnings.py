@@ -1,7 +1,7 @@
-"""Warnings of likely mistakes in a handler's parameters and docstring, when it is registered.
+"""Describes likely mistakes in the parameters and the docstring of a handler, for the log.
 
-functions.check_handler() tells cheaply whether there may be a mistake. Only then is this module
-loaded, to find the mistakes and write the messages.
+When a handler is registered, check_handler() in server/functions.py does a quick test. Only if that
+finds a possible mistake, this module is loaded to describe it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ __all__ = ["describe_mistakes", "warn_of_missing_annotations"]
 def describe_mistakes(
     handler: Any, location: str, documented: Iterable[str], contexts: Iterable[str]
 ) -> list[str]:
-    """Return a sentence for each likely mistake.
+    """Return one sentence for each likely mistake.
 
-    location: where the handler is defined, from functions.handler_location().
-    documented: the parameters that the docstring describes.
-    contexts: parameters without annotation that are probably meant for the Context.
+    location: the file and line of the handler, from handler_location() in server/functions.py.
+    documented: the names of the parameters that the docstring describes.
+    contexts: the names of parameters that are probably meant for the Context, since they are named
+        `context` or `ctx`, but have no annotation.
     """
     function = function_of(handler)
     own = inspect.signature(handler).parameters
-    # Arguments that are bound already may be documented, too.
+    # If the handler is a functools.partial or a bound method, its docstring may also describe
+    # arguments that are bound already.
     names = [*{**inspect.signature(function).parameters, **own}]
     owner = f"{function.__name__}(){location}"
     mistakes = [
@@ -49,7 +51,7 @@ def describe_mistakes(
 def warn_of_missing_annotations(handler: Any, location: str) -> None:
     """Log a warning that no parameter of a tool has a type annotation.
 
-    location: where the handler is defined, from functions.handler_location().
+    location: the file and line of the handler, from handler_location() in server/functions.py.
     """
     name = function_of(handler).__name__
     parameters = ", ".join(f"{name}: ..." for name in inspect.signature(handler).parameters)

@@ -1,6 +1,7 @@
-"""Warnings about what common hosts cut or leave out, each logged once for a server.
+"""Logs that common hosts will cut a server's instructions or leave out some of its tools.
 
-See protocol/host_limits.py. This module is imported only if there may be something to log.
+protocol/host_limits.py contains the limits and the texts. server/tools.py loads this module when
+there may be something to log.
 """
 
 from __future__ import annotations
@@ -19,14 +20,19 @@ __all__ = ["warn_at_start", "warn_of_list"]
 def warn_at_start(
     log: logging.Logger, server: str, instructions: str, names: Collection[str]
 ) -> None:
-    """Log what is known before a client comes. names: of the tools."""
+    """Log warnings about the instructions and the names of the tools, when the server starts.
+
+    server: the server's name.
+    instructions: the server's instructions; "" if it has none.
+    names: the names of its tools.
+    """
     for text in (describe_instructions(instructions), describe_names(server, names)):
         if text:
             log.warning("%s", text)
 
 
 def warn_of_list(log: logging.Logger, tools: Sequence[Tool]) -> None:
-    """Log that a list of tools is long for a model."""
+    """Log a warning if the list of tools takes too much of a model's context."""
     texts = (encode([tool.name, tool.description, tool.input_schema]).decode() for tool in tools)
     if text := describe_list(texts, len(tools)):
         log.warning("%s", text)

@@ -1,7 +1,8 @@
-"""Parts of a server that are loaded when they are first used, such as resources and lifespans.
+"""The parts of a Server that are imported when they are first used.
 
-These are resources, prompts, completion, lifespans and dependencies. A server that has only tools
-imports none of them.
+LazyFeatures has the server's resources, prompts and completion; FilledParameters its lifespan
+functions and dependencies. A server that has only tools imports none of these, and so starts
+faster. (Server itself calls tools.)
 """
 
 from __future__ import annotations
@@ -43,8 +44,18 @@ MethodHandler = Callable[[Call, Context], Awaitable[Struct]]
 class LazyFeatures:
     """The features of a server apart from its tools.
 
-    features: the features announced to clients. A feature is never removed, because clients
-    remember it. tools: the server's. handlers: MCP method -> its handler.
+    features: the features of a server without any function; those announced to clients grow from
+        these.
+    tools: the server's tools.
+    in_thread: runs a function in a thread.
+    page_size: how many items one page of a list has.
+    hints: how long clients may cache lists.
+    log: the server's logger.
+
+    Attributes:
+    features: the features announced to clients now. None is ever removed, because clients remember
+        it.
+    handlers: MCP method -> the function that handles its calls.
     """
 
     def __init__(
@@ -69,7 +80,7 @@ class LazyFeatures:
 
     @property
     def resources(self) -> Resources:
-        """Return the server's resources; load the module on first use."""
+        """Return the server's resources; on first use, import the module and make them."""
         with self._lock:
             if self._resources is None:
                 from concertino.server.resources import Resources
@@ -85,7 +96,7 @@ class LazyFeatures:
 
     @property
     def prompts(self) -> Prompts:
-        """Return the server's prompts; load the module on first use."""
+        """Return the server's prompts; on first use, import the module and make them."""
         with self._lock:
             if self._prompts is None:
                 from concertino.server.prompts import Prompts
@@ -98,7 +109,10 @@ class LazyFeatures:
             return self._prompts
 
     def registries(self) -> dict[ChangeKind, list[Registry[Any]]]:
-        """Return the registries that exist, the tools too, by what is reported of a change."""
+        """Return the registries that are in use, by the kind of change to report for each.
+
+        The tools are among them.
+        """
         resources, prompts = self._resources, self._prompts
         found: dict[ChangeKind, list[Registry[Any]]] = {"tools": [self._tools]}
         if resources is not None:
@@ -108,14 +122,15 @@ class LazyFeatures:
         return found
 
     def is_disabled_resource(self, uri: str) -> bool:
-        """Return whether a URI belongs to disabled resources or templates only."""
+        """Return whether a URI belongs to a disabled resource or template, and no enabled one."""
         return self._resources is not None and self._resources.is_disabled(uri)
 
     def update_features(self) -> None:
         """Announce the features of everything that is registered now."""
         with self._lock:
             if self.features.cache_scope == "public" and self._is_limited():
-                # compose() takes this for the scope of the lists, too.
+                # Callers see different lists, so their lists must not be shared. compose() reads
+                # the scope of lists from here.
                 self.features = replace(self.features, cache_scope="private")
             resources, prompts = self._resources, self._prompts
             has_resources = resources is not None and bool(
@@ -134,7 +149,7 @@ class LazyFeatures:
                 self.features = replace(self.features, completions=True)
 
     def _is_limited(self) -> bool:
-        """Return whether callers see different lists."""
+        """Return whether callers may see different lists, because a feature has `visible`."""
         groups = self.registries().values()
         return any(registry.is_limited for group in groups for registry in group)
 
@@ -178,7 +193,11 @@ class LazyFeatures:
         feature.can_complete = True
 
     async def handle(self, call: Call, context: Context) -> Struct:
-        """Handle a call of any method but tools/call. Raises RpcError if it fails."""
+        """Handle a call of any method but tools/call.
+
+        Raises RpcError; any exception of a handler becomes one. Raises Suspended if the handler
+        waits for an answer of its client.
+        """
         handler = self.handlers.get(call.method)
         if handler is None:
             raise RpcError(METHOD_NOT_FOUND, f"method not found: {call.method}")
@@ -203,16 +222,17 @@ class LazyFeatures:
 
 
 class FilledParameters:
-    """The parameters of handlers that a server fills: lifespan values and dependencies.
+    """Fills those parameters of handlers that clients do not see.
 
-    in_thread: runs a `def` provider.
+    These are lifespan values (server/lifespan.py) and dependencies (server/dependencies.py).
+    in_thread: runs a `def` provider in a thread.
     """
 
     def __init__(self, in_thread: InThread) -> None:
         self._in_thread = in_thread
-        # None until the first lifespan function.
+        # None before the first lifespan function.
         self.lifespans: Lifespans | None = None
-        # None until the first handler that is registered after Depends was imported.
+        # None before the first handler that is registered after the author has imported Depends.
         self._dependencies: Dependencies | None = None
 
     def add_lifespan(self, function: Callable[[], Any]) -> None:
@@ -224,7 +244,7 @@ class FilledParameters:
         self.lifespans.add(function)
 
     def dependencies(self) -> Dependencies:
-        """Return the providers of the server's handlers; load the module on first use."""
+        """Return the server's dependencies; on first use, import the module and make them."""
         if self._dependencies is None:
             from concertino.server.dependencies import Dependencies
 
@@ -232,8 +252,8 @@ class FilledParameters:
         return self._dependencies
 
     def fill(self, handler: H, inline: bool, in_thread: InThread | None) -> H:
-        """Return a handler without the parameters that are filled in each call; see Server.fill."""
-        # Only then can an annotation contain Depends. Importing it takes time at the start.
+        """Return a wrapper of a handler that fills its parameters; see Server.fill."""
+        # If the module is not loaded, no annotation can contain Depends, so do not import it.
         if "concertino.server.dependencies" in sys.modules:
             filled = self.dependencies().fill(handler, inline, in_thread)
             if filled is not None:
@@ -262,7 +282,7 @@ def _check_argument(owner: str, argument: str, arguments: Iterable[str]) -> None
 
 
 def _target(call: Call) -> str:
-    """Return the URI or name that a call is about, for the log."""
+    """Return the URI or the name in the params of a call, shortened, for the log."""
     from concertino.excerpts import shorten_name
 
     target = call.params.get("uri") or call.params.get("name") or Raw(b"")

@@ -1,11 +1,16 @@
 """Lifespan functions: generators that run as long as the server.
 
-Each function yields a value, which handlers receive by annotating a parameter with its class. The
-code after the `yield` cleans up when the server ends.
+    @server.lifespan
+    async def open_database() -> AsyncIterator[Database]:
+        async with Database() as database:
+            yield database
 
-One separate task enters all functions in order and exits them in reverse. A task group or timeout
-must be exited in the task that entered it, but start() and close() of a backend may run in
-different tasks.
+A handler gets the yielded value in a parameter with the annotation `Database`. The code after the
+`yield` runs when the server ends.
+
+All functions run in one task of their own, which enters them in order and exits them in reverse
+order. The reason: a task group or a timeout inside a function must be entered and exited in the
+same task, but the start() and close() of a backend may be called in different tasks.
 """
 
 from __future__ import annotations
@@ -43,29 +48,33 @@ _YIELDS = (AsyncIterator, AsyncGenerator, Iterator, Generator)
 
 
 class Lifespans:
-    """The lifespan functions of one server. values: class -> value, after open() has returned."""
+    """The lifespan functions of one server.
+
+    values: class -> the yielded value; filled when open() has returned.
+    """
 
     def __init__(self) -> None:
         self.values: Mapping[type, Any] = {}
         self._functions: list[tuple[type | None, Function]] = []
         self._task: asyncio.Task[None] | None = None
-        # The exception that ended the functions before the server ended; None if there was none.
+        # The exception that has ended the functions before the end of the server, or None.
         self._failure: BaseException | None = None
-        # Set when the server ends.
+        # Set by close().
         self._closing: asyncio.Event
+        # Done when all functions are entered.
         self._opened: asyncio.Future[None]
 
     @property
     def classes(self) -> tuple[type, ...]:
-        """Return the classes that handlers may ask for by annotation."""
+        """Return the classes of the yielded values, which handlers may use as annotations."""
         return tuple(kind for kind, _ in self._functions if kind is not None)
 
     def add(self, function: Function) -> None:
-        """Add a generator function with one `yield`, `async def` or `def`, without parameters.
+        """Add a function; see Server.lifespan.
 
-        Its return annotation names the class that it provides.
-        Raises RegistrationError for any other function, for a class that another one provides, and
-        once the server has started.
+        Raises RegistrationError if it is no generator function, has parameters, has no return
+        annotation, or yields the same class as an earlier function; and after the server has
+        started.
         """
         signature = read_signature(function)
         name = signature.name
@@ -96,14 +105,15 @@ class Lifespans:
         self._functions.append((kind, function))
 
     def fill(self, handler: H, skip: Collection[str] = ()) -> H:
-        """Return a handler without the parameters for lifespan values; each call passes them.
+        """Return a wrapper of a handler that passes the lifespan values in each call.
 
-        skip: parameters that something else fills.
-        Raises RegistrationError for a parameter that is positional-only. A call before open()
-        raises RuntimeError.
+        The wrapper does not have the parameters for these. A handler without such parameters is
+        returned as it is. Calling the wrapper before open() raises RuntimeError.
+        skip: the names of parameters that are filled in another way.
+        Raises RegistrationError if such a parameter is positional-only.
         """
         classes = self.classes
-        # A handler that cannot be called is refused when it is registered, with a better message.
+        # Later code refuses a handler that cannot be called, with a better message.
         if not classes or not callable(handler) or lacks_self(handler):
             return handler
         filled: dict[str, type] = {
@@ -116,6 +126,7 @@ class Lifespans:
         return _fill(handler, filled, self._value) if filled else handler
 
     def _value(self, kind: type) -> Any:
+        """Return the lifespan value of a class. Raises RuntimeError if there is none now."""
         try:
             return self.values[kind]
         except KeyError:
@@ -129,10 +140,13 @@ class Lifespans:
             ) from None
 
     async def open(self) -> None:
-        """Enter all functions. If one raises, exit those entered before it and raise its error."""
+        """Enter all functions, up to their `yield`.
+
+        If one raises, exit the functions that were entered before, and raise its exception.
+        """
         if not self._functions:
             return
-        # Another connection is starting, or has started, the same server.
+        # Another host has called open() of the same server. Wait for the end of that call.
         if self._task is not None:
             opened = self._opened
             await asyncio.wait([opened])
@@ -155,7 +169,7 @@ class Lifespans:
     async def close(self) -> None:
         """Exit all functions. Raises the exception of a function that fails.
 
-        Cancelling close() cancels the functions too.
+        Cancelling the task that calls close() cancels the functions as well.
         """
         if self._task is None:
             return
@@ -164,7 +178,10 @@ class Lifespans:
         await task
 
     async def _live(self, opened: asyncio.Future[None]) -> None:
-        """Run the lifespan task: enter all functions, wait for close(), and exit them."""
+        """Enter all functions, wait for close(), and exit them. The lifespan task runs this.
+
+        opened: gets its result when all functions are entered.
+        """
         entered: list[AbstractAsyncContextManager[Any]] = []
         values: dict[type, Any] = {}
         failures: list[BaseException] = []
@@ -181,7 +198,8 @@ class Lifespans:
         except BaseException as exc:
             failures.append(exc)
 
-        # Unlike nested `async with` blocks: the failure of one function is not thrown into others.
+        # Exit all, even if one fails. Unlike in nested `async with` blocks, the exception of one
+        # function is not thrown into the others.
         for manager in reversed(entered):
             try:
                 await manager.__aexit__(None, None, None)
@@ -192,8 +210,12 @@ class Lifespans:
             self._report(failures, opened)
 
     def _report(self, failures: list[BaseException], opened: asyncio.Future[None]) -> None:
-        """Raise the exception that explains the end, or pass it to open(). Log all others."""
-        # A regular end: the server is closing, or its start was cancelled.
+        """Raise the exception that explains why the functions have ended; log the others.
+
+        If open() is still waiting, it gets the exception instead.
+        failures: all exceptions, in order.
+        """
+        # True for a regular end: close() was called, or open() was cancelled.
         requested = self._closing.is_set() or opened.cancelled()
         failure = failures[0] if requested else _cause_of_end(failures)
         for other in failures:
@@ -213,25 +235,28 @@ class Lifespans:
 
 
 def _cause_of_end(failures: list[BaseException]) -> BaseException:
-    """Return why the functions ended although nobody requested it."""
+    """Return the exception that explains why the functions have ended before the server."""
     if not isinstance(failures[0], asyncio.CancelledError):
         return failures[0]
 
-    # A task group, for example, cancels its body when one of its tasks fails.
+    # A task group, for example, cancels its body when one of its tasks fails, and raises the
+    # exception of that task at its end.
     for failure in failures:
         if not isinstance(failure, asyncio.CancelledError):
             return failure
 
-    # A bare CancelledError would tell the caller of start() that it was cancelled itself.
+    # If start() raised CancelledError, its caller would take itself for cancelled.
     error = RuntimeError("a lifespan function waited for something that was cancelled")
     error.__cause__ = failures[0]
     return error
 
 
 def _fill(handler: Any, filled: dict[str, type], value: Callable[[type], Any]) -> Any:
-    """Return a wrapper that passes the lifespan values. handler: any callable.
+    """Return a wrapper of a handler that passes the lifespan values.
 
-    filled: parameter -> class. value: returns the value for a class.
+    handler: any callable.
+    filled: the parameters for lifespan values: name -> class.
+    value: returns the value of a class; called in each call of the wrapper.
     """
     signature = inspect.signature(handler)
     others = [
@@ -250,7 +275,7 @@ def _fill(handler: Any, filled: dict[str, type], value: Callable[[type], Any]) -
     ]
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        # What is not passed by position is passed by name.
+        # Pass all arguments by name, apart from those for positional-only parameters.
         kwargs.update(zip(names, args[first:], strict=False))
         for name, kind in filled.items():
             kwargs[name] = value(kind)
@@ -259,24 +284,23 @@ def _fill(handler: Any, filled: dict[str, type], value: Callable[[type], Any]) -
     async def call_async(*args: Any, **kwargs: Any) -> Any:
         return await call(*args, **kwargs)
 
-    # A partial has the docstring and annotations of its function. A bound method has its object
-    # already, so the wrapper must not name the plain function's `self`.
+    # Take the docstring and annotations from the plain function inside a partial or bound method.
     function = handler
     while isinstance(function, functools.partial):
         function = cast("Any", function).func
     function = getattr(function, "__func__", function)
     wrapper: Any = functools.update_wrapper(call_async if is_async(handler) else call, function)
-    # A partial has no name.
+    # A partial has no name, and the name of the function inside must not be used for it.
     wrapper.__qualname__ = wrapper.__name__ = getattr(handler, "__name__", "")
     wrapper.__signature__ = signature.replace(parameters=others)
     return wrapper
 
 
 def async_manager(result: Any) -> AbstractAsyncContextManager[Any]:
-    """Return a context manager that runs a generator.
+    """Return an asynchronous context manager that runs a generator.
 
-    result: of a call of the generator function. If that has the decorator contextmanager or
-    asynccontextmanager, it is a context manager already.
+    result: what the generator function has returned: a generator, `async def` or `def`; or a
+        context manager, if the function has the decorator contextmanager or asynccontextmanager.
     """
     if isasyncgen(result):
         make = cast("Callable[[], AsyncGenerator[Any, None]]", lambda: result)
@@ -285,7 +309,7 @@ def async_manager(result: Any) -> AbstractAsyncContextManager[Any]:
 
 
 def sync_manager(result: Any) -> AbstractContextManager[Any]:
-    """Return a context manager that runs a `def` generator. result: as for async_manager()."""
+    """Return a context manager that runs a `def` generator. result: see async_manager()."""
     if isgenerator(result):
         make = cast("Callable[[], Generator[Any, None, None]]", lambda: result)
         return contextmanager(make)()
@@ -293,7 +317,7 @@ def sync_manager(result: Any) -> AbstractContextManager[Any]:
 
 
 class _SyncManager(AbstractAsyncContextManager[Any]):
-    """Makes an asynchronous context manager of an ordinary one."""
+    """An asynchronous context manager that enters and exits an ordinary one."""
 
     def __init__(self, manager: AbstractContextManager[Any]) -> None:
         self._manager = manager

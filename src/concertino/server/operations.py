@@ -1,16 +1,18 @@
-"""Long operations: a tool returns a handle, by which the client asks for the result later.
+"""Operations: tools that take so long that their client asks for the result later.
 
     operations = Operations(server)
 
     @operations.tool(message="Rendering...", estimated_time="5 minutes")
     async def render(scene: str, context: Context) -> str: ...
 
-A result that is ready within answer_after_s seconds is returned as for any other tool. Otherwise
-the result of the call is `{"status": "in_progress", "message", "estimatedTime", "operationId"}`
-and the work continues. The client passes the operationId (a handle) to the tools get_operation and
-cancel_operation, which the first Operations of a server adds. A handle is valid on every connection
-and in every revision. Every client that knows a handle may use it, so handles cannot be guessed
-(2026-07-28 "Explicit State Handles").
+If the function returns within answer_after_s seconds, its result is the result of the call, as for
+any other tool. Otherwise the work continues, and the call returns
+`{"status": "in_progress", "message", "estimatedTime", "operationId"}`. The client passes the
+operationId to the tools `get_operation` and `cancel_operation`, which Operations adds to the
+server.
+
+The operationId is a handle (2026-07-28 "Explicit State Handles"): it works on every connection and
+in every revision, for any client that knows it. So it is random and cannot be guessed.
 """
 
 from __future__ import annotations
@@ -67,11 +69,11 @@ log = logging.getLogger("concertino.operations")
 H = TypeVar("H", bound=Handler)
 T = TypeVar("T")
 Work = Callable[[], Awaitable[CallToolResult]]
-# How long get_operation may wait for the end: the time that most clients allow for a call.
+# How long a call of get_operation may wait. Most clients allow a call this much time.
 MAX_WAIT_S = 60.0
-# Characters of an unknown handle that an error quotes.
+# An error quotes at most this many characters of an unknown handle.
 MAX_HANDLE = 100
-# For operations that are cancelled when the server ends.
+# How long the server waits, when it ends, for the end of cancelled operations.
 CLEANUP_S = 1.0
 State = Literal["in_progress", "completed", "failed", "cancelled", "timed_out"]
 
@@ -79,12 +81,15 @@ State = Literal["in_progress", "completed", "failed", "cancelled", "timed_out"]
 class Operations:
     """The long operations of one server.
 
-    at_most: how many run at once; a call beyond that fails with the code TOO_MANY_OPERATIONS.
-    limit_s: seconds after which an operation is cancelled.
-    kept_s: seconds for which a result is stored after the end of its operation.
-    kept, max_kept_bytes: the largest number and the largest total size of stored results; the
-    oldest are dropped first. clock: returns monotonic seconds.
-    Raises ValueError for an argument that is not positive, RegistrationError once the server has
+    server: gets the tools get_operation and cancel_operation.
+    at_most: how many operations may run at the same time; a further call fails with the code
+        TOO_MANY_OPERATIONS.
+    limit_s: how many seconds an operation may take before it is cancelled.
+    kept_s: how many seconds a result is stored after the end of its operation.
+    kept: how many results are stored; the oldest ones are dropped first.
+    max_kept_bytes: how many bytes the stored results may have together.
+    clock: returns the time in seconds; must not go backwards.
+    Raises ValueError for a number that is not positive, RegistrationError after the server has
     started.
     """
 
@@ -114,7 +119,7 @@ class Operations:
         self._kept = kept
         self._max_kept_bytes = max_kept_bytes
         self._clock = clock
-        # By handle. Those that have ended are in the order of their end.
+        # Handle -> operation. Among those that have ended, the one that ended first comes first.
         self._operations: dict[str, _Operation] = {}
         self._threads = Threads(at_most)
         server.lifespan(self._lifespan)
@@ -142,18 +147,20 @@ class Operations:
         answer_after_s: float = 1.0,
         **options: Any,
     ) -> Any:
-        """Register a function as a tool that may take long; return it unchanged.
+        """Register a function as a tool that may take long. Returns the function unchanged.
 
-        message: text of the first result, until the function reports progress with a text of its
-        own. estimated_time: for people, such as "30 seconds". answer_after_s: how long the call
-        waits for the result before it returns a handle; 0 returns the handle at once.
         The function may be anything that Server.tool accepts, including generators. The tool has no
-        output schema, because it returns two kinds of results, but the function's result is still
-        checked against its annotation. input_schema and output_schema are not accepted.
-        Progress goes to the calls of get_operation that wait at that time. The function cannot send
-        client requests; send them in another tool, before the operation starts.
-        Raises RegistrationError for a function or option that cannot be offered, ValueError for an
-        invalid time.
+        output schema, because it has two kinds of results, but the function's result is checked
+        against its annotation. The options input_schema and output_schema are not accepted.
+
+        Progress is sent to the calls of get_operation that are waiting at that time. The function
+        cannot ask the client anything: do that in another tool, before the operation starts.
+
+        message: the text of the status, until the function reports progress with another text.
+        estimated_time: for people, such as "30 seconds".
+        answer_after_s: how many seconds the call waits for the result before it returns the status;
+            0 returns the status at once.
+        Raises RegistrationError for an invalid function or option, ValueError for an invalid time.
         """
         if not 0 <= answer_after_s < float("inf"):
             raise ValueError(f"answer_after_s: expected 0 or more seconds, got {answer_after_s!r}")
@@ -172,6 +179,7 @@ class Operations:
         answer_after_s: float,
         options: dict[str, Any],
     ) -> None:
+        """Register the tool of a function: `start`, which begins an operation in each call."""
         author, options = handler, options.copy()
         name = str(options.pop("name", None) or getattr(handler, "__name__", ""))
         inline = options.pop("inline", False)
@@ -184,7 +192,7 @@ class Operations:
         make_shaper = chunk_shaper if is_generator(handler) else result_shaper
         handler = self._server.fill(handler, inline=inline, in_thread=self._in_thread)
         shape = make_shaper(handler, inject=(Context,)).shape
-        # Here and not around start(), whose results say how the operation gets on.
+        # Wrap the results of the function only. The status that start() returns gets no envelope.
         if options.pop("envelope", self._server.envelope):
             from concertino.server.result_envelope import wrap_result
 
@@ -204,7 +212,8 @@ class Operations:
             try:
                 await operation.wait_for_end(context, answer_after_s)
             except asyncio.CancelledError:
-                # The client does not have the handle yet, so it could never ask for the result.
+                # The client has cancelled the call. It has not got the handle, so it could never
+                # ask for the result: cancel the operation as well.
                 operation.end("cancelled")
                 self._operations.pop(operation.id, None)
                 raise
@@ -220,7 +229,8 @@ class Operations:
         start.__annotations__["return"] = CallToolResult
         cast("Any", start).__signature__ = signature
         self._server.add_tool(start, name=name, **options)
-        # Not before: the tool's schema is that of `start`. Server.disable(handler) finds it so.
+        # Server.disable(handler) finds the author's function by this attribute. It is set last,
+        # because the tool's schema must be made from `start` and not from that function.
         cast("Any", start).__wrapped__ = author
 
     def _runner(
@@ -229,7 +239,11 @@ class Operations:
         inline: bool,
         shape: Callable[[Any], CallToolResult],
     ) -> Run:
-        """Return what runs the handler and returns its result."""
+        """Return a function run(context, args, kwargs) that calls the handler.
+
+        inline: whether a `def` runs on the event loop, not in a thread.
+        shape: converts the handler's value to a result.
+        """
         chunks = function = None
         if is_generator(handler):
             chunks = collect_chunks(handler, None if inline else self._in_thread)
@@ -256,6 +270,7 @@ class Operations:
         message: str,
         estimated_time: str | None,
     ) -> _Operation:
+        """Return a new operation that has not begun. Raises ToolError if too many are running."""
         self._drop_results()
         running = sum(operation.is_running for operation in self._operations.values())
         if running >= self._at_most:
@@ -273,6 +288,7 @@ class Operations:
         operation: _Operation,
         work: Work,
     ) -> None:
+        """Start the task and the time limit of an operation."""
         operation.task = task = asyncio.create_task(
             _run_operation(operation, work), name="concertino operation"
         )
@@ -280,19 +296,19 @@ class Operations:
 
         def on_done(task: asyncio.Task[None]) -> None:
             timer.cancel()
-            # A `finally` of the handler may raise while the task is cancelled.
+            # A `finally` block of the handler has raised while the task was being cancelled.
             if not task.cancelled() and (exc := task.exception()) is not None:
                 log.error(
                     "operation %s failed while it was cancelled", operation.name, exc_info=exc
                 )
             operation.ended_at = self._clock()
             operation.listeners = ()
-            # The context holds the message that began this.
+            # The context refers to the message that started the operation. Free that memory.
             del operation.context
             if operation.is_running:
                 has_failed = operation.result is None or operation.result.is_error
                 operation.end("failed" if has_failed else "completed")
-            # Move it behind those that have ended before.
+            # Move the operation behind those that have ended before.
             if self._operations.pop(operation.id, None) is not None:
                 self._operations[operation.id] = operation
                 self._drop_results()
@@ -300,7 +316,7 @@ class Operations:
         task.add_done_callback(on_done)
 
     def _drop_results(self) -> None:
-        """Drop results that are too old, or too many."""
+        """Drop the oldest results until the rest is new enough, few enough and small enough."""
         ended = [item for item in self._operations.values() if item.ended_at is not None]
         count, size, now = len(ended), sum(item.size for item in ended), self._clock()
         for operation in ended:
@@ -312,7 +328,7 @@ class Operations:
             count, size = count - 1, size - operation.size
 
     def _find(self, handle: str) -> _Operation:
-        """Return the operation with a handle. Raises ToolError if there is none."""
+        """Return the operation with this handle. Raises ToolError if there is none."""
         self._drop_results()
         operation = self._operations.get(handle)
         if operation is None:
@@ -327,7 +343,7 @@ class Operations:
     def _result(self, operation: _Operation) -> CallToolResult:
         """Return the result of an operation, or its status while it runs.
 
-        Raises ToolError if it was cancelled.
+        Raises ToolError if it was cancelled or has timed out.
         """
         if operation.state == "cancelled":
             raise ToolError(
@@ -388,12 +404,15 @@ class Operations:
 
 
 class _Operation:
-    """One call of a tool that may take long.
+    """One long operation: one call of a tool of Operations.
 
-    done: the last (progress, total) reported; None before. size: bytes of its result.
-    ended_at: time by the clock of Operations; None while it runs.
-    listeners: contexts of the calls that currently wait for it. Each change replaces the tuple,
-    because other threads read it.
+    id: the handle.
+    done: the last (progress, total) that the handler has reported; None before.
+    waits: the futures of context.wait() in the handler's thread; cancelled with the operation.
+    size: how many bytes the result has as JSON.
+    ended_at: when it ended, by the clock of Operations; None while it runs.
+    listeners: the contexts of the calls that wait for its end, which get its progress. The tuple is
+        never changed but replaced by a new one, because other threads read it.
     """
 
     def __init__(
@@ -420,11 +439,11 @@ class _Operation:
 
     @property
     def is_running(self) -> bool:
-        """Return whether it has not ended yet."""
+        """Return whether the operation has not ended."""
         return self.state == "in_progress"
 
     def end(self, state: State) -> None:
-        """Set the final state and cancel the work if it still runs. Later calls have no effect."""
+        """Set the final state, and cancel the work. Does nothing if the operation has ended."""
         if self.state == "in_progress":
             self.state = state
             self.task.cancel()
@@ -432,7 +451,7 @@ class _Operation:
                 wait.cancel()
 
     def status(self) -> dict[str, Any]:
-        """Return the result for a call of get_operation while the operation runs."""
+        """Return the status, which clients get while the operation runs, as a JSON object."""
         status: dict[str, Any] = {"status": "in_progress", "message": self.message}
         if self.estimated_time is not None:
             status["estimatedTime"] = self.estimated_time
@@ -443,7 +462,10 @@ class _Operation:
         return status
 
     async def wait_for_end(self, context: Context, timeout_s: float) -> None:
-        """Wait for the end, at most timeout_s; report progress to the caller in the meantime."""
+        """Wait for the end of the operation, at most timeout_s seconds.
+
+        context: the context of the call that waits; the operation's progress is sent to it.
+        """
         if self.done is not None:
             context.progress(*self.done, self.message)
         if self.task.done() or not timeout_s:
@@ -456,7 +478,10 @@ class _Operation:
 
 
 class _OperationContext(ContextWrapper):
-    """The context of an operation. It may outlive the call that started the operation."""
+    """The Context of an operation's handler. It also works after the call that started it.
+
+    inner: the context of that call.
+    """
 
     def __init__(self, inner: Context, operation: _Operation) -> None:
         super().__init__(inner)
@@ -472,7 +497,8 @@ class _OperationContext(ContextWrapper):
         total: float | None = None,
         message: str | None = None,
     ) -> Awaitable[None]:
-        # Raises for invalid progress, so it comes first. It sends nothing once the call is over.
+        # This comes first, because it raises for invalid progress. It sends nothing after the end
+        # of the call.
         sent = self.inner.progress(done, total, message)
         operation = self._operation
         operation.done = done, total
@@ -489,11 +515,11 @@ class _OperationContext(ContextWrapper):
         *,
         into: Any = None,
     ) -> Coroutine[Any, Any, Any]:
-        # Pass this context, because the context of the call counts as cancelled after the call.
+        # The called tool must get this context: that of the call counts as cancelled after its end.
         return cast("Any", self.inner).calling(self).call_tool(name, arguments, into=into)
 
     def wait(self, awaitable: Awaitable[T]) -> T:
-        """Wait as Context.wait() does, until the operation (not its call) is cancelled."""
+        """Wait for an awaitable, see Context.wait(); until the operation is cancelled."""
         operation = self._operation
         return wait_in_thread(awaitable, operation.loop, operation.waits, lambda: self.cancelled)
 
@@ -507,14 +533,17 @@ class _OperationContext(ContextWrapper):
 
 
 async def _run_operation(operation: _Operation, work: Work) -> None:
-    """Run the handler and store its result, with errors as Server.handle() reports them."""
+    """Run the handler of an operation and store its result.
+
+    An exception becomes an error result, in the same way as for other tools (Tools.call).
+    """
     try:
         result = await work()
-        # Encoding fails for a result that cannot be sent.
+        # Raises if the result cannot be encoded, and so cannot be sent.
         operation.size = len(encode(result))
     except (ToolError, InvalidResult) as exc:
         result = tool_error_result(exc)
-        # An estimate of the size: the error may hold values that cannot be encoded.
+        # Only an estimate, because the error may contain values that cannot be encoded.
         operation.size = len(repr(result))
     except BaseException as exc:
         if not operation.is_running:
@@ -527,9 +556,10 @@ async def _run_operation(operation: _Operation, work: Work) -> None:
 
 
 def _signature_with_context(handler: Handler) -> tuple[Signature, str | None]:
-    """Return a handler's signature, with resolved annotations and a parameter for the context.
+    """Return a handler's signature, with resolved annotations, for the function `start`.
 
-    The second value is the name of the handler's own parameter for it; None if it has none.
+    If the handler has no parameter for the Context, one is added. Also returns the name of the
+    handler's own parameter for the Context, or None.
     """
     signature = read_signature(handler, (Context,))
     own = next((item.name for item in signature.parameters if item.injected), None)

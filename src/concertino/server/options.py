@@ -1,14 +1,18 @@
-"""Options of Server's decorators, each declared once: for type checkers, for help() and for checks.
+"""The options of Server.tool(), Server.resource() and Server.prompt(), each declared once.
 
-A TypedDict declares type and meaning of the options of one kind. Functions accept them as
-`**options: Unpack[...]`; show_options() puts them into the signature and the docstring of the
-function, where help() finds them. settings.check_options() validates the values.
+A TypedDict declares the types of a group of options; its docstring describes them. They are used in
+three ways:
 
-An option that is left out has the value None, or False if it is a bool.
+- Methods take them as `**options: Unpack[ToolOptions]`, which type checkers understand.
+- show_options() adds them to the signature and docstring of a method, for help().
+- check_options() in server/settings.py validates the values.
 
-Annotations are evaluated here, unlike in all other modules: a TypedDict compiles each one that is a
-string, which takes 0.2 ms. A server whose tools have no options never loads this module.
+An option that is left out counts as None, or as False if it is a bool. A server whose tools have no
+options never loads this module.
 """
+
+# No `from __future__ import annotations` here: a TypedDict compiles each annotation that is a
+# string, which takes 0.2 ms.
 
 from collections.abc import Callable, Collection, Mapping
 from inspect import Parameter, cleandoc, signature
@@ -157,7 +161,7 @@ class ResourceOptions(ResourceSettings, AccessOptions, total=False):
     """Options of Server.resource and Server.add_resource."""
 
 
-# What each kind of feature takes: altogether, and in parts.
+# Kind of feature -> the TypedDict of all its options, and the TypedDicts that this one combines.
 DECLARATIONS: Mapping[str, tuple[type, tuple[type, ...]]] = {
     "tool": (ToolOptions, (ToolSettings, ToolGuards, AccessOptions)),
     "prompt": (PromptOptions, (PromptSettings, AccessOptions)),
@@ -166,10 +170,14 @@ DECLARATIONS: Mapping[str, tuple[type, tuple[type, ...]]] = {
 
 
 def show_options_of(kind: str, function: Callable[..., Any]) -> None:
-    """Do as show_options() for a method of Server. kind: `tool`, `prompt` or `resource`."""
+    """Add the options of a kind of feature to a method of Server; see show_options().
+
+    kind: "tool", "prompt" or "resource".
+    """
     declaration, parts = DECLARATIONS[kind]
     show_options(*parts)(function)
-    # The module of Server does not import the name that the annotation contains.
+    # The annotation is a string with a name that server.py imports for type checkers only, so
+    # get_type_hints() could not evaluate it. Replace the string.
     if "Unpack" in str(function.__annotations__.get("options")):
         function.__annotations__["options"] = Unpack[declaration]
 
@@ -177,8 +185,9 @@ def show_options_of(kind: str, function: Callable[..., Any]) -> None:
 def show_options(*declarations: type) -> Callable[[F], F]:
     """Return a decorator that makes help() show the options of a function with `**options`.
 
-    declarations: the TypedDicts that declare them. Each option becomes a keyword-only parameter of
-    the function's signature, and the docstrings of the TypedDicts become part of its docstring.
+    Each option becomes a keyword-only parameter in the function's signature. The docstrings of the
+    TypedDicts are appended to its docstring.
+    declarations: the TypedDicts of the options.
     """
 
     def decorate(function: F) -> F:
@@ -205,7 +214,7 @@ def show_options(*declarations: type) -> Callable[[F], F]:
 
 
 def _annotations(declaration: type) -> dict[str, Any]:
-    """Return the annotations of a TypedDict; one that is written as a string stays a string."""
+    """Return the annotations of a TypedDict by name; ForwardRefs become strings again."""
     return {
         name: kind.__forward_arg__ if isinstance(kind, ForwardRef) else kind
         for name, kind in declaration.__annotations__.items()

@@ -1,5 +1,7 @@
-"""Prompts: messages that a user selects by name, made by functions from string arguments.
+"""Prompts: registers, lists and renders the prompts of a server.
 
+A prompt is a function that makes messages for a model from string arguments; a user selects it by
+its name. Loaded when the first prompt is registered.
 Spec: 2026-07-28 server/prompts.
 """
 
@@ -48,7 +50,7 @@ from concertino.types.results import (
     ResourceContents,
 )
 
-# Characters of a name; 2026-07-28 allows as many for tools.
+# The longest name, in characters. 2026-07-28 has this limit for tools, and none for prompts.
 MAX_NAME = 128
 NO_ARGUMENTS = Raw(b"{}")
 _decode_text = Decoder(str).decode
@@ -56,7 +58,12 @@ _decode_texts = Decoder(dict[str, str]).decode
 
 
 class RegisteredPrompt(Struct, frozen=True):
-    """A prompt of a server. completers: argument -> its completer."""
+    """A prompt of a server.
+
+    prompt: the prompt as `prompts/list` returns it.
+    function, arguments: the handler, and the conversion of strings to its arguments.
+    completers: suggest values of arguments, by name.
+    """
 
     prompt: Prompt
     function: HandlerCall
@@ -67,8 +74,14 @@ class RegisteredPrompt(Struct, frozen=True):
 class Prompts:
     """The prompts of a server.
 
-    in_thread: runs a `def` handler. hints: for the list. can_complete: whether any argument has a
-    completer.
+    in_thread: runs a `def` handler in a thread.
+    page_size: how many items one page of the list has.
+    hints: how long clients may cache the list.
+    switches: the server's record of enabled and disabled tags.
+
+    Attributes:
+    prompts: the registered prompts by name.
+    can_complete: whether any argument has a completer.
     """
 
     def __init__(
@@ -98,7 +111,11 @@ class Prompts:
         options: PromptOptions,
         function: Handler,
     ) -> None:
-        """Register a prompt; see Server.add_prompt. function: the author's own handler."""
+        """Register a prompt; see Server.add_prompt.
+
+        handler: the function that makes the messages, without parameters that the server fills.
+        function: the function that the author has passed.
+        """
         name = options.get("name")
         name = name if name is not None else str(getattr(handler, "__name__", ""))
         owner = f"prompt {name!r}"

@@ -1,10 +1,11 @@
-"""Registries of tools, prompts, resources and templates, and the pages in which they are listed.
+"""Registry: the tools, prompts, resources or resource templates of a server, by name.
 
-A cursor names the last entry of its page, and the number of that entry, which is never used twice.
-So the next page begins in the right place, whatever was added, removed or disabled in between. The
-empty cursor stands for the beginning. Cursors are opaque to clients; one of a different form is
-refused.
+It adds and removes entries, enables and disables them, and divides them into pages for clients.
 
+A cursor contains the name and the number of the last entry on its page. Numbers grow and are never
+used twice, so the next page begins in the right place even if entries were added, removed or
+disabled in the meantime. An empty cursor means the beginning; other texts that are no cursor of
+ours are refused.
 Spec: 2026-07-28 server/utilities/pagination.
 """
 
@@ -27,22 +28,24 @@ from concertino.near_names import suggestion
 from concertino.types.results import CacheScope
 
 E = TypeVar("E")
-# Kind of the registry, then number and name of the last entry on the page.
+# The kind of the registry, and the number and the name of the last entry on the page.
 Cursor = tuple[str, int, str]
 _decode_cursor = Decoder(Cursor).decode
 _decode_text = Decoder(str).decode
-# Characters of a cursor that are examined. Names of templates may be long.
+# At most this many characters of a cursor are decoded. URI templates in it may be long.
 MAX_CURSOR = 65536
-# The number of the last enable() or disable(), and whether it was enable().
+# One call of enable() or disable(): its number, and whether it was enable(). The switch with the
+# highest number decides.
 Switch = tuple[int, bool]
 ON: Switch = (0, True)
 
 
 class EntryPage(Struct, Generic[E], eq=False):
-    """Some entries of a registry.
+    """One page of a registry's entries.
 
-    next_cursor: where the next page begins; None after the last one.
-    result: cache for the result that the registry's owner made of this page; Any: of its own type.
+    next_cursor: the cursor of the next page; None on the last page.
+    result: the list result that was made of this page, so that it is made once. Its type depends on
+        the kind of the registry.
     """
 
     entries: list[E]
@@ -53,8 +56,8 @@ class EntryPage(Struct, Generic[E], eq=False):
 class Access(Struct, frozen=True):
     """Who may use an entry.
 
-    tags: by which enable() and disable() select it. visible: returns whether a caller may see and
-    use it; None if every caller may.
+    tags: the tags by which enable() and disable() select it.
+    visible: returns whether a caller may see and use it; None if every caller may.
     """
 
     tags: frozenset[str] = frozenset()
@@ -65,10 +68,10 @@ OPEN_ACCESS = Access()
 
 
 class TagSwitches:
-    """The tags that were enabled or disabled, for all registries of a server.
+    """Which tags were enabled or disabled last. All registries of a server share one object.
 
-    last: tag -> what was done last. Each change replaces the mapping. They hold for entries that
-    are added later, too.
+    It also applies to entries that are added later.
+    last: tag -> the last switch for it. The mapping is never changed but replaced by a new one.
     """
 
     def __init__(self) -> None:
@@ -77,7 +80,7 @@ class TagSwitches:
         self._lock = threading.Lock()
 
     def set(self, tags: Iterable[str], enabled: bool) -> Switch:
-        """Enable or disable tags; return the switch for entries that are selected otherwise."""
+        """Enable or disable tags. Returns the new switch, for entries that are selected by name."""
         with self._lock:
             self._count += 1
             switch = self._count, enabled
@@ -86,10 +89,12 @@ class TagSwitches:
 
 
 class Record(Struct, Generic[E], frozen=True):
-    """What a registry knows of an entry.
+    """What a registry knows about an entry.
 
-    number: grows from entry to entry. function: the author's; None for fixed content.
-    switch: the last one that selected this entry by its name or function.
+    number: the number of the entry; later entries have higher numbers.
+    function: the function that the author has passed; None for fixed content.
+    access: who may use the entry.
+    switch: the last switch that has selected this entry by its name or function.
     """
 
     entry: E
@@ -99,19 +104,28 @@ class Record(Struct, Generic[E], frozen=True):
     switch: Switch = ON
 
     def is_enabled(self, tags: Mapping[str, Switch]) -> bool:
-        """Return whether the last switch that selects this entry enables it."""
+        """Return whether the entry is enabled: whether the last switch that selects it says so.
+
+        tags: the last switch for each tag, TagSwitches.last.
+        """
         return max([self.switch, *(tags.get(tag, ON) for tag in self.access.tags)])[1]
 
 
 class Registry(Generic[E]):
     """Entries by name, in the order in which they were added.
 
-    Any thread may change it, and may read `entries` and `records` at any time: a change replaces
-    these mappings and never modifies them.
-    entries: those that are enabled. records: all, the disabled ones too. switches: of the server.
-    is_limited: whether some entries are for some callers only.
-    kind: for messages and cursors, such as `tool`. page_size: entries on a page.
-    describe_conflict: returns the message for a name that is already registered.
+    Any thread may change it, and may read `entries` and `records` at any time: these mappings are
+    never changed but replaced by new ones.
+
+    kind: the kind of entries, such as "tool", for messages and cursors.
+    page_size: how many entries one page has.
+    describe_conflict: returns the error text for a name that is already registered.
+    switches: the server's record of enabled and disabled tags.
+
+    Attributes:
+    entries: name -> entry, for the enabled entries.
+    records: name -> record, for all entries.
+    is_limited: whether any entry has `visible`, so that callers may see different lists.
     """
 
     def __init__(
@@ -129,7 +143,8 @@ class Registry(Generic[E]):
         self._page_size = page_size
         self._last_number = 0
         self.is_limited = False
-        # The entries that pages were made of, and these pages by the index of their first entry.
+        # A cache: (the entries, index of the first entry -> page). It is valid as long as `entries`
+        # is the same object.
         self._pages: tuple[Mapping[str, E], dict[int, EntryPage[E]]] = (self.entries, {})
         self._lock = threading.Lock()
 
@@ -152,7 +167,7 @@ class Registry(Generic[E]):
                 self.entries = {**self.entries, name: entry}
 
     def change(self, name: str, change: Callable[[E], E]) -> None:
-        """Replace an entry by change(entry). Raises KeyError if no entry has this name."""
+        """Replace an entry with change(entry). Raises KeyError if no entry has this name."""
         with self._lock:
             record = self.records[name]
             self._set({**self.records, name: replace(record, entry=change(record.entry))})
@@ -169,9 +184,11 @@ class Registry(Generic[E]):
         return record.entry
 
     def switch(self, names: Iterable[str], switch: Switch) -> bool:
-        """Enable or disable entries by name; apply the switches of tags, too.
+        """Enable or disable entries by name, and apply all switches of tags.
 
-        Returns whether other entries are enabled now.
+        names: unknown names are ignored.
+        switch: the new switch.
+        Returns whether the set of enabled entries has changed.
         """
         with self._lock:
             before = self.entries
@@ -191,10 +208,13 @@ class Registry(Generic[E]):
         }
         self.is_limited = any(record.access.visible is not None for record in records.values())
 
-    # What a caller gets
+    # Entries and pages for one caller
 
     def find(self, name: str, context: Context) -> E | None:
-        """Return an entry; None if there is none that the caller may use."""
+        """Return the entry with this name; None if there is none that the caller may use.
+
+        context: the context of the caller's call.
+        """
         entry = self.entries.get(name)
         return entry if entry is not None and self._is_visible(name, context) else None
 
@@ -205,9 +225,10 @@ class Registry(Generic[E]):
                 yield entry
 
     def cache_scope(self, scope: CacheScope) -> CacheScope:
-        """Return who may cache the lists: the caller alone, if callers see different lists.
+        """Return who may share cached lists: "private" if callers may see different lists.
 
-        scope: otherwise. All pages of a list have the same (2026-07-28 server/utilities/caching).
+        All pages of a list have the same scope (2026-07-28 server/utilities/caching).
+        scope: returned if all callers see the same lists.
         """
         return "private" if self.is_limited else scope
 
@@ -220,11 +241,11 @@ class Registry(Generic[E]):
         )
 
     def page(self, params: Mapping[str, Raw], context: Context) -> EntryPage[E]:
-        """Return the page that a list request asks for.
+        """Return the page that a list request asks for, with the entries that the caller may see.
 
-        It has only entries that the caller may see, and is the same object until something changes,
-        unless callers see different entries.
-        params: of the request. Raises RpcError -32602 for a cursor that is not one of ours.
+        If all callers see the same entries, the same object is returned until an entry changes.
+        params: those of the request; `cursor` may be among them.
+        Raises RpcError -32602 for a cursor that is not one of ours.
         """
         last = self._parse_cursor(params["cursor"]) if "cursor" in params else None
         with self._lock:
@@ -251,7 +272,7 @@ class Registry(Generic[E]):
         records: Mapping[str, Record[E]],
         context: Context,
     ) -> EntryPage[E]:
-        # One more than fits, to know whether there is a next page.
+        # Take one name more than fits on the page, to know whether there is a next page.
         names = (name for name in islice(entries, start, None) if self._is_visible(name, context))
         page = list(islice(names, self._page_size + 1))
         cursor = None
@@ -264,7 +285,10 @@ class Registry(Generic[E]):
         return b2a_base64(encode((self._kind, number, name)), newline=False).decode()
 
     def _parse_cursor(self, raw: Raw) -> Cursor | None:
-        """Return the content of a cursor; None for the empty one. Raises RpcError -32602."""
+        """Return the content of a cursor; None for an empty one.
+
+        Raises RpcError -32602 for a text that is no cursor of this registry.
+        """
         try:
             text = _decode_text(raw)
             if not text:
@@ -278,15 +302,23 @@ class Registry(Generic[E]):
 
 
 def not_registered(kind: str, name: str, known: Iterable[str]) -> NotRegistered:
-    """Return the error for a name that is not registered. kind: such as `tool`."""
+    """Return the error for a name that is not registered; it suggests a similar name.
+
+    kind: what is not registered, such as "tool".
+    known: the names that are registered.
+    """
     return NotRegistered(f"no {kind} is registered as {name!r}{suggestion(name, known)}")
 
 
 def _number_before(last: Cursor, records: Mapping[str, Record[Any]]) -> int:
-    """Return the number of the entry after which a page begins."""
+    """Return the number of the entry after which a page begins.
+
+    last: the content of the cursor.
+    """
     _, number, name = last
-    # If another entry has this number, the cursor comes from an earlier process, in which the
-    # author had registered things in another order. Then the name counts.
+    # Use the number. But the cursor may come from an earlier process, in which entries had other
+    # numbers. So if an entry has this number, look up the number of the name, which is the same
+    # unless the numbers have changed.
     named = records.get(name)
     is_taken = any(record.number == number for record in records.values())
     return named.number if is_taken and named is not None else number

@@ -1,6 +1,8 @@
-"""Resources: content that clients read by its URI.
+"""Resources: registers, lists and reads the resources of a server.
 
-A resource is text or bytes, a file, a function, or a function behind a URI template.
+A resource has a URI. Its content ("source" below) is a text or bytes, a file, or the value that a
+function returns. A resource template has a URI template, whose variables are the arguments of a
+function. Loaded when the first resource is registered.
 Spec: 2026-07-28 server/resources, server/utilities/caching; RFC 3986 for URIs, RFC 6570 for
 templates (schema/uri_template.py).
 """
@@ -69,15 +71,16 @@ _URI = re.compile(
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _decode_text = Decoder(str).decode
 
-# The contents themselves; the file that has them; or the function that returns them.
+# Where the content of a resource comes from: the contents themselves, a file, or a function.
 Source = list[ResourceContents] | File | tuple[HandlerCall, StringArguments]
 
 
 class RegisteredResource(Struct, frozen=True):
     """A resource of a server.
 
-    hints: for its content. location: the line that registered it, for messages; empty if it has a
-    handler.
+    resource: the resource as `resources/list` returns it.
+    hints: how long clients may cache its content.
+    location: the file and line that registered it, for messages; "" if a function is its source.
     """
 
     resource: Resource
@@ -87,7 +90,14 @@ class RegisteredResource(Struct, frozen=True):
 
 
 class RegisteredTemplate(Struct, frozen=True):
-    """A resource template of a server. completers: variable -> its completer."""
+    """A resource template of a server.
+
+    listing: the template as `resources/templates/list` returns it.
+    template: matches URIs.
+    function, arguments: the handler, and the conversion of variables to its arguments.
+    completers: suggest values of variables, by name.
+    hints: how long clients may cache the content.
+    """
 
     listing: ResourceTemplate
     template: UriTemplate
@@ -100,8 +110,14 @@ class RegisteredTemplate(Struct, frozen=True):
 class Resources:
     """The resources of a server.
 
-    in_thread: runs a `def` handler, and reads files. hints: for the lists, and for resources
-    without hints of their own. can_complete: whether any variable of a template has a completer.
+    in_thread: runs a function in a thread: `def` handlers, and reading files.
+    page_size: how many items one page of a list has.
+    hints: how long clients may cache the lists, and resources without hints of their own.
+    switches: the server's record of enabled and disabled tags.
+
+    Attributes:
+    resources, templates: the registered resources and templates, by URI or template.
+    can_complete: whether any variable of a template has a completer.
     """
 
     def __init__(
@@ -150,7 +166,8 @@ class Resources:
     ) -> None:
         """Register a resource or a template; see Server.add_resource.
 
-        function: the author's own handler.
+        handler: the function that returns the content, without parameters that the server fills.
+        function: the function that the author has passed.
         """
         if not isinstance(uri, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise RegistrationError(
@@ -255,7 +272,10 @@ class Resources:
         return RegisteredTemplate(listing, template, function, arguments, completers, hints)
 
     def remove(self, uri: str) -> None:
-        """Remove a resource, or a template by its text. Raises NotRegistered if there is none."""
+        """Remove a resource or a template. Raises NotRegistered if there is none.
+
+        uri: the URI or the template, as it was registered.
+        """
         for registry in (self.templates, self.resources):
             if uri in registry.records:
                 registry.remove(uri)
@@ -264,7 +284,7 @@ class Resources:
         raise not_registered("resource or template", uri, known)
 
     def is_disabled(self, uri: str) -> bool:
-        """Return whether a URI belongs to disabled resources or templates only."""
+        """Return whether a URI belongs to a disabled resource or template, and no enabled one."""
         resources, templates = self.resources, self.templates
         if uri in resources.entries:
             return False
@@ -283,7 +303,7 @@ class Resources:
         page = self.resources.page(call.params, context)
         resources: list[Resource] = [entry.resource for entry in page.entries]
 
-        # The size of a file may have changed since the last time.
+        # Look up the sizes of files each time, because they may change.
         files = {
             index: entry.source
             for index, entry in enumerate(page.entries)
@@ -297,7 +317,7 @@ class Resources:
                 if resources[index].size is None:
                     resources[index] = replace(resources[index], size=size)
 
-        # An unchanged list stays the same object, which is encoded only once.
+        # Return the same object as long as the list is unchanged: ResultEncoder caches its JSON.
         if page.result is None or page.result.resources != resources:
             hints = self._hints
             page.result = ListResourcesResult(
@@ -354,9 +374,10 @@ class Resources:
         return finish(source)
 
     async def _read_template(self, uri: str, context: Context) -> ReadResourceResult:
-        """Read a URI through the first template that matches and whose function accepts the values.
+        """Read a URI with the first template that matches it, if its function accepts the values.
 
-        Raises RpcError if there is none; its details name the arguments that did not fit.
+        Otherwise try the next template. Raises RpcError "resource not found" if there is none; its
+        details say which values did not fit.
         """
         details: list[str] = []
         for entry in self.templates.visible(context):
@@ -393,7 +414,10 @@ def _check_one_source(
 
 
 def _content_hints(options: ResourceSettings, default: CacheHints, access: Access) -> CacheHints:
-    """Return the hints for a resource's content. default: the server's."""
+    """Return how long clients may cache a resource's content, and who may share it.
+
+    default: the hints of the server. Raises RegistrationError for invalid options.
+    """
     scope = options.get("cache_scope") or default.scope
     if access.visible is not None:
         if options.get("cache_scope") == "public":
@@ -423,13 +447,13 @@ def _function_source(
 
 
 def _name_of(handler: Handler) -> str:
-    """Return the name of a function; "" if it has none of its own."""
+    """Return the name of a function; "" for a lambda and for objects without a name."""
     name = str(getattr(handler, "__name__", ""))
     return "" if name == "<lambda>" else name
 
 
 def _check_variables(owner: str, template: UriTemplate, arguments: StringArguments) -> None:
-    """Raise RegistrationError unless variables and parameters fit each other."""
+    """Raise RegistrationError unless a template's variables fit the parameters of its function."""
     for name in template.variables:
         if name not in arguments.schemas:
             raise RegistrationError(f"{owner}: {{{name}}} needs a parameter of this name")
@@ -455,7 +479,10 @@ def _fixed_contents(
     blob: bytes | None,
     mime_type: str | None,
 ) -> tuple[list[ResourceContents], int]:
-    """Return the contents of a resource of text or bytes, and their size in bytes."""
+    """Return the contents of a resource that is a text or bytes, and their size in bytes.
+
+    Raises RegistrationError for another type, and for a text with a lone surrogate.
+    """
     if text is not None:
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise RegistrationError(f"{owner}: text: expected str, got {type(text).__name__}")
@@ -493,7 +520,8 @@ def _result(
     if value is None:
         raise _not_found(uri)
 
-    # A list is one JSON value, unless it contains contents.
+    # A list becomes one JSON text, unless it contains bytes or ResourceContents: then each item is
+    # a part of the result.
     parts: list[Any] = [value]
     if isinstance(value, (list, tuple)) and any(
         isinstance(item, _CONTENTS) for item in cast("list[Any]", value)

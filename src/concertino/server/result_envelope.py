@@ -1,7 +1,9 @@
-"""The envelope of a result: `{"success": true, "data": ..., "metadata": {...}}`.
+"""The option `envelope` of tools: wraps each result into a JSON object with metadata.
 
-The metadata are `timestamp` and `version`. The envelope is for tools whose callers expect one
-around every result (the Orchestre system, protocol reference, "Consistent Response Format").
+    {"success": true, "data": ..., "metadata": {"timestamp": ..., "version": ...}}
+
+It is for tools whose callers expect this form of every result (the Orchestre system, protocol
+reference, "Consistent Response Format").
 """
 
 from __future__ import annotations
@@ -16,18 +18,19 @@ from msgspec.structs import replace
 
 from concertino.types.results import CallToolResult, TextContent
 
-# Converts the value that a handler returned to a result.
+# Converts the value that a handler has returned to a result.
 Shape = Callable[[Any], CallToolResult]
 
 
 def wrap_result(shape: Shape, version: str) -> Shape:
-    """Return a function that calls `shape` and puts the result into an envelope.
+    """Return a function that calls `shape` and wraps the result into an envelope.
 
-    The envelope is sent as one text block: JSON, indented by two spaces. Its member `data` is the
-    structured content, if there is any. Otherwise it is the text of a single text block, null if
-    there is no content, or the list of content blocks.
-    Errors, and a CallToolResult that the handler returned itself, get no envelope.
-    version: the server's version.
+    The result is then one text block: JSON, indented by two spaces. The member `data` is the
+    structured content. If there is none, it is the text of a single text block, null for no
+    content, or the list of content blocks.
+
+    Errors get no envelope, and neither does a CallToolResult that the handler itself has returned.
+    version: the server's version, for the metadata.
     """
 
     def shape_with_envelope(value: Any) -> CallToolResult:

@@ -1,6 +1,17 @@
-"""The class Server: an MCP server made of typed Python functions.
+"""Server: an MCP server made of typed Python functions.
 
-tools.py, resources.py, prompts.py and completion.py keep and handle the features of each kind.
+    server = Server("calculator")
+
+    @server.tool
+    def add(a: int, b: int) -> int:
+        "Add two numbers."
+        return a + b
+
+    server.run()
+
+Server is the public interface; the work is done by other modules of this package: tools.py,
+resources.py, prompts.py and completion.py register and call the functions of each kind. As a
+Backend, a Server can also be composed with others, wrapped, and served on any connection.
 """
 
 from __future__ import annotations
@@ -60,9 +71,11 @@ _name = Decoder(str).decode
 
 
 def _show_options(kind: str) -> Callable[[F], F]:
-    """Return a decorator that makes help() show the options of a method. See options.py.
+    """Return a decorator that makes help() show the options of a method; see server/options.py.
 
-    They are looked up when somebody asks for help: to do it at once takes 0.6 ms of every start.
+    The options are looked up when help() is called. To do so at once would take 0.6 ms of every
+    start.
+    kind: "tool", "prompt" or "resource".
     """
 
     def describe(function: FunctionType) -> None:
@@ -76,18 +89,23 @@ def _show_options(kind: str) -> Callable[[F], F]:
 class Server:
     """An MCP server made of Python functions; a Backend.
 
-    name, version: for programs. title: name for people. description, website_url: for people.
-    instructions: advice for the model on how to use the tools. icons: pictures for a client's
-    user interface. experimental, extensions: capabilities that clients see as they are.
-    argument_errors: `result` answers arguments that do not fit with a tool result that the model
-    can act on; `protocol` with the JSON-RPC error -32602. coerce: accept `"1"` for an int, and the
-    like. envelope: put the results of all tools into an envelope, see the option of tool(), unless
-    a tool says `envelope=False`. page_size: how many items one page of a list has.
-    ttl_s, cache_scope: for how many seconds, and for whom, clients of 2026-07-28 may cache lists
-    and the content of resources.
-    Raises ValueError that names the argument that does not fit.
+    Decorate functions with `tool`, `resource` or `prompt`, then call `run()`.
 
-    Next: decorate functions with `tool`, `resource` or `prompt`, then call `run()`.
+    name, version: identify the server for programs.
+    title, description, website_url: describe the server for people.
+    instructions: advice for the model on how to use the tools.
+    icons: pictures for a client's user interface.
+    experimental, extensions: capabilities that clients see unchanged.
+    argument_errors: how to answer a call with arguments that do not fit: "result" with a tool
+        result that the model can act on, "protocol" with the JSON-RPC error -32602.
+    coerce: whether to accept `"1"` for an int, and the like.
+    envelope: whether to put the results of all tools into an envelope; see this option of tool(),
+        which overrides it.
+    page_size: how many items one page of a list has.
+    ttl_s: how many seconds clients of 2026-07-28 may cache lists and the content of resources.
+    cache_scope: who may share what is cached: "public" everybody, "private" only the same user.
+
+    Raises ValueError for an invalid argument; the text names it.
     """
 
     @hint_keywords
@@ -141,11 +159,11 @@ class Server:
         self._features = LazyFeatures(features, self._tools, in_thread, page_size, hints, log)
         self._filled = FilledParameters(in_thread)
         self._features.handlers["tools/list"] = self._tools.list
-        # URIs of the resources that clients subscribe to at present.
+        # The URIs of the resources that clients subscribe to now.
         self.watched: frozenset[str] = frozenset()
-        # Calls of start() without their close(). A server may serve several connections at once.
+        # How many calls of start() had no call of close() yet. Several hosts may serve this server.
         self._starts = 0
-        # Each change replaces the list, so that any thread may read it.
+        # A list is never changed but replaced by a new one, so that any thread may read it.
         self._notifiers: list[Notifier] = []
         self._lock = threading.Lock()
 
@@ -159,11 +177,15 @@ class Server:
     def tool(self, handler: Handler | None = None, **options: Any) -> Any:
         """Register a function as a tool: `@server.tool` or `@server.tool(title=...)`.
 
-        Returns the function unchanged. The name of the tool is the function's, its description the
-        docstring's, its input schema that of the parameters; arguments are checked against it.
-        An `async def` runs on the event loop, a `def` in a thread, or on the loop with inline=True.
-        A generator reports each value it yields as progress; all values together are the result.
-        Raises RegistrationError for a function or option that cannot be offered.
+        Returns the function unchanged. The tool has the name of the function, and the description
+        in its docstring. The types of the parameters become the input schema, and the arguments of
+        each call are checked against it.
+
+        An `async def` runs on the event loop. A `def` runs in a thread, or with inline=True on the
+        event loop. If the function is a generator, each value that it yields is sent as progress,
+        and all of them together are the result.
+
+        Raises RegistrationError for an invalid function or option.
         """
         if handler is not None:
             self.add_tool(handler)
@@ -177,11 +199,10 @@ class Server:
 
     @_show_options("tool")
     def add_tool(self, handler: Handler, **options: Unpack[ToolOptions]) -> None:
-        """Register a function as a tool, without a decorator.
+        """Register a function as a tool, without a decorator; otherwise the same as tool().
 
-        May be called from any thread, also while the server runs; clients are notified. The rest is
-        as for tool(). Raises RegistrationError that names the tool, what is wrong, and what to
-        write instead.
+        May be called from any thread, also while the server runs; clients are notified.
+        Raises RegistrationError; its text names the tool and says what to write instead.
         """
         values = cast("dict[str, Any]", options)
         access = take_access(values, f"tool {_name_of(handler, options)!r}")
@@ -189,7 +210,7 @@ class Server:
             values.setdefault("envelope", True)
         guards: dict[str, Any] = {}
         if values:
-            # Most tools have none; importing their declarations takes time at the start.
+            # Imported here, because the import takes time and most tools have no options.
             from concertino.server.options import ToolGuards
 
             names = ToolGuards.__annotations__.keys() & values.keys()
@@ -204,7 +225,7 @@ class Server:
             report_missing_types=self._tools.report_missing_types,
         )
         if guards:
-            # Few tools have guards; importing them takes time at the start.
+            # Imported here, because the import takes time and few tools have guards.
             from concertino.server.tool_guards import guard
 
             tool = guard(self, self._tools, tool, cast("ToolGuards", guards))
@@ -216,29 +237,39 @@ class Server:
         self._report_change("tools")
 
     def remove_tool(self, name: str) -> None:
-        """Remove a tool; calls that are running continue. Raises NotRegistered if there is none."""
+        """Remove a tool. Calls that are running continue.
+
+        Raises NotRegistered if no tool has this name.
+        """
         self._tools.remove(name)
         self._report_change("tools")
 
     def tools_changed(self) -> None:
-        """Notify clients that they may see other tools now, for `visible`. From any thread."""
+        """Notify clients that the list of tools has changed, because `visible` now hides others.
+
+        May be called from any thread.
+        """
         self._report_change("tools")
 
     # Resources
 
     @_show_options("resource")
     def resource(self, uri: str, **options: Unpack[ResourceOptions]) -> Callable[[H], H]:
-        """Register a function that returns the content of a resource; return it unchanged.
+        """Register a function that returns the content of a resource.
 
-        Use: `@server.resource("config://app")`.
-        uri: absolute; or an RFC 6570 template such as `notes://{day}{?lang}`, whose variables are
-        parameters of the function, converted to their types; those of a query need defaults. `{x}`
-        never contains a slash, `{+path}` may; the head of schema/uri_template.py has all rules.
+        Use it as a decorator, `@server.resource("config://app")`, which returns the function
+        unchanged.
+
+        uri: an absolute URI, or an RFC 6570 template such as `notes://{day}{?lang}`. The variables
+            of a template are parameters of the function, and are converted to their types. Those of
+            a query need defaults. The value of `{x}` contains no slash, that of `{+path}` may. The
+            head of schema/uri_template.py has all rules.
+
         The function returns text, bytes, JSON, ResourceContents or a list of these. If there is no
-        such resource it returns None or raises ResourceNotFound.
-        Raises RegistrationError for a function or option that cannot be offered.
+        such resource, it returns None or raises ResourceNotFound.
+        Raises RegistrationError for an invalid function or option.
         """
-        # @server.resource without parentheses passes the function.
+        # `@server.resource` without parentheses passes the function as the URI.
         if not isinstance(uri, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise RegistrationError(
                 f"resource: expected a URI, as in @server.resource('notes://today'), got {uri!r}"
@@ -264,33 +295,41 @@ class Server:
         """Register a resource, without a decorator.
 
         May be called from any thread, also while the server runs; clients are notified. Pass
-        exactly one of handler (see resource()), text, blob and path. path: a file that is read, in
-        a thread, whenever a client asks for it; links are followed now and not later. The content
-        is text if it is UTF-8 and its type allows it, else bytes.
-        Raises RegistrationError for an argument that cannot be offered.
+        exactly one of handler, text, blob and path.
+
+        handler: a function that returns the content, see resource().
+        text, blob: the content itself.
+        path: a file, which is read in a thread whenever a client asks for the resource. Its content
+            is sent as text if it is UTF-8 and its MIME type is one of text, otherwise as bytes.
+            Symbolic links are followed now, and never again.
+        Raises RegistrationError for an invalid argument.
         """
         filled = handler and self.fill(handler, inline=bool(options.get("inline")))
         self._features.resources.add(uri, filled, text, blob, path, options, handler)
         self._report_change("resources")
 
     def remove_resource(self, uri: str) -> None:
-        """Remove a resource or a template. Raises NotRegistered if there is none with this URI."""
+        """Remove a resource or a resource template.
+
+        uri: the URI or template with which it was registered.
+        Raises NotRegistered if there is none.
+        """
         self._features.resources.remove(uri)
         self._report_change("resources")
 
     def resource_updated(self, uri: str) -> None:
-        """Notify clients that subscribe to a resource of its new content. From any thread.
+        """Notify the clients that subscribe to a resource that its content has changed.
 
-        Does nothing while the resource is disabled.
+        May be called from any thread. Does nothing while the resource is disabled.
         """
         if self._features.is_disabled_resource(uri):
             return
         self._notify(lambda notifier: notifier.report_update(uri))
 
     def resources_changed(self) -> None:
-        """Notify clients that the list of resources has changed. From any thread.
+        """Notify clients that the list of resources has changed. May be called from any thread.
 
-        add_resource(), remove_resource(), enable() and disable() do this themselves.
+        add_resource(), remove_resource(), enable() and disable() notify clients themselves.
         """
         self._report_change("resources")
 
@@ -304,11 +343,11 @@ class Server:
     def prompt(self, handler: Handler | None = None, **options: Any) -> Any:
         """Register a function as a prompt: `@server.prompt` or `@server.prompt(title=...)`.
 
-        Returns the function unchanged. Its parameters are the arguments of the prompt, required if
-        they have no default. They arrive as strings and are converted to the parameters' types.
-        The function returns text, content, `user(...)` and `assistant(...)` messages, or a list of
-        these.
-        Raises RegistrationError for a function or option that cannot be offered.
+        Returns the function unchanged. Its parameters are the arguments of the prompt; those
+        without a default are required. Clients send all arguments as strings, which are converted
+        to the types of the parameters. The function returns a text, a content block, a message made
+        by user() or assistant(), or a list of these.
+        Raises RegistrationError for an invalid function or option.
         """
         if handler is not None:
             self.add_prompt(handler)
@@ -331,23 +370,30 @@ class Server:
         self._report_change("prompts")
 
     def remove_prompt(self, name: str) -> None:
-        """Remove a prompt. Raises NotRegistered if there is none with this name."""
+        """Remove a prompt. Raises NotRegistered if no prompt has this name."""
         self._features.prompts.prompts.remove(name)
         self._report_change("prompts")
 
     def prompts_changed(self) -> None:
-        """Notify clients that they may see other prompts now, for `visible`. From any thread."""
+        """Notify clients that the list of prompts has changed, because `visible` now hides others.
+
+        May be called from any thread.
+        """
         self._report_change("prompts")
 
     # Completion
 
     def complete(self, target: str, argument: str) -> Callable[[H], H]:
-        """Register a function that completes an argument: `@server.complete("greet", "name")`.
+        """Register a function that suggests values of an argument.
 
-        target: name of a prompt, or a resource template as it was registered. argument: an argument
-        of the prompt, or a variable of the template. The function takes the value so far and, if it
-        has a second parameter, the other arguments as a dict. It returns strings, any number of
-        them, or a Completion. A Literal, an Enum and a bool complete without one.
+        Use it as a decorator: `@server.complete("greet", "name")`. Arguments whose type is a
+        Literal, an Enum or bool need no function.
+
+        target: the name of a prompt, or a resource template as it was registered.
+        argument: an argument of the prompt, or a variable of the template.
+
+        The function gets the value that was typed so far. If it has a second parameter, it also
+        gets the other arguments, as a dict. It returns any number of strings, or a Completion.
         Raises RegistrationError if there is no such prompt, template or argument.
         """
 
@@ -361,19 +407,20 @@ class Server:
     # Enabling and disabling
 
     def disable(self, *features: str | Handler, tags: Collection[str] = ()) -> None:
-        """Hide tools, prompts and resources from all clients, until enable() selects them.
+        """Hide tools, prompts and resources from all clients, until enable() shows them again.
+
+        For clients, a hidden feature does not exist. Calls that are running continue. If several
+        calls of enable() and disable() select the same feature, the last one decides. May be called
+        from any thread; clients are notified once for each list that changes.
 
         features: names, URIs and templates as they were registered, or the decorated functions.
-        tags: everything with one of these tags, also what is registered later.
-        They are then as unknown as if they had never been registered; calls that are running
-        continue. The last call that selects something decides. From any thread; clients are
-        notified once for each list that changes.
+        tags: selects everything with one of these tags, also what is registered later.
         Raises NotRegistered, and changes nothing, if one of the features is not registered.
         """
         self._switch(features, tags, enabled=False)
 
     def enable(self, *features: str | Handler, tags: Collection[str] = ()) -> None:
-        """Offer what disable() has hidden. The arguments are the same."""
+        """Show tools, prompts and resources again that disable() has hidden; see disable()."""
         self._switch(features, tags, enabled=True)
 
     def _switch(
@@ -388,14 +435,16 @@ class Server:
     # Lifespan
 
     def lifespan(self, function: L) -> L:
-        """Register a generator that runs as long as the server: `@server.lifespan`.
+        """Register a generator function that runs as long as the server: `@server.lifespan`.
 
         Returns the function unchanged. It is an `async def` or a `def` without parameters and with
-        one `yield`. The part before it runs at the start, while calls wait; the part after it runs
-        at the end, in reverse order of registration. Its annotation names a class, as in
-        `-> AsyncIterator[Database]`: handlers that are registered later get the yielded value in a
-        parameter of that class, which clients do not see.
-        Raises RegistrationError for any other function, and once the server has started.
+        one `yield`. The code before the `yield` runs when the server starts, while calls wait. The
+        code after it runs when the server ends; the functions end in reverse order.
+
+        The return annotation names the class of the yielded value, as in
+        `-> AsyncIterator[Database]`. A handler that is registered later gets the value in a
+        parameter with this class as its annotation; clients do not see the parameter.
+        Raises RegistrationError for any other function, and after the server has started.
         """
         self._filled.add_lifespan(function)
         return function
@@ -405,11 +454,12 @@ class Server:
     def override(
         self, provider: Callable[..., Any], replacement: Callable[..., Any]
     ) -> AbstractContextManager[None]:
-        """Call another function instead of a provider, inside a `with` block, for tests.
+        """Replace a provider inside a `with` block, for tests.
 
-        Use: `with server.override(get_session, get_fake_session): ...`
-        provider: the function in `Depends(provider)`. replacement: any function that could stand
-        there. Raises LookupError if no handler depends on the provider.
+        Example: `with server.override(get_session, get_fake_session): ...`
+        provider: the function in `Depends(provider)`.
+        replacement: the function to call instead; anything that Depends accepts.
+        Raises LookupError if no handler depends on the provider.
         """
         return self._filled.dependencies().override(provider, replacement)
 
@@ -420,10 +470,12 @@ class Server:
         inline: bool = False,
         in_thread: InThread | None = None,
     ) -> H:
-        """Return a handler without the parameters that this server fills in each call.
+        """Return a wrapper of a handler that fills lifespan values and dependencies in each call.
 
-        These are lifespan values and dependencies. inline: run a `def` on the event loop.
-        in_thread: runs a `def`; by default in the server's threads.
+        The wrapper does not have the parameters for these. A handler without such parameters is
+        returned as it is.
+        inline: whether a `def` runs on the event loop.
+        in_thread: runs a `def` in a thread; by default in one of the server's threads.
         """
         return self._filled.fill(handler, inline, in_thread)
 
@@ -435,16 +487,17 @@ class Server:
         limits: Limits | None = None,
         loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
     ) -> None:
-        """Serve over stdin and stdout until the client is gone.
+        """Serve over stdin and stdout until the client disconnects, then end the process.
 
-        Then the process ends, so that nothing after this line runs. It is the same as
-        `concertino.run(server)`, which serves any backend: a guard around a server, for example, or
-        several composed servers.
+        No code after this call runs. `concertino.run(backend)` does the same for any backend, such
+        as a guard around a server or several composed servers.
+        limits: by default those that CONCERTINO_... variables set; see Limits.
+        loop_factory: makes the event loop, for example uvloop.new_event_loop.
         """
         run(self, limits=limits, loop_factory=loop_factory)
 
     def _report_change(self, kind: ChangeKind) -> None:
-        """Notify clients that something was added or removed."""
+        """Update the announced features, and notify clients that a list has changed."""
         self._features.update_features()
         self._notify(lambda notifier: notifier.report_change(kind))
 
@@ -453,7 +506,7 @@ class Server:
             try:
                 report(notifier)
             except RuntimeError:
-                # The event loop of this connection is closed, so there is nobody to notify.
+                # The event loop of this host is closed, and so are its connections.
                 pass
 
     async def start(self, outlet: Notifier) -> None:
@@ -468,10 +521,11 @@ class Server:
 
     async def close(self) -> None:
         with self._lock:
-            # A start() may have been cancelled before it began, so there may be more calls of this.
+            # A start() that was cancelled before its first step was not counted, so there may be
+            # more calls of close() than of start().
             self._starts = max(0, self._starts - 1)
-            # It is not known which connection has ended. Its notifier reaches nobody, so it can
-            # stay in the list until the last one ends.
+            # It is not known which host calls this. Its notifier may stay in the list until the
+            # last host has called, because notifying a closed host has no effect.
             if self._starts:
                 return
             self._notifiers = []
@@ -485,10 +539,10 @@ class Server:
         self.watched = uris
 
     def operation_handler(self, method: str, name: str) -> Handle | None:
-        """Return a function that handles all calls of one tool, without looking for it each time.
+        """Return a function that handles all calls of one tool, without looking it up each time.
 
-        See SupportsOperationHandlers. None for other methods, tools with guards of their own, and
-        servers with another `handle`.
+        See SupportsOperationHandlers in backend/call_hooks.py. Returns None for other methods, for
+        tools with guards of their own, and if a subclass has overridden `handle`.
         """
         if method != "tools/call" or not has_method_of(self, Server.handle, self.handle):
             return None
@@ -499,9 +553,9 @@ class Server:
         return self._tools.make_handle(tool, self.handle)
 
     def argument_check(self, method: str, name: str) -> CheckArguments | None:
-        """Return a function that checks the arguments of one tool's calls.
+        """Return a function that checks the arguments of calls of one tool.
 
-        See SupportsArgumentChecks. None for other methods.
+        See SupportsArgumentChecks in backend/call_hooks.py. Returns None for other methods.
         """
         return partial(self._tools.check_arguments, name) if method == "tools/call" else None
 
@@ -520,12 +574,15 @@ class Server:
 
 
 def _name_of(handler: object, options: Mapping[str, Any]) -> str:
-    """Return the name of a tool that is to be registered, for messages."""
+    """Return the name that a tool will have, for error messages."""
     return str(options.get("name") or getattr(handler, "__name__", ""))
 
 
 def _report_unserved_script() -> None:
-    """Report a script that ends without having served anything. Costs nothing in other programs."""
+    """Report, when the process ends, that a script has made a server and not served it.
+
+    A program that has served anything has imported runtime/host.py; then nothing is to be done.
+    """
     if "concertino.runtime.host" not in sys.modules:
         from concertino.server.unserved import report_unserved_script
 

@@ -1,6 +1,8 @@
-"""Checks of what an author says about a server and its features, made when it is registered.
+"""Checks the arguments of Server(...) and the options of its decorators.
 
-Without them a mistake would only show at a client.
+They are checked when a server is made and a function registered, so that its author sees a mistake
+at once. Otherwise the mistake would show only when a client reads a list. Most checks are a round
+trip: encode the value as JSON, and decode it as the declared type.
 """
 
 from __future__ import annotations
@@ -23,12 +25,12 @@ from concertino.types.results import CacheScope
 S = TypeVar("S", bound=Struct)
 T = TypeVar("T")
 
-# A year in seconds, as HTTP caches have it (RFC 2616 14.21).
+# One year in seconds. RFC 2616 section 14.21 has the same limit for HTTP caches.
 MAX_TTL_S = 31_536_000
 
 
 class ServerSettings(Struct, frozen=True, omit_defaults=True):
-    """The arguments of Server(...) that clients see unchanged."""
+    """Those arguments of Server(...) that clients see unchanged."""
 
     instructions: str | None
     experimental: Mapping[str, dict[str, Any]] | None
@@ -36,14 +38,17 @@ class ServerSettings(Struct, frozen=True, omit_defaults=True):
 
 
 class CacheHints(Struct, frozen=True):
-    """For how long clients may cache a result, and for whom (server/utilities/caching)."""
+    """How long clients may cache a result, and who may share it (server/utilities/caching).
+
+    ttl_ms: milliseconds.
+    """
 
     ttl_ms: int = 0
     scope: CacheScope = "private"
 
 
 def cache_hints(ttl_s: float, scope: CacheScope) -> CacheHints:
-    """Return the hints for a number of seconds. Raises ValueError for one out of range."""
+    """Return the CacheHints for a number of seconds. Raises ValueError for an invalid argument."""
     is_number = isinstance(ttl_s, (int, float))  # pyright: ignore[reportUnnecessaryIsInstance]
     if not is_number or isinstance(ttl_s, bool) or not 0 <= ttl_s <= MAX_TTL_S:
         raise ValueError(f"ttl_s: expected 0 to {MAX_TTL_S} seconds, got {ttl_s!r}")
@@ -53,13 +58,14 @@ def cache_hints(ttl_s: float, scope: CacheScope) -> CacheHints:
 
 
 def check_options(options: T, declaration: type, owner: str) -> T:
-    """Return options as a client will read them: a copy with the declared types.
+    """Check the options of a decorator and return a copy, as clients will get them.
 
-    declaration: the TypedDict that declares them. owner: for messages, such as `prompt 'greet'`.
-    Raises TypeError for an unknown option, RegistrationError for one whose value does not fit.
+    declaration: the TypedDict in server/options.py that declares the options.
+    owner: names the feature in error messages, such as `prompt 'greet'`.
+    Raises TypeError for an unknown option, RegistrationError for an invalid value.
     """
     values = cast("dict[str, Any]", options)
-    # Most tools have none, and the decoder of a TypedDict takes 0.3 ms to make.
+    # Most tools have no options, and making the decoder of a TypedDict takes 0.3 ms.
     if not values:
         return options
     if unknown := values.keys() - declaration.__annotations__.keys():
@@ -80,11 +86,11 @@ TAGS_MEMBER = "concertino/tags"
 
 
 def take_access(options: Mapping[str, Any], owner: str) -> Access:
-    """Remove the options `tags` and `visible` from a dict of options; return what they say.
+    """Remove the options `tags` and `visible` from a dict, and return them as an Access.
 
-    owner: for messages. Raises RegistrationError for a value that does not fit.
+    owner: names the feature in error messages. Raises RegistrationError for an invalid value.
     """
-    # Few features have them; importing the module takes time at the start.
+    # Few features have these options. Without them, server/access.py need not be imported.
     if "tags" not in options and "visible" not in options:
         return OPEN_ACCESS
     from concertino.server.access import read_access
@@ -94,15 +100,18 @@ def take_access(options: Mapping[str, Any], owner: str) -> Access:
 
 
 def add_tags(meta: dict[str, Any] | None, access: Access) -> dict[str, Any] | None:
-    """Return `_meta` with the tags in it."""
+    """Return `_meta` with the tags added; unchanged if there are none."""
     return {TAGS_MEMBER: sorted(access.tags), **(meta or {})} if access.tags else meta
 
 
 def _all_options(declaration: type) -> list[str]:
-    """Return the names of all options that belong to those of a TypedDict in options.py."""
+    """Return the names of all options of the kind of feature whose settings `declaration` declares.
+
+    declaration: ToolSettings, PromptSettings or ResourceSettings of server/options.py.
+    """
     from concertino.server.options import DECLARATIONS
 
-    # The options that are checked elsewhere count, too.
+    # Also guards, tags and `visible`, which are declared in other TypedDicts.
     return [
         name
         for whole, parts in DECLARATIONS.values()
@@ -112,11 +121,11 @@ def _all_options(declaration: type) -> list[str]:
 
 
 def check_setting(value: S) -> S:
-    """Return a Struct as clients will read it from the wire: a copy, made in 3 us.
+    """Check a Struct and return a copy, as clients will get it. Takes 3 us.
 
-    Raises ValueError with each invalid field, the expected value and the actual value: a value of
-    another type, without a JSON form, NaN, a lone surrogate, a key of `meta` or `extensions` that
-    does not follow the grammar.
+    Raises ValueError if a value has another type than its field, has no JSON form, is NaN, or
+    contains a lone surrogate, and for invalid keys of `meta` or `extensions`. The text names each
+    wrong field, the expected and the actual value.
     """
     try:
         checked = _round_trip(value, type(value))
@@ -133,11 +142,13 @@ def check_setting(value: S) -> S:
 
 
 def check_against_schema(value: S, owner: str) -> S:
-    """Return a Struct of concertino.types after check_setting() and a check of the schema's bounds.
+    """Check a Struct of concertino.types and return a copy; also checks the bounds of numbers.
 
-    owner: for messages, such as `prompt 'greet'`. Raises RegistrationError.
+    The bounds are those of MCP's schema. Otherwise the same as check_setting().
+    owner: names the feature in error messages, such as `prompt 'greet'`.
+    Raises RegistrationError for an invalid value.
     """
-    # A server that has only tools never needs the module.
+    # Imported here, because a server that has only tools does not need it.
     from concertino.types.result_checks import check
 
     try:
@@ -149,7 +160,10 @@ def check_against_schema(value: S, owner: str) -> S:
 
 
 def _describe(values: Mapping[str, Any], types: Mapping[str, Any]) -> str:
-    """Return every violation, with the name of its value; "" if each fits alone."""
+    """Return a text with the errors of all values; "" if each value alone is valid.
+
+    values: name -> value. types: name -> the type that the value should have.
+    """
     violations: list[SchemaViolation] = []
     for name, value in values.items():
         try:
@@ -159,8 +173,8 @@ def _describe(values: Mapping[str, Any], types: Mapping[str, Any]) -> str:
     return "; ".join(map(str, violations))
 
 
-# 2026-07-28 basic/index "General fields: _meta". The part behind the slash may be empty.
-# Compiled on first use, because few servers have such keys.
+# The grammar of keys in `_meta`: 2026-07-28 basic/index "General fields: _meta". The part after the
+# slash may be empty. These are compiled on first use, because few servers have such keys.
 _LABEL = r"[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 _PREFIX = rf"{_LABEL}(?:\.{_LABEL})*"
 _NAME = r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)?"
@@ -174,7 +188,7 @@ def _check_keys(meta: Mapping[str, Any] | None) -> None:
 
 
 def _check_extensions(extensions: Mapping[str, Any] | None) -> None:
-    # basic/versioning: the name of an extension needs a prefix.
+    # Unlike a key of `_meta`, the name of an extension needs a prefix (basic/versioning).
     for key in extensions or ():
         prefix, _, name = key.rpartition("/")
         if not re.fullmatch(_NAME, name) or not re.fullmatch(_PREFIX, prefix):
@@ -185,12 +199,12 @@ _UNFIT = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 def _round_trip(value: Any, kind: Any) -> Any:
-    """Encode a value and decode it as a type.
+    """Encode a value as JSON, and return it decoded as the type `kind`.
 
-    Raises one of _UNFIT. Any: whatever an author gave.
+    Raises one of _UNFIT if it has no JSON form or does not fit the type.
     """
     raw = _encode(value)
-    # msgspec writes NaN as null.
+    # msgspec encodes NaN and infinity as null without an error, so look for them.
     if b"null" in raw and (path := nan_path(to_builtins(value, enc_hook=_plain))) is not None:
         raise ValueError(
             f"holds NaN or infinity{' at ' * bool(path)}{path}, which JSON cannot hold"
@@ -208,9 +222,10 @@ _encode = Encoder(enc_hook=_plain).encode
 
 
 def check_positive(owner: str, sizes: Mapping[str, Any]) -> None:
-    """Raise ValueError for a size that is not positive.
+    """Raise ValueError if a number is not positive and finite.
 
-    Sizes are whole numbers, but for seconds, whose names end in `_s`.
+    owner: the beginning of the error text.
+    sizes: name -> number. It must be an int, unless the name ends with `_s` (seconds).
     """
     for name, value in sizes.items():
         is_time = name.endswith("_s")

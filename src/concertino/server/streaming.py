@@ -1,9 +1,13 @@
-"""Tools that are generators: each chunk is sent as progress, and all chunks are the result.
+"""Tools that are generators: each yielded value ("chunk") is sent as progress.
 
-The protocol has no partial results; a progress notification is what a client can show in the
-meantime (2026-07-28 basic/patterns/progress). Progress is for display only. A client that did not
-ask for it, or missed some because it reads slowly or they come fast (Limits.progress_per_s), gets
-everything with the result. schema/return_values.py turns the chunks into one result.
+    @server.tool
+    async def count() -> AsyncIterator[str]:
+        yield "one"
+        yield "two"
+
+MCP has no partial results. A client can show progress notifications meanwhile (2026-07-28
+basic/patterns/progress), but may not have asked for them, or miss some if they come too fast. So
+the result contains all chunks again; schema/return_values.py makes it.
 """
 
 from __future__ import annotations
@@ -18,9 +22,10 @@ from concertino.backend.interface import Context
 from concertino.schema.return_values import InvalidResult, text_of
 from concertino.server.functions import Bound, Handler, InThread, maybe_await
 
-# Of one call.
+# The largest number of chunks of one call.
 MAX_CHUNKS = 100_000
-# Of their texts together. A message has at most 10 MiB by default, so more is an early-found bug.
+# The largest number of characters of all chunks of one call. Such a result is too large for a
+# message (10 MiB by default) anyway; this finds generators that never end.
 MAX_CHARACTERS = 64 * 2**20
 
 Bind = Callable[[Raw | bytes, object], Bound]
@@ -28,15 +33,16 @@ Run = Callable[[Context, tuple[Any, ...], dict[str, Any]], Awaitable[Any]]
 
 
 def collect_chunks(handler: Handler, in_thread: InThread | None) -> Run:
-    """Return an `async def` that runs a generator and returns the list of its chunks.
+    """Return a function run(context, args, kwargs) that runs a generator.
 
-    It takes the call's context, and the arguments of the handler. in_thread: where a `def` runs;
-    None: on the event loop. When a call is cancelled its generator is closed: an `async def` at
-    once, a `def` after its next chunk.
+    It sends each chunk as progress, and returns the list of all chunks. When the call is cancelled,
+    the generator is closed: an `async def` at once, a `def` after its next chunk.
+    handler: the generator function.
+    in_thread: runs a `def` in a thread; None to run it on the event loop.
     """
 
     async def run(context: Context, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        # Any: a decorator around the generator function may return something else.
+        # Any, because a decorator around the generator function may return something else.
         generator: Any = await maybe_await(handler(*args, **kwargs))
         chunks = _Chunks(context)
         try:
@@ -49,7 +55,7 @@ def collect_chunks(handler: Handler, in_thread: InThread | None) -> Run:
             else:
                 await in_thread(partial(_run_sync, generator, chunks))
         finally:
-            # The thread may still run; it stops at its next chunk.
+            # If the call was cancelled, the thread may still run: make it stop at its next chunk.
             chunks.is_needed = False
         return chunks.values
 
@@ -57,12 +63,19 @@ def collect_chunks(handler: Handler, in_thread: InThread | None) -> Run:
 
 
 def bind_with_context(bind: Bind) -> Bind:
-    """Return a bind() for the result of collect_chunks(). bind: that of the generator."""
+    """Return a bind() for the function that collect_chunks() has returned.
+
+    bind: converts the arguments of a call to those of the generator function.
+    """
     return lambda raw, context: ((context, *bind(raw, context)), {})
 
 
 class _Chunks:
-    """The chunks of one call. is_needed: False once nobody waits for more."""
+    """The chunks of one call.
+
+    values: the chunks so far.
+    is_needed: set to False when the call is over, so that the generator stops.
+    """
 
     def __init__(self, context: Context) -> None:
         self.values: list[Any] = []
@@ -71,9 +84,9 @@ class _Chunks:
         self._characters = 0
 
     def add(self, chunk: Any) -> str:
-        """Add a chunk and return its text.
+        """Add a chunk and return its text for the progress notification.
 
-        Raises InvalidResult for one that cannot be sent, and if there are too many.
+        Raises InvalidResult for a chunk that cannot be sent, and if there are too many.
         """
         text = text_of(chunk)
         self.values.append(chunk)
@@ -92,7 +105,7 @@ async def _run_async(generator: AsyncGenerator[Any, None], chunks: _Chunks) -> N
             text = chunks.add(chunk)
             await chunks.context.progress(len(chunks.values), None, text)
     finally:
-        # Only generators have aclose(); other iterators do not.
+        # Generators have aclose(), other asynchronous iterators do not.
         if hasattr(generator, "aclose"):
             await generator.aclose()
 
@@ -104,6 +117,6 @@ def _run_sync(generator: Generator[Any, None, None], chunks: _Chunks) -> None:
             if not chunks.is_needed or chunks.context.cancelled:
                 break
     finally:
-        # Only generators have close(); other iterators do not.
+        # Generators have close(), other iterators do not.
         close = cast("Callable[[], None]", getattr(generator, "close", lambda: None))
         close()

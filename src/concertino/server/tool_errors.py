@@ -1,4 +1,7 @@
-"""Errors that clients see: the same wording for tools, resources, prompts and completions."""
+"""Texts and results for the errors of handlers, as clients see them.
+
+Used by tools, resources, prompts and completions, so that all have the same wording.
+"""
 
 from __future__ import annotations
 
@@ -20,31 +23,33 @@ from concertino.errors import (
 from concertino.schema.violations import SchemaViolation
 from concertino.types.results import CallToolResult, TextContent
 
-# How much of an exception's text a client sees, and how much of it is searched for secrets.
+# A client sees at most this many characters of an exception's text.
 MAX_ERROR_CHARACTERS = 1000
+# The text is cut to this many characters before it is searched for secrets.
 MAX_REDACTED_CHARACTERS = 65536
 
 
 def error_result(text: str) -> CallToolResult:
-    """Return the result of a tool that failed; the model sees the text."""
+    """Return the result of a tool that has failed. The model sees the text."""
     return CallToolResult([TextContent(text)], is_error=True)
 
 
 def tool_error_result(error: Exception) -> CallToolResult:
-    """Return the result for an error that a tool raised on purpose.
+    """Return the result for an exception whose text is meant for the client, such as ToolError.
 
-    Its text is that of the exception, or the JSON of a ToolError's body.
+    The result's text is that of the exception; if a ToolError has a body, the body as JSON.
     """
     body = error.body if isinstance(error, ToolError) else None
     return error_result(str(error) if body is None else _encode_body(body))
 
 
-# An unknown type, a number out of range, a cycle; ValueError includes half a surrogate pair.
+# The exceptions of encode(): for an unknown type, a number out of range, a reference cycle, and
+# (ValueError) a lone surrogate in a text.
 _UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 def _encode_body(body: Mapping[str, Any]) -> str:
-    """Return the body as JSON. Never fails, because a failure would hide the tool's own error."""
+    """Return a ToolError's body as JSON. Raises nothing: that would hide the tool's own error."""
     try:
         return encode(body, enc_hook=str).decode()
     except _UNENCODABLE:
@@ -60,10 +65,11 @@ def _make_encodable(value: Any) -> Any:
 
 
 def find_passthrough(error: BaseException) -> BaseException | None:
-    """Return the exception that must reach the runtime; None if the handler itself has failed.
+    """Return the exception in `error` that the runtime must handle; None if there is none.
 
-    Such an exception means that the handler waits for an answer of its client, or that the client
-    does not support the client request. Exception groups are searched, too.
+    This is an exception that Context.ask() has raised: the handler waits for an answer of its
+    client, or the client cannot answer. It is not an error of the handler, and must not become an
+    error result. If `error` is an exception group, it is searched.
     """
     if isinstance(error, PASSTHROUGH):
         return error
@@ -85,20 +91,20 @@ def describe_exception(error: BaseException) -> str:
     try:
         text = str(error)
     except Exception:
-        # A user's __str__ may fail.
+        # The exception's own __str__ has failed.
         text = ""
 
-    # The text may be very long, so cut it before the redaction to bound the work. Cut it to the
-    # final length only after the redaction, which would not recognize half of a secret.
+    # Cut a very long text before the redaction, to bound the work. Cut it to the final length after
+    # the redaction, which could not recognize half of a secret.
     excerpt = f"{kind}: {text[:MAX_REDACTED_CHARACTERS]}" if text else kind
-    # Imported here, because a server is made faster without it.
+    # Imported here, because the import takes time and few servers need it at their start.
     from concertino.logs.redact import redactor
 
     return redactor().text(excerpt)[:MAX_ERROR_CHARACTERS]
 
 
 def describe_violation(violation: SchemaViolation) -> str:
-    """Return one violation of the arguments as a sentence for the client."""
+    """Return a sentence for the client about an argument that does not fit."""
     if violation.message == "required, but missing":
         return f"Missing required field: {violation.path}"
     return str(violation)
@@ -107,7 +113,8 @@ def describe_violation(violation: SchemaViolation) -> str:
 def unknown_tool(params: Mapping[str, Raw]) -> RpcError:
     """Return the error for a call whose params name no tool of the server.
 
-    It is a protocol error in every case: 2026-07-28 server/tools "Error Handling".
+    It is always a JSON-RPC error and never a tool result with isError: 2026-07-28 server/tools
+    "Error Handling".
     """
     if "name" not in params:
         return invalid_params("Missing required field: name")

@@ -1,6 +1,7 @@
-"""Guards around single tools: `@server.tool(rate_limit=..., timeout_s=..., ...)`.
+"""Guards around single tools: `@server.tool(rate_limit="10/s", timeout_s=5)`.
 
-server.py loads this module when the first tool has such an option.
+guard() makes the Guard (package guards) that these options describe. server.py loads this module
+when the first tool has such an option.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ TEMPLATE = f"{URI}{{id}}"
 
 
 class ToolServer(Backend, Protocol):
-    """What this module needs of a Server.
+    """The methods of a Server that this module calls.
 
-    server.py imports this module, not the other way round.
+    It is a Protocol because server.py imports this module: importing Server would make a cycle.
     """
 
     def add_resource(
@@ -46,12 +47,13 @@ def guard(
     tool: RegisteredTool,
     guards: ToolGuards,
 ) -> RegisteredTool:
-    """Return the tool with a guard around it, or the same tool if every option is switched off.
+    """Return the tool with a guard, or the same tool if all options are None or False.
 
-    tools: the server's.
-    Results that are too large are stored for all tools of the server together
-    and served behind one resource template.
-    Raises RegistrationError for an option that does not fit.
+    With max_result_bytes, larger results are stored, and clients read them as resources. All tools
+    of a server share one store and one resource template.
+    tools: the tools of the server.
+    guards: the options.
+    Raises RegistrationError for an invalid option.
     """
     active = {
         name: value for name, value in guards.items() if value is not None and value is not False
@@ -71,9 +73,9 @@ def guard(
 
 
 class _Unguarded(BackendWrapper):
-    """The server as the guard of one tool sees it: it calls that tool without the guard."""
+    """The Backend inside the guard of one tool: calls the tool without the guard."""
 
-    # Set once the tool has its guard.
+    # Set when the guard is made, because making this function needs the guarded tool.
     handle_tool: Handle
 
     def operation_handler(self, method: str, name: str) -> Handle:
@@ -81,11 +83,11 @@ class _Unguarded(BackendWrapper):
         return self.handle_tool
 
     async def close(self) -> None:
-        """Do nothing: the server closes its guards, not the other way round."""
+        """Do nothing. The server closes the guard, so the guard must not close the server."""
 
 
 def _oversize_store(server: ToolServer, tools: Tools) -> OversizeStore:
-    """Return the server's store of large results; make it on first use."""
+    """Return the server's store of large results; on first use, make it and its template."""
     if tools.oversize is None:
         store = tools.oversize = OversizeStore()
 

@@ -1,6 +1,8 @@
-"""Tools: Python callables with their descriptions, argument decoders and result shapers.
+"""Tools: registers, lists and calls the tools of a server.
 
-server.py calls them, because nearly every message asks for that.
+make_tool() makes a RegisteredTool of a function: its description for clients, a decoder for the
+arguments of a call, and a function that shapes the return value to a result. Tools.call() calls it.
+Server.handle() finds the tool of a call and its guards.
 """
 
 from __future__ import annotations
@@ -65,13 +67,15 @@ NO_ARGUMENTS = Raw(b"{}")
 class RegisteredTool(Struct):
     """A tool of a server and how to call it.
 
-    is_async: whether the handler is an `async def`.
-    inline: whether it is a `def` that runs on the event loop, not in a thread.
-    bind: converts the arguments of a call to the arguments of the handler.
+    tool: the tool as `tools/list` returns it.
+    handler: the function.
+    is_async: whether it is an `async def`.
+    inline: whether it is a `def` that runs on the event loop and not in a thread.
+    bind: converts the arguments of a call, as JSON, to the arguments of the handler.
     shape: converts the handler's return value to a result.
-    guard: handles the tool's calls before the handler; None if the tool has no guards.
-    removed: whether the tool was removed from the server, or is disabled. No other field ever
-        changes.
+    guard: gets the calls of this tool in place of the handler; None if the tool has no guards.
+    removed: whether the tool was removed from the server, or is disabled. The only field that
+        changes after the registration.
     """
 
     tool: Tool
@@ -84,18 +88,26 @@ class RegisteredTool(Struct):
     removed: bool = False
 
 
-# Up to these lengths no host cuts anything: of the instructions; of the names of server and tool
-# together, to which hosts add 7 characters. Beyond them, protocol/host_limits.py looks closer.
+# Hosts may cut longer instructions. protocol/host_limits.py has all such limits; these two numbers
+# are repeated here so that it is imported only when one is exceeded.
 LONG_INSTRUCTIONS = 2048
+# The names of server and tool together. Hosts add 7 characters and allow 64.
 LONG_NAMES = 57
 
 
 class Tools(Registry[RegisteredTool]):
     """The tools of a server.
 
-    argument_errors: `result` or `protocol`, see Server. hints: for the list. in_thread: runs a
-    `def` handler.
-    oversize: store of the results that were too large for a guard; made by tool_guards.py.
+    page_size: how many items one page of the list has.
+    hints: how long clients may cache the list.
+    argument_errors: "result" or "protocol", see Server.
+    switches: the server's record of enabled and disabled tags.
+    in_thread: runs a `def` handler in a thread.
+    log: the server's logger.
+
+    Attribute:
+    oversize: stores results that exceed the option max_result_bytes; made by tool_guards.py for the
+        first tool with this option.
     """
 
     def __init__(
@@ -113,7 +125,7 @@ class Tools(Registry[RegisteredTool]):
         self.oversize: OversizeStore | None = None
         self._hints = hints
         self._argument_errors = argument_errors
-        # What has been logged once: "types", "limits", "list".
+        # The warnings that were logged and must not be repeated: "types", "limits", "list".
         self._reported: set[str] = set()
 
     def _conflict(self, name: str) -> str:
@@ -135,7 +147,7 @@ class Tools(Registry[RegisteredTool]):
         return has_changed
 
     def report_missing_types(self, handler: Handler) -> None:
-        """Log, once, that the parameters of a tool have no annotations."""
+        """Log that the parameters of a tool have no annotations; for the first such tool only."""
         if "types" not in self._reported:
             self._reported.add("types")
             from concertino.server.handler_warnings import warn_of_missing_annotations
@@ -143,7 +155,10 @@ class Tools(Registry[RegisteredTool]):
             warn_of_missing_annotations(handler, handler_location(handler))
 
     def report_host_limits(self, server: str, instructions: str) -> None:
-        """Log, once, that hosts cut the instructions or leave out tools with long names."""
+        """Log, once, if hosts will cut the instructions or leave out tools with long names.
+
+        server: the server's name.
+        """
         longest = max(map(len, self.entries), default=0)
         if len(instructions) <= LONG_INSTRUCTIONS and len(server) + longest <= LONG_NAMES:
             return
@@ -164,7 +179,7 @@ class Tools(Registry[RegisteredTool]):
             hints = self._hints
             if "list" not in self._reported:
                 self._reported.add("list")
-                # After the response has been written.
+                # Do this after the response is written, because it takes time.
                 asyncio.get_running_loop().call_soon(self._report_long_list)
             page.result = ListToolsResult(
                 [entry.tool for entry in page.entries],
@@ -181,7 +196,12 @@ class Tools(Registry[RegisteredTool]):
         context: Context,
         bound: Bound | None = None,
     ) -> Struct | Raw:
-        """Call a tool without its guards. bound: what its bind() has returned, if it was called."""
+        """Call a tool, without its guards, and return its result.
+
+        An exception of the handler becomes a result with isError, apart from those that the runtime
+        must handle (find_passthrough).
+        bound: the arguments for the handler, if tool.bind() was called before.
+        """
         try:
             args, kwargs = bound or tool.bind(call.params.get("arguments", NO_ARGUMENTS), context)
             if tool.is_async:
@@ -210,15 +230,16 @@ class Tools(Registry[RegisteredTool]):
             return error_result(describe_exception(exc))
 
     def _refuse_arguments(self, call: Call, exc: InvalidArguments) -> CallToolResult:
-        """Return the result for arguments that do not fit, or raise the RpcError -32602."""
+        """Return the result for a call whose arguments do not fit; see refuse_arguments()."""
         arguments = bytes(call.params.get("arguments", NO_ARGUMENTS)).lstrip()
         return self.refuse_arguments(exc.violations, arguments)
 
     def make_handle(self, tool: RegisteredTool, handle_any: Handle) -> Handle:
-        """Return a function that calls a tool without its guards, if the arguments fit.
+        """Return a function handle(call, context) that calls one tool, without its guards.
 
-        It raises ArgumentsRefused, or RpcError, if they do not. handle_any: handles a call after
-        the tool was removed.
+        The function checks the arguments at once, and returns a coroutine for the rest. It raises
+        ArgumentsRefused or RpcError if the arguments do not fit.
+        handle_any: handles a call if the tool was removed or disabled meanwhile.
         """
 
         def handle(call: Call, context: Context) -> Work:
@@ -230,14 +251,18 @@ class Tools(Registry[RegisteredTool]):
             except InvalidArguments as exc:
                 raise ArgumentsRefused(self._refuse_arguments(call, exc)) from None
             except Exception:
-                # A class of the author's own has failed. It does so again, and is logged there.
+                # A class that the author has written has raised. call() will call bind() again, and
+                # log the exception.
                 bound = None
             return self.call(tool, call, context, bound)
 
         return handle
 
     def check_arguments(self, name: str, call: Call, context: Context) -> None:
-        """Raise ArgumentsRefused, or RpcError, for arguments that do not fit the tool."""
+        """Raise ArgumentsRefused or RpcError if the arguments of a call do not fit the tool.
+
+        name: the name of the tool. Does nothing for an unknown tool.
+        """
         tool = self.find(name, context)
         try:
             if tool is not None:
@@ -245,20 +270,23 @@ class Tools(Registry[RegisteredTool]):
         except InvalidArguments as exc:
             raise ArgumentsRefused(self._refuse_arguments(call, exc)) from None
         except Exception:
-            # A class of the author's own has failed. It does so again, and is logged there.
+            # A class that the author has written has raised. It will do so again when the tool is
+            # called, and is logged then.
             pass
 
     def refuse_arguments(
         self, violations: Sequence[SchemaViolation], arguments: bytes
     ) -> CallToolResult:
-        """Return the result for arguments that do not fit, or raise the RpcError -32602.
+        """Return the result for arguments that do not fit.
 
+        Raises RpcError -32602 instead if the server has argument_errors="protocol", or if the
+        arguments are no JSON object.
         arguments: the JSON text from the client, without leading whitespace.
         """
         details = [describe_violation(violation) for violation in violations]
 
-        # Arguments that are not an object (null, for example) make the request itself malformed,
-        # so the setting argument_errors does not apply.
+        # If the arguments are no object (null, for example), the request itself is malformed, so it
+        # gets a JSON-RPC error whatever argument_errors says.
         if not arguments.startswith(b"{"):
             raise invalid_params(f"arguments: {'; '.join(details)}")
         if self._argument_errors == "protocol":
@@ -286,10 +314,13 @@ def make_tool(
 ) -> RegisteredTool:
     """Return the tool for a handler.
 
-    access: its tags are shown in `_meta`. coerce: see Server. version: the server's.
-    in_thread: runs a `def` handler.
+    options: those of the decorator, without guards, tags and `visible`.
+    access: its tags are shown to clients in `_meta`.
+    coerce: see Server.
+    version: the server's version, for the envelope of results.
+    in_thread: runs a `def` handler in a thread.
     report_missing_types: called for a handler with parameters and no annotation at all.
-    Raises RegistrationError for a handler or option that cannot be offered as it is.
+    Raises RegistrationError for an invalid handler or option.
     """
     if not callable(handler):
         hint = f"; write name={handler!r}" if isinstance(handler, str) else ""
@@ -325,7 +356,7 @@ def make_tool(
         icons=options.get("icons"),
         meta=add_tags(options.get("meta"), access),
     )
-    # Includes what was read from the handler: a docstring may contain a lone surrogate.
+    # Check the whole tool and not only the options: a docstring may contain a lone surrogate.
     try:
         tool = check_setting(tool)
     except ValueError as exc:
@@ -354,7 +385,7 @@ def _check_tool_options(handler: Handler, options: ToolSettings) -> tuple[ToolSe
     owner = cast("str", name) if is_valid else own_name
     _check_schema_sizes(options, owner)
     if options:
-        # Most tools have none; importing their declarations takes time at the start.
+        # Imported here, because the import takes time and most tools have no options.
         from concertino.server.options import ToolSettings
 
         options = check_options(options, ToolSettings, owner)
@@ -375,7 +406,11 @@ def _arguments(
     descriptions: Mapping[str, str],
     coerce: bool,
 ) -> tuple[dict[str, Any], Callable[[Raw | bytes, object], Bound]]:
-    """Return the input schema of a tool, and its bind()."""
+    """Return the input schema of a tool, and the function for RegisteredTool.bind.
+
+    name: the name of the tool, for error messages.
+    descriptions: the descriptions of the parameters in the docstring.
+    """
     input_schema = options.get("input_schema")
     if input_schema is None:
         decoder = argument_decoder(
@@ -424,7 +459,10 @@ def _result_shaper(
 
 
 def _check_schema_sizes(options: ToolSettings, name: str) -> None:
-    """Refuse hand-written schemas that are too large, before anything walks through them."""
+    """Raise RegistrationError for hand-written schemas that are too large.
+
+    This comes first, because other checks walk through the schemas. name: of the tool.
+    """
     schemas = {
         "input_schema": options.get("input_schema"),
         "output_schema": options.get("output_schema"),

@@ -1,4 +1,8 @@
-"""Reports a script that makes a server, registers its tools, and ends without serving it."""
+"""Reports a script that has made a server, and ends without serving it.
+
+The usual cause is a missing `server.run()` at the end of the file. server/server.py calls this when
+the process ends and has served nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +10,26 @@ import sys
 
 __all__ = ["report_unserved_script"]
 
-# A script that contains one of these serves on some condition that it knows better.
+# A script that contains one of these texts serves under some condition, so it is not reported.
 SERVES = ("run(", "serve(", "Host(", "Client(")
 
 
 def report_unserved_script(server_class: type) -> None:
-    """Write to stderr that the script has served nothing, and answer its client, if it has one.
+    """Write to stderr that the script has served nothing, and answer its MCP client, if any.
 
-    Called when the process ends, and nothing was ever served in it.
+    Called when the process ends. server_class: Server.
     """
     main = vars(sys.modules["__main__"])
     names = [name for name, value in main.items() if isinstance(value, server_class)]
-    # The last condition: an exception has ended the script.
+    # sys.last_value exists if an exception has ended the script. That was reported already.
     if not names or sys.flags.interactive or hasattr(sys, "last_value"):
         return
-    # Imported here: most processes need neither.
+    # Imported here, because most processes need neither.
     from pathlib import Path
 
     from concertino.runtime.refusal import refuse_script_client
 
-    # The main module has no __file__ any more.
+    # At this time the main module has no __file__ any more.
     path = Path(sys.argv[0])
     try:
         source = path.read_text()

@@ -1,4 +1,4 @@
-"""MCP values: content, results, listings and what a server may ask of its client."""
+"""The values of MCP: content, results, items of lists, and requests of a server to its client."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Client requests: what a server may ask its client during a call, and the answers.
+"""Client requests: elicitation, sampling and roots, and the answers of the client.
 
-These are elicitation, sampling and roots. Before 2026-07-28 the server sends them as requests;
-since then they are part of an `input_required` result. The shapes are the same.
+A server asks its client such questions during a call. Before 2026-07-28 it sends them as JSON-RPC
+requests; since then they are part of an `input_required` result. Their members are the same.
 Spec: 2026-07-28 client/elicitation, client/sampling, client/roots, basic/patterns/mrtr.
 """
 
@@ -46,8 +46,10 @@ T = TypeVar("T")
 class Elicitation(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"):
     """Asks the user of the client something.
 
-    mode: `form` asks for values that fit requested_schema, a flat JSON Schema object. `url` asks
-    the user to open a page; only the user may decide to do so.
+    message: the question, for the user.
+    mode: "form" asks for values that fit requested_schema; "url" asks the user to open a page.
+    requested_schema: a JSON Schema of an object without nested objects.
+    url: the page; the client opens it only if the user agrees.
     elicitation_id: identifies an elicitation with a URL in 2025-11-25.
     """
 
@@ -60,21 +62,30 @@ class Elicitation(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=Tr
 
 
 class ElicitResult(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
-    """The answer to an elicitation. content: the values of an accepted form."""
+    """The answer to an elicitation.
+
+    content: the values of the form, if the action is "accept" and the mode is "form".
+    """
 
     action: Literal["accept", "decline", "cancel"]
     content: dict[str, Any] | None = None
 
 
 class Accepted(Struct, Generic[T], frozen=True, repr_omit_defaults=True):
-    """The user filled in the form. content: the values, as the class that was asked for."""
+    """The result of Context.elicit() if the user has filled in the form.
+
+    content: the values, as an object of the form's class, or as a dict if the form is a schema.
+    """
 
     content: T
     action: Literal["accept"] = "accept"
 
 
 class Declined(Struct, frozen=True, repr_omit_defaults=True):
-    """The user did not fill in the form: `decline` means no, `cancel` that it was closed."""
+    """The result of Context.elicit() if the user has not filled in the form.
+
+    action: "decline" if the user has refused, "cancel" if the user has closed the form.
+    """
 
     action: Literal["decline", "cancel"]
     content: None = None
@@ -88,7 +99,7 @@ class ToolUseContent(
     tag_field="type",
     tag="tool_use",
 ):
-    """A model's call of a tool. Since 2025-11-25."""
+    """Content of a sampling message: the model calls a tool. Since 2025-11-25."""
 
     id: str
     name: str
@@ -105,7 +116,11 @@ class ToolResultContent(
     tag="tool_result",
     rename="camel",
 ):
-    """The result of a tool that a model called. Since 2025-11-25."""
+    """Content of a sampling message: the result of a tool that the model has called.
+
+    Since 2025-11-25.
+    tool_use_id: the id of the ToolUseContent.
+    """
 
     tool_use_id: str
     content: list[ContentBlock]
@@ -118,7 +133,7 @@ SamplingContent = TextContent | ImageContent | AudioContent | ToolUseContent | T
 
 
 class SamplingMessage(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
-    """One message to or from a model, with one or several pieces of content."""
+    """One message to or from a model, with one content block or several."""
 
     role: Role
     content: SamplingContent | list[SamplingContent]
@@ -128,7 +143,7 @@ class SamplingMessage(Struct, frozen=True, omit_defaults=True, repr_omit_default
 class Sampling(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"):
     """Asks the client to let its model continue a conversation.
 
-    max_tokens is a limit; the other settings are only preferences.
+    The client must respect max_tokens. It may ignore the other settings.
     """
 
     messages: list[SamplingMessage]
@@ -147,9 +162,11 @@ class Sampling(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True,
 class CreateMessageResult(
     Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"
 ):
-    """The model's message.
+    """The answer to a Sampling request: the model's message.
 
-    stop_reason: `endTurn`, `stopSequence`, `maxTokens`, `toolUse`, or a value of the provider's.
+    model: the name of the model.
+    stop_reason: `endTurn`, `stopSequence`, `maxTokens`, `toolUse`, or another value of the model's
+        provider.
     """
 
     role: Role
@@ -166,7 +183,7 @@ class CreateMessageResult(
 
 
 class Root(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
-    """A folder or file that a server may work in. uri: begins with `file://`."""
+    """A folder or file that a server may use. uri: begins with `file://`."""
 
     uri: str
     name: str | None = None
@@ -174,19 +191,19 @@ class Root(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
 
 
 class ListRoots(Struct, frozen=True):
-    """Asks the client which folders and files the server may work in."""
+    """Asks the client which folders and files the server may use."""
 
 
 class ListRootsResult(Struct, frozen=True):
-    """The folders and files that a server may work in."""
+    """The answer to ListRoots: the folders and files that the server may use."""
 
     roots: list[Root]
 
 
 class InputRequest(Struct, frozen=True):
-    """A client request as it is on the wire.
+    """A client request as a method and undecoded params.
 
-    It is part of an `input_required` result, or a request of its own before 2026-07-28.
+    It is a member of an `input_required` result, or before 2026-07-28 a JSON-RPC request.
     """
 
     method: str
@@ -197,16 +214,17 @@ ClientRequest = Elicitation | Sampling | ListRoots | InputRequest
 
 
 class InputRequiredResult(Struct, frozen=True, rename="camel"):
-    """A preliminary result: the client repeats the call with its answers.
+    """A result with resultType `input_required`: the client repeats the call with its answers.
 
-    request_state: JSON, which the client returns unchanged.
+    input_requests: the client requests, by key.
+    request_state: a JSON value that the client sends back unchanged; empty if there is none.
     """
 
     input_requests: dict[str, InputRequest] = {}
     request_state: Raw = Raw(b"")
 
 
-# Methods of client requests, with the capability that a client declares for each.
+# Method of a client request -> the capability that a client declares if it answers such requests.
 CLIENT_REQUESTS = {
     "elicitation/create": "elicitation",
     "sampling/createMessage": "sampling",

@@ -1,6 +1,6 @@
-"""The params of `completion/complete`: which argument of what a client wants suggestions for.
+"""The params of `completion/complete`: the argument for which a client wants suggestions.
 
-Apart from results.py, because few servers complete arguments.
+This is a module of its own, and not part of results.py, because few servers need it.
 Spec: 2026-07-28 server/utilities/completion.
 """
 
@@ -25,20 +25,24 @@ class PromptReference(Struct, frozen=True, omit_defaults=True, tag_field="type",
 
 
 class ResourceTemplateReference(Struct, frozen=True, tag_field="type", tag="ref/resource"):
-    """Names the resource template whose variable is completed. uri: the template."""
+    """Names the resource template whose variable is completed. uri: the URI template."""
 
     uri: str
 
 
 class CompletionArgument(Struct, frozen=True):
-    """The argument to complete. value: what was typed so far."""
+    """The argument to complete.
+
+    name: the argument of the prompt, or the variable of the template.
+    value: the text that the user has typed so far.
+    """
 
     name: str
     value: str
 
 
 class CompletionContext(Struct, frozen=True, omit_defaults=True):
-    """The arguments that were filled in already, by name. Since 2025-06-18."""
+    """The values of other arguments that the user has filled in already. Since 2025-06-18."""
 
     arguments: dict[str, str] = {}
 

@@ -1,14 +1,16 @@
-"""Checks that a result holds what its annotations say, before it is sent.
+"""Checks that the members of a result have the types that are declared, before it is sent.
 
-msgspec checks types when it decodes, but not when a Struct is made. A backend that builds a result
-by hand could otherwise send one that breaks the schema at the client.
+    check(CallToolResult(content=[TextContent(5)]))
+    # TypeError: content[0].text: expected str, got int
 
-The members are checked one by one, which refuses a dict where a Struct belongs and base64 where
-bytes belong, and names the wrong member. msgspec alone can do neither: such values look right once
-they are written, so a conversion there and back (about 1 us) could only precede these checks.
-Most members hold their default or are of exactly the type that is expected; they need no call.
-Spec: 2026-07-28 schema, whose bounds are in BOUNDS; server/resources: a missing resource is an
-error, not an empty result.
+msgspec checks types when it decodes a Struct, but not when Python code makes one. Without this
+check, a handler that builds a result itself could send one that violates the schema.
+
+A check function is made for each class when it is first used, from the annotations of the class.
+Most members have their default value, or exactly the declared type; these are skipped quickly. A
+round trip through msgspec would not find all errors: a dict in place of a Struct, or base64 text in
+place of bytes, looks right once it is encoded.
+Spec: 2026-07-28 schema, for BOUNDS; server/resources, for _check_read_result().
 """
 
 from __future__ import annotations
@@ -23,13 +25,13 @@ from msgspec.structs import fields
 
 from concertino.types.results import ReadResourceResult, ResourceContents
 
-# Where a value is wrong, as a path below the checked value, and what was expected and found.
+# What is wrong with a value: the path of the wrong member below the value, and the error text.
 Fault = tuple[str, str]
 
-# Returns the fault of a value, or None. Any: a backend may have put anything there.
+# Returns the fault of a value, or None if it is right. The value may be anything.
 Check = Callable[[Any], "Fault | None"]
 
-# Member -> its least and largest value, in every class that has the member.
+# Name of a member -> its smallest and largest value, in every class that has such a member.
 BOUNDS: Mapping[str, tuple[float, float]] = {
     "priority": (0, 1),
     "size": (0, math.inf),
@@ -38,9 +40,10 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
 
 
 def check(value: Struct, place: str = "") -> None:
-    """Check a result. Raises TypeError that names the first wrong member, and what was expected.
+    """Raise TypeError if a member of a result, at any depth, has a wrong value.
 
-    place: path of the value itself, for the error.
+    The text names the first wrong member and the expected type.
+    place: the path of the result itself, to begin the text with; "" for none.
     """
     fault = _struct_check(type(value))(value)
     if fault is not None:
@@ -51,7 +54,7 @@ _struct_checks: dict[type[Struct], Check] = {}
 
 
 def _struct_check(struct_type: type[Struct]) -> Check:
-    """Return the check of a class. It is made on first use, which takes 20 us."""
+    """Return the check function of a class. It is made on first use, which takes 20 us."""
     if struct_type not in _struct_checks:
         members: list[tuple[str, Any, Any, Check]] = []
         for field in fields(struct_type):
@@ -76,7 +79,7 @@ def _struct_check(struct_type: type[Struct]) -> Check:
 
 
 def _without_absent(annotation: Any) -> Any:
-    """Return an annotation without None and UNSET, which are the defaults of their fields."""
+    """Return an annotation without None and UNSET: these are defaults, which are not checked."""
     if get_origin(annotation) not in (Union, types.UnionType):
         return annotation
     rest = [kind for kind in get_args(annotation) if kind not in (types.NoneType, UnsetType)]
@@ -84,9 +87,9 @@ def _without_absent(annotation: Any) -> Any:
 
 
 def _check_of(annotation: Any, name: str = "") -> Check:
-    """Return the check for an annotation, of the forms that results.py uses.
+    """Return the check function for an annotation. It supports those that results.py contains.
 
-    name: of the field that has the annotation.
+    name: the name of the member with this annotation, for BOUNDS.
     """
     origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation is Any:
@@ -149,7 +152,7 @@ def _plain_check(kind: Any, low: float, high: float) -> Check:
     def find_fault(value: Any) -> Fault | None:
         if isinstance(value, float) and not math.isfinite(value):
             return "", f"expected a finite number, got {value!r}"
-        # A bool is an int for isinstance().
+        # isinstance(True, int) is true, but a bool is no number here.
         if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
             return _wrong_type(kind.__name__, value)
         if isinstance(value, (int, float)) and not low <= value <= high:
@@ -173,7 +176,7 @@ def _check_read_result(value: ReadResourceResult) -> Fault | None:
     return ".contents", text
 
 
-# What no annotation can state.
+# Rules that annotations cannot express, by class.
 _RULES: Mapping[type[Struct], Check] = {
     ResourceContents: _check_contents,
     ReadResourceResult: _check_read_result,

@@ -1,8 +1,10 @@
-"""MCP's values in their 2026-07-28 shape, as msgspec Structs.
+"""MCP's results, content blocks and items of lists, as msgspec Structs of revision 2026-07-28.
 
-Attributes are in snake_case, the wire is in camelCase; `_meta` is `meta` here. The session adds
-what every result has (`resultType`, `serverInfo`, missing caching hints) and translates results for
-older revisions: see protocol/wire_results.py.
+    encode(TextContent("hello"))    # b'{"type":"text","text":"hello"}'
+
+An attribute such as mime_type is mimeType on the wire, and meta is `_meta`. Members that every
+result has (`resultType`, `serverInfo`, caching hints) are not declared here: protocol/
+wire_results.py adds them, and translates results for older revisions.
 Spec: 2026-07-28 schema; server/tools, server/resources, server/prompts, server/utilities.
 """
 
@@ -48,16 +50,17 @@ __all__ = [
 ]
 
 Meta = dict[str, Any]
-# Characters of a text that an error quotes.
+# An error quotes at most this many characters of a text.
 MAX_QUOTE = 200
 Role = Literal["user", "assistant"]
 
-# Who may share a cached result: everybody, or only the client that received it.
+# Who may use a cached result: "public" all clients, "private" only the client that has received it.
 CacheScope = Literal["public", "private"]
 
 Level = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 
-# The levels by rank: RFC 5424 severities, least severe first; server/utilities/logging.
+# Log level -> its rank, 0 for the least severe: the severities of RFC 5424 (server/utilities/
+# logging).
 LEVELS: dict[str, int] = {
     name: rank
     for rank, name in enumerate(
@@ -69,7 +72,9 @@ LEVELS: dict[str, int] = {
 class Icon(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"):
     """A picture for user interfaces.
 
-    src: an https: or data: URI. sizes: for example `48x48`, or `any`.
+    src: an https: or data: URI.
+    sizes: for example `48x48`, or `any` for a format such as SVG.
+    theme: the theme of the user interface for which it is meant.
     """
 
     src: str
@@ -81,7 +86,11 @@ class Icon(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, ren
 class Implementation(
     Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"
 ):
-    """Describes a server or client: name and version for programs, title for people."""
+    """Describes a server or client.
+
+    name, version: for programs.
+    title, description, website_url, icons: for people.
+    """
 
     name: str
     version: str
@@ -92,9 +101,11 @@ class Implementation(
 
 
 class Annotations(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"):
-    """Hints about a piece of content.
+    """Hints about a content block or a resource.
 
-    priority: from 0 (optional) to 1 (required). last_modified: an ISO 8601 time.
+    audience: for whom it is meant.
+    priority: from 0 (optional) to 1 (required).
+    last_modified: an ISO 8601 time.
     """
 
     audience: list[Role] | None = None
@@ -103,7 +114,10 @@ class Annotations(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=Tr
 
 
 def _plain_repr(value: Struct) -> str:
-    """Return the repr of a Struct without defaults, with sizes of bytes and with decoded JSON."""
+    """Return a short repr of a Struct: without defaults, with the size of bytes, with decoded JSON.
+
+    For example `ImageContent(data=<2048 bytes>, mime_type='image/png')`.
+    """
     members = ", ".join(
         f"{name}={_plain_member_repr(member)}" for name, member in value.__rich_repr__()
     )
@@ -135,7 +149,7 @@ class ImageContent(
     tag="image",
     rename="camel",
 ):
-    """A picture. data: its bytes, base64 on the wire."""
+    """A picture. data: the bytes of the file; base64 on the wire."""
 
     data: bytes
     mime_type: str
@@ -155,7 +169,7 @@ class AudioContent(
     tag="audio",
     rename="camel",
 ):
-    """Sound. data: its bytes, base64 on the wire. Since 2025-03-26."""
+    """Sound. Since 2025-03-26. data: the bytes of the file; base64 on the wire."""
 
     data: bytes
     mime_type: str
@@ -191,7 +205,7 @@ class ResourceLink(
 class ResourceContents(
     Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"
 ):
-    """Content of a resource: either text or blob (base64 on the wire)."""
+    """Content of a resource: either `text` or `blob`, which is base64 on the wire."""
 
     uri: str
     text: str | UnsetType = UNSET
@@ -211,7 +225,7 @@ class EmbeddedResource(
     tag_field="type",
     tag="resource",
 ):
-    """A resource's content inside a tool result or prompt."""
+    """A resource's content as a content block of a tool result or prompt."""
 
     resource: ResourceContents
     annotations: Annotations | None = None
@@ -224,7 +238,7 @@ ContentBlock = TextContent | ImageContent | AudioContent | ResourceLink | Embedd
 class ToolAnnotations(
     Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"
 ):
-    """Hints about what a tool does; clients must not trust them. Since 2025-03-26."""
+    """Hints about what a tool does. Clients must not rely on them. Since 2025-03-26."""
 
     title: str | None = None
     read_only_hint: bool | None = None
@@ -236,7 +250,8 @@ class ToolAnnotations(
 class Tool(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"):
     """A tool as `tools/list` returns it.
 
-    Both schemas are JSON Schema 2020-12. The root of input_schema has type object.
+    input_schema: a JSON Schema 2020-12 of the arguments, with `type: object` at its root.
+    output_schema: a JSON Schema 2020-12 of the structured content; None for none.
     """
 
     name: str
@@ -254,7 +269,9 @@ class CallToolResult(
 ):
     """The result of a tool call.
 
-    structured_content: any JSON value, or Raw JSON. None is a value (null); UNSET means no value.
+    structured_content: any JSON value, or undecoded JSON as Raw. None is the value null; UNSET
+        means that there is no structured content.
+    is_error: whether the tool has failed; then the content describes the error.
     """
 
     content: list[ContentBlock]
@@ -267,14 +284,13 @@ class CallToolResult(
 
     @property
     def text(self) -> str:
-        """Return the text of all text blocks, joined by newlines, without other content."""
+        """Return the texts of all text blocks, joined with newlines."""
         return "\n".join(block.text for block in self.content if isinstance(block, TextContent))
 
     def json(self) -> Any:
-        """Return the structured content as Python values, or the text decoded as JSON.
+        """Return the structured content as Python values; if there is none, the text as JSON.
 
-        Raises ValueError, which quotes the text, if there is no structured content and the text is
-        not JSON.
+        Raises ValueError if there is no structured content and the text is not JSON.
         """
         if self.structured_content is not UNSET:
             content = self.structured_content
@@ -293,10 +309,10 @@ class CallToolResult(
 class Cacheable(
     Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel", kw_only=True
 ):
-    """A result that clients may cache.
+    """A result that clients may cache. Since 2026-07-28; server/utilities/caching.
 
-    ttl_ms: how long it stays fresh, in milliseconds; UNSET is not sent, clients take it as 0.
-    Spec: 2026-07-28 server/utilities/caching. Older revisions do not have these members.
+    ttl_ms: how many milliseconds it may be cached; UNSET means 0.
+    cache_scope: who may use the cached result; UNSET means "private".
     """
 
     ttl_ms: int | UnsetType = UNSET
@@ -306,7 +322,10 @@ class Cacheable(
 class ListToolsResult(
     Cacheable, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"
 ):
-    """The available tools, in a stable order. next_cursor: start of the next page."""
+    """One page of the available tools, in a stable order.
+
+    next_cursor: the cursor of the next page; None on the last page. The same for all lists.
+    """
 
     tools: list[Tool]
     next_cursor: str | None = None
@@ -314,7 +333,7 @@ class ListToolsResult(
 
 
 class Resource(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"):
-    """A resource as `resources/list` returns it. size: of its raw content, in bytes."""
+    """A resource as `resources/list` returns it. size: the size of its content in bytes."""
 
     uri: str
     name: str
@@ -330,9 +349,10 @@ class Resource(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True,
 class ResourceTemplate(
     Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"
 ):
-    """A group of resources whose URIs match an RFC 6570 template.
+    """A resource template as `resources/templates/list` returns it.
 
-    mime_type: only if all of them have it.
+    uri_template: an RFC 6570 template for the URIs of its resources.
+    mime_type: only if all these resources have the same type.
     """
 
     uri_template: str
@@ -348,7 +368,7 @@ class ResourceTemplate(
 class ListResourcesResult(
     Cacheable, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"
 ):
-    """The available resources, without those of templates."""
+    """One page of the available resources, without those of templates."""
 
     resources: list[Resource]
     next_cursor: str | None = None
@@ -358,7 +378,7 @@ class ListResourcesResult(
 class ListResourceTemplatesResult(
     Cacheable, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"
 ):
-    """The available resource templates."""
+    """One page of the available resource templates."""
 
     resource_templates: list[ResourceTemplate]
     next_cursor: str | None = None
@@ -395,14 +415,14 @@ class Prompt(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
 
 
 class PromptMessage(Struct, frozen=True):
-    """A message of a prompt: the role of its speaker, and one piece of content."""
+    """A message of a prompt, with one content block. role: who says it."""
 
     role: Role
     content: ContentBlock
 
 
 class GetPromptResult(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
-    """A prompt with its arguments filled in."""
+    """The messages of a prompt, with its arguments filled in."""
 
     messages: list[PromptMessage]
     description: str | None = None
@@ -412,7 +432,7 @@ class GetPromptResult(Struct, frozen=True, omit_defaults=True, repr_omit_default
 class ListPromptsResult(
     Cacheable, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"
 ):
-    """The available prompts."""
+    """One page of the available prompts."""
 
     prompts: list[Prompt]
     next_cursor: str | None = None
@@ -420,9 +440,11 @@ class ListPromptsResult(
 
 
 class Completion(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"):
-    """Suggested values, at most 100.
+    """Suggested values for an argument.
 
-    total: how many exist. has_more: whether more exist than these.
+    values: at most 100.
+    total: how many values exist in all; None if that is not known.
+    has_more: whether there are more than these.
     """
 
     values: list[str]
