@@ -18,7 +18,7 @@ import pytest
 
 from concertino.check.findings import RANK
 from concertino.check.messages import StrayLine, excerpt, parse_line
-from concertino.check.table import CASES
+from concertino.check.table import CASES, QUICK
 
 pytestmark = pytest.mark.waits
 
@@ -47,6 +47,25 @@ def test_all_ok_is_exit_code_0_and_a_line_each() -> None:
     assert lines[3].split()[:2] == ["ok", "unknown-method"]
     assert lines[-1].endswith("2 ok")
     assert "\x1b" not in done.stdout
+
+
+def test_a_quick_run_has_the_quick_cases() -> None:
+    done = check("--quick", "--list")
+    names = [line.strip() for line in done.stdout.splitlines() if re.match(r"  [a-z]", line)]
+    assert set(names) == QUICK
+    assert check("--quick", "--only", "wrapper-killed").returncode == 2
+    done = check("--quick", "--only", "crlf", "--only", "crlf")
+    assert done.stdout.rstrip().endswith("1 ok")
+
+
+def test_a_list_that_is_not_read_to_its_end_is_no_error() -> None:
+    command = [*CHECK, "--list"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.close()
+        assert child.stderr is not None
+        assert child.stderr.read() == b""
+    assert child.returncode == 0
 
 
 def test_what_is_wrong_is_explained_and_exit_code_1() -> None:

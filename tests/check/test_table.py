@@ -10,7 +10,7 @@ import pytest
 from concertino.check.case import SECTIONS, Case
 from concertino.check.run import inspect_server, run_cases, select_cases
 from concertino.check.server_under_test import TOOLS, CheckSettings
-from concertino.check.table import CASES
+from concertino.check.table import CASES, QUICK
 
 COMMAND = [sys.executable, "-m", "concertino.check.reference_server"]
 # The other cases speak one era, whatever the settings say.
@@ -44,6 +44,32 @@ def test_every_case_that_is_not_slow_is_ok_in_the_modern_era() -> None:
         case for case in MODERN if not case.slow and not {"legacy", "modern"} & set(case.needs)
     ]
     assert not_ok(cases, "modern") == []
+
+
+@pytest.mark.waits
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.parametrize(
+    ("wrapper", "verdict"),
+    [
+        ([], "ok"),
+        (["sh", "-c", '"$@"; true', "sh"], "ok"),
+        (["sh", "-c", '"$@"; true', "sh"] * 2, "ok"),
+        # A server that lives on is found behind a wrapper, too.
+        (["sh", "-c", 'CONCERTINO_ORPHAN=stay "$@"; true', "sh"], "differs"),
+    ],
+    ids=["no other wrapper", "one more", "two more", "a server that stays"],
+)
+def test_a_server_that_ends_after_its_wrappers_is_ok(wrapper: list[str], verdict: str) -> None:
+    server = inspect_server([*wrapper, *COMMAND], CheckSettings(timeout_s=30))
+    [result] = run_cases(server, select_cases(CASES, ["wrapper-killed"]), lambda _: None)
+    assert (result.verdict, len(result.came)) == (verdict, verdict != "ok")
+
+
+def test_the_quick_cases_exist_and_are_quick() -> None:
+    quick = [case for case in CASES if case.name in QUICK]
+    assert len(quick) == len(QUICK) == 21
+    assert not [case.name for case in quick if case.slow]
+    assert {case.section for case in quick} == {1, 2, 3, 4, 5, 7}
 
 
 def test_names_are_unique_and_of_small_letters() -> None:

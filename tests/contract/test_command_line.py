@@ -70,6 +70,7 @@ OPTIONS: dict[str, dict[str, str]] = {
     "check": {
         "--list": FLAG,
         "--only": VALUE,
+        "--quick": FLAG,
         "--json": FLAG,
         "--strict": FLAG,
         "--era": "{legacy,modern}",

@@ -78,6 +78,32 @@ def find_group_pids(group: int) -> list[int] | None:
     return pids if pids or (PROC / "self" / "stat").exists() else None
 
 
+def bytes_read(group: int) -> dict[int, int]:
+    """Return how many bytes each process of a group has read so far. Empty if there is no /proc."""
+    found: dict[int, int] = {}
+    for pid in find_group_pids(group) or ():
+        try:
+            found[pid] = int((PROC / str(pid) / "io").read_text().split()[1])
+        except (OSError, ValueError, IndexError):
+            continue
+    return found
+
+
+def find_ancestors(pid: int, group: int) -> list[int]:
+    """Return the parent of a process, its parent and so on, as far as they belong to the group.
+
+    The last one is the group's leader, unless that has ended.
+    """
+    members = set(find_group_pids(group) or ())
+    ancestors: list[int] = []
+    try:
+        while (pid := int(_read_stat(pid)[1])) in members:
+            ancestors.append(pid)
+    except (OSError, ValueError):
+        pass
+    return ancestors
+
+
 def cpu_wait_s(group: int) -> float:
     """Return how long this process and a group were ready to run but had no CPU, in seconds.
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 
 from concertino.check import process_stats
 from concertino.check.case import Case
@@ -15,6 +17,8 @@ from concertino.check.stdio_setup import StdioSetup
 
 EOF = "stdio, Shutdown: the client closes stdin and waits for the server to exit"
 SIGNAL = "stdio, Shutdown: SIGTERM if it does not exit"
+# More than a wrapper reads by itself meanwhile, and less than any server's limit.
+PADDING_BYTES = 2**18
 SHORT_CALL_LOST = "a call that needed half a second more was not waited for"
 
 
@@ -194,14 +198,37 @@ def close_all_pipes_during_call(context: CaseContext) -> None:
     context.wait_for_exit("its client was gone during a call", Deviation)
 
 
+def _find_wrappers(context: CaseContext) -> list[int]:
+    """Return the processes between the check and the server: our shell, and `uv run`, for example.
+
+    The server is the process that reads what the check sends. One that has the server as a child
+    and passes nothing on is a wrapper. The shell alone if that cannot be seen.
+    """
+    group = context.process.pid
+    before = process_stats.bytes_read(group)
+    context.require_success(context.make_ping(params={"_meta": {"padding": "x" * PADDING_BYTES}}))
+    after = process_stats.bytes_read(group)
+    readers = [pid for pid in after if after[pid] - before.get(pid, 0) >= PADDING_BYTES]
+    for pid in readers:
+        ancestors = process_stats.find_ancestors(pid, group)
+        # Behind a proxy there are several readers, and the check speaks to the first one.
+        if ancestors and not set(ancestors) & set(readers):
+            # The outermost one first, so that none notices the end of its child.
+            return ancestors[::-1]
+    return [group]
+
+
 def kill_wrapper(context: CaseContext) -> None:
     process = context.process
     # Without /proc a zombie of the group looks like a running server.
     if process_stats.find_group_pids(process.pid) is None:
         return
+    wrappers = _find_wrappers(context)
     context.ended = True
     # The pipes stay open, so only the death of its parent can tell the server to end.
-    process.popen.send_signal(signal.SIGKILL)
+    for pid in wrappers:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     orphan_s = context.settings.orphan_s
     if not process.wait_for_exit(orphan_s):
         silence = f"{orphan_s:g} s of silence"
@@ -344,7 +371,7 @@ CASES = (
     Case(
         "wrapper-killed",
         7,
-        "kills the shell that started the server, with all pipes left open",
+        "kills the shell and other wrappers around the server, with all pipes left open",
         "the server ends by itself in 10 s",
         "policy: no orphans",
         kill_wrapper,
