@@ -494,14 +494,11 @@ async def test_a_locally_raised_error_is_of_another_type_than_one_of_the_server(
     def refuse(script: Script, message: dict[str, Any]) -> Any:
         raise Refusal(-32001, "Request timed out")
 
-    async with opened({"x": refuse, "y": SILENCE}, timeouts=Timeouts(request_s=0.05)) as (
-        client,
-        _,
-    ):
+    async with opened({"x": refuse, "y": SILENCE}) as (client, _):
         with pytest.raises(RpcError):
             await client.request("x")
         with pytest.raises(TimedOut):
-            await client.request("y")
+            await client.request("y", timeout_s=0.05)
 
 
 @pytest.mark.requirement("FR-10", "FR-11", "JR-12", "JR-14", "JR-15", side="client")

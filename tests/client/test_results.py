@@ -262,6 +262,7 @@ def test_without_the_extra_nothing_is_checked_unless_that_is_wanted(
     assert validator.get("t") is None
 
 
+@pytest.mark.waits
 @on_a_loop
 async def test_a_result_that_does_not_fit_is_told_although_the_list_cannot_be_fetched_again() -> (
     None
@@ -272,7 +273,7 @@ async def test_a_result_that_does_not_fit_is_told_although_the_list_cannot_be_fe
         return {"resultType": "complete", **tool(WEATHER)}
 
     handlers = gives({}) | {"tools/list": once}
-    async with opened(handlers, timeouts=Timeouts(request_s=0.2)) as (client, _):
+    async with opened(handlers, timeouts=Timeouts(request_s=2)) as (client, _):
         await client.list_tools()
         with pytest.raises(ProtocolError, match="does not fit the tool's output schema"):
             await client.call_tool("t")

@@ -82,19 +82,19 @@ async def test_the_server_may_end_it_with_a_result_or_a_cancel_or_both_in_either
         assert len(script.of("notifications/cancelled")) == 1
 
 
+@pytest.mark.waits
 @pytest.mark.requirement("SU-12", side="client")
 @on_a_loop
 async def test_it_has_no_time_limit_once_it_is_acknowledged() -> None:
     """SU-12."""
     seen: list[str] = []
-    times = Timeouts(request_s=0.1, total_s=0.1)
+    times = Timeouts(request_s=2, total_s=2)
     async with opened(
         {**LISTENING, "tools/list": SILENCE}, updated=seen.append, timeouts=times
     ) as (client, script):
         await client.subscribe("x:1")
-        for _ in range(3):
-            with pytest.raises(TimedOut):
-                await client.list_tools()
+        with pytest.raises(TimedOut):
+            await client.list_tools()
         update(script, script.of("subscriptions/listen")[0], "x:1")
         await client.call_tool("x")
         assert seen == ["x:1"]

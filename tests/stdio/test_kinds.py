@@ -118,7 +118,7 @@ def test_one_socket_that_the_client_closes() -> None:
         os.close(process.reading)
         process.eof, process.reading = True, -1
         process.close_stdin()
-        assert process.wait(5) == 0
+        assert process.wait() == 0
 
 
 @pytest.mark.parametrize("how", ["close", "shut down"])
@@ -139,7 +139,7 @@ def test_a_socket_for_answers_that_the_client_closes_ends_an_idle_server(how: st
         else:
             ours.close()
             process.close_stdout()
-            assert process.wait(5) == 0
+            assert process.wait() == 0
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ def test_a_terminal_at_both_ends(terminal: tuple[int, int]) -> None:
         check_dialogue(process)
         process.until_stderr("waits for JSON-RPC messages on stdin")
         process.signal(signal.SIGTERM)
-        assert process.wait(5) == 0
+        assert process.wait() == 0
 
 
 def test_ctrl_d_on_a_terminal_is_the_end_of_input() -> None:
@@ -176,7 +176,7 @@ def test_ctrl_d_on_a_terminal_is_the_end_of_input() -> None:
         process.send(*DIALOGUE)
         check_dialogue(process)
         process.write(b"\x04")
-        assert process.wait(5) == 0
+        assert process.wait() == 0
         os.close(theirs)
 
 
@@ -188,7 +188,7 @@ def test_a_terminal_that_hangs_up_is_the_end(terminal: tuple[int, int]) -> None:
         check_dialogue(process)
         os.close(ours)
         process.close_stdin()
-        assert process.wait(5) == 0
+        assert process.wait() == 0
 
 
 def test_the_terminal_of_the_parent_stays_blocking(terminal: tuple[int, int]) -> None:
@@ -200,7 +200,7 @@ def test_the_terminal_of_the_parent_stays_blocking(terminal: tuple[int, int]) ->
         check_dialogue(process)
         assert os.get_blocking(theirs)
         process.signal(signal.SIGTERM)
-        assert process.wait(5) == 0
+        assert process.wait() == 0
         assert os.get_blocking(theirs)
 
 
@@ -211,7 +211,7 @@ def test_a_regular_file_as_stdin_is_a_whole_dialogue(tmp_path: Path) -> None:
     with open(tmp_path / "in", "rb") as file, Process(stdin=file.fileno()) as process:
         check_dialogue(process)
         assert text_of(process.answer("big")) == str(MIB)
-        assert process.wait(5) == 0
+        assert process.wait() == 0
 
 
 def test_a_regular_file_at_both_ends(tmp_path: Path) -> None:
@@ -229,26 +229,26 @@ def test_a_large_file_of_calls_waits_for_a_slow_reader(tmp_path: Path) -> None:
             file.write(frame(call(n, "echo", {"text": "x" * 10_000})))
     with open(tmp_path / "in", "rb") as file, Process(stdin=file.fileno()) as process:
         process.pump(lambda: len(process.messages) >= 1021)
-        assert process.wait(5) == 0
+        assert process.wait() == 0
         assert all(process.answers(n) for n in (1000, 1500, 1999))
 
 
 def test_dev_null_at_stdin_is_the_end_of_input(tmp_path: Path) -> None:
     with open(os.devnull, "rb") as null, Process(stdin=null.fileno()) as process:
-        assert process.finish(10) == 0
+        assert process.finish() == 0
         assert process.messages == []
 
 
 def test_dev_null_at_stdout_takes_everything(tmp_path: Path) -> None:
     with open(os.devnull, "wb") as null, Process(stdout=null.fileno()) as process:
         process.send(*DIALOGUE)
-        assert process.finish(10) == 0
+        assert process.finish() == 0
 
 
 def test_dev_full_at_stdout_ends_the_server() -> None:
     with open("/dev/full", "wb") as full, Process(stdout=full.fileno()) as process:
         process.send(*DIALOGUE)
-        assert process.wait(5) == 1
+        assert process.wait() == 1
         assert b"[ERROR] [stdio] stdout cannot be written: No space left on device" in (
             process.stderr
         )
@@ -388,7 +388,7 @@ def test_uvloop_serves_every_kind_of_stdin(kind: str, tmp_path: Path) -> None:
         with Process([path, str(Path(TOOLBOX).parent)], stdin=stdin[kind]) as process:
             if kind != "null":
                 check_dialogue(process)
-            assert process.finish(10) == 0
+            assert process.finish() == 0
     finally:
         for descriptor in stdin.values():
             os.close(descriptor)
