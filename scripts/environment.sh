@@ -3,6 +3,8 @@
 
 # Settings of a user's shell must change neither the tests nor what they import.
 unset PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONWARNINGS
+# pytest keeps the test modules that it has rewritten: else each worker would do that in each run.
+unset PYTHONDONTWRITEBYTECODE
 unset LOG_LEVEL CONCERTINO_LOG_FORMAT CONCERTINO_TRACE CONCERTINO_ORPHAN
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PYRIGHT_PYTHON_IGNORE_WARNINGS=1
 

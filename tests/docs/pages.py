@@ -22,6 +22,7 @@ __all__ = [
     "blocks",
     "environment",
     "paste",
+    "quoted_texts",
     "run_failing_server",
     "run_shell",
     "run_tests",
@@ -200,3 +201,10 @@ def run_shell(page: Path, folder: Path) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def quoted_texts(section: str) -> list[str]:
+    """Return the texts in the headings of a section of troubleshooting.md; what varies is `...`."""
+    page = (DOCS / "how-to" / "troubleshooting.md").read_text()
+    [body] = re.findall(rf"^## {section}\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
+    return re.findall(r"^### `(.*)`$", body, re.MULTILINE)

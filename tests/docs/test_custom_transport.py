@@ -1,8 +1,7 @@
-"""docs/how-to/custom-transport.md: its WebSocket Connection at both ends, with other programs at
-the other end.
+"""docs/how-to/custom-transport.md: its WebSocket Connection at both ends, with the `websockets`
+package by itself at the other end.
 
-Those are the `websockets` package by itself, and the official TypeScript client in Node, which has
-a WebSocket of its own.
+tests/interop/test_docs_pages.py has the official TypeScript client there.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from typing import Any
 
 import pytest
 from docs.pages import DOCS, blocks, environment, paste
-from interop import node
 
 from concertino import Disconnected, Limits, Server
 from concertino.backend import Host
@@ -104,21 +102,6 @@ def test_a_web_page_is_refused(address: str) -> None:
 
     with pytest.raises(InvalidStatus, match="403"):
         connect(address, origin="http://example.com")  # pyright: ignore
-
-
-@pytest.mark.slow
-def test_the_official_typescript_client_calls_the_page_s_server(
-    address: str, tmp_path: Path
-) -> None:
-    folder = node.packages()
-    source = Path(__file__).with_name("websocket.mjs")
-    (folder / source.name).write_text(
-        source.read_text()
-    )  # modules are looked up from where the file lies
-    modern_node = folder / "node_modules" / ".bin" / "node"  # with a WebSocket of its own
-    ran = node.run([modern_node, folder / source.name, address], environment(), cwd=tmp_path)
-    assert ran.code == 0, ran.stderr
-    assert json.loads(ran.stdout) == {"server": "shop", "tools": ["price"], "price": {"result": 3}}
 
 
 # In this process, so that both ends can be looked at

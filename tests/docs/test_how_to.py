@@ -157,35 +157,6 @@ def test_what_is_pasted_into_a_client_s_configuration_is_json_with_absolute_path
         assert Path(entry["args"][1]).is_absolute()
 
 
-@pytest.mark.slow
-def test_the_inspector_s_command_is_one_that_it_knows(tmp_path: Path) -> None:
-    """The page's command, but with the packages that are installed already instead of npx, and with
-    this concertino.
-    """
-    [command] = re.findall(
-        r"mcp-inspector (--cli .*?)\n```", (HOW_TO / "deploy.md").read_text(), re.DOTALL
-    )
-    modules = node.packages() / "node_modules"
-    (tmp_path / "calculator.py").write_text(blocks((ROOT / "README.md").read_text(), "python")[0])
-    (tmp_path / "concertino").write_text(f'#!/bin/sh\nexec {sys.executable} -m concertino "$@"\n')
-    (tmp_path / "concertino").chmod(0o755)
-    here = {
-        "/absolute/path/to/.venv/bin/concertino": "concertino",
-        "/absolute/path/to/calculator.py": "calculator.py",
-    }
-    words = [
-        str(tmp_path / here[word]) if word in here else word
-        for word in command.replace("\\\n", " ").split()
-    ]
-    variables = ["-e", f"PYTHONPATH={environment()['PYTHONPATH']}"]
-    inspector = [modules / ".bin" / "node", modules / ".bin" / "mcp-inspector"]
-    ran = node.run(
-        [*inspector, *words, *variables], {**environment(), "HOME": str(tmp_path)}, cwd=tmp_path
-    )
-    assert ran.code == 0, ran.stderr
-    assert json.loads(ran.stdout)["structuredContent"] == {"result": 42}
-
-
 # install.md
 
 

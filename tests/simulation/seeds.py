@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from simulation.interleavings import run_all
 from simulation.world import run, trace
 
 KEPT = Path(__file__).with_name("seeds.txt")
@@ -49,7 +50,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--replay", type=int, metavar="SEED", help="run this one and show every frame"
     )
+    parser.add_argument(
+        "--orders",
+        action="store_true",
+        help="instead of seeds, every order of the events around two requests: interleavings.py",
+    )
     options = parser.parse_args(arguments)
+    if options.orders:
+        return run_all(options.jobs)
     if options.replay is not None:
         trace(options.replay, lambda line: print(line[:400]))
         return 0
