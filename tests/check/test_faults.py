@@ -16,7 +16,7 @@ pytestmark = pytest.mark.waits
 
 FAULTY = str(Path(__file__).parent / "faulty.py")
 SETTINGS = CheckSettings(timeout_s=3, start_s=30, grace_s=0.1, exit_s=3)
-# Run against every server here: quick cases of each section, and those that the faults below are
+# Run against the servers here: quick cases of each section, and those that the faults below are
 # made for.
 ASKED = (
     "not-json", "not-utf8", "crlf", "separators-in-ids", "separators-in-text",
@@ -109,9 +109,11 @@ def test_a_fault_is_found_by_its_cases(fault: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_found_by_no_other_case(fault: str) -> None:
-    asked = tuple(name for name in ASKED if name not in FAULTS[fault])
+@pytest.mark.parametrize(("number", "fault"), list(enumerate(FAULTS)))
+def test_a_fault_is_found_by_no_other_case(number: int, fault: str) -> None:
+    """With a third of the other cases, in turn; without a fault, with all of them."""
+    cases = ASKED[number % 3 :: 3] if fault else ASKED
+    asked = tuple(name for name in cases if name not in FAULTS[fault])
     assert bad_verdicts(fault, asked) == {}
 
 

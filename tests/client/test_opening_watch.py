@@ -18,6 +18,8 @@ from concertino.client.client import Client, Timeouts
 from concertino.errors import Disconnected, NotAServer, TimedOut
 from concertino.transports.memory import memory_pair
 
+pytestmark = pytest.mark.waits
+
 PATIENT = Timeouts(connect_s=60, probe_s=30)
 # A legacy server that does to its stdout first what {} says, for each line that it reads.
 SERVER = """
@@ -106,7 +108,6 @@ async def test_a_flood_of_text_ends_the_opening_and_the_program() -> None:
     assert client.exit_status is not None
 
 
-@pytest.mark.waits
 @on_a_loop
 async def test_a_program_that_has_not_read_the_request_may_still_be_starting(
     soon: Callable[[], None],

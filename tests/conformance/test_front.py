@@ -121,6 +121,7 @@ def asked(asker: str) -> Iterator[RawClient]:
         yield RawClient(asker, stack)
 
 
+@pytest.mark.waits
 def test_callers_with_one_id_and_one_token_hear_what_is_theirs(caller: RawClient) -> None:
     tool = {"name": "test_tool_with_progress", "arguments": {}}
     streams = [

@@ -1,5 +1,6 @@
-"""docs/how-to/from-mcp.md: both sides of each pair. docs/how-to/from-fastmcp.md: our side; its
-other side is in tests/interop/test_porting_from_fastmcp.py.
+"""docs/how-to/from-fastmcp.md and from-mcp.md: our side of each pair.
+
+The other side is in tests/interop/test_porting_pages.py.
 """
 
 from __future__ import annotations
@@ -71,8 +72,7 @@ def test_each_listing_of_a_page_is_tested(page: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("page", "name"),
-    [(page, name) for page in OURS for name in OURS[page]]
-    + [(FROM_MCP, name) for name in THEIRS[FROM_MCP]],
+    [(page, name) for page in OURS for name in OURS[page]],
     ids=lambda value: value.stem if isinstance(value, Path) else value,
 )
 def test_a_server_does_what_its_pair_does(page: Path, name: str, tmp_path: Path) -> None:
@@ -85,9 +85,3 @@ def test_our_client_and_our_test(page: Path, tmp_path: Path) -> None:
     paste(page, tmp_path)
     assert run_client(sys.executable, "client.py", tmp_path) == "1.5\n"
     assert "1 passed" in run_tests(tmp_path, "test_tools.py")
-
-
-def test_the_client_and_the_test_of_mcp(tmp_path: Path) -> None:
-    paste(FROM_MCP, tmp_path)
-    assert run_client(sys.executable, "mcp_client.py", tmp_path) == "1.5\n"
-    assert "1 passed" in run_tests(tmp_path, "test_mcp_tools.py")

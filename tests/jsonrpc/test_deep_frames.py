@@ -117,6 +117,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.no_cover
 @given(JSON, st.booleans(), st.sampled_from([None, 1]))
 @settings(max_examples=300, deadline=None, derandomize=True)
 def test_any_json_is_read_as_json_reads_it(value: object, ascii: bool, indent: int | None) -> None:

@@ -185,6 +185,7 @@ SOME_BYTES = st.lists(
 ).map(b"".join)
 
 
+@pytest.mark.no_cover
 @RULES
 @given(
     SOME_BYTES | st.binary(max_size=60),

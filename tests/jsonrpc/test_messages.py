@@ -604,6 +604,7 @@ def frames(draw: st.DrawFn) -> bytes:
     return frame
 
 
+@pytest.mark.no_cover
 @pytest.mark.slow
 @settings(RULES, max_examples=700)
 @given(frames())
@@ -625,6 +626,7 @@ def test_random_bytes_mean_what_json_says(frame: bytes):
     assert actual(frame) == expected_message(frame)
 
 
+@pytest.mark.no_cover
 @RULES
 @given(st.lists(frames(), max_size=4))
 def test_a_batch_is_what_json_says_is_an_array(elements: list[bytes]):

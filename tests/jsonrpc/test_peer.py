@@ -1172,6 +1172,7 @@ PeerMachine.TestCase.settings = settings(
 )
 
 
+@pytest.mark.no_cover
 class TestPeerBesideItsModel(PeerMachine.TestCase):
     """One class: Hypothesis makes its machines unittest cases."""
 

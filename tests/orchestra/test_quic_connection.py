@@ -142,6 +142,7 @@ async def test_the_loop_turns_often_while_something_large_is_sent(
         assert turns - before > 2 * size // (17 * 1452)
 
 
+@pytest.mark.waits
 @on_a_loop
 async def test_what_gets_lost_on_the_way_is_sent_again(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch

@@ -604,5 +604,6 @@ class Chains(RuleBasedStateMachine):
 Chains.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
+@pytest.mark.no_cover
 class TestChainsOfQuestionsBesideTheirModel(Chains.TestCase):
     """One class: Hypothesis makes its machines unittest cases."""

@@ -533,6 +533,7 @@ def test_notifications_and_responses_are_never_answered_and_disturb_nothing(mess
     assert "result" in rig.answer(incoming, LIST)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("depth", [*range(1, 5), *range(960, 1010), 5000])
 @pytest.mark.parametrize("brackets", ["[]", "{}"])
 def test_no_depth_of_nesting_gets_out_as_an_exception_or_is_left_unanswered(
@@ -1313,6 +1314,7 @@ SessionMachine.TestCase.settings = settings(
 )
 
 
+@pytest.mark.no_cover
 class TestSessionBesideItsModel(SessionMachine.TestCase):
     """One class: Hypothesis makes its machines unittest cases."""
 

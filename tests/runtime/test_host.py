@@ -314,7 +314,7 @@ async def test_a_slow_start_holds_calls_back_but_not_the_handshake() -> None:
             await gate.wait()
             await super().start(outlet)
 
-    async with Host(Slow()) as host:
+    async with Host(Slow(), Limits(opening_s=0.01)) as host:
         caller = await open_client(host)
         call = asyncio.create_task(caller.request("tools/call", CALL))
         assert await caller.request("ping") == {}
@@ -332,7 +332,7 @@ async def test_a_start_that_fails_answers_the_calls_that_wait() -> None:
             await gate.wait()
             raise OSError("locked")
 
-    async with Host(Failing()) as host:
+    async with Host(Failing(), Limits(opening_s=0.01)) as host:
         caller = await open_client(host)
         call = asyncio.create_task(caller.request("tools/call", CALL))
         await caller.request("ping")
@@ -352,7 +352,7 @@ async def test_a_start_that_ends_in_a_cancel_answers_the_calls_that_wait_and_tho
             await gate.wait()
             raise asyncio.CancelledError
 
-    async with Host(Cancelled()) as host:
+    async with Host(Cancelled(), Limits(opening_s=0.01)) as host:
         caller = await open_client(host)
         call = asyncio.create_task(caller.request("tools/call", CALL))
         await caller.request("ping")
@@ -374,7 +374,7 @@ async def test_leaving_the_host_during_a_slow_start_cancels_it() -> None:
                 raise
 
     backend = Slow()
-    async with Host(backend, Limits(drain_s=0.01)) as host:
+    async with Host(backend, Limits(opening_s=0.01, drain_s=0.01)) as host:
         await open_client(host)
     assert cancelled == [True]
     assert backend.closed == 1
@@ -717,7 +717,7 @@ async def test_a_backend_is_told_what_to_watch_only_when_it_has_started() -> Non
 
     backend = Slow()
     backend.gate.set()
-    async with Host(backend) as host:
+    async with Host(backend, Limits(opening_s=0.01)) as host:
         caller = await open_client(host)
         await began.wait()
         await caller.request("resources/subscribe", {"uri": "a:1"})

@@ -500,6 +500,7 @@ def is_accepted(arguments: ArgumentDecoder, given: Any) -> bool:
     return True
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("annotation", AGREEING + LENIENT + NARROW, ids=str)
 def test_decoder_and_schema_agree(annotation: Any) -> None:
     arguments = taking(annotation)
@@ -521,6 +522,7 @@ def test_decoder_and_schema_agree(annotation: Any) -> None:
     agree()
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(
     "annotation",
     [

@@ -309,12 +309,14 @@ TEXTS = [
 ]
 
 
+@pytest.mark.no_cover
 def test_the_matcher_of_this_file_finds_slow_what_is_slow() -> None:
     assert steps(compile_pattern("^(a+)+$"), "a" * 40 + "!", 10**6) > 10**6
     assert steps(compile_pattern("^a*a*$"), "a" * 600 + "!", 10**6) > 600 * 250
     assert steps(compile_pattern("^a*b$"), "a" * 600 + "!", 10**6) < 600 * 6
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("seed", range(30))
 def test_no_text_makes_a_taken_pattern_slow(seed: int) -> None:
     """30 KB of text at 4 tries for a character is a tenth of a second; these short patterns have no

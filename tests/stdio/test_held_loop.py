@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from stdio.harness import Process, call, frame
 
+pytestmark = pytest.mark.waits
+
 SERVER = """\
 import asyncio
 import re
@@ -185,7 +187,6 @@ def switches(pid: int) -> int:
     return total
 
 
-@pytest.mark.waits
 def test_an_idle_process_is_not_woken(server: str) -> None:
     with Process([server]) as process:
         process.initialize()

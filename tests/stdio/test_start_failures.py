@@ -28,6 +28,8 @@ from stdio.harness import (
 
 import concertino
 
+pytestmark = pytest.mark.waits
+
 SECRET = "c4n4ry-7f3a91-do-not-show"
 SERVE = ["-m", "concertino", "serve"]
 RUN = "\nserver.run()\n"
@@ -276,7 +278,6 @@ def test_a_client_that_falls_back_to_initialize_is_told_again(tmp_path: Path) ->
         assert process.finish() == 1
 
 
-@pytest.mark.waits
 @pytest.mark.parametrize("source", ["import no_such_module_here\n", AT_START["a lifespan"][0]])
 def test_a_server_that_nobody_asks_ends_within_two_seconds(source: str, tmp_path: Path) -> None:
     path = tmp_path / "server.py"

@@ -293,6 +293,7 @@ junk = some.sampled_from(
 mostly_right = [some.just(value) for value in ("x", b"x", None)]
 
 
+@pytest.mark.no_cover
 @given(some.data())
 def test_schema_and_checks_agree_on_anything(data: some.DataObject) -> None:
     def pick(*right: Any) -> Any:
