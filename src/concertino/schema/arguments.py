@@ -23,7 +23,7 @@ from msgspec.structs import astuple
 
 from concertino.errors import ConcertinoError, RegistrationError
 from concertino.schema.json_values import json_value, nan_path
-from concertino.schema.signature import MISSING, Parameter, read_signature
+from concertino.schema.signature import MISSING, Parameter, Signature, read_signature
 from concertino.schema.type_schema import SchemaBuilder
 from concertino.schema.violations import SchemaViolation, decode_hook, violations_of
 
@@ -53,6 +53,7 @@ class InvalidArguments(ConcertinoError):
 class ArgumentDecoder:
     """Decodes the arguments of calls to one handler. argument_decoder() creates it.
 
+    signature: that of the handler.
     schema: the JSON Schema (2020-12) of the arguments object.
     injected: names of the parameters that the server fills, such as the Context.
     bind: called as bind(raw, injected); returns (args, kwargs) for the handler.
@@ -62,14 +63,16 @@ class ArgumentDecoder:
         except ValueError and TypeError, which become InvalidArguments.
     """
 
-    __slots__ = ("bind", "injected", "schema")
+    __slots__ = ("bind", "injected", "schema", "signature")
 
     def __init__(
         self,
+        signature: Signature,
         schema: dict[str, Any],
         injected: tuple[str, ...],
         bind: Callable[[Raw | bytes, object], Bound],
     ) -> None:
+        self.signature = signature
         self.schema = schema
         self.injected = injected
         self.bind = bind
@@ -112,7 +115,7 @@ def argument_decoder(
         schema["$defs"] = builder.definitions
     injected = tuple(parameter.name for parameter in signature.parameters if parameter.injected)
     return ArgumentDecoder(
-        schema, injected, _binder(signature.parameters, fields, strict=not coerce)
+        signature, schema, injected, _binder(signature.parameters, fields, strict=not coerce)
     )
 
 

@@ -44,7 +44,7 @@ from msgspec.structs import replace
 
 from concertino.errors import ConcertinoError, RegistrationError
 from concertino.schema.json_values import nan_path
-from concertino.schema.signature import function_of, read_signature
+from concertino.schema.signature import Signature, function_of, read_signature
 from concertino.schema.type_schema import SchemaBuilder, TypeSchema
 from concertino.schema.violations import decode_hook, violations_of
 from concertino.types.results import CallToolResult, ContentBlock, TextContent
@@ -82,14 +82,21 @@ class ResultShaper:
         self.shape = shape
 
 
-def result_shaper(handler: Callable[..., object], *, inject: tuple[type, ...] = ()) -> ResultShaper:
+def result_shaper(
+    handler: Callable[..., object],
+    *,
+    inject: tuple[type, ...] = (),
+    signature: Signature | None = None,
+) -> ResultShaper:
     """Return the ResultShaper for a handler's return annotation.
 
     inject: as for argument_decoder().
+    signature: that of the handler, if it was read before; reading it takes a sixth of a tool's
+        registration.
     Raises RegistrationError, which names the function, for generators and for types that JSON
     cannot express.
     """
-    signature = read_signature(handler, inject)
+    signature = signature or read_signature(handler, inject)
     annotation = signature.returns
     if is_generator(handler) or get_origin(annotation) in _GENERATORS:
         raise RegistrationError(f"{signature.name}(): {_NO_GENERATOR}")
@@ -103,19 +110,28 @@ def result_shaper(handler: Callable[..., object], *, inject: tuple[type, ...] = 
     return _open_shaper(shaper.shape) if _is_open_list(annotation) else shaper
 
 
+_GENERATOR_FLAGS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+
+
 def is_generator(handler: Callable[..., object]) -> bool:
     """Return whether the handler is a generator function, synchronous or asynchronous."""
-    function = function_of(handler)
-    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+    code = getattr(function_of(handler), "__code__", None)
+    return code is not None and bool(code.co_flags & _GENERATOR_FLAGS)
 
 
-def chunk_shaper(handler: Callable[..., object], *, inject: tuple[type, ...] = ()) -> ResultShaper:
+def chunk_shaper(
+    handler: Callable[..., object],
+    *,
+    inject: tuple[type, ...] = (),
+    signature: Signature | None = None,
+) -> ResultShaper:
     """Return the ResultShaper for a generator function, annotated as `-> AsyncIterator[T]`.
 
     Its shape() takes the list of all yielded values. Texts are joined to one text; other values
-    stay a list. Raises RegistrationError like result_shaper(), and for any other annotation.
+    stay a list. Takes the arguments of result_shaper().
+    Raises RegistrationError like result_shaper(), and for any other annotation.
     """
-    signature = read_signature(handler, inject)
+    signature = signature or read_signature(handler, inject)
     annotation = signature.returns
     if annotation is Any:
         return ResultShaper(None, _shape_chunks)

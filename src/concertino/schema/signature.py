@@ -95,6 +95,9 @@ def function_of(handler: Any) -> Any:
 
     handler: any callable. A class counts as its __init__, a callable object as its __call__.
     """
+    # Nearly every handler. The steps below take 4 us, and six times as much for one tool.
+    if inspect.isfunction(handler) and not hasattr(handler, "__wrapped__"):
+        return handler
     while isinstance(handler, functools.partial):
         handler = handler.func
     handler = inspect.unwrap(handler)

@@ -30,6 +30,7 @@ from concertino.schema.return_values import (
     is_generator,
     result_shaper,
 )
+from concertino.schema.signature import Signature
 from concertino.schema.violations import SchemaViolation
 from concertino.server.functions import (
     Bound,
@@ -333,12 +334,12 @@ def make_tool(
         )
 
     doc = handler_doc(handler)
-    schema, bind = _arguments(handler, options, name, doc.parameters, coerce)
+    schema, bind, signature = _arguments(handler, options, name, doc.parameters, coerce)
     if options.get("input_schema") is None and check_handler(
         handler, doc.parameters, schema.get("properties", {})
     ):
         report_missing_types(handler)
-    shaper = _result_shaper(handler, options, name, version)
+    shaper = _result_shaper(handler, options, name, version, signature)
     hints = ToolAnnotations(
         read_only_hint=options.get("read_only"),
         destructive_hint=options.get("destructive"),
@@ -405,9 +406,10 @@ def _arguments(
     name: str,
     descriptions: Mapping[str, str],
     coerce: bool,
-) -> tuple[dict[str, Any], Callable[[Raw | bytes, object], Bound]]:
-    """Return the input schema of a tool, and the function for RegisteredTool.bind.
+) -> tuple[dict[str, Any], Callable[[Raw | bytes, object], Bound], Signature | None]:
+    """Return the input schema of a tool, the function for RegisteredTool.bind, and the signature.
 
+    The signature is None if the input schema is written by hand.
     name: the name of the tool, for error messages.
     descriptions: the descriptions of the parameters in the docstring.
     """
@@ -416,13 +418,13 @@ def _arguments(
         decoder = argument_decoder(
             handler, coerce=coerce, inject=(Context,), descriptions=descriptions
         )
-        return decoder.schema, decoder.bind
+        return decoder.schema, decoder.bind, decoder.signature
 
     from concertino.server.custom_tools import custom_binder
 
     schema = dict(input_schema)
     try:
-        return schema, custom_binder(handler, schema)
+        return schema, custom_binder(handler, schema), None
     except RegistrationError as exc:
         raise RegistrationError(f"{name}: {exc}") from None
 
@@ -432,9 +434,15 @@ def _result_shaper(
     options: ToolSettings,
     name: str,
     version: str,
+    signature: Signature | None,
 ) -> ResultShaper:
     output_schema = options.get("output_schema")
-    make_shaper = chunk_shaper if is_generator(handler) else result_shaper
+    make_shaper = partial(
+        chunk_shaper if is_generator(handler) else result_shaper,
+        handler,
+        inject=(Context,),
+        signature=signature,
+    )
     if options.get("envelope"):
         from concertino.server.result_envelope import wrap_result
 
@@ -443,11 +451,9 @@ def _result_shaper(
                 f"{name}: output_schema needs structured content, and an envelope is text; "
                 f"remove one of the two options, or pass envelope=False"
             )
-        return ResultShaper(
-            None, wrap_result(make_shaper(handler, inject=(Context,)).shape, version)
-        )
+        return ResultShaper(None, wrap_result(make_shaper().shape, version))
     if output_schema is None:
-        return make_shaper(handler, inject=(Context,))
+        return make_shaper()
 
     from concertino.server.custom_tools import result_validator
 
