@@ -27,11 +27,11 @@ from typing import (
 
 from msgspec import Raw, Struct
 
-from concertino.backend.caller import Caller
 from concertino.protocol.call import Call, ClientFacts, InputRequired, ServerFeatures
 from concertino.types.results import CallToolResult, Level
 
 if TYPE_CHECKING:
+    from concertino.backend.caller import Caller
     from concertino.types.client_requests import (
         Accepted,
         ClientRequest,
@@ -45,7 +45,6 @@ __all__ = [
     "Backend",
     "BackendWrapper",
     "Call",
-    "Caller",
     "ChangeKind",
     "ClientFacts",
     "Context",

@@ -13,8 +13,8 @@ protocol/session.py do.
 Spec: JSON-RPC 2.0; 2026-07-28 basic/index "Messages".
 """
 
-# No `from __future__ import annotations` here: msgspec compiles annotations that are strings when it
-# decodes their Struct, in 10 us each.
+# No `from __future__ import annotations` here: msgspec compiles annotations that are strings when
+# it decodes their Struct, in 10 us each.
 
 from typing import Annotated, Literal
 

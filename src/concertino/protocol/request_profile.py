@@ -8,8 +8,8 @@ profile of the handshake: the one that the client agreed on with `initialize`. T
 Spec: 2025-11-25 basic/lifecycle; 2026-07-28 basic/versioning, basic/index "_meta".
 """
 
-# No `from __future__ import annotations` here: msgspec compiles annotations that are strings when it
-# decodes their Struct, in 10 us each.
+# No `from __future__ import annotations` here: msgspec compiles annotations that are strings when
+# it decodes their Struct, in 10 us each.
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any

@@ -16,6 +16,7 @@ server/utilities/caching.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, TypeVar, cast
 
 from msgspec import UNSET, Raw, Struct
@@ -202,8 +203,8 @@ class ResultEncoder:
 
     def _encode_members(self, result: Raw, method: str) -> bytes:
         """Encode a result that is JSON already, or that has a `_meta` to be merged with ours."""
-        if not self._modern and (decode_result := _RESULT_DECODERS.get(method)) is not None:
-            return self._encode_checked(decode_result(result), method)
+        if not self._modern and (result_type := _RESULT_TYPES.get(method)) is not None:
+            return self._encode_checked(_decoder_of(result_type)(result), method)
         # msgspec does not check the UTF-8 of members that it keeps raw.
         str(result, "utf-8")
         members = decode(result, type=dict[str, Raw])
@@ -242,17 +243,25 @@ COMPLETE = Raw(b'"complete"')
 _LIST_RESULTS = frozenset(
     (ListToolsResult, ListResourcesResult, ListResourceTemplatesResult, ListPromptsResult)
 )
-# Made once: making one takes longer than decoding a short result.
-_RESULT_DECODERS: Mapping[str, Callable[[Raw], Struct]] = {
-    "tools/call": Decoder(CallToolResult).decode,
-    "tools/list": Decoder(ListToolsResult).decode,
-    "resources/list": Decoder(ListResourcesResult).decode,
-    "resources/templates/list": Decoder(ListResourceTemplatesResult).decode,
-    "resources/read": Decoder(ReadResourceResult).decode,
-    "prompts/list": Decoder(ListPromptsResult).decode,
-    "prompts/get": Decoder(GetPromptResult).decode,
-    "completion/complete": Decoder(CompleteResult).decode,
+_RESULT_TYPES: Mapping[str, type[Struct]] = {
+    "tools/call": CallToolResult,
+    "tools/list": ListToolsResult,
+    "resources/list": ListResourcesResult,
+    "resources/templates/list": ListResourceTemplatesResult,
+    "resources/read": ReadResourceResult,
+    "prompts/list": ListPromptsResult,
+    "prompts/get": GetPromptResult,
+    "completion/complete": CompleteResult,
 }
+
+
+@cache
+def _decoder_of(result_type: type[Struct]) -> Callable[[Raw], Struct]:
+    """Return the function that decodes results of this type.
+
+    Making one takes longer than decoding a short result. Making all would take 1 ms of every start.
+    """
+    return Decoder(result_type).decode
 
 
 def _is_plain_text(result: Struct) -> bool:

@@ -5,8 +5,8 @@ at once. Otherwise the mistake would show only when a client reads a list. Most 
 trip: encode the value as JSON, and decode it as the declared type.
 """
 
-# No `from __future__ import annotations` here: msgspec compiles annotations that are strings when it
-# decodes their Struct, in 10 us each.
+# No `from __future__ import annotations` here: msgspec compiles annotations that are strings when
+# it decodes their Struct, in 10 us each.
 
 import re
 from collections.abc import Mapping

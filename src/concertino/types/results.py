@@ -8,8 +8,8 @@ wire_results.py adds them, and translates results for older revisions.
 Spec: 2026-07-28 schema; server/tools, server/resources, server/prompts, server/utilities.
 """
 
-# No `from __future__ import annotations` here: msgspec compiles annotations that are strings when it
-# decodes their Struct, in 10 us each.
+# No `from __future__ import annotations` here: msgspec compiles annotations that are strings when
+# it decodes their Struct, in 10 us each.
 
 from typing import Any, Literal
 
