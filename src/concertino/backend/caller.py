@@ -1,4 +1,8 @@
-"""What a backend that forwards calls to other servers needs to know of a call and its client."""
+"""Caller: what a backend that forwards calls to another server asks about a call and its client.
+
+A handler does not need this. A proxy does: it must know whether the client wants progress and log
+messages, and may keep one connection for each of its clients. CallContext.caller returns one.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ __all__ = ["Caller", "CallerSession", "DetachedCaller"]
 
 
 class Caller(Protocol):
-    """What a backend that forwards a call to another server needs to know of the call."""
+    """The facts about one call that a backend needs to forward it to another server."""
 
     @property
     def session(self) -> CallerSession | None:
@@ -24,48 +28,53 @@ class Caller(Protocol):
 
     @property
     def wants_progress(self) -> bool:
-        """Return whether the client asked for progress."""
+        """Return whether the client has asked for progress."""
         ...
 
     @property
     def log_level(self) -> Level | None:
-        """Return the least severe level of log messages that the client wants; None for none."""
+        """Return the least severe level of the log messages that the client wants.
+
+        None if it wants no log messages.
+        """
         ...
 
     def pass_result(self, result: Raw, revision: str) -> None:
-        """Say that a server of this revision made `result`, which handle() is about to return.
+        """Allow the runtime to send a result of another server to the client unchanged.
 
-        If the client's revision has the same form of results, it gets this object as it is: not
-        decoded, not checked, not translated. Any other result is encoded as usual, for example
-        what a guard makes of this one. `result` must be valid JSON without a newline, and not a
-        question to the client.
+        Call it before handle() returns `result`. If the client's revision has the same form of
+        results, `result` is then sent without being decoded, checked or translated. If handle()
+        returns any other object, such as the result that a guard has changed, it is encoded as
+        usual.
+        result: valid JSON without newlines; not an `input_required` result.
+        revision: the name of the other server's revision.
         """
         ...
 
 
 class CallerSession(Protocol):
-    """The connection that a call came on, for backends that keep something for each client.
+    """The connection that a call came on, for backends that store something for each client.
 
-    Hashable: the same object for all calls of one connection.
-    closed: done when the connection has ended.
+    It is the same object for all calls of a connection, and can be the key of a dict.
+    closed: a future that is done when the connection has ended.
     """
 
     closed: Future[None]
 
     @property
     def principal(self) -> bytes:
-        """Return the verified identity of the user; empty if there is none.
+        """Return the verified identity of the client's user; b"" if it is not known.
 
-        For a Unix socket it is the user id of the process at its other end. What a client says
-        about itself is never part of it.
+        On a Unix socket it is the user id of the client's process. The client's own description of
+        itself is never part of it.
         """
         ...
 
 
 class DetachedCaller:
-    """The Caller of a call that no client made, or one that does not speak MCP.
+    """The Caller of a call that did not come on a connection of an MCP client.
 
-    session: None; there is no connection whose end could be waited for.
+    It wants no progress and no log messages.
     """
 
     session = None
@@ -73,4 +82,4 @@ class DetachedCaller:
     log_level = None
 
     def pass_result(self, result: Raw, revision: str) -> None:
-        """Do nothing."""
+        """Do nothing: every result is encoded as usual."""

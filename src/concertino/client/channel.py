@@ -1,10 +1,13 @@
-"""The client's end of one connection: sends requests, matches responses, and enforces time limits.
+"""Channel: sends a client's requests, matches the responses, and enforces time limits.
 
-Every request takes the same path: an id, an entry in the table of outgoing requests, an awaitable.
-Requests have no timers of their own. One timer for the channel wakes at the earliest deadline,
-checks all pending requests (a few microseconds for a thousand) and sleeps until the next deadline.
-`asyncio.timeout` would cost 3.9 us a call, `wait_for` 11 us.
-This module does not interpret requests or results; client/conversation.py does.
+A request gets an id and a PendingReply in the table of pending requests (peer.outgoing); its caller
+awaits the PendingReply. The Channel is the Receiver of the Connection: on_frames() sets the result
+of the PendingReply, which resumes the caller at once. Everything else that a server sends goes to
+the ChannelDelegate, which is the Conversation (client/conversation.py).
+
+Requests have no timers of their own. One timer fires at the earliest deadline and checks all
+pending requests, which takes a few microseconds for a thousand. asyncio.timeout() would cost 3.9 us
+for each call, asyncio.wait_for() 11 us.
 """
 
 from __future__ import annotations
@@ -38,12 +41,13 @@ from concertino.jsonrpc.peer import Peer
 from concertino.jsonrpc.requests import IncomingRequest
 from concertino.transports.connection import Connection, SupportsDirectSend, SupportsPolling
 
-# The first id is random, so that a line that a tool prints cannot pass for a response by chance.
+# The first id is random. Otherwise a JSON line that a tool prints, with a small id, could be taken
+# for a response.
 MAX_FIRST_ID = 2**30
 
 
 class ChannelDelegate(Protocol):
-    """Receives everything that is not a response."""
+    """Handles everything that a server sends, apart from responses. Conversation implements it."""
 
     def on_request(self, incoming: IncomingRequest) -> None:
         """Handle a request of the server. Answer it with peer.respond() or peer.fail()."""
@@ -54,22 +58,29 @@ class ChannelDelegate(Protocol):
         ...
 
     def on_eof(self) -> None:
-        """Release what belongs to the connection: it ended by itself."""
+        """Release what belongs to the connection, because it has ended by itself."""
         ...
 
     def explain(self, error: ConcertinoError) -> ConcertinoError:
-        """Return the error with what is known about the server process added."""
+        """Return the same error, with what is known about the server's process in its text."""
         ...
 
 
 class Channel:
-    """The Receiver of a client's Connection. Keeps nothing alive after end().
+    """The client's end of one Connection, and its Receiver.
 
+    connection: not open yet; the Channel opens it.
+    delegate: handles everything that is not a response.
+
+    Attributes:
     over: whether the connection has ended.
-    fault: the reason why this client ended it; "" if it did not.
-    unread: the ids of the requests that nobody had read when it ended, if they may be sent again;
-    None if none may. skipped: lines of the server that were ignored. input: the state of reading.
-    progress: see Conversation.call().
+    fault: why this client has closed the connection, because the server misbehaves; "" otherwise.
+    unread: after the end, the ids of the requests that the server had not read, so that they may be
+        sent again; None if that is not known.
+    skipped: the lines of the server that were skipped.
+    input: what is being read now.
+    progress: the progress trackers of pending requests.
+    peer: the JSON-RPC layer, with the table of pending requests.
     """
 
     def __init__(
@@ -107,12 +118,13 @@ class Channel:
         progress: ProgressTracker | None = None,
         cancels: bool = True,
     ) -> Awaitable[Raw]:
-        """Send a request and return its result undecoded.
+        """Send a request and return its result, undecoded.
 
-        params: a JSON object. subject: what the request is about, for errors. For the other
-        parameters, and what it raises, see ask().
+        params: a JSON object.
+        subject: what the request is about, such as a name, for errors.
+        For the other parameters and the errors see ask().
         """
-        # Requests other than tool calls are rare, so they are prepared anew each time.
+        # Requests other than tool calls are rare, so prepare the request each time.
         prepared = PreparedRequest(request_template(method), method, subject, decode_reply)
         return self.ask(prepared, params, idle_timeout_s, total_s, progress, cancels)
 
@@ -128,14 +140,19 @@ class Channel:
     ) -> Generator[Any, None, Any]:
         """Send a prepared request and return its result.
 
-        The result is as prepared.decode() returns it, or Raw if that cannot decode the response.
-        idle_timeout_s: how long the server may stay silent; progress restarts it. total_s: how long
-        the request may take in all. Both may be infinite. progress: from self.progress.track(), if
-        params ask for progress. cancels: whether to tell the server when the request is abandoned.
-        Raises RpcError, TimedOut, Disconnected and ProtocolError; ValueError if it cannot be sent.
+        The result is the one that prepared.decode() returns, or Raw if it cannot decode the
+        response.
 
-        This is a generator for types.coroutine, because it makes a request one frame instead of two
-        coroutines and an iterator.
+        params: the params that the template of `prepared` lacks.
+        idle_timeout_s: how many seconds to wait for the response, or for the next progress.
+        total_s: how many seconds the request may take in all. Both may be infinite.
+        progress: from self.progress.track(), if the params contain its token.
+        cancels: whether to send notifications/cancelled if the caller stops waiting.
+        Raises RpcError, TimedOut, Disconnected and ProtocolError; ValueError if the request is too
+        long or idle_timeout_s is not positive.
+
+        This is a generator with types.coroutine, because it then takes one Python frame. An `async
+        def` that awaits a PendingReply would take two coroutines and an iterator.
         """
         output = self._output
         deadlines = self._deadlines
@@ -151,13 +168,14 @@ class Channel:
         id = outgoing.next_id
         outgoing.next_id = id + 1
 
-        # One check for two rare cases: a newline would end the frame, and a frame may be too long.
+        # _fit() handles two rare cases: params with a newline, which would end the frame, and a
+        # frame that is too long.
         frame = prepared.template % (id, params)
         if NEWLINE in params or len(frame) > output.max_message_bytes:
             frame = self._fit(prepared, id, params)
 
-        # If nothing else is in flight, write at once, which saves a loop iteration. The response
-        # may be there by the time the write returns.
+        # If no other request is pending, write at once, which saves a loop iteration, and look
+        # whether the response has arrived already.
         is_alone = not outgoing and not output.flush_scheduled
         polled = output.send_and_poll(frame, id) if is_alone else None
         if isinstance(polled, bytes):
@@ -172,7 +190,8 @@ class Channel:
             progress.pending = pending
         if deadline < deadlines.wakes_at:
             deadlines.wake_at(deadline)
-        # Register first: a Connection may deliver the response inside flush().
+        # Register the request before it is written: a Connection may deliver the response inside
+        # flush().
         self.input.decode = prepared.decode
         outgoing[id] = pending
         if polled is None:
@@ -199,7 +218,10 @@ class Channel:
         idle_timeout_s: float,
         total_s: float,
     ) -> None:
-        """Wait until the server reads its input, at most as long as the response may take."""
+        """Wait while too much output is buffered, because the server does not read its input.
+
+        Raises TimedOut, Disconnected, and ValueError for an invalid idle_timeout_s; see ask().
+        """
         if not idle_timeout_s > 0:
             raise ValueError(
                 f"timeout_s: expected a positive number of seconds, got {idle_timeout_s!r}"
@@ -222,7 +244,7 @@ class Channel:
         id: int,
         params: bytes,
     ) -> bytes:
-        """Return the frame of a request on one line. Raises ValueError if it is too long."""
+        """Return the frame of a request without newlines. Raises ValueError if it is too long."""
         frame = prepared.template % (id, one_line(params))
         limit = self._output.max_message_bytes
         if len(frame) > limit:
@@ -238,13 +260,13 @@ class Channel:
         id: int,
         line: bytes,
     ) -> Any:
-        """Return a polled line as the decoded response to a request.
+        """Return the response to a request, decoded, if the polled line is this response.
 
-        Any other line is deferred to on_frames(); then returns None.
+        Otherwise return None, and let on_frames() get the line later.
         """
         try:
             reply = prepared.decode(line)
-            # msgspec does not check UTF-8 in everything it skips or returns as Raw.
+            # msgspec does not check that members which it skips or leaves undecoded are UTF-8.
             if not line.isascii():
                 str(line, "utf-8")
             if reply.id == id:
@@ -260,8 +282,11 @@ class Channel:
         reason: str,
         cancels: bool,
     ) -> None:
-        """Stop waiting for a response. cancels: whether to tell the server."""
-        # Our ids are integers; any other id is simply not in the table.
+        """Stop waiting for the response to a request.
+
+        cancels: whether to send notifications/cancelled, with this reason.
+        """
+        # The cast is harmless: our ids are integers, and any other id is not in the table.
         outgoing = self.peer.outgoing.get(cast("int", id))
         if outgoing is None:
             return
@@ -272,20 +297,23 @@ class Channel:
             del self.peer.outgoing[outgoing.id]
 
     def fail_pending(self, error: ConcertinoError) -> None:
-        """Fail all requests that wait for a response."""
+        """Raise an error in all callers that wait for a response."""
         for pending in list(self.peer.outgoing.values()):
             if isinstance(pending, PendingReply):
                 pending.done(error)
 
     def refuse(self, error: ConcertinoError) -> None:
-        """Fail all requests that wait for a response, and ignore whatever comes from now on."""
+        """Raise an error in all callers that wait for a response, and end the channel."""
         self.fail_pending(error)
         self.end()
 
     # Time limits
 
     def _expire(self, now: float) -> float:
-        """Fail the requests whose deadline has passed. Returns the earliest remaining deadline."""
+        """Fail the requests whose deadline has come. The timer calls this.
+
+        Returns when to call it again: the earliest deadline of the others.
+        """
         if self._oversize.is_endless(now):
             limit = self._output.max_message_bytes
             self.give_up(f"it sends a line without an end: more than {limit} bytes")
@@ -317,7 +345,8 @@ class Channel:
     def on_frames(self, batch: Sequence[bytes]) -> None:
         state = self.input
         state.heard = True
-        # asyncio cannot run a step of a task inside another task.
+        # A step of a task cannot run inside another task. So callers are resumed at once only if
+        # this is called by the event loop itself.
         state.outside_tasks = outside = asyncio.current_task(self._deadlines.loop) is None
         outgoing = self.peer.outgoing
         try:
@@ -326,7 +355,8 @@ class Channel:
                     self._receive(frame)
                     continue
 
-                # The next response most likely belongs to the request that was sent last.
+                # Try the decoder of the request that was sent last, because its response will
+                # probably come next.
                 read = state.decode
                 try:
                     reply = read(frame)
@@ -334,12 +364,12 @@ class Channel:
                         str(frame, "utf-8")
                     pending = outgoing.pop(reply.id)
                 except (DecodeError, UnicodeDecodeError, RecursionError, KeyError):
-                    # Handled below: a caller that is resumed in here would get this exception as
-                    # the context of its own.
+                    # Not a response of this kind. It is handled after this block: inside of it, the
+                    # exceptions of a resumed caller would get this one as their __context__.
                     pass
                 else:
                     if type(pending) is PendingReply and pending.request.decode is read:
-                        # The same as pending.done(), without the call.
+                        # This does the same as pending.done(), without a function call.
                         if pending.callback is not None and pending.outcome is None and outside:
                             pending.outcome = reply.result
                             pending.context.run(pending.callback, pending)
@@ -355,8 +385,8 @@ class Channel:
             state.outside_tasks = False
 
     def _receive(self, frame: bytes) -> None:
-        """Handle a frame that is not a plain response to a pending request."""
-        # There may be very many of them.
+        """Handle a frame that is no usual response to a pending request."""
+        # An earlier frame of the same read has ended the channel.
         if self.over:
             return
         peer = self.peer
@@ -373,11 +403,12 @@ class Channel:
             self._on_unmatched(frame)
 
     def _dispatch(self, event: IncomingRequest | Message) -> None:
+        """Pass a request or notification of the server to the delegate."""
         try:
             if isinstance(event, IncomingRequest):
                 self._delegate.on_request(event)
             elif event.method == "notifications/progress":
-                # Handled here, because progress moves the deadline of a request.
+                # The channel handles progress itself, because it moves the deadline of a request.
                 self.progress.on_notification(event, self._deadlines.time())
             else:
                 self._delegate.on_notification(event)
@@ -385,7 +416,7 @@ class Channel:
             self._log.exception("a message of the server could not be handled")
 
     def _on_unmatched(self, frame: bytes) -> None:
-        """Skip a line that is not a message, or a response to no pending request."""
+        """Count a line as skipped: it is no message, or a response to no pending request."""
         message = decode(frame)
         if type(message) is not Message:
             self.skipped.add(frame, "not a JSON-RPC message")
@@ -398,7 +429,8 @@ class Channel:
         self._deadlines.wake_at(min(self._deadlines.wakes_at, self._oversize.checks_at))
         is_response, id = parse_head(head)
 
-        # Some servers write the id last. Then it is known only if a single request is pending.
+        # Some servers write the id after the result. Then the response can only be matched if just
+        # one request is pending.
         if is_response and id is None:
             pending = [
                 item.id for item in self.peer.outgoing.values() if isinstance(item, PendingReply)
@@ -430,14 +462,14 @@ class Channel:
     # The end
 
     def give_up(self, fault: str) -> None:
-        """End the connection because the server misbehaves. fault: what it did."""
+        """End the connection, because the server misbehaves. fault: what it has done."""
         if not self.over:
             self.fault = fault
             self._log.error("the connection is closed: %s", fault)
             self.on_eof()
 
     def end(self) -> None:
-        """Fail all pending requests and stop sending. Does not close the Connection below."""
+        """Fail all pending requests and stop sending. Does not close the Connection."""
         if self.over:
             return
         self.over = True
@@ -449,7 +481,7 @@ class Channel:
                 incoming.on_cancel("the connection ended")
 
     def explain(self, error: ConcertinoError) -> ConcertinoError:
-        """Return the error with what is known about the server process added."""
+        """Return the same error, with what is known about the server's process in its text."""
         return self._delegate.explain(error)
 
     def disconnected(
@@ -458,9 +490,12 @@ class Channel:
         waited_s: float = 0.0,
         id: Id | None = None,
     ) -> Disconnected:
-        """Return the error for a request that will not be answered because the connection ended.
+        """Return the error for a request that gets no response, because the connection has ended.
 
-        id: None if it was not sent. Returns an UnreadRequest if it may be sent again.
+        It is an UnreadRequest if the request may be sent again.
+        label: names the request.
+        waited_s: how long the request has waited, for the text; 0 to leave it out.
+        id: the id of the request; None if it was not sent.
         """
         text = f"{label}: the connection ended before the answer came"
         if waited_s:
@@ -474,12 +509,13 @@ class Channel:
 
 
 class _Output:
-    """Writes frames to a Connection in the fastest way it supports.
+    """Writes frames to a Connection, in the fastest way that it supports.
 
-    queue() and write() return the number of buffered bytes.
-    send_and_poll: see SupportsPolling. For a Connection with direct sends only it never returns a
-    line; for any other it does nothing and returns None. defer_line: takes back a polled line.
-    flush_scheduled: queued frames are flushed at the end of this loop iteration.
+    send_and_poll: writes a frame, and returns a line that has arrived or the number of buffered
+        bytes, see SupportsPolling. If the Connection supports direct sends only, it never returns a
+        line. If the Connection supports neither, it does nothing and returns None.
+    defer_line: delivers a polled line to on_frames() later.
+    flush_scheduled: whether the queued frames are flushed in the next loop iteration.
     """
 
     def __init__(self, connection: Connection, limits: Limits) -> None:
@@ -499,7 +535,10 @@ class _Output:
             self.send_and_poll = connection.send
 
     def queue(self, frame: bytes, request_id: Id | None) -> int:
-        """Queue a frame; all queued frames are flushed at the end of this loop iteration."""
+        """Queue a frame. All queued frames are flushed together, in the next loop iteration.
+
+        Returns the number of buffered bytes.
+        """
         if not self.flush_scheduled:
             self.flush_scheduled = True
             self._loop.call_soon(self._flush)
@@ -510,19 +549,19 @@ class _Output:
         self._connection.flush()
 
     def write(self, frame: bytes, request_id: Id | None) -> int:
-        """Write a frame and flush at once."""
+        """Write a frame and flush at once. Returns the number of buffered bytes."""
         held = self._connection.write(frame, request_id)
         self._connection.flush()
         return held
 
     async def wait_for_drain(self, within_s: float | None) -> None:
-        """Wait for report_drain(), at most that long."""
+        """Wait for report_drain(), at most within_s seconds; None for no limit."""
         if self._drained is None:
             self._drained = self._loop.create_future()
         await asyncio.wait([self._drained], timeout=within_s)
 
     def report_drain(self) -> None:
-        """Wake all tasks that wait for room in the output buffer."""
+        """Wake all tasks in wait_for_drain(), because the server has read some output."""
         if self._drained is not None:
             if not self._drained.done():
                 self._drained.set_result(None)

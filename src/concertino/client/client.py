@@ -507,22 +507,24 @@ class Client(ConnectionFacts):
         timeout_s: float = FOREVER,
         progress: Progress | None = None,
     ) -> Awaitable[Raw]:
-        """Send a call that another client made, and return its result undecoded.
+        """Forward the call of another client to the server, and return its result, undecoded.
 
-        For backends that stand in front of this client's server. Nothing is added to the params but
-        what the server's revision requires, and nothing is answered here: a server of 2026-07-28
-        that needs input gives a result that says so, with `inputRequests` and `requestState`. Send
-        the call again with `answers` and with `state`, the JSON of its `requestState`.
-        caller: the client that made the call; a server of 2026-07-28 gets its name and
-        capabilities. level: the least severe log message that it wants.
-        timeout_s: how long the server may stay silent; by default without a limit, since whoever
-        awaits this may be cancelled, which cancels the call at the server. progress: as in
-        call_tool(). Raises what request() raises.
+        For proxies. Only what the server's revision requires is added to the params. Questions of
+        the server are not answered here: a 2026-07-28 server returns an `input_required` result,
+        with `inputRequests` and `requestState`. Then forward the call again, with `answers`, and
+        with the JSON of `requestState` as `state`.
+
+        caller: the other client; a 2026-07-28 server gets its name and its capabilities.
+        level: the least severe log message that the other client wants.
+        timeout_s: how many seconds to wait for the response, or for the next progress. By default
+            there is no limit: cancel the calling task to cancel the call at the server.
+        progress: see call_tool().
+        Raises the same errors as request().
         """
         return self._connection.forward(call, caller, level, timeout_s, progress)
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Send a notification."""
+        """Send a notification. params: the members of its params."""
         self._connection.current.channel.peer.notify(method, encode(params or {}))
 
     async def ping(self) -> None:

@@ -1,8 +1,11 @@
-"""One MCP conversation of a client: sends requests and handles what the server sends on its own.
+"""Conversation: a client's side of one MCP conversation, over one connection.
 
-client/negotiation.py finds out the revision; from then on requests and notifications follow it. The
-server's questions are answered by client/request_handlers.py: they come as requests before
-2026-07-28, and in `input_required` results since (client/input_rounds.py).
+It sends requests in the negotiated revision (client/negotiation.py), answers the server's questions
+during a request, handles the server's requests and notifications, and adds to errors how the
+server's process has ended. Below it, the Channel (client/channel.py) matches responses to requests.
+
+A server's questions come as requests before 2026-07-28, and in `input_required` results since then
+(client/input_rounds.py). The user's functions answer them (client/request_handlers.py).
 Spec: 2026-07-28 basic/index, basic/patterns/subscriptions; 2025-11-25 basic/lifecycle.
 """
 
@@ -54,14 +57,21 @@ __all__ = ["Conversation", "ServerDescription", "lists_our_revision"]
 
 # How long close() waits for the server to read buffered output, and for tasks to end.
 DRAIN_S = 1.0
-# Characters of stderr and of other texts that errors and logs quote.
+# Errors and logs quote at most this many characters of stderr and of other texts.
 MAX_QUOTE = 2000
-# More methods than there are; anybody may invent more.
+# At most this many methods have a prepared request for forward(). MCP has fewer, but a caller may
+# pass any.
 MAX_FORWARDED = 64
 
 
 class ServerDescription(Struct, frozen=True):
-    """What a server says about itself. revision: None until it is negotiated."""
+    """The server's description of itself.
+
+    info: name, version and so on.
+    revision: the negotiated revision; None before.
+    capabilities: as in the response to `server/discover` or `initialize`.
+    instructions: the text for the model, or None.
+    """
 
     info: Implementation
     revision: Revision | None = None
@@ -78,9 +88,22 @@ _decode_cancelled = Decoder(_Cancelled).decode
 
 
 class Conversation:
-    """The conversation of one client over one connection.
+    """A client's side of one MCP conversation.
 
-    on_end: called if the server ends by itself. restart_note: added to errors after such an end.
+    name: the name of the client, for logs.
+    opened: the connection, and the server's process.
+    info: describes this client to the server.
+    handlers: answer the server's requests.
+    notification_handlers: the user's functions for notifications.
+    max_rounds: how often the server may ask for input during one request.
+    show: called with the direction and the text of each message; None to trace nothing.
+
+    Attributes:
+    server: the server's description of itself.
+    channel: sends the requests.
+    requests: builds their params.
+    on_end: called if the server ends by itself.
+    restart_note: added to the errors of pending requests after such an end.
     opening: watches the program until its first response.
     """
 
@@ -121,7 +144,7 @@ class Conversation:
         self.subscriptions = ResourceSubscriptions(self.channel, self.requests.params, self.log)
 
     def start_session(self, server: ServerDescription) -> None:
-        """Begin to speak the negotiated revision."""
+        """Use the negotiated revision from now on. server: the server's description of itself."""
         revision = server.revision
         assert revision is not None
         self.server = server
@@ -140,12 +163,17 @@ class Conversation:
         progress: Progress | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Raw:
-        """Send a request, answer the server's questions, and return the complete result undecoded.
+        """Send a request and return its complete result, undecoded.
 
-        body: the params without `_meta`, a JSON object. subject: what the request is about, for
-        errors. idle_timeout_s: how long the server may stay silent; progress restarts it. total_s:
-        how long the request may take in all. progress: called with the server's progress. meta:
-        members for `_meta`. Raises RpcError, TimedOut, Disconnected and ProtocolError.
+        Questions of the server are answered meanwhile.
+
+        body: the params without `_meta`, a JSON object.
+        subject: what the request is about, such as a name, for errors.
+        idle_timeout_s: how many seconds to wait for the response, or for the next progress.
+        total_s: how many seconds the request may take in all.
+        progress: called with the server's progress.
+        meta: additional members for `_meta`.
+        Raises RpcError, TimedOut, Disconnected and ProtocolError.
         """
         channel = self.channel
         requests = self.requests
@@ -185,10 +213,12 @@ class Conversation:
         idle_timeout_s: float,
         total_s: float,
     ) -> Awaitable[CallToolResult | Raw]:
-        """Call a tool with arguments (a JSON object) and no other params.
+        """Call a tool, without progress and without `_meta` of the user.
 
-        This is the fast path of call(): it builds no params and decodes the response in one pass.
-        The result is Raw if it is not a valid result of a tool.
+        This does the same as call() in a faster way: the request is prepared, and the response is
+        decoded in one pass. The result is Raw if it could not be decoded so.
+        arguments: a JSON object.
+        For the other parameters and the errors see call().
         """
         requests = self.requests
         prepared = requests.prepared.get(name) or requests.prepare_tool_call(name)
@@ -207,7 +237,7 @@ class Conversation:
         idle_timeout_s: float,
         total_s: float,
     ) -> CallToolResult | Raw:
-        """Await a modern tool call, and answer the server's questions if its result has any."""
+        """Await a tool call of 2026-07-28, and answer the questions in an input_required result."""
         result: CallToolResult | Raw | None = None
         try:
             result = await call
@@ -223,7 +253,8 @@ class Conversation:
             params = self.requests.params(body)
             return self.channel.request("tools/call", params, name, idle_timeout_s, total_s)
 
-        # Without a result the server refused the revision; then the call is sent once more.
+        # If there is no result, the server has refused our revision although it supports it. Then
+        # send the call once more.
         raw = result if type(result) is Raw else await send(body)
         return await self._rounds.complete(raw, "tools/call", name, body, send, self.server.info)
 
@@ -235,7 +266,10 @@ class Conversation:
         timeout_s: float,
         progress: Progress | None,
     ) -> Awaitable[Raw]:
-        """Send another client's call and return its result undecoded. See Client.forward()."""
+        """Forward the call of another client, and return its result, undecoded.
+
+        See Client.forward().
+        """
         prepared = self._forwarded.get(call.method)
         if prepared is None:
             template = request_template(call.method)
@@ -262,7 +296,10 @@ class Conversation:
             return await channel.ask(prepared, params, timeout_s, timeout_s, tracker)
 
     def watch(self, every_s: float, within_s: float) -> None:
-        """Ping the server regularly; end the connection if it then sends nothing at all."""
+        """Ping the server every every_s seconds.
+
+        If the server then sends nothing at all within within_s seconds, the connection is closed.
+        """
         self._start_task(self._ping_regularly(every_s, within_s), "ping")
 
     async def _ping_regularly(self, every_s: float, within_s: float) -> None:
@@ -279,7 +316,7 @@ class Conversation:
             except Disconnected:
                 return
             except ConcertinoError as exc:
-                # An error is a response as well: the server is there.
+                # An error response also shows that the server responds.
                 self.log.debug("a ping was answered with %s", exc)
 
     # Requests of the server (before 2026-07-28)
@@ -290,8 +327,8 @@ class Conversation:
             return
         is_ping = incoming.method == "ping"
         if self.requests.is_modern or (self.server.revision is None and not is_ping):
-            # Since 2026-07-28 a client sends no responses. Before the handshake a server may ping
-            # and must not ask for anything else.
+            # In 2026-07-28 servers send no requests. Before the end of the handshake, they may only
+            # send `ping`.
             line = b'{"method":' + encode(incoming.method) + b"}"
             self.channel.skipped.add(line, "a request that the revision does not allow")
         elif is_ping:
@@ -300,6 +337,7 @@ class Conversation:
             self._begin(incoming)
 
     def _begin(self, incoming: IncomingRequest) -> None:
+        """Start a task that answers a request of the server."""
         task = self._start_task(self._answer(incoming), f"answer {incoming.method}")
         self.channel.peer.add_running(incoming)
         incoming.on_cancel = lambda reason: task.cancel()
@@ -336,7 +374,10 @@ class Conversation:
             self.notifications.dispatch(method, params)
 
     def _is_unsubscribed(self, method: str, params: Mapping[str, Raw]) -> bool:
-        """Return True for a change that belongs to no open subscription, which modern ones must."""
+        """Return whether a notification reports a change that the client has not subscribed to.
+
+        In 2026-07-28, notifications about changes must belong to an open subscription.
+        """
         is_change = method == "notifications/resources/updated" or changed_list(method)
         if not is_change or not self.requests.is_modern:
             return False
@@ -357,20 +398,20 @@ class Conversation:
     # The end
 
     def _start_task(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run a coroutine until close() at the latest."""
+        """Run a coroutine as a task, which close() cancels."""
         task = asyncio.get_running_loop().create_task(work, name=f"{name} ({self.log.name})")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     def on_eof(self) -> None:
-        # A server that only closed its output would stay otherwise.
+        # The server may only have closed its stdout and still run: end it.
         self.opened.release(DRAIN_S)
         if self.on_end is not None:
             self.on_end(self)
 
     def explain(self, error: ConcertinoError) -> ConcertinoError:
-        """Return the error, extended by how the process ended and its last lines of stderr."""
+        """Return the same error, with how the process has ended and its last lines of stderr."""
         opened = self.opened
         if opened.child is None or self._closed:
             return type(error)(f"{error}{' (this client was closed)' if self._closed else ''}")
@@ -396,9 +437,9 @@ class Conversation:
         return type(error)(text)
 
     async def close(self) -> None:
-        """End the conversation and release the connection. Bounded.
+        """End the conversation, and close the connection. Takes a limited time.
 
-        Pending requests fail with Disconnected, and answers to the server's requests are cancelled.
+        Pending requests raise Disconnected; tasks that answer the server's requests are cancelled.
         """
         self._closed = True
         self.opening.stop()
@@ -413,10 +454,10 @@ class Conversation:
 
 
 def lists_our_revision(error: RpcError) -> bool:
-    """Return True if a server refuses our revision and lists it as supported at the same time.
+    """Return whether a server refuses our revision, and says that it supports it.
 
-    Then the request is sent once more. Nothing was done the first time, since servers check the
-    revision first (2026-07-28 basic/versioning).
+    Then it is safe to send the request again: servers check the revision before they do anything
+    else (2026-07-28 basic/versioning).
     """
     data: Any = error.data
     try:

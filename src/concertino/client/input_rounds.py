@@ -1,7 +1,7 @@
-"""Answers `input_required` results: what a server asks its client during a request.
+"""InputRounds: answers `input_required` results (2026-07-28).
 
-Since 2026-07-28 such a result contains the questions. The client sends the request again with all
-answers and with the state that the server gave it, until the result is complete.
+With such a result, a server asks the client something before it can finish a request. The client
+sends the request again, with its answers and the state in the result, until a result is complete.
 Spec: 2026-07-28 basic/patterns/mrtr.
 """
 
@@ -22,7 +22,7 @@ from concertino.types.results import Implementation
 
 __all__ = ["InputRounds"]
 
-# Only these methods may be answered with input_required (basic/patterns/mrtr).
+# The methods whose response may be input_required (basic/patterns/mrtr).
 METHODS_WITH_INPUT = frozenset(("tools/call", "prompts/get", "resources/read"))
 
 
@@ -35,7 +35,11 @@ _decode_input_required = Decoder(InputRequiredResult).decode
 
 
 class InputRounds:
-    """Completes the results of requests. max_rounds: how often one request may ask for input."""
+    """Answers the server's questions until the result of a request is complete.
+
+    handlers: answer the questions.
+    max_rounds: how often the server may ask during one request.
+    """
 
     def __init__(self, handlers: RequestHandlers, max_rounds: int) -> None:
         self._handlers = handlers
@@ -50,11 +54,14 @@ class InputRounds:
         send: Callable[[bytes], Awaitable[Raw]],
         server: Implementation,
     ) -> Raw:
-        """Answer the server's questions and return the complete result.
+        """Return the complete result of a request: answer the server's questions, if it asks any.
 
-        raw: the first result. body: the params it belongs to. send: sends the request with other
-        params. server: passed to the handlers. Raises ProtocolError for results of an unknown type,
-        and if the server asks too often.
+        raw: the first result.
+        method: of the request. subject: what it is about, for errors.
+        body: the params of the request, without `_meta`.
+        send: sends the request again, with other params.
+        server: the server's description, for the handlers.
+        Raises ProtocolError for results of an unknown type, and if the server asks too often.
         """
         label = request_label(method, subject)
         for _ in range(self._max_rounds):
@@ -64,7 +71,8 @@ class InputRounds:
             try:
                 raw = await send(await self._answer(body, question, server))
             except UnreadRequest as exc:
-                # The server has begun with this call in an earlier round.
+                # The request must not be sent again from its start, because the server has worked
+                # on it in an earlier round.
                 raise Disconnected(str(exc), exc.exit_status, exc.stderr) from None
         if _input_required(raw, method, label) is None:
             return raw
@@ -78,11 +86,11 @@ class InputRounds:
         question: InputRequiredResult,
         server: Implementation,
     ) -> bytes:
-        """Return the params of the next round: the old ones, the answers, the server's state."""
+        """Return the params for the next round: the same, with the answers and the state added."""
         added: dict[str, Any] = {}
         if question.input_requests:
             answers: dict[str, Raw] = {}
-            # One after the other, because a person may be asked.
+            # Answer one after the other, because a person may be asked.
             for key, request in question.input_requests.items():
                 answer = await self._handlers.answer(request.method, request.params, server)
                 answers[key] = Raw(answer)
@@ -93,7 +101,10 @@ class InputRounds:
 
 
 def _input_required(raw: Raw, method: str, label: str) -> InputRequiredResult | None:
-    """Return what the server asks for; None if the result is complete."""
+    """Return the questions in a result; None if the result is complete.
+
+    Raises ProtocolError if the result is neither.
+    """
     try:
         kind = _decode_result_type(raw).result_type
         if kind == "complete":

@@ -1,11 +1,14 @@
-"""Finds out which revision a server speaks, and opens the conversation in it.
+"""open_conversation(): starts a server and negotiates the revision.
 
-The client sends `server/discover` first. A result, or an error that only modern revisions have,
-decides for 2026-07-28. Anything else, or no answer, means a server with a handshake, and
-`initialize` follows; a later answer to `server/discover` is dropped. The two are not mixed on one
-connection, with one exception: a server that refuses `initialize` and names a modern revision was
-only slow to answer. A server that exits upon `server/discover` is started once more and opened with
-the handshake.
+"Modern" is revision 2026-07-28; "legacy" are the older ones, which have a handshake (`initialize`).
+The client sends `server/discover` first:
+
+- A result means a modern server. So does an error that only modern revisions have.
+- Any other response, or none within probe_s, means a legacy server. The client sends `initialize`;
+  a late response to `server/discover` is ignored.
+- If the server exits, it is started once more, and `initialize` is sent first.
+
+If the server refuses `initialize` with a modern error, it is modern after all and was only slow.
 Spec: 2026-07-28 basic/transports/stdio "Backward compatibility", basic/versioning, server/discover;
 2025-11-25 basic/lifecycle.
 """
@@ -65,13 +68,17 @@ async def open_conversation(
     within_s: float,
     probe_s: float,
 ) -> Conversation:
-    """Start a server, negotiate the revision and return the conversation.
+    """Start a server, negotiate the revision, and return the conversation.
 
-    start: starts or connects. It is called a second time if the server exits upon `server/discover`
-    and can_restart is True. within_s: time limit of everything. probe_s: how long to wait for the
-    result of `server/discover` before the handshake, at most half of the time that is left.
-    Raises SpawnError, Disconnected, TimedOut, Incompatible, NotAServer, ProtocolError and RpcError.
-    Nothing is left open then. Raises what a Backend in this process raises when it starts.
+    start: starts the server or connects to it.
+    can_restart: whether `start` may be called a second time, if the server exits after it got
+        `server/discover`.
+    era: "auto" to find out the revision; "modern" or "legacy" if it is known.
+    within_s: the time limit for everything, in seconds.
+    probe_s: how long to wait for the response to `server/discover`; at most half of within_s.
+
+    If it raises, nothing is left open. Raises SpawnError, Disconnected, TimedOut, Incompatible,
+    NotAServer, ProtocolError and RpcError, and what the start of a Backend in this process raises.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + within_s
@@ -89,7 +96,7 @@ async def open_conversation(
             return conversation
 
         if era == "auto":
-            # Leave time for the handshake if connecting may take no longer than the probe.
+            # Leave half of the time for the handshake.
             probe_s = min(probe_s, remaining_s() / 2)
             try:
                 if await _discover(conversation, probe_s, required=False):
@@ -116,10 +123,14 @@ async def open_conversation(
 
 
 def _explain(conversation: Conversation, error: BaseException) -> BaseException:
-    """Return the error with which opening fails."""
+    """Return the most helpful error for a failure of the negotiation.
+
+    error: the exception that was raised.
+    """
     if isinstance(error, Disconnected):
         return conversation.opening.explain_end(error)
-    # What was raised in this process says more than the response that it led to.
+    # If a Backend in this process has failed to start, its exception says more than the error
+    # response that it has led to.
     failure = conversation.opened.start_failure
     return failure if isinstance(error, Incompatible) and failure is not None else error
 
@@ -138,10 +149,13 @@ async def _discover(
     required: bool,
     may_retry: bool = True,
 ) -> bool:
-    """Send `server/discover`. Returns True if the server speaks our modern revision.
+    """Send `server/discover`, and start the session if the server is modern.
 
-    Returns False for a server that needs a handshake; if required is True, raises instead.
-    may_retry: send it once more if the server refuses our revision although it supports it.
+    Returns True for a modern server, False for a legacy one.
+    within_s: how long to wait for the response.
+    required: whether to raise for a legacy server instead of returning False.
+    may_retry: whether to send the request once more if the server refuses our revision, although
+        it says that it supports it.
     """
     params = encode({"_meta": conversation.requests.meta_of(MODERN)})
     conversation.opening.on_send(is_optional=not required)
@@ -168,7 +182,11 @@ async def _discover(
 
 
 def _use_discover_result(conversation: Conversation, raw: Raw, required: bool) -> bool:
-    """Start a modern session from the result of `server/discover`. Returns as _discover() does."""
+    """Start a modern session with the result of `server/discover`.
+
+    Returns False, or raises ProtocolError if required is True, if the result is malformed. Raises
+    Incompatible if the server does not support our revision.
+    """
     try:
         result = _decode_discover_result(raw)
     except (DecodeError, RecursionError) as exc:
@@ -193,9 +211,9 @@ def _use_discover_result(conversation: Conversation, raw: Raw, required: bool) -
 
 
 async def _initialize(conversation: Conversation, within_s: float) -> None:
-    """Perform the handshake of the legacy revisions.
+    """Perform the handshake of the legacy revisions, and start the session.
 
-    Its request is never cancelled, by the spec.
+    The specification forbids to cancel `initialize`, so no notifications/cancelled is sent for it.
     """
     requests = conversation.requests
     params = {
@@ -227,23 +245,23 @@ async def _initialize(conversation: Conversation, within_s: float) -> None:
 
 
 def _legacy_capabilities(capabilities: dict[str, Any]) -> dict[str, Any]:
-    """Return capabilities as legacy revisions declare them: there, roots announce their changes."""
+    """Return the client's capabilities for `initialize`: with `listChanged` for roots."""
     if "roots" not in capabilities:
         return capabilities
     return {**capabilities, "roots": {"listChanged": True}}
 
 
 def _info_of_meta(raw: Raw, default: Implementation) -> Implementation:
-    """Return the server info in the `_meta` of a result."""
+    """Return the `serverInfo` in the `_meta` of a result; `default` if it is malformed."""
     members = Decoder(dict[str, Raw])
     meta = members.decode(members.decode(raw).get("_meta", Raw(b"{}")))
     return _decode_info(meta.get(SERVER_INFO, Raw(b"{}")), default)
 
 
 def _decode_info(raw: Raw, default: Implementation) -> Implementation:
-    """Decode a server info. Returns default if it is malformed.
+    """Decode a `serverInfo`. Returns `default` if it is malformed.
 
-    Nothing may depend on it (basic/index), so it must not be a reason to refuse the server.
+    Clients must not rely on it (basic/index), so a malformed one is no reason to fail.
     """
     try:
         return Decoder(Implementation).decode(raw)

@@ -1,4 +1,4 @@
-"""Passes a server's notifications to the functions that the user registered with a Client."""
+"""NotificationDispatcher: passes a server's notifications to the functions of a Client's user."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ __all__ = ["LISTS", "LogMessage", "NotificationDispatcher", "NotificationHandler
 
 # The lists whose changes a server may announce.
 LISTS = ("tools", "prompts", "resources")
-# Characters of a server's log message that our own log quotes.
+# Our log quotes at most this many characters of a server's log message.
 MAX_LOGGED = 2000
+# Level of a server's log message -> the level at which it is logged here.
 LOG_LEVELS = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
@@ -33,7 +34,11 @@ LOG_LEVELS = {
 
 
 class LogMessage(Struct, frozen=True):
-    """A log message that the server sent to this client. data: any JSON value."""
+    """A log message that the server has sent to this client.
+
+    data: the message, any JSON value.
+    logger: the name of the server's logger, or None.
+    """
 
     level: Level
     data: Any
@@ -41,9 +46,13 @@ class LogMessage(Struct, frozen=True):
 
 
 class NotificationHandlers(Struct, frozen=True):
-    """The user's functions for notifications, called on the event loop.
+    """The user's functions for notifications, called on the event loop. None: not wanted.
 
-    on_list_changed may be async.
+    on_log: called with each log message; the argument `logged` of Client.
+    on_list_changed: called with "tools", "prompts" or "resources"; may be an `async def`; the
+        argument `changed`.
+    on_resource_updated: called with the URI of a subscribed resource; the argument `updated`.
+    on_other: called with the method and params of any other notification; the argument `notified`.
     """
 
     on_log: Callable[[LogMessage], object] | None = None
@@ -57,7 +66,7 @@ _decode_text = Decoder(str).decode
 
 
 def changed_list(method: str) -> str:
-    """Return the list that a `.../list_changed` notification concerns; "" for other methods."""
+    """Return the name of the list in a method `notifications/NAME/list_changed`; else ""."""
     if method.endswith("/list_changed"):
         name = method.split("/")[1]
         if name in LISTS:
@@ -66,10 +75,13 @@ def changed_list(method: str) -> str:
 
 
 class NotificationDispatcher:
-    """Calls the handlers of one conversation.
+    """Calls the user's functions for the notifications of one conversation.
 
+    handlers: the user's functions.
+    start_task: runs a coroutine as a task, which is cancelled when the conversation ends.
+
+    Attribute:
     tool_changes: how often the list of tools has changed.
-    start_task: runs a coroutine until the conversation ends.
     """
 
     def __init__(
@@ -82,11 +94,11 @@ class NotificationDispatcher:
         self._handlers = handlers
         self._start_task = start_task
         self._log = log
-        # The lists whose change is being handled, and whether they have changed again meanwhile.
+        # List for which on_list_changed is running -> whether it has changed again meanwhile.
         self._changing: dict[str, bool] = {}
 
     def dispatch(self, method: str, params: Mapping[str, Raw]) -> None:
-        """Call the handler of a notification."""
+        """Call the user's function for a notification."""
         handlers = self._handlers
         if method == "notifications/message":
             self._on_log_message(params)
@@ -113,9 +125,9 @@ class NotificationDispatcher:
         self._log.log(level, "the server says: %s", escape_controls(text[:MAX_LOGGED]))
 
     def report_change(self, name: str) -> None:
-        """Call on_list_changed for a list, one call at a time.
+        """Call on_list_changed for a list. While it runs, it is not called again for this list.
 
-        However often the list changes during a call, only one more follows.
+        If the list changes meanwhile, any number of times, it is called once more afterwards.
         """
         if self._handlers.on_list_changed is None:
             return
@@ -129,7 +141,7 @@ class NotificationDispatcher:
         handler = self._handlers.on_list_changed
         assert handler is not None
         try:
-            # Repeat while the list has changed during the last call.
+            # Repeat if the list has changed during the last call.
             while True:
                 self._changing[name] = False
                 result = handler(name)

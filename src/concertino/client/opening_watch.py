@@ -1,8 +1,11 @@
-"""Notices that a program is no MCP server: it repeats what it is sent, or prints text.
+"""OpeningWatch: notices that the program a client has started is no MCP server.
 
-Some servers print a line or two before they answer, and some print each line they read. So a
-program gets a moment to answer, counted from when it has read the request: one that is still
-starting has not. Until the first response it may be no server; afterwards it is one.
+Such a program sends its input back, as `cat` does, or prints text and answers no request. Without
+this watch, the client would wait until its timeout.
+
+Some real servers print a few lines before their first response, or repeat each line that they read.
+So a program gets some time to respond, which begins when it has read the request: a program that is
+still starting has not read it. After its first response, a program counts as a server.
 """
 
 from __future__ import annotations
@@ -18,33 +21,36 @@ from concertino.excerpts import shorten
 
 __all__ = ["OpeningWatch"]
 
-# Requests that open a session. No server sends them.
+# The requests with which a client opens a session. If the program sends one, it repeats its input.
 OPENERS = frozenset(("server/discover", "initialize"))
-# How long a program that repeats a request may take to answer it.
+# How long a program that has repeated the request may take to respond.
 ECHO_S = 0.5
-# How long a program that prints text may take to answer a request that it need not know ...
+# How long a program that has printed text may take to respond to `server/discover`, which legacy
+# servers do not know ...
 PROBE_S = 1.0
-# ... and one that it must know.
+# ... and to a request that it must know.
 TEXT_S = 5.0
-# More lines of text than any server prints before its first response.
+# No server prints more lines than this before its first response.
 MAX_LINES = 1000
-# How often to look whether the program has read the request.
+# How often to check whether the program has read the request.
 CHECK_S = 0.05
-# Characters of a command and of a line that are quoted.
+# An error quotes at most this many characters of the command, and of a line.
 MAX_COMMAND, MAX_LINE = 60, 100
 
 
 class PendingRequests(Protocol):
-    """The requests that wait for a response, see Channel."""
+    """The two methods of Channel that OpeningWatch calls."""
 
     def fail_pending(self, error: ConcertinoError) -> None: ...
     def refuse(self, error: ConcertinoError) -> None: ...
 
 
 class OpeningWatch:
-    """Watches what one program writes until its first response.
+    """Watches the output of one program until its first response.
 
-    name: of the server, if it is not a program. requests: those that wait for a response.
+    opened: the connection to the program.
+    name: the name of the server, for the error if there is no command.
+    requests: fails the pending requests.
     """
 
     def __init__(
@@ -57,22 +63,29 @@ class OpeningWatch:
         self._name = name
         self._requests = requests
         self._is_optional = False
-        # The first line of text, and how many there were.
+        # The first line that is no message, and the number of such lines.
         self._line = ""
         self._lines = 0
+        # Whether the program has repeated a request.
         self._repeats = False
-        # When the program had read the request; infinite before.
+        # When the program had read the request, by the loop's clock; infinite before.
         self._read_at = FOREVER
         self._timer: asyncio.TimerHandle | None = None
         self._is_over = False
 
     def on_send(self, *, is_optional: bool) -> None:
-        """Note that a request is about to be sent. is_optional: whether another one may follow."""
+        """Note that a request is about to be sent.
+
+        is_optional: whether the server need not know it, and the client will try another one.
+        """
         self._is_optional = is_optional
         self._read_at = FOREVER
 
     def on_request(self, method: str) -> bool:
-        """Handle a request of the program. Returns whether it is a repeated one of this client."""
+        """Handle a request that the program sends.
+
+        Returns True if it is a request of this client that the program repeats.
+        """
         if self._is_over or method not in OPENERS:
             return False
         self._repeats = True
@@ -80,12 +93,12 @@ class OpeningWatch:
         return True
 
     def on_line(self, line: str) -> None:
-        """Handle a line that is no message."""
+        """Handle a line of the program's output that is no message."""
         if self._is_over:
             return
         self._line = self._line or line
         self._lines += 1
-        # It may repeat what it is sent with words around it.
+        # The program may repeat the request with other text around it.
         self._repeats = self._repeats or _holds_request(line)
         if self._lines >= MAX_LINES:
             self._conclude()
@@ -93,15 +106,15 @@ class OpeningWatch:
             self._watch()
 
     def stop(self) -> None:
-        """Stop watching: a response has come, or the connection is over."""
+        """Stop watching, because a response has come or the connection has ended."""
         self._is_over = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def explain_end(self, error: Disconnected) -> ConcertinoError:
-        """Return the error for the end of the connection: NotAServer if no server ended."""
-        # A server that failed has printed text, too, but ends with another code.
+        """Return the error for the end of the connection; NotAServer if it was no server."""
+        # A server that fails at its start prints text too, but exits with another code than 0.
         wrote = self._repeats or self._lines
         return self._no_server() if wrote and not error.exit_status else error
 
@@ -111,6 +124,7 @@ class OpeningWatch:
             self._timer = loop.call_later(CHECK_S, self._check)
 
     def _check(self) -> None:
+        """Check whether the program's time to respond is over. The timer calls this."""
         self._timer = None
         now = asyncio.get_running_loop().time()
         child = self._opened.child

@@ -1,10 +1,12 @@
 """attempt(): returns an error as a value instead of raising it.
 
-outcome = await attempt(client.call_tool("add", {"a": 1}))
-if outcome.ok:
-    print(outcome.value)
-else:
-    print(outcome.error)
+    outcome = await attempt(client.call_tool("add", {"a": 1}))
+    if outcome.ok:
+        print(outcome.value)
+    else:
+        print(outcome.error)
+
+Exceptions that are no ConcertinoError are raised as usual.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Decodes results of a server and validates the structured content of tools against their schemas.
+"""Decodes the results that a client receives, and validates them against output schemas.
 
-The output schema of a tool is known once list_tools() has fetched it. It is compiled at the tool's
-first call; a schema that cannot be enforced is refused before the call. Nothing that a schema
-refers to is ever fetched.
+OutputValidator knows the output schemas of a server's tools after list_tools() was called. It
+compiles a schema at the tool's first call, and refuses one that it cannot enforce. URLs in a schema
+are never fetched. The functions below it decode results to the types that the caller wants.
 Spec: 2025-06-18 and later server/tools "Output Schema"; 2026-07-28 basic/index "JSON Schema Usage".
 """
 
@@ -21,16 +21,19 @@ from concertino.types.results import CallToolResult, Tool
 
 # `Any` in this file: JSON Schemas and JSON values are open trees.
 T = TypeVar("T")
-# Called with a result and its size in bytes; returns what is wrong with it, "" if nothing.
+# validate(result, size in bytes) returns what is wrong with the result; "" if it is valid.
 Validate = Callable[[CallToolResult, int], str]
 MAX_VIOLATIONS_SHOWN = 3
 
 
 class OutputValidator:
-    """The output schemas of a server's tools. schemas: by the name of the tool.
+    """The output schemas of a server's tools.
 
-    wanted: whether to validate results; None validates if the extra `validate` is installed. Raises
-    ImportError if it is True and the extra is not installed.
+    wanted: whether to validate results; None to validate if the extra `validate` is installed.
+    Raises ImportError if `wanted` is True and the extra is not installed.
+
+    Attribute:
+    schemas: name of a tool -> its output schema.
     """
 
     def __init__(self, wanted: bool | None) -> None:
@@ -44,7 +47,7 @@ class OutputValidator:
         self._validators: dict[str, Validate] = {}
 
     def learn(self, tools: Iterable[Tool]) -> None:
-        """Take the output schemas of a new list of tools."""
+        """Replace the schemas with those of a new list of tools."""
         if self._is_enabled:
             self.schemas = {
                 tool.name: tool.output_schema
@@ -102,7 +105,11 @@ def _compile(schema: dict[str, Any]) -> Validate:
 
 
 def decode_result(label: str, raw: Raw, into: type[T]) -> T:
-    """Decode a result. Raises ProtocolError, which quotes it, if it is malformed."""
+    """Decode a result as one of the classes in concertino.types.
+
+    label: names the request in errors.
+    Raises ProtocolError if the result is malformed; the text quotes it.
+    """
     try:
         return decode(raw, type=into)
     except (DecodeError, RecursionError) as exc:
@@ -112,9 +119,10 @@ def decode_result(label: str, raw: Raw, into: type[T]) -> T:
 
 
 def decode_result_as(label: str, raw: Raw, into: Any) -> Any:
-    """Decode a result to a type of the user's.
+    """Decode a result to any type that the user wants.
 
-    Raises ProtocolError as decode_result() does, and TypeError for a type without a JSON form.
+    Raises ProtocolError if the result does not fit, and TypeError if the type cannot be decoded
+    from JSON.
     """
     try:
         return _decode_json(raw, into)
@@ -125,10 +133,11 @@ def decode_result_as(label: str, raw: Raw, into: Any) -> Any:
 
 
 def convert_output(name: str, result: CallToolResult, into: type[T]) -> T:
-    """Return the output of a tool as a type: its structured content, or else its text as JSON.
+    """Convert the result of a tool to a type: its structured content, or else its text as JSON.
 
-    Raises ToolError if the tool failed, ProtocolError if the output does not fit the type, and
-    TypeError for a type without a JSON form.
+    name: the name of the tool, for errors.
+    Raises ToolError if the tool has failed, ProtocolError if the output does not fit the type, and
+    TypeError if the type cannot be decoded from JSON.
     """
     text = result.text
     if result.is_error:
@@ -141,7 +150,8 @@ def convert_output(name: str, result: CallToolResult, into: type[T]) -> T:
         try:
             return _convert(output, into)
         except ValidationError:
-            # A server may wrap values without a mark; see wrapped_results.py.
+            # A server may wrap values as {"result": value} without saying so in its schema; see
+            # client/wrapped_results.py. Try the value.
             if isinstance(output, dict) and list(cast("dict[str, Any]", output)) == ["result"]:
                 return _convert(output["result"], into)
             raise
@@ -157,7 +167,7 @@ def _convert(output: Any, into: Any) -> Any:
     try:
         return convert(output, into)
     except (ValidationError, TypeError):
-        # Importing this costs time, and msgspec knows most types.
+        # Imported here, because the import takes time, and msgspec alone can decode most types.
         from concertino.client.output_types import decode_as
     return decode_as(encode(output), into)
 
@@ -172,5 +182,5 @@ def _decode_json(raw: Raw | bytes, into: Any) -> Any:
 
 
 def _type_name(annotation: Any) -> Any:
-    # It may be a generic alias or a union, which have no good __name__.
+    # Generic aliases and unions have no useful __name__. Their str() is better.
     return annotation.__name__ if isinstance(annotation, type) else annotation

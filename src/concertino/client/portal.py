@@ -1,4 +1,9 @@
-"""Runs an event loop in a thread of its own, and coroutines on it from other threads."""
+"""Portal: runs an event loop in a thread, on which other threads can call async functions.
+
+portal = Portal("my loop", on_stop)
+result = portal.call(client.list_tools)   # blocks
+portal.stop()
+"""
 
 from __future__ import annotations
 
@@ -16,14 +21,14 @@ ALIVE_CHECK_S = 1.0
 
 
 class PortalClosed(RuntimeError):
-    """The thread has ended, or has not been started."""
+    """The thread of the Portal has ended."""
 
 
 class Portal:
     """An event loop in a daemon thread, like anyio's BlockingPortal.
 
-    name: the name of the thread. on_stop: awaited on the loop before it ends. Tasks that are still
-    running after that are cancelled.
+    name: the name of the thread.
+    on_stop: called on the loop by stop(). Tasks that still run after it are cancelled.
     """
 
     def __init__(self, name: str, on_stop: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -43,10 +48,10 @@ class Portal:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Call an async function on the loop and return its result, or raise what it raises.
+        """Call an async function on the loop, wait for it, and return its result.
 
-        If the calling thread is interrupted, for example by Ctrl-C, the call is cancelled. Raises
-        PortalClosed if the thread has ended.
+        If the waiting thread is interrupted, for example by Ctrl-C, the call is cancelled.
+        Raises what the function raises, and PortalClosed if the thread has ended.
         """
         if not self._thread.is_alive():
             raise PortalClosed
@@ -63,14 +68,15 @@ class Portal:
                 try:
                     return future.result(ALIVE_CHECK_S)
                 except TimeoutError:
-                    # The call may have raised TimeoutError itself, or finished meanwhile.
+                    # If the future is done, the function itself has raised TimeoutError, or it has
+                    # returned just now.
                     if future.done():
                         return future.result()
-                    # The loop may have been closed before it began the call.
+                    # The loop may have been closed before it has called the function.
                     if not self._thread.is_alive():
                         raise PortalClosed from None
         except BaseException:
-            # KeyboardInterrupt, for example. It has no effect on a future that is done.
+            # For example KeyboardInterrupt. Cancelling a future that is done has no effect.
             future.cancel()
             raise
 
@@ -94,7 +100,7 @@ class Portal:
         finally:
             ending = loop.create_task(self._end())
             ending.add_done_callback(lambda _: loop.stop())
-            # Another stop() may come meanwhile.
+            # Another call of stop() may stop the loop again before _end() is done.
             while not ending.done():
                 loop.run_forever()
             loop.close()

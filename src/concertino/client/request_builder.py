@@ -77,7 +77,7 @@ class RequestBuilder:
         self.prepared: dict[str, PreparedRequest] = {}
         self._meta: dict[str, Any] = {}
         self._encoded_meta = b""
-        # Forwarded calls mostly come from one client, so its `_meta` is encoded once.
+        # Forwarded calls usually come from the same client, so its `_meta` is encoded once.
         self._caller: tuple[ClientFacts, Level | None] | None = None
         self._encoded_caller_meta = b""
 
@@ -136,10 +136,12 @@ class RequestBuilder:
         level: Level | None,
         token: int = 0,
     ) -> bytes:
-        """Return the params of a call that another client made.
+        """Return the params, as JSON, for forwarding a call of another client.
 
-        caller: that client, for which this one speaks. level: the least severe log message that it
-        wants. Both matter to modern servers only. token: a progress token; 0 for none.
+        call: the other client's call.
+        caller: the other client, which a 2026-07-28 server gets to see in `_meta`.
+        level: the least severe log message that the other client wants, for a 2026-07-28 server.
+        token: the progress token; 0 for none.
         """
         body = encode(call.params)
         if call.answers:
@@ -187,5 +189,5 @@ class RequestBuilder:
 
 
 def _add_member(body: bytes, member: bytes) -> bytes:
-    """Return a JSON object with one more member."""
+    """Return a JSON object with one more member, such as `"name":"value"`."""
     return b"%b,%b}" % (body[:-1], member) if len(body) > 2 else b"{%b}" % member

@@ -1,8 +1,8 @@
-"""Answers what a server asks its client: elicitation, sampling and roots, in every revision.
+"""RequestHandlers: answers a server's client requests with the functions that the user has passed.
 
-Requests that the client does not support are refused and never reach the user's functions. The
-values of a form are completed with its defaults and checked against its schema before they are
-sent. Nothing here opens a URL: that is up to the user's function, which can ask a person.
+Client requests are elicitation, sampling and roots. A request for which the user has passed no
+function is refused. The values of a form are completed with its defaults and checked against its
+schema before they are sent. This module opens no URL: the user's function can ask a person to.
 Spec: 2026-07-28 client/elicitation, client/sampling, client/roots.
 """
 
@@ -42,9 +42,9 @@ _decode_sampling = Decoder(Sampling).decode
 
 
 class RequestHandlers:
-    """The user's functions that answer client requests.
+    """Answers client requests with the user's functions.
 
-    The docstring of Client describes their parameters and return values.
+    For the parameters, which are those of Client, see there.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class RequestHandlers:
 
     @property
     def has_roots(self) -> bool:
-        """Return True if this client offers roots."""
+        """Return whether this client offers roots."""
         return self._roots is not None
 
     def replace_roots(self, roots: Roots) -> None:
-        """Offer other roots. Raises ValueError for a URI that is not a file:// one."""
+        """Replace the roots. Raises ValueError for a URI that does not begin with file://."""
         if not callable(roots):
             _parse_roots(roots)
         self._roots = roots
@@ -95,8 +95,10 @@ class RequestHandlers:
     ) -> bytes:
         """Answer one client request. Returns the result, a JSON object.
 
-        Raises RpcError if the client does not support the request, if its params are malformed, if
-        the user's function raised RpcError, or if it failed otherwise, which is logged.
+        method, params: those of the request.
+        server: the server's description, for the user's function.
+        Raises RpcError if the client has not offered to answer such requests, if the params are
+        malformed, and if the user's function fails. A failure is logged, unless it is an RpcError.
         """
         if CLIENT_REQUESTS.get(method, "") not in self.capabilities():
             raise RpcError(
@@ -125,10 +127,11 @@ class RequestHandlers:
             values = fill_form(request.requested_schema or {}, answer.content or {})
             return encode(ElicitResult("accept", values))
         except DecodeError:
-            # It is a ValueError too, but here the server's form is malformed.
+            # The form itself is malformed, which is the server's fault. DecodeError is a subclass
+            # of ValueError.
             raise
         except ValueError as exc:
-            # A person may have entered the values, so this need not be a bug of the program.
+            # No traceback: a person may have entered the values, so this is probably no bug.
             log.error("the answer to a form does not fit it: %s", exc)
             raise RpcError(
                 INTERNAL_ERROR, "Internal error: the answer does not fit the form"
@@ -160,7 +163,7 @@ class RequestHandlers:
 
 
 def _elicit_result(answer: object) -> ElicitResult:
-    """Convert what the user's function returned. Raises RpcError if it is of a wrong type."""
+    """Convert the value that the user's function has returned. Raises RpcError if it is wrong."""
     if isinstance(answer, ElicitResult):
         return answer
     if isinstance(answer, Mapping):
@@ -176,7 +179,7 @@ def _elicit_result(answer: object) -> ElicitResult:
 def _parse_roots(roots: Sequence[Root | str]) -> list[Root]:
     """Return roots as Structs.
 
-    Raises ValueError unless every URI is a file:// one (client/roots).
+    Raises ValueError for a URI that does not begin with file:// (client/roots).
     """
     if isinstance(roots, str):
         raise ValueError(f"roots: expected a list of file:// URIs, got {roots!r}")
@@ -188,7 +191,7 @@ def _parse_roots(roots: Sequence[Root | str]) -> list[Root]:
 
 
 async def _call(name: str, handler: Callable[..., object] | None, *args: object) -> object:
-    """Call a user's function, plain or async. Failures are logged and become an RpcError."""
+    """Call a user's function, `def` or `async def`. Log an exception and raise RpcError instead."""
     assert handler is not None
     try:
         answer = handler(*args)
@@ -201,6 +204,6 @@ async def _call(name: str, handler: Callable[..., object] | None, *args: object)
 
 
 def _wrong_answer(name: str, expected: str, answer: object) -> RpcError:
-    """Log that a user's function returned a wrong type, and return the error for the server."""
+    """Log that a user's function has returned a wrong value; return the error for the server."""
     log.error("the %s function of this client: expected %s, got %r", name, expected, answer)
     return RpcError(INTERNAL_ERROR, "Internal error: the client could not answer")

@@ -1,6 +1,6 @@
-"""What a client asked of its server for as long as they are connected: log level, subscriptions.
+"""SessionState: the log level and the subscriptions that a client has requested of its server.
 
-A server that was restarted gets all of it again.
+After a restart of the server, restore() requests them again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ from concertino.types.results import Level
 
 
 class SessionState:
-    """The log level and the subscriptions of one client."""
+    """The log level and the subscriptions of one client.
+
+    connection: sends the requests.
+    settings: the arguments of the Client.
+    """
 
     def __init__(
         self,
@@ -32,11 +36,12 @@ class SessionState:
         self._request_s = settings.timeouts.request_s
         self._log = log
         self._log_level: Level | None = None
-        # The URIs of subscriptions with their ids, which are 0 in legacy revisions.
+        # URI -> the id of its subscriptions/listen request; 0 before 2026-07-28, and while the
+        # subscription is being opened.
         self._subscriptions: dict[str, Id] = {}
 
     async def set_log_level(self, level: Level) -> None:
-        """Ask for log messages of this level and above."""
+        """Request log messages of this level and above."""
         await self._send_log_level(level)
         self._log_level = level
 
@@ -49,7 +54,7 @@ class SessionState:
         await connection.call("logging/setLevel", encode({"level": level}), level)
 
     async def subscribe(self, uri: str) -> None:
-        """Subscribe to changes of a resource, unless it is subscribed to already."""
+        """Subscribe to changes of a resource. Does nothing if there is a subscription already."""
         self._connection.require("resources")
         id = self._subscriptions.get(uri)
         connection = self._connection
@@ -58,7 +63,7 @@ class SessionState:
         ):
             return
 
-        # Remember it first: a restart during the request has to repeat it.
+        # Remember the subscription before the request: a restart meanwhile has to repeat it.
         self._subscriptions[uri] = 0
         try:
             await self._subscribe(uri)
@@ -80,7 +85,8 @@ class SessionState:
             )
         except UnreadRequest:
             return await self._subscribe(uri)
-        # Meanwhile unsubscribe() may have been called, or another subscribe() may have succeeded.
+        # In the meantime, unsubscribe() may have been called, or another subscribe() may have
+        # succeeded. Then close this subscription.
         known = self._subscriptions.get(uri)
         if known is None or missing or subscriptions.is_open(known):
             subscriptions.close(id)
@@ -98,13 +104,14 @@ class SessionState:
         if self._connection.is_modern:
             self._connection.current.subscriptions.close(id)
         elif self._connection.state == "running":
-            # Not needed while the server restarts: the new one never gets this subscription.
+            # While the server restarts, this is not needed: the new one has no subscriptions.
             await self._connection.call("resources/unsubscribe", encode({"uri": uri}), uri)
 
     async def restore(self) -> None:
-        """Restore log level and subscriptions after a restart, and report everything as changed.
+        """Request the log level and the subscriptions again, after a restart of the server.
 
-        If the server ends meanwhile, nothing is lost: the next one gets everything again.
+        All lists and subscribed resources are reported as changed, because they may have changed
+        in the meantime. If the server ends again meanwhile, this method is called again later.
         """
         handlers = self._handlers
         try:
@@ -134,9 +141,9 @@ class SessionState:
                 self._log.exception("the updated function of this client failed")
 
     async def listen_for_changes(self) -> None:
-        """Subscribe to changes of lists, if there is a handler.
+        """Subscribe to changes of lists, if the user has passed the function `changed`.
 
-        Since 2026-07-28 servers notify only those who subscribed.
+        Only for 2026-07-28; older servers send such notifications without a subscription.
         """
         if self._handlers.on_list_changed is None or not self._connection.is_modern:
             return

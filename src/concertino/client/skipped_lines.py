@@ -1,4 +1,8 @@
-"""The lines of a server that are skipped: not messages, responses that came too late, too long."""
+"""Keeps track of the lines of a server's output that a client skips.
+
+These are lines that are no JSON-RPC messages, such as prints; responses to no pending request; and
+lines that are longer than Limits.max_message_bytes (OversizeWatch).
+"""
 
 from __future__ import annotations
 
@@ -11,29 +15,32 @@ from concertino.client.pending_request import FOREVER, quote_frame
 from concertino.jsonrpc.messages import Id
 from concertino.transports.connection import Connection, SupportsOversizeReports
 
-# The number of skipped lines that are kept for inspection.
+# This many skipped lines are kept for inspection. The same number of lines is logged at first.
 MAX_SKIPPED_KEPT = 8
-# After the first few skipped lines, only these are logged: every power of ten.
+# After these, only the 10th, the 100th and so on are logged.
 LOGGED_COUNTS = frozenset(10**power for power in range(1, 10))
 # The log text for a skipped line: its number, the reason and the line.
 SKIPPED = "line %d was skipped, it is %s: %s"
-# Ids of abandoned requests whose response may still come.
+# The ids of at most this many abandoned requests are remembered.
 MAX_ABANDONED = 4096
-# How long a line over the size limit may go on; then the connection is closed.
+# If a line that is too long has not ended after this time, the connection is closed.
 ENDLESS_S = 10.0
-# One member at the beginning of a message, with its value if that is short.
+# One member near the beginning of a message, with its value if that is short.
 MEMBER = re.compile(
     rb'[\s{,]*"(jsonrpc|id|result|error|method|params)"\s*:\s*("[^"\\]*"|-?\d{1,18}|)'
 )
 
 
 class SkippedLines:
-    """The lines of a server that were ignored, and the ids of requests that were abandoned.
+    """Counts the lines of a server that were skipped, and recognizes late responses.
 
-    count: number of lines that are not a message or a response to a pending request.
+    A late response is one to a request that the client has abandoned, for example after a timeout.
+    It is expected, and so does not count as a skipped line.
+
+    count: how many lines were skipped.
     recent: the last few of them, shortened.
-    on_add: called with each line, shortened; None for nothing.
-    late: number of responses to abandoned requests; they are expected, and not in count.
+    late: how many late responses came.
+    on_add: called with each skipped line, shortened; None for no function.
     """
 
     def __init__(self, log: logging.Logger) -> None:
@@ -42,11 +49,14 @@ class SkippedLines:
         self.recent: deque[str] = deque(maxlen=MAX_SKIPPED_KEPT)
         self.on_add: Callable[[str], object] | None = None
         self._log = log
-        # A dict keeps the order, so that the oldest id can be dropped.
+        # A dict and not a set, because it keeps the order: the oldest id is dropped first.
         self._abandoned: dict[Id, None] = {}
 
     def add(self, frame: bytes, reason: str) -> None:
-        """Count a line, and log the first few."""
+        """Count a skipped line, and log it if it is one of the first.
+
+        reason: what it is instead of an expected message, for the log.
+        """
         self.count += 1
         line = quote_frame(frame)
         self.recent.append(line)
@@ -56,13 +66,13 @@ class SkippedLines:
             self.on_add(line)
 
     def expect_late(self, id: Id) -> None:
-        """Remember that a response to this abandoned request may still come."""
+        """Remember that a request was abandoned, and that its response may still come."""
         if len(self._abandoned) >= MAX_ABANDONED:
             del self._abandoned[next(iter(self._abandoned))]
         self._abandoned[id] = None
 
     def is_late(self, id: Id) -> bool:
-        """Return True, once, if the id is that of an abandoned request."""
+        """Return whether this is the id of an abandoned request, and forget the id."""
         if id not in self._abandoned:
             return False
         del self._abandoned[id]
@@ -71,10 +81,11 @@ class SkippedLines:
 
 
 class OversizeWatch:
-    """Watches lines over the size limit.
+    """Watches lines that are longer than the limit.
 
-    checks_at: when to call is_endless(), by the loop's clock; infinite while no such line came.
-    discarded_bytes: size of the last discarded message that could not be attributed to a request.
+    checks_at: when to call is_endless(), by the loop's clock; infinite if there is no such line.
+    discarded_bytes: the size of the last such line of which it is not known to which request it
+        belongs.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -83,12 +94,15 @@ class OversizeWatch:
         self._reports = connection if isinstance(connection, SupportsOversizeReports) else None
 
     def on_oversize(self, now: float) -> bytes:
-        """Start to watch a line that passed the limit. Returns its first bytes, if known."""
+        """Start to watch a line that has exceeded the limit. Returns its first bytes, if known.
+
+        now: the time by the loop's clock, here and below.
+        """
         self.checks_at = min(self.checks_at, now + ENDLESS_S)
         return b"" if self._reports is None else self._reports.oversize_head
 
     def is_endless(self, now: float) -> bool:
-        """Return True if a line has passed the limit a while ago and has not ended."""
+        """Return whether a line has exceeded the limit ENDLESS_S ago and has still not ended."""
         if now < self.checks_at:
             return False
         self.checks_at = FOREVER
@@ -96,9 +110,9 @@ class OversizeWatch:
 
 
 def parse_head(head: bytes) -> tuple[bool, int | None]:
-    """Return whether a message is a response, and its id, from the first bytes of the message.
+    """Read the first bytes of a message: return whether it is a response, and its id.
 
-    The id is None if the result comes before it.
+    The id is None if it comes after the result, or is no integer.
     """
     id: int | None = None
     position = 0

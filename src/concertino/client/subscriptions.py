@@ -1,8 +1,11 @@
-"""The client's subscriptions since 2026-07-28: requests that stay open and bring notifications.
+"""ResourceSubscriptions: the client's open `subscriptions/listen` requests (2026-07-28).
 
-Several may be open at once. A server ends one with a result, with a cancellation, or with both in
-any order; the client ends one with a cancellation. Only the acknowledgement has a time limit.
-Legacy revisions need none of this (client/client.py).
+Such a request stays open. The server first acknowledges which of the wanted notifications it
+provides, and then sends them. The client ends a subscription with notifications/cancelled; the
+server with a result, with notifications/cancelled, or with both in any order. There may be several
+subscriptions at a time. Only the acknowledgement has a time limit.
+
+Before 2026-07-28, `resources/subscribe` is used instead (client/session_state.py).
 Spec: 2026-07-28 basic/patterns/subscriptions; basic/patterns/cancellation.
 """
 
@@ -41,7 +44,8 @@ _decode_id = Decoder(Id).decode
 class ResourceSubscriptions:
     """The open subscriptions of one conversation.
 
-    add_meta: returns params, a JSON object, with the `_meta` of a request.
+    channel: sends the requests.
+    add_meta: adds the `_meta` of a request to params, a JSON object.
     """
 
     def __init__(
@@ -53,7 +57,7 @@ class ResourceSubscriptions:
         self._channel = channel
         self._add_meta = add_meta
         self._log = log
-        # Each future gets the content of the acknowledgement.
+        # Id of a subscription -> a future for the content of its acknowledgement.
         self._open: dict[Id, asyncio.Future[dict[str, Any]]] = {}
 
     async def open(
@@ -64,10 +68,12 @@ class ResourceSubscriptions:
     ) -> tuple[Id, list[str]]:
         """Open a subscription and wait for the acknowledgement, at most within_s seconds.
 
-        wanted: the notifications to subscribe to. label: for errors.
-        Returns its id and the names of the wanted notifications that the server does not provide.
-        Raises RpcError, TimedOut, Disconnected (UnreadRequest if it may be sent again) and
-        ProtocolError; then it is not open.
+        wanted: the params' member `notifications`: what to subscribe to.
+        label: names the subscription in errors.
+        Returns the id of the subscription, and the names of the wanted notifications that the
+        server does not provide.
+        Raises RpcError, TimedOut, ProtocolError and Disconnected (UnreadRequest if it may be sent
+        again); then the subscription is not open.
         """
         channel = self._channel
         if channel.over:
@@ -77,7 +83,7 @@ class ResourceSubscriptions:
         id: Id | None = None
 
         def on_done(outcome: Raw | Exception) -> None:
-            # Without an id the request was not even sent: the call is from within request().
+            # peer.request() below has called this itself, because it could not send the request.
             if id is None:
                 return
             if isinstance(outcome, Disconnected):
@@ -101,14 +107,14 @@ class ResourceSubscriptions:
                 raise channel.disconnected(label, 0.0, id) from None
         except BaseException:
             self.close(id)
-            # asyncio logs exceptions that nobody has retrieved.
+            # Retrieve the exception of the future, because asyncio would log it otherwise.
             if acknowledgement.done() and not acknowledgement.cancelled():
                 acknowledgement.exception()
             raise
         return id, [name for name, item in wanted.items() if not _covers(provided.get(name), item)]
 
     def close(self, id: Id) -> None:
-        """End a subscription and tell the server. Does nothing if it is not open."""
+        """End a subscription and notify the server. Does nothing if it is not open."""
         if self._open.pop(id, None) is not None:
             self._channel.abandon(id, "no longer wanted", cancels=True)
 
@@ -144,7 +150,7 @@ class ResourceSubscriptions:
     def on_cancelled(self, id: Id, reason: str) -> bool:
         """Handle a cancellation by the server. Returns False if no subscription has this id.
 
-        The result of the request may follow, or may have come already.
+        The result of the subscription's request may still follow; it is then ignored.
         """
         if id not in self._open:
             return False
@@ -154,7 +160,10 @@ class ResourceSubscriptions:
         return True
 
     def _on_end(self, id: Id, error: ConcertinoError | None) -> None:
-        """Handle the end of a subscription by the server. error: the reason, if it gave one."""
+        """Handle the end of a subscription that the server has ended.
+
+        error: the reason; None if the server has given none.
+        """
         future = self._open.pop(id, None)
         if future is None:
             return
@@ -174,7 +183,10 @@ def _subscription_id(params: Mapping[str, Raw]) -> Id | None:
 
 
 def _covers(provided: Any, wanted: Any) -> bool:
-    """Return True if the server provides everything that was wanted: a flag, or a list of URIs."""
+    """Return whether the server provides what was wanted.
+
+    Both values are `true`, or lists of URIs; then all wanted URIs must be provided.
+    """
     if isinstance(wanted, list):
         wanted_uris = cast("list[Any]", wanted)
         provided_uris = cast("list[Any]", provided if isinstance(provided, list) else [])

@@ -1,8 +1,11 @@
-"""Restarts a server that ends by itself, after growing pauses and a limited number of times.
+"""Supervisor: restarts a client's server that ends by itself.
 
-Requests that were in flight are not repeated: only their caller knows whether that is safe. Those
-that nobody had read are sent again (client/client_connection.py).
-Requests made while the server is down wait for it, within their own time limits.
+    async with Client(["python", "server.py"], restart=Restart(tries=3)) as client: ...
+
+The pauses before restarts grow, and the number of restarts in a row is limited. Requests that were
+pending when the server ended raise Disconnected, because only the caller knows whether it is safe
+to repeat them. Requests that the server had not read are sent again (client/client_connection.py).
+New requests wait for the restart, within their own time limits.
 Spec: 2026-07-28 basic/transports/stdio "Unexpected exit"; 2025-11-25 basic/utilities/ping for
 servers that hang.
 """
@@ -27,12 +30,14 @@ FOREVER = float("inf")
 
 
 class Restart(Struct, frozen=True, metaclass=HintingStructMeta):
-    """When to restart a server that ended by itself. Times are in seconds.
+    """When to restart a server that has ended by itself. Times are in seconds.
 
-    first_s: the pause before the first restart; it doubles with each further end, up to longest_s.
-    Pauses are shortened at random by up to a quarter, so that many servers do not start together.
-    tries: starts in a row after which the client gives up. steady_s: a server that has run for so
-    long resets the pause and the tries.
+    first_s: the pause before the first restart. It doubles with each further one. Each pause is
+        shortened at random by up to a quarter, so that many servers do not start together.
+    longest_s: the longest pause.
+    tries: the number of starts in a row after which the client gives up.
+    steady_s: after a server has run for this time, the pause is first_s again, and the number of
+        starts in a row is 0.
     """
 
     first_s: float = 0.1
@@ -50,9 +55,15 @@ class Restart(Struct, frozen=True, metaclass=HintingStructMeta):
 class Supervisor:
     """Restarts the server of one client, in a task of its own.
 
-    bring_down: releases the resources of the old server. bring_up: starts a new server.
+    rules: when to restart.
+    bring_down: releases the connection and the process of the server that has ended.
+    bring_up: starts a new server and negotiates the revision.
     on_restart: restores the session of the new server.
-    failure: the error that ended the server last. restarts: how often it was restarted.
+
+    Attributes:
+    state: see Client.state.
+    failure: the error with which the server has ended last, or could not be started.
+    restarts: how often the server was restarted.
     """
 
     def __init__(
@@ -73,23 +84,24 @@ class Supervisor:
         self._log = log
         # Set when the server has ended.
         self._ended = asyncio.Event()
-        # Set while the server runs, and when it will never run again.
+        # Set while the server runs, and also when it will never run again.
         self._settled = asyncio.Event()
         self._settled.set()
         self._task = asyncio.get_running_loop().create_task(self._run(), name="supervise a server")
 
     def on_end(self, error: ConcertinoError) -> None:
-        """Begin to restart the server, which ended by itself."""
+        """Begin to restart the server, because it has ended by itself. error: how it has ended."""
         self.failure = error
         self.state = "backing-off"
         self._settled.clear()
         self._ended.set()
 
     async def wait_until_running(self, label: str, within_s: float) -> None:
-        """Wait until the server runs again.
+        """Wait until the server runs again, at most within_s seconds.
 
-        label: the waiting request, for errors. Raises TimedOut, and Disconnected if the server will
-        not run again or if the caller is the task that restores its session.
+        label: names the waiting request in errors.
+        Raises TimedOut. Raises Disconnected if the server will not run again, and for on_restart(),
+        which must not wait for the next restart.
         """
         if asyncio.current_task() is self._task:
             raise Disconnected(f"{label}: the server ended again while its session was restored")
@@ -107,13 +119,14 @@ class Supervisor:
             raise self._gave_up_error(label)
 
     async def close(self) -> None:
-        """Stop restarting. Waiting requests fail with Disconnected."""
+        """Stop restarting the server. Waiting requests raise Disconnected."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         self.state = "closed"
         self._settled.set()
 
     async def _run(self) -> None:
+        """Restart the server whenever it has ended, until the client gives up."""
         now = asyncio.get_running_loop().time
         rules = self._rules
         tries, pause_s = 0, rules.first_s
@@ -143,8 +156,9 @@ class Supervisor:
                 await self._on_restart()
 
     async def _pause(self, tries: int, pause_s: float) -> None:
+        """Release the old server, and wait before the next start."""
         self.state = "backing-off"
-        # First release all resources that the new server may need, such as a port.
+        # First release everything that the new server may need, such as a port.
         await self._bring_down()
         self._log.warning(
             "the server ended; start %d follows in %.3g s: %s", tries, pause_s, self.failure
@@ -153,14 +167,14 @@ class Supervisor:
         self.state = "starting"
 
     async def _try_bring_up(self) -> bool:
-        """Start the server. Returns False if it cannot be started; then failure says why."""
+        """Start the server. Returns False if it cannot be started, and sets `failure`."""
         try:
             await self._bring_up()
         except ConcertinoError as exc:
             self.failure = exc
             return False
         except Exception as exc:
-            # This is a bug and not a failure of the server, but requests must not wait for ever.
+            # A bug, and no failure of the server. But the waiting requests must get an error.
             self._log.exception("the server could not be started again")
             self.failure = Disconnected(f"{type(exc).__name__}: {exc}")
             return False

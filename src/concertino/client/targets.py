@@ -1,4 +1,6 @@
-"""Targets of a client: a command, an address, a Backend in this process, or a Connection.
+"""Targets: parses what a Client is to connect to, and opens the connection.
+
+A target is one of these:
 
 ["python", "server.py"]   a program, started for this client alone
 ServerParameters(...)     the same, with an environment, a working directory and time limits
@@ -38,11 +40,14 @@ __all__ = ["OpenTarget", "ServerParameters", "Target", "TargetLocation", "parse_
 class ServerParameters(Struct, frozen=True, metaclass=HintingStructMeta):
     """A program to start as a server.
 
-    command: a name that is searched in PATH, or a path; never a line for a shell. args: its
-    arguments.
-    env: variables in addition to those named in inherit; the program gets no others. cwd: its
-    working directory. ladder: how long each step of its shutdown may take.
-    Raises TypeError if a field has a wrong type. The message shows no values, which may be secrets.
+    command: the name of a program, which is searched in PATH, or its path. No shell is involved.
+    args: the arguments of the program.
+    env: environment variables for the program, in addition to those named in `inherit`. It gets no
+        others.
+    cwd: its working directory; by default that of this process.
+    inherit: the names of environment variables to pass on from this process.
+    ladder: how long each step of the shutdown may take.
+    Raises TypeError if a field has a wrong type. The text shows no values, which may be secrets.
     """
 
     command: str | os.PathLike[str]
@@ -64,7 +69,7 @@ class ServerParameters(Struct, frozen=True, metaclass=HintingStructMeta):
             raise TypeError(f"cwd: expected a folder, got {type(cwd).__name__}")
 
     def __repr__(self) -> str:
-        # The values of env may be secrets.
+        # Show the names in env only, because the values may be secrets.
         env = None if self.env is None else sorted(self.env)
         args = list(self.args)
         return f"ServerParameters({self.command!r}, {args!r}, env={env!r}, cwd={self.cwd!r})"
@@ -99,9 +104,11 @@ Target = Sequence[str | os.PathLike[str]] | ServerParameters | str | Backend | C
 
 
 class OpenTarget:
-    """A connection to a server, and what must be released with it.
+    """A connection to a server, and the process of the server if there is one.
 
-    child: the server's process, if this client started one. parameters: how it was started.
+    connection: the Connection, which is not open yet.
+    child: the server's process, if this client has started one.
+    parameters: with which the process was started.
     """
 
     def __init__(
@@ -117,14 +124,17 @@ class OpenTarget:
 
     @property
     def start_failure(self) -> Exception | None:
-        """Return why a Backend in this process has not started; None for any other target."""
+        """Return the exception with which a Backend in this process has failed to start, or None.
+
+        None for all other targets.
+        """
         return None
 
     @property
     def exit_status(self) -> int | None:
-        """Return the exit code of the process, or minus the signal that ended it.
+        """Return the exit code of the process, or minus the signal that has ended it.
 
-        Returns None while it runs, and if there is no process.
+        Returns None while the process runs, and if there is none.
         """
         return None if self.child is None else self.child.exit_status
 
@@ -136,9 +146,9 @@ class OpenTarget:
         return "\n".join(map(escape_controls, text.strip("\n").split("\n")))
 
     def describe_process(self, is_ended: bool) -> str:
-        """Return a text for users: whether the process runs, or how it ended.
+        """Return a text for errors that says whether the process runs or how it has ended.
 
-        is_ended: whether the connection has.
+        is_ended: whether the connection has ended.
         """
         assert self.child is not None
         name, status = f"the server (process {self.child.pid})", self.child.exit_status
@@ -153,9 +163,11 @@ class OpenTarget:
             return f"{name} was ended by signal {-status}"
 
     def describe_withheld(self) -> str:
-        """Return which variables the process may lack to reach the network; "" if it needs none."""
+        """Return a hint about environment variables that the process may need for the network.
+
+        Returns "" if nothing on its stderr indicates a failure of the network.
+        """
         parameters = self.parameters
-        # A failure that says nothing about the network is the rule.
         if parameters is None or not (tail := self.tail()):
             return ""
         from concertino.client.withheld_variables import describe_withheld
@@ -163,20 +175,24 @@ class OpenTarget:
         return describe_withheld(tail, os.environ, {*parameters.inherit, *(parameters.env or {})})
 
     def take_unread(self) -> frozenset[int]:
-        """Return the ids of the requests that nobody has read, after the end of the connection.
+        """Return the ids of the requests that the server has not read, and remove them.
 
-        Nobody can read them later. Without a process, nothing is known and none are returned.
+        Call it after the end of the connection. Nobody can read these requests afterwards. Returns
+        none if there is no process, because it is not known then.
         """
         return frozenset() if self.child is None else request_ids(self.child.take_unread())
 
     async def close(self, within_s: float) -> None:
-        """Release everything. within_s: limits the waiting."""
+        """Close the connection, and end the process if there is one.
+
+        within_s: how long to wait for buffered output, in seconds.
+        """
         await self.connection.close(within_s)
 
     def release(self, within_s: float) -> asyncio.Task[None]:
-        """Start close() as a task and return it; a second call returns the same task.
+        """Start a task that calls close(), and return it. A second call returns the same task.
 
-        Await it through asyncio.shield(): several callers may wait for it.
+        Several callers may wait for the task, so each should await asyncio.shield(task).
         """
         if self._release is None:
             loop = asyncio.get_running_loop()
@@ -185,12 +201,12 @@ class OpenTarget:
         return self._release
 
     def _on_released(self, release: asyncio.Task[None]) -> None:
-        # A loop that ends cancels even tasks that have not begun.
+        # asyncio.run() cancels all tasks at its end, even those that have not begun.
         if release.cancelled():
             self.abandon()
 
     def abandon(self) -> None:
-        """Kill the process at once, if there is one, because close() cannot run."""
+        """Kill the process at once, if there is one, because close() was cancelled."""
         if self.child is not None:
             self.child.abandon()
 
@@ -198,22 +214,25 @@ class OpenTarget:
 class TargetLocation(Protocol):
     """A parsed target.
 
-    name: for logs and errors. can_reopen: whether open() may be called again.
+    name: a name for logs and errors.
+    can_reopen: whether open() may be called again, to restart the server.
     """
 
     name: str
     can_reopen: bool
 
     async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> OpenTarget:
-        """Start or connect. stderr: called with each chunk of a process's stderr.
+        """Start the server or connect to it.
 
-        Raises SpawnError, or Disconnected if nobody listens.
+        stderr: called with each chunk of the process's stderr.
+        Raises SpawnError if the program cannot be started, Disconnected if nobody listens at the
+        address.
         """
         ...
 
 
 def parse_target(target: Target) -> TargetLocation:
-    """Parse a target. Raises TypeError or ValueError that says what was expected."""
+    """Parse a target. Raises TypeError or ValueError if it is none."""
     if isinstance(target, ServerParameters):
         return _Program(target)
     if isinstance(target, str):
@@ -236,7 +255,7 @@ def parse_target(target: Target) -> TargetLocation:
 
 @runtime_checkable
 class _LooksLikeBackend(Protocol):
-    """The members by which a Backend is recognized among the kinds of targets."""
+    """The methods by which parse_target() recognizes a Backend."""
 
     def handle(self, call: Any, context: Any, /) -> Any: ...
     def features(self) -> Any: ...
@@ -244,7 +263,7 @@ class _LooksLikeBackend(Protocol):
 
 @runtime_checkable
 class _LooksLikeConnection(Protocol):
-    """The members by which a Connection is recognized among the kinds of targets."""
+    """The methods by which parse_target() recognizes a Connection."""
 
     def open(self, receiver: Any, /) -> None: ...
     def write(self, frame: bytes, request_id: Any, /) -> int: ...
@@ -274,7 +293,7 @@ class _Program:
 
     async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> OpenTarget:
         parameters = self._parameters
-        # Values of env that look like secrets are redacted from now on.
+        # Redact values of env that look like secrets, from now on and everywhere.
         learn(parameters.env or {})
         child = spawn(
             self._command,
@@ -289,9 +308,10 @@ class _Program:
 
 
 def _server_name(command: list[str]) -> str:
-    """Return a name for a server, from the first word of its command that is not a launcher.
+    """Return a name for the server that a command starts.
 
-    `python server.py` is server, `npx -y @scope/thing` is thing, `uv run x` is x.
+    For example "server" for `python server.py`, "thing" for `npx -y @scope/thing`, and "x" for
+    `uv run x`.
     """
     names = [word for word in command if not word.startswith("-") and "=" not in word] or command
     bases = [PurePath(word).name for word in names]
@@ -300,7 +320,12 @@ def _server_name(command: list[str]) -> str:
 
 
 class _Socket:
-    """A server that listens at a Unix socket, or at a TCP port if there is one."""
+    """A server that listens at a Unix socket or at a TCP port.
+
+    name: the target as the user has written it.
+    host_or_path: the path of the Unix socket, or the host.
+    port: the TCP port; None for a Unix socket.
+    """
 
     can_reopen = True
 
@@ -324,7 +349,7 @@ class _Socket:
         except OSError as exc:
             raise Disconnected(f"{self.name}: {exc.strerror or exc}") from exc
         except UnicodeError as exc:
-            # The name cannot be that of a host.
+            # The host's name is invalid, for example too long.
             raise Disconnected(f"{self.name}: {exc}") from exc
 
 
@@ -365,7 +390,7 @@ class _OpenInMemory(OpenTarget):
     @property
     def start_failure(self) -> Exception | None:
         failure = self._host.start_failure if self._host.started.done() else None
-        # A cancelled start is no failure, and SystemExit would end the client's process.
+        # Not for CancelledError, and not for SystemExit, which would end the client's process.
         return failure if isinstance(failure, Exception) else None
 
     async def close(self, within_s: float) -> None:
@@ -374,7 +399,7 @@ class _OpenInMemory(OpenTarget):
 
 
 class _OwnConnection:
-    """A Connection that the user made."""
+    """A Connection that the user has passed as the target."""
 
     can_reopen = False
 

@@ -1,7 +1,8 @@
-"""Variables that a server did not get and may need: those about proxies and certificates.
+"""Explains failures of a server that lacks environment variables for proxies or certificates.
 
-A client passes on few variables, so a server may fail to reach the network although it can when a
-person starts it.
+A client passes on few variables, so a server may fail to reach the network, although it can when a
+person starts it in a shell. If its stderr shows such a failure, describe_withheld() names the
+variables of this process that it did not get.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from collections.abc import Collection, Iterable
 
 __all__ = ["describe_withheld"]
 
-# What programs in C, Go, Java, Node.js, Python and Rust write when they cannot reach a host, or do
-# not trust it.
+# Texts that programs in C, Go, Java, Node.js, Python and Rust write when they cannot reach a host
+# or do not trust its certificate.
 NETWORK_FAILURE = re.compile(
     r"""
       ENOTFOUND | EAI_AGAIN | ECONNREFUSED | ECONNRESET | ETIMEDOUT | ENETUNREACH | EHOSTUNREACH
@@ -29,6 +30,7 @@ NETWORK_FAILURE = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
+# Names of variables that configure proxies, certificates and package registries.
 VARIABLE = re.compile(
     r"""
       (?:https?|all|no|ftp)_proxy | (?:npm_config_|global_agent_)\w*proxy
@@ -44,9 +46,11 @@ VARIABLE = re.compile(
 
 
 def describe_withheld(stderr: str, variables: Iterable[str], passed: Collection[str]) -> str:
-    """Return which variables a server may lack; "" if its stderr has no network failure.
+    """Return a sentence about variables that a server may lack; "" if there is nothing to say.
 
-    variables: the names of those of this process. passed: the names of those that the server got.
+    stderr: the end of the server's stderr. Without a network failure in it, "" is returned.
+    variables: the names of the variables of this process.
+    passed: the names of the variables that the server got.
     """
     if NETWORK_FAILURE.search(stderr) is None:
         return ""

@@ -102,7 +102,7 @@ class CallNotifications:
         this level, or if the call is answered already. A kept message that a newer one replaces is
         counted in dropped_logs, and so is one that is too long.
         """
-        # server/utilities/logging: only a server that declares logging may send messages.
+        # Only a server that declares logging may send log messages (server/utilities/logging).
         if not self._profiles.features.logging:
             return
 
@@ -122,9 +122,13 @@ class CallNotifications:
             self.dropped_logs += 1
 
     def least_level(self, incoming: SessionRequest) -> int | None:
-        """Return the rank of the least severe message that the client wants; None for none."""
+        """Return the rank (see LEVELS) of the least severe log message that the client wants.
+
+        None if it wants no log messages.
+        """
         profile = incoming.profile
-        # logging/setLevel may have changed a legacy conversation's level since the call came in.
+        # Before 2026-07-28 the level belongs to the conversation, not to the call: the client may
+        # have changed it with logging/setLevel since the call came in.
         legacy = self._profiles.legacy
         if legacy is None or profile.encoder.revision.modern:
             return profile.level

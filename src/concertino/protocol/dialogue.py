@@ -109,8 +109,8 @@ class Dialogue:
     state: the backend's own state, see InputRequired.state.
     saved: the values that Context.once() computed, by key.
     unanswered: the client requests of this round that have no answer yet, by key.
-    forwarded: the JSON of those among them that another server makes, which the client gets
-        unchanged (2026-07-28).
+    forwarded: among them, the requests that another server has made, as JSON. The client gets
+        them unchanged (2026-07-28).
     suspended: whether this round is over, so that the call must be answered with `unanswered`.
     thread_waits: the futures that threads of the handler wait for; they are cancelled with the
         call.
@@ -412,9 +412,10 @@ def downgrade_request(
 
 
 def _check_declared(feature: str, revision: Revision, client: ClientFacts) -> Mapping[str, Any]:
-    """Return the settings that a client declared for a capability.
+    """Return the settings that a client has declared for a capability.
 
-    Raises MissingCapability if it has not declared it, or its revision does not have it.
+    feature: the name of the capability, such as "elicitation".
+    Raises MissingCapability if the client has not declared it, or its revision does not have it.
     """
     declared: Mapping[str, Any] | None = client.capabilities.get(feature)
     if not isinstance(declared, Mapping) or (feature == "elicitation" and not revision.elicitation):
@@ -423,10 +424,10 @@ def _check_declared(feature: str, revision: Revision, client: ClientFacts) -> Ma
 
 
 def read_forwarded(raw: Raw, revision: Revision, client: ClientFacts) -> InputRequest:
-    """Return a request of another server that this client gets as it is (2026-07-28).
+    """Decode a client request of another server, which the client gets unchanged (2026-07-28).
 
-    Raises MissingCapability if the client does not answer such requests, and ValueError if `raw`
-    is no request.
+    Raises MissingCapability if the client has not declared the capability for it, and ValueError if
+    `raw` is no client request.
     """
     request = _decode_input_request(raw)
     if (feature := CLIENT_REQUESTS.get(request.method)) is not None:

@@ -253,7 +253,8 @@ class SessionRequest(IncomingRequest, eq=False):
     profile: how the request is served.
     call: the request in the form for the backend. Like `profile`, set before the handler starts.
     dialogue: what the call has asked its client; None until it asks, or comes with answers.
-    forwarded: a result of another server, which the client gets unchanged if the call returns it.
+    forwarded: a result of another server. If the call returns this object, the client gets it
+        unchanged. See Caller.pass_result.
     hooks: what to do at the end of the call. Guards set it when the call begins.
     timer: the call's time limit, if it has one and its handler waits.
     """

@@ -66,9 +66,10 @@ class Revision(Struct, frozen=True):
     sampling_tools: bool = True
 
     def takes_results_of(self, other: Revision) -> bool:
-        """Return whether results of a server of another revision need no translation.
+        """Return whether a client of this revision can read results of the revision `other`.
 
-        Within an era, newer revisions have everything that older ones have.
+        It can if both are legacy or both are modern, and `other` is not newer: legacy revisions
+        have only added to those before them.
         """
         return self.modern == other.modern and self.name >= other.name
 

@@ -276,7 +276,7 @@ class Session:
         return self.peer.fail(incoming, METHOD_NOT_FOUND, text)
 
     def _forward(self, incoming: SessionRequest, profile: RequestProfile) -> None:
-        """Start or queue a call of a method that the specification does not define."""
+        """Start or queue a request whose method the specification does not define."""
         incoming.profile = profile
         incoming.call = Call(incoming.method, incoming.params, profile.meta)
         if self.state != "ready" and not profile.encoder.revision.modern:

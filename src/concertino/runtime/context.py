@@ -249,7 +249,11 @@ class CallContext(Struct, eq=False):
 
 
 class CallCaller(Struct, eq=False):
-    """The Caller of one call. See backend.Caller."""
+    """The Caller of one call. See backend.Caller, which describes its members.
+
+    session: the connection that the call came on.
+    request: the JSON-RPC request.
+    """
 
     session: CallConnection
     request: SessionRequest

@@ -1,4 +1,4 @@
-"""Connections that carry JSON-RPC frames: pipes, processes, sockets and memory."""
+"""Public names of the package, imported on first use: Connection, spawn(), connect_unix(), ..."""
 
 from __future__ import annotations
 

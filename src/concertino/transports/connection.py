@@ -1,12 +1,16 @@
-"""The Connection interface: carries JSON-RPC frames to one peer and back.
+"""The interfaces Connection, which carries JSON-RPC frames to one peer and back, and Receiver.
 
-A frame is one JSON text as bytes, without the newline. stdio, a child process, a socket and memory
-are Connections; a message trace is a Connection that wraps another one. Everything here runs on one
-event loop and never blocks it.
+    connection.open(receiver)           # from now on, receiver.on_frames(frames) is called
+    connection.write(frame, request_id)
+    connection.flush()
 
-Optional abilities are Protocols of their own, SupportsDirectSend, SupportsPolling and
-SupportsOversizeReports. The user of a Connection checks for them once, with isinstance, when it
-attaches to the Connection.
+A frame is one JSON text as bytes, without a newline. The peer is the process at the other end: a
+client or a server. There are Connections over stdio, to a child process, over sockets and in
+memory; a message trace is a Connection around another one. A Connection runs on one event loop and
+never blocks it.
+
+SupportsDirectSend, SupportsPolling and SupportsOversizeReports are optional. The user of a
+Connection checks for them with isinstance(), once.
 """
 
 from __future__ import annotations
@@ -26,27 +30,28 @@ __all__ = [
 
 
 class Receiver(Protocol):
-    """Handles what a Connection delivers.
+    """Handles the events of a Connection. Its methods are called on the event loop.
 
-    Its methods are called on the event loop and raise nothing.
+    They must not raise exceptions.
     """
 
     def on_frames(self, batch: Sequence[bytes], /) -> None:
-        """Handle every complete frame of one read, in the order of arrival."""
+        """Handle all complete frames of one read, in the order of arrival."""
         ...
 
     def on_frame_too_long(self, size: int, /) -> None:
-        """Handle a frame over the size limit.
+        """Handle a frame that exceeds Limits.max_message_bytes. Its bytes are discarded.
 
-        size: the bytes received when it passed the limit; the rest of the frame is discarded.
+        size: how many bytes of it had arrived when it exceeded the limit.
         """
         ...
 
     def on_drain(self, held: int, /) -> None:
-        """Resume sending: the output buffer fell below the low-water mark.
+        """Resume sending, because the peer has read much of the buffered output.
 
-        held: bytes still in it. A connection may also call this while the buffer is fuller, each
-        time that some more output has left.
+        Called when the buffer falls below Limits.low_water_bytes. A Connection may also call it
+        before, each time that some more output was read.
+        held: how many bytes are still buffered.
         """
         ...
 
@@ -55,39 +60,49 @@ class Receiver(Protocol):
         ...
 
     def on_disconnect(self, exc: Exception, /) -> None:
-        """Handle the loss of the connection: nothing can be written any more."""
+        """Handle the loss of the connection: nothing can be written any more.
+
+        exc: the reason.
+        """
         ...
 
 
 class Connection(Protocol):
-    """A bidirectional channel for frames to one peer."""
+    """Carries frames to one peer and back."""
 
     @property
     def facts(self) -> Mapping[str, object]:
-        """Return what is known about the peer, such as transport, pid, uid or address."""
+        """Return facts about the connection and the peer, such as transport, pid, uid, address."""
         ...
 
     def open(self, receiver: Receiver, /) -> None:
-        """Start to deliver frames. Called once, on the event loop that will run everything."""
+        """Start to deliver frames to the receiver. Call it once, on the event loop to be used."""
         ...
 
     def write(self, frame: bytes, request_id: Id | None, /) -> int:
-        """Queue one frame.
+        """Queue one frame. Returns how many bytes are buffered now.
 
-        request_id: the request it belongs to. Returns the bytes now buffered.
+        request_id: the id of the request that the frame belongs to, or None. Some Connections need
+            it to route the frame.
         """
         ...
 
     def flush(self) -> None:
-        """Send the queued frames as far as the peer accepts them, without blocking."""
+        """Send the queued frames, as many as the system accepts, without blocking.
+
+        The rest is sent later, when the peer has read some.
+        """
         ...
 
     def pause(self, paused: bool, /) -> None:
-        """Stop reading from the peer, or resume it."""
+        """Stop reading from the peer (True), or continue (False)."""
         ...
 
     async def close(self, within_s: float, /) -> None:
-        """Flush for at most within_s seconds, then release everything. May be called again."""
+        """Close the connection. May be called again.
+
+        within_s: how long to wait until the peer has read the buffered output, in seconds.
+        """
         ...
 
 
@@ -96,43 +111,46 @@ class SupportsDirectSend(Protocol):
     """A Connection that can write and flush one frame in a single step."""
 
     def send(self, frame: bytes, request_id: Id | None, /) -> int:
-        """Write one frame and flush.
+        """Write one frame and flush. Returns how many bytes are still buffered.
 
-        Returns the bytes left in the buffer; delivers no input meanwhile.
+        No frame is delivered to the receiver meanwhile.
         """
         ...
 
 
 @runtime_checkable
 class SupportsPolling(SupportsDirectSend, Protocol):
-    """A Connection that can also send a request and return the response line that is already there.
+    """A Connection that can send a request and at once read the response, if it is there already.
 
-    This saves a client one iteration of the event loop where the server answers at once.
+    This saves a client one iteration of the event loop if the server answers at once.
     """
 
     def send_and_poll(self, frame: bytes, request_id: Id | None, /) -> bytes | int:
-        """Write one frame, flush, and poll the input once; delivers nothing meanwhile.
+        """Write one frame, flush, and read once from the input, without blocking.
 
-        Returns the next line, which is then not delivered to the Receiver, or the bytes left in the
-        output buffer if no single complete line is there.
+        Returns the frame that has arrived; it is not delivered to the receiver. If not exactly one
+        complete frame has arrived, returns how many bytes of output are still buffered.
         """
         ...
 
     def defer_line(self, line: bytes, /) -> None:
-        """Deliver a line from send_and_poll() to the Receiver in the next loop iteration."""
+        """Deliver a frame to the receiver in the next loop iteration.
+
+        line: what send_and_poll() has returned, if it is not the expected response.
+        """
         ...
 
 
 @runtime_checkable
 class SupportsOversizeReports(Protocol):
-    """A Connection that can tell more about frames over the size limit."""
+    """A Connection that can tell more about frames that exceed Limits.max_message_bytes."""
 
     @property
     def is_discarding(self) -> bool:
-        """Return True while the rest of a frame over the limit is still being discarded."""
+        """Return whether the rest of such a frame is still being discarded."""
         ...
 
     @property
     def oversize_head(self) -> bytes:
-        """Return the first bytes of the last frame over the limit."""
+        """Return the first bytes of the last such frame."""
         ...

@@ -1,12 +1,13 @@
-"""Processes that a child started and that have left its process group, such as daemons.
+"""EscapedProcesses: finds and ends processes that have left the process group of a child.
 
-They are found by an environment variable with a mark of the child, which processes inherit; and by
-their parents, as long as all of these run. Those of other users cannot be ended. Without /proc none
-are found.
+Such processes are daemons, for example. They are found in two ways: by an environment variable with
+a mark of the child, which processes inherit; and by their parents, as long as all of these run.
+Processes of other users cannot be ended. Without /proc (on macOS) none are found.
 
-Not found is a process that has cleared the variable and whose parent has ended. Linux tells of it
-only a subreaper, prctl(2): that is a setting of the whole process of our user, which would get the
-orphans of all its children, and would have to reap them. A cgroup needs rights that few users have.
+A process that has cleared the variable and whose parent has ended is not found. Linux could report
+it to a "subreaper", prctl(2), but this is a setting for the whole process of our user, which would
+get the orphans of all its children and would have to reap them. A cgroup needs rights that few
+users have.
 """
 
 from __future__ import annotations
@@ -24,23 +25,25 @@ __all__ = ["STARTED_BY", "EscapedProcesses"]
 log = logging.getLogger("concertino.process")
 
 PROC = "/proc"
-# The marks of all children above a process, the outermost first, separated by commas.
+# The environment variable. Its value has one mark for each child of concertino among the ancestors
+# of a process, the outermost first, separated by commas.
 STARTED_BY = "CONCERTINO_STARTED_BY"
-# How often to look whether they have ended: no event reports the end of other processes' children.
+# How often to check whether the processes have ended. They are no children of this process, so no
+# event reports their end.
 CHECK_S = 0.01
-# How long to wait for processes that are just being started. One with an empty environment looks
-# like that for ever.
+# How long to wait for processes that are just being started. Their environment is empty; but
+# another process may have an empty environment for ever.
 SETTLE_S = 0.1
-# Larger than most files there, so that the second read finds the end.
+# The size of one read: larger than most files in /proc.
 READ_BYTES = 2**16
-# A flag of kernel threads, see include/linux/sched.h.
+# The flag of kernel threads, see include/linux/sched.h.
 PF_KTHREAD = 0x00200000
 
 
 class EscapedProcesses:
-    """Finds and ends what a child started and what has left its process group.
+    """Finds and ends processes that one child has started, and that have left its process group.
 
-    variable: the value of STARTED_BY for the child.
+    variable: the value of STARTED_BY in the environment of the child.
     """
 
     def __init__(self) -> None:
@@ -48,13 +51,14 @@ class EscapedProcesses:
         above = os.environ.get(STARTED_BY)
         self.variable = f"{above},{mark}" if above else mark
         self._mark = mark.encode()
-        # Process ids with the start of each, so that a reused id is not taken for it.
+        # (process id, start time). With the time, a reused id is not mistaken for the process.
         self._descendants: set[tuple[int, int]] = set()
 
     def note_descendants(self, parent: int) -> None:
-        """Remember who is below the child now. Some of them may have cleared the variable.
+        """Remember all descendants of the child, since some may have cleared the variable.
 
-        Call it while the child runs: a process whose parent ends gets another one.
+        Call it while the child runs: when the parent of a process ends, it gets another parent.
+        parent: the process id of the child, which is also the id of its group; here and below.
         """
         below: set[tuple[int, int]] = set()
         left = _children(parent)
@@ -72,9 +76,9 @@ class EscapedProcesses:
         number: signal.Signals,
         within_s: float,
     ) -> bool:
-        """Send a signal to all of them and wait. Returns True if none is left within that time.
+        """Send a signal to all such processes, and wait up to within_s seconds for their end.
 
-        parent: the child's process id, which is also that of its group.
+        Returns whether all have ended.
         """
         now = time.monotonic()
         until, settled_at = now + within_s, now + SETTLE_S
@@ -83,7 +87,7 @@ class EscapedProcesses:
             found = self._signal(found, parent, number)
             if not found and (is_complete or time.monotonic() >= settled_at):
                 return True
-            # When they have ended, look again: they may have started others meanwhile.
+            # When they have ended, look for more: they may have started others in the meantime.
             await asyncio.sleep(CHECK_S)
             while found := [pid for pid in found if (stat := _stat(pid)) and stat.is_live]:
                 if time.monotonic() >= until:
@@ -91,7 +95,7 @@ class EscapedProcesses:
                 await asyncio.sleep(CHECK_S)
 
     def kill(self, parent: int) -> None:
-        """Kill all of them, without waiting for their end. Blocks briefly."""
+        """Kill all such processes, without waiting for their end. Blocks briefly."""
         settled_at = time.monotonic() + SETTLE_S
         is_complete = False
         while not is_complete and time.monotonic() < settled_at:
@@ -101,17 +105,18 @@ class EscapedProcesses:
                 time.sleep(CHECK_S)
 
     def _find(self, parent: int) -> tuple[list[int], bool]:
-        """Return their process ids: they have the mark, and a group other than the parent's.
+        """Return the ids of all such processes, and whether the search was complete.
 
-        The second value is False if a process is just being started, so that its environment
-        cannot be read yet.
+        It is not complete if a process is just being started, so that its environment cannot be
+        read so far.
         """
         parent_stat = _stat(parent)
         started_at = 0 if parent_stat is None else parent_stat.started_at
         found: list[int] = []
         is_complete = True
         for pid, stat in _running():
-            # Comparing the start first spares reading most environments.
+            # A process that has started before the child is not one of its descendants. This test
+            # comes first, because reading an environment takes time.
             if stat.group == parent or stat.started_at < started_at:
                 continue
             environment = _environment(pid)
@@ -128,7 +133,7 @@ class EscapedProcesses:
         parent: int,
         number: signal.Signals,
     ) -> list[int]:
-        """Send a signal to processes, and return those that may be sent one."""
+        """Send a signal to processes. Returns those that have got it."""
         signalled: list[int] = []
         for pid in pids:
             text = "process %d (%s), started by process %d, has left its process group: %s"
@@ -138,7 +143,8 @@ class EscapedProcesses:
             except ProcessLookupError:
                 continue
             except PermissionError:
-                # Those are found by their parents only. Report it once.
+                # A process of another user is found by its parents only. Forget it, so that this is
+                # logged once.
                 log.warning(text, pid, name, parent, "it belongs to another user and is not ended")
                 self._descendants = {item for item in self._descendants if item[0] != pid}
             else:
@@ -148,7 +154,12 @@ class EscapedProcesses:
 
 
 class _Stat(NamedTuple):
-    """is_live: it is neither a zombie nor a kernel thread. started_at: ticks since the boot."""
+    """The state of a process.
+
+    is_live: whether it is neither a zombie nor a kernel thread.
+    group: the id of its process group.
+    started_at: its start time, in clock ticks since the boot.
+    """
 
     is_live: bool
     group: int
@@ -156,9 +167,10 @@ class _Stat(NamedTuple):
 
 
 def _stat(pid: int) -> _Stat | None:
-    """Return what the kernel says about a process; None if it is gone. See proc(5)."""
+    """Return the state of a process; None if there is no such process. See proc(5)."""
     try:
-        # The name of the program, in parentheses, may contain blanks and parentheses.
+        # Split after the last parenthesis: the name of the program, in parentheses, may itself
+        # contain spaces and parentheses.
         fields = _read(f"{pid}/stat").rpartition(b")")[2].split(None, 20)
         is_live = fields[0] not in (b"Z", b"X") and not int(fields[6]) & PF_KTHREAD
         return _Stat(is_live, int(fields[2]), int(fields[19]))
@@ -167,7 +179,10 @@ def _stat(pid: int) -> _Stat | None:
 
 
 def _children(pid: int) -> list[int]:
-    """Return the children of a process; none if it is gone, or the kernel does not list them."""
+    """Return the ids of a process's children.
+
+    Returns [] if there is no such process, or if the kernel does not list children.
+    """
     try:
         threads = _names(f"{PROC}/{pid}/task")
     except OSError:
@@ -182,7 +197,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _running() -> Iterator[tuple[int, _Stat]]:
-    """Yield every process that has not ended."""
+    """Yield the id and the state of every process that has not ended."""
     try:
         names = _names(PROC)
     except OSError:
@@ -217,7 +232,8 @@ def _names(folder: str) -> list[str]:
 def _read(name: str) -> bytes:
     """Return the content of a file below /proc. Raises OSError.
 
-    A third of the time of a Path: a close reads a file of every process of the machine.
+    This takes a third of the time of Path.read_bytes(), which matters because closing a child reads
+    a file of every process of the machine.
     """
     descriptor = os.open(f"{PROC}/{name}", os.O_RDONLY | os.O_CLOEXEC)
     try:

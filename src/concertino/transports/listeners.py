@@ -1,8 +1,12 @@
-"""Listening sockets, made here or inherited from systemd. runtime/acceptor.py accepts connections.
+"""Listener: a listening Unix or TCP socket, made here or inherited from systemd.
 
-The file of a Unix socket has mode 0600 from the moment it exists, and a client must be a process of
-the same user or of root. TCP sockets listen on loopback addresses unless remote access is allowed
-explicitly, since there is no authentication. Sources: unix(7), tcp(7), sd_listen_fds(3).
+    listener = listen_unix("/run/my.sock")
+    listener = listen_tcp("127.0.0.1", 8000)
+
+runtime/acceptor.py accepts clients. The file of a Unix socket has mode 0600 from the beginning, and
+a client must be a process of the same user or of root. A TCP socket listens on loopback addresses
+only, unless remote access is allowed explicitly, because there is no authentication.
+Sources: unix(7), tcp(7), sd_listen_fds(3).
 """
 
 from __future__ import annotations
@@ -30,9 +34,9 @@ __all__ = [
     "split_address",
 ]
 
-# Connections that wait to be accepted; the system may allow fewer.
+# How many clients may wait to be accepted; the system may allow fewer.
 BACKLOG = 1024
-# SD_LISTEN_FDS_START of sd_listen_fds(3).
+# The first descriptor that systemd passes: SD_LISTEN_FDS_START in sd_listen_fds(3).
 FIRST_INHERITED = 3
 # How long to wait for another process that creates a socket in the same folder.
 LOCK_TIMEOUT_S = 2.0
@@ -42,10 +46,13 @@ SYSTEMD_VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PIDFD
 class Listener:
     """A listening socket. Made by listen_unix(), listen_tcp() and inherited_listeners().
 
-    address: `unix:/path` or `tcp:127.0.0.1:8080`, with the actual port. is_unix: whether it is a
-    Unix socket. is_remote: whether other machines may reach it. is_inherited: whether another
-    process has made it, which may outlive this one. Clients wait in the system's backlog until
-    accept() is called.
+    Clients wait in the system's backlog until accept() is called.
+
+    socket: the socket.
+    address: `unix:/path` or `tcp:127.0.0.1:8080`, with the real port.
+    is_unix: whether it is a Unix socket.
+    is_remote: whether other machines may be able to reach it.
+    is_inherited: whether another process has made it, such as systemd, and may continue to use it.
     """
 
     def __init__(
@@ -57,8 +64,7 @@ class Listener:
     ) -> None:
         """Wrap a socket that listens already.
 
-        file: absolute path of the socket's file, which remove() deletes if it is still the same
-        file.
+        file: the absolute path of the socket's file, which remove() deletes; None to delete none.
         """
         self.is_inherited = is_inherited
         sock.setblocking(False)
@@ -72,16 +78,17 @@ class Listener:
         self._process = os.getpid()
 
     def accept(self) -> socket.socket:
-        """Return the next connection.
+        """Accept a client that waits, and return its socket.
 
-        Raises BlockingIOError if none waits, and OSError like accept(2).
+        Raises BlockingIOError if no client waits, and the other errors of accept(2).
         """
         return self.socket.accept()[0]
 
     def examine(self, sock: socket.socket) -> Mapping[str, object]:
-        """Return the facts of an accepted connection, such as the pid and uid of the client.
+        """Return the facts about an accepted client, such as its pid and uid.
 
-        Raises PermissionError if the client is another user's process, OSError if it is gone.
+        sock: what accept() has returned.
+        Raises PermissionError if the client is a process of another user, OSError if it has gone.
         """
         facts = configure_socket(sock)
         if not self.is_unix:
@@ -98,22 +105,23 @@ class Listener:
         return {**facts, "address": self.address.removeprefix("unix:")}
 
     def remove(self) -> None:
-        """Remove the file of the socket if it still exists and is ours.
+        """Remove the socket's file, unless another file has taken its place. Raises nothing.
 
-        Raises nothing, and does nothing in a forked child.
+        Does nothing in a forked child.
         """
         file, self._file = self._file, None
         if file is None or self._file_identity is None or os.getpid() != self._process:
             return
         if _identity(file) == self._file_identity:
-            # The folder may have become read-only.
+            # Ignore errors, for example if the folder is read-only now.
             with suppress(OSError):
                 file.unlink()
 
     def close(self) -> None:
-        """Stop listening.
+        """Remove the socket's file, then stop listening.
 
-        The file is removed first, so that no other process finds it and takes it for a stale one.
+        In the other order, another process could find the file without a listener, and replace it
+        before it is removed here.
         """
         self.remove()
         self.socket.close()
@@ -123,14 +131,14 @@ class Listener:
 
 
 def listen_unix(path: str | os.PathLike[str]) -> Listener:
-    """Listen at a path in an existing folder. A stale socket there is replaced.
+    """Listen at a path in an existing folder. Only this user and root may connect.
 
-    Only processes of this user and of root may connect. Raises ValueError if the path cannot be
-    that of a socket. Raises OSError if another process listens there, if there is a file that is
-    not a socket (it is left alone), or if the socket cannot be created.
+    If the path is a socket to which nobody listens, it is replaced.
+    Raises ValueError if the path cannot be that of a socket. Raises OSError if another process
+    listens there, if the path is a file that is no socket, or if the socket cannot be created.
     """
     name = unix_name(path)
-    # Tools may change the working directory later.
+    # Use an absolute path for remove(), because a tool may change the working directory.
     absolute = Path(name).absolute()
     with _folder_lock(absolute.parent, name):
         _remove_stale(name)
@@ -154,10 +162,10 @@ def listen_unix(path: str | os.PathLike[str]) -> Listener:
 
 
 def _bind_private(sock: socket.socket, name: str) -> None:
-    """Bind a socket to a file that has mode 0600 from the moment it exists."""
+    """Bind a socket to a new file with the mode 0600."""
     if sys.platform == "linux":
-        # On Linux the file gets the mode of the socket. Unlike umask(), fchmod() affects no file
-        # of another thread.
+        # On Linux the file gets the mode of the socket's descriptor. umask() would also affect
+        # files that other threads create.
         os.fchmod(sock.fileno(), 0o600)
         sock.bind(name)
         return
@@ -170,9 +178,9 @@ def _bind_private(sock: socket.socket, name: str) -> None:
 
 
 def _remove_stale(name: str) -> None:
-    """Remove a socket that nobody listens on.
+    """Remove the file of a socket to which nobody listens. Does nothing if there is no file.
 
-    Raises OSError if there is anything else at this path.
+    Raises OSError if somebody listens, or if the file is no socket.
     """
     try:
         mode = os.lstat(name).st_mode
@@ -190,7 +198,7 @@ def _remove_stale(name: str) -> None:
         except (ConnectionRefusedError, FileNotFoundError):
             pass
         except BlockingIOError:
-            # The backlog is full, so somebody listens.
+            # The listener's backlog is full, so there is a listener.
             raise _in_use(name) from None
         except OSError as exc:
             raise _with_name(exc, name) from None
@@ -207,14 +215,15 @@ def _remove_stale(name: str) -> None:
 
 @contextmanager
 def _folder_lock(folder: Path, name: str) -> Generator[None]:
-    """Lock a folder against other concertino processes while a stale socket is replaced.
+    """Lock a folder against other concertino processes, while a socket in it is replaced.
 
-    The lock is taken on the folder itself, so that it leaves no file behind.
+    The folder itself is locked, so no lock file remains.
+    name: the socket, for errors.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except PermissionError:
-        # The folder may be writable and not readable; then there is no lock.
+        # The folder is not readable, but may be writable. Then do without a lock.
         yield
         return
     except OSError as exc:
@@ -234,7 +243,7 @@ def _folder_lock(folder: Path, name: str) -> Generator[None]:
                     ) from None
                 time.sleep(0.01)
             except OSError:
-                # The file system has no locks.
+                # The file system does not support locks.
                 break
         yield
     finally:
@@ -242,9 +251,9 @@ def _folder_lock(folder: Path, name: str) -> Generator[None]:
 
 
 def _identity(path: Path) -> tuple[int, int, int] | None:
-    """Return device, inode and modification time of a file; None if there is none.
+    """Return device, inode and modification time of a file; None if there is no file.
 
-    The time is included because inode numbers of removed files are reused.
+    Device and inode are not enough, because the inode of a removed file may be reused.
     """
     try:
         status = path.lstat()
@@ -258,7 +267,7 @@ def _in_use(name: str) -> OSError:
 
 
 def _with_name(exc: OSError, name: str) -> OSError:
-    """Return the same error with the name of the socket in its text."""
+    """Return the error with the name of the socket added to its text."""
     return OSError(exc.errno, f"unix:{name}: {exc.strerror or exc}")
 
 
@@ -266,13 +275,14 @@ def _with_name(exc: OSError, name: str) -> OSError:
 
 
 def listen_tcp(host: str, port: int, *, allow_remote: bool = False) -> Listener:
-    """Listen at a port. With port 0 the system picks a free one; see Listener.address.
+    """Listen at a TCP port. Blocks while it resolves a host name.
 
-    host: a name, or an IPv4 or IPv6 address without brackets. The first usable address of a name is
-    taken; resolving a name may take a while and blocks.
-    allow_remote: permit addresses that other machines may reach.
-    Raises ValueError for such an address without allow_remote, for an invalid port and for a name
-    that cannot be resolved. Raises OSError if the port is taken.
+    host: a name, or an IPv4 or IPv6 address without brackets. If a name has several addresses, the
+        first usable one is taken.
+    port: 0 to let the system choose a free port; see Listener.address.
+    allow_remote: whether to allow addresses that other machines may be able to reach.
+    Raises ValueError for such an address if it is not allowed, for an invalid port, and for a name
+    that cannot be resolved. Raises OSError if the port is in use.
     """
     name = f"tcp:{format_address((host, port))}"
     if not host or not 0 <= port <= 65535:
@@ -290,7 +300,8 @@ def listen_tcp(host: str, port: int, *, allow_remote: bool = False) -> Listener:
         try:
             return Listener(socket.create_server(address, family=family, backlog=BACKLOG))
         except OSError as exc:
-            # The most telling error is the one of an address that this machine has.
+            # Report the error of an address that this machine has, if there is one: it is the most
+            # helpful.
             if failure is None or exc.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                 failure = exc
     # getaddrinfo() returns at least one address, or raises.
@@ -299,7 +310,7 @@ def listen_tcp(host: str, port: int, *, allow_remote: bool = False) -> Listener:
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Split `HOST:PORT` or `[IPv6]:PORT` into the host and the port. Raises ValueError."""
+    """Split `HOST:PORT` or `[IPv6]:PORT` into host and port. Raises ValueError for other texts."""
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -315,7 +326,11 @@ def split_address(text: str) -> tuple[str, int]:
 
 
 def _refuse_remote(name: str, address: Any) -> None:
-    """Raise ValueError if other machines may reach this address."""
+    """Raise ValueError if other machines may be able to reach an address.
+
+    name: the address as the user has written it.
+    address: an address of the socket module.
+    """
     host = str(address[0])
     if _is_remote(address):
         resolved = "" if f":{host}" in name or f"[{host}]" in name else f" leads to {host}, which"
@@ -326,7 +341,7 @@ def _refuse_remote(name: str, address: Any) -> None:
 
 
 def _is_remote(address: Any) -> bool:
-    """Return True if other machines may reach this address of the socket module."""
+    """Return whether an address of the socket module is not a loopback address."""
     # Imported here, because only TCP needs it.
     from ipaddress import IPv6Address, ip_address
 
@@ -342,12 +357,14 @@ def _is_remote(address: Any) -> bool:
 def inherited_listeners(
     environment: MutableMapping[str, str], *, allow_remote: bool = False
 ) -> list[Listener]:
-    """Return the listening sockets that systemd passed to this process; often there are none.
+    """Return the listening sockets that systemd has passed to this process; [] if there are none.
 
-    The variables are removed from environment and child processes do not inherit the sockets. Their
-    files are not removed at the end. Raises ValueError for a descriptor that is not a listening
-    stream socket, and for an address that other machines may reach without allow_remote.
-    Source: sd_listen_fds(3).
+    Child processes will not inherit the sockets. The files of Unix sockets are not removed at the
+    end.
+    environment: usually os.environ. systemd's variables are removed from it.
+    allow_remote: see listen_tcp().
+    Raises ValueError for a descriptor that is no listening stream socket, and for an address that
+    is not allowed. Source: sd_listen_fds(3).
     """
     variables = {name: environment.pop(name, "") for name in SYSTEMD_VARIABLES}
     text = variables["LISTEN_FDS"]
@@ -368,7 +385,7 @@ def inherited_listeners(
 def _inherited_socket(descriptor: int) -> socket.socket:
     """Return an inherited descriptor as a socket.
 
-    Raises ValueError if it is not a listening one.
+    Raises ValueError if it is no listening stream socket.
     """
     name = f"LISTEN_FDS: descriptor {descriptor}"
     try:
@@ -392,7 +409,7 @@ def _inherited_socket(descriptor: int) -> socket.socket:
 def errno_message(exc: Exception) -> str:
     """Return the text of an error for users.
 
-    That of an OSError goes without the error number, unless it concerns a file: then only str()
+    For an OSError without the error number, unless it concerns a file: then str() is needed, which
     names the file.
     """
     if isinstance(exc, OSError) and exc.strerror and exc.filename is None:

@@ -1,7 +1,9 @@
-"""A pair of Connections in one process.
+"""memory_pair(): two Connections in one process that are connected to each other.
 
-What one end writes, the other one receives in the next iteration of the event loop. Meant for
-tests, demos and servers that are embedded in the client's process.
+    ours, theirs = memory_pair()
+
+A frame that is written to one of them is delivered by the other one, in the next iteration of the
+event loop. For tests, demos, and servers in the process of their client.
 """
 
 from __future__ import annotations
@@ -14,19 +16,20 @@ from concertino.transports.connection import Receiver
 
 __all__ = ["MemoryConnection", "memory_pair"]
 
-# Frames delivered in one loop iteration; one read of a pipe holds about as many.
+# At most this many frames are delivered in one loop iteration: about as many as one read of a pipe
+# contains.
 MAX_BATCH = 256
 
 
 def memory_pair() -> tuple[MemoryConnection, MemoryConnection]:
-    """Return two Connections that are connected to each other. Both belong to one event loop."""
+    """Return two connected Connections, for the same event loop."""
     one, other = MemoryConnection(), MemoryConnection()
     one.other, other.other = other, one
     return one, other
 
 
 class MemoryConnection:
-    """One end of a memory_pair(). Frames are passed on unchanged and no size limit applies."""
+    """One end of a memory_pair(). There is no limit for the size of frames."""
 
     other: MemoryConnection
 
@@ -34,11 +37,11 @@ class MemoryConnection:
         self.facts: Mapping[str, object] = {"transport": "memory"}
         self._receiver: Receiver | None = None
 
-        # Written at this end and not flushed yet.
+        # Frames that were written at this end and not flushed.
         self._queue: list[bytes] = []
-        # Flushed by the other end and not delivered yet.
+        # Frames that the other end has flushed, and that are not delivered here so far.
         self._inbox: list[bytes] = []
-        # Bytes of ours that the other end has not received, queued or in its inbox.
+        # How many bytes of this end's frames the other end has not delivered.
         self._held = 0
 
         self._paused = False
@@ -68,7 +71,7 @@ class MemoryConnection:
         self._schedule_delivery()
 
     async def close(self, within_s: float) -> None:
-        """Close this end. The other end receives what was written before, then the end of input."""
+        """Close this end. The other end delivers the frames that were written, then on_eof()."""
         self.flush()
         if not self._closed:
             self._closed = True
@@ -76,8 +79,8 @@ class MemoryConnection:
             self.other._schedule_delivery()
 
     def _schedule_delivery(self) -> None:
-        # Never deliver from inside the caller: on Python 3.11 an eager task must not start inside
-        # another one.
+        # Deliver in the next loop iteration, and not at once: the caller may be a task, and on
+        # Python 3.11 an eager task cannot start inside another task.
         is_open = self._receiver is not None and not self._closed
         if is_open and not self._scheduled and not self._paused:
             self._scheduled = True
@@ -101,7 +104,7 @@ class MemoryConnection:
             receiver.on_eof()
 
     def _on_delivery(self) -> None:
-        """Recount the undelivered bytes after the other end took a batch, and report the drain."""
+        """Count the held bytes again and report them, because the other end has delivered some."""
         self._held = sum(map(len, self._queue)) + sum(map(len, self.other._inbox))
         if self._receiver is not None and not self._closed:
             self._receiver.on_drain(self._held)

@@ -1,13 +1,17 @@
-"""A Connection over two file descriptors of any kind: pipe, socket, terminal or regular file.
+"""PipeConnection: a Connection over two file descriptors, one to read and one to write.
 
-Descriptors are read and written with os.read and os.write instead of asyncio's transports, which
-read 256 KiB at a time and cost 12-15 us per message (measured). Nothing here may assume pipe
-semantics: Node gives its children a Unix socket as stdin. Regular files and /dev/null cannot be
-polled, so a thread reads them; writing to them does not block for long.
+The descriptors may be pipes, sockets (Node.js gives its children a Unix socket as stdin), terminals
+or regular files. Regular files and /dev/null cannot be polled, so a thread reads them; writing to
+them does not block for long. StdioConnection, ChildProcess and SocketConnection are derived from
+this class.
 
-A pipe is reopened through /proc, so that O_NONBLOCK is set on an open file description of our own:
-on the inherited one the flag would also affect the parent's terminal or a sibling process. Where
-reopening fails, the flag is set on the given descriptor and reset at the end.
+os.read() and os.write() are called directly. asyncio's transports would take 12 to 15 us more for
+each message.
+
+O_NONBLOCK belongs to an "open file description", which several processes may share: setting it on
+an inherited pipe or terminal would affect the parent process too. So a pipe or terminal is reopened
+through /proc, which makes a description of our own. If that fails, the flag is set on the given
+descriptor, and reset at the end.
 """
 
 from __future__ import annotations
@@ -32,23 +36,30 @@ __all__ = ["READS", "READ_BYTES", "PipeConnection"]
 
 log = logging.getLogger("concertino.pipe")
 
-# Above 128 KiB CPython maps and unmaps the buffer at each read, which takes 9.6 us instead of 0.55.
+# The size of one read. For more than 128 KiB, CPython maps and unmaps memory at each read, which
+# takes 9.6 us instead of 0.55.
 READ_BYTES = 65536
-# Reads in a row before other callbacks of the loop run; takes a call from 9.4 to 7.2 us.
+# At most this many reads are made in a row before the loop runs other callbacks. With several reads
+# in a row, a call takes 7.2 us instead of 9.4.
 READS = range(8)
-# Writes in a row before other callbacks of the loop run.
+# At most this many writes are made in a row before the loop runs other callbacks.
 WRITES = 16
-# Bytes of one write at most, and of the frames that are joined for it. Other callbacks wait
-# meanwhile, and the joined bytes need memory besides the frames.
+# The largest size of one write, and of the frames that are joined for it. Joining takes time and
+# memory.
 WRITE_BYTES = 2**20
-# While much output is buffered, the receiver hears of it each time that as many bytes have left.
+# While much output is buffered, on_drain() is called each time that this many bytes were written.
 REPORT_BYTES = 2**18
 
 
 class _Input:
-    """State of the reading side. over: no more input is read, at its end or after close().
+    """The state of the reading side.
 
-    has_read: set at every read; StdioConnection resets it to detect silence.
+    framer: splits the input into frames.
+    oversize_head: the first bytes of the last frame that was too long.
+    paused: whether reading is paused.
+    has_read: set to True by each read. StdioConnection sets it to False, to notice silence.
+    over: whether no more input is read, because it has ended or the connection is closed.
+    thread: the thread that reads, if the descriptor cannot be polled.
     """
 
     __slots__ = ("framer", "has_read", "over", "oversize_head", "paused", "thread")
@@ -63,13 +74,18 @@ class _Input:
 
 
 class _Output:
-    """The output buffer. held: all bytes in it; rest: the unwritten end of the last write.
+    """The output buffer.
 
-    reported: what `held` was when the receiver last heard of it, while is_high.
-    is_high: the buffer passed the high-water mark and has not drained since. drained: completed
-    when the buffer is empty. watching: whether the loop reports when the descriptor becomes
-    writable.
-    broken: nothing can be written any more.
+    terminator: the bytes that follow each frame.
+    queue: the frames that wait to be written.
+    rest: the bytes of the last write that the system has not accepted. They precede the queue.
+    held: how many bytes `rest` and `queue` have together.
+    is_high: whether `held` has reached the high-water mark, and not fallen below the low-water mark
+        since then.
+    reported: while is_high, the value of `held` that was last reported with on_drain().
+    drained: a future that is done when the buffer is empty; None if nobody waits.
+    watching: whether the event loop watches for the descriptor to become writable.
+    broken: whether nothing can be written any more.
     """
 
     __slots__ = (
@@ -103,14 +119,14 @@ class _Output:
         self.broken = False
 
     def discard(self) -> None:
-        """Drop everything that is buffered, and wake the task that waits for the drain."""
+        """Drop all buffered output, and wake the task that waits until the buffer is empty."""
         self.queue.clear()
         self.rest = memoryview(b"")
         self.held = 0
         self.report_drained()
 
     def refill(self) -> None:
-        """Take the next frames from the queue, about WRITE_BYTES, to be written."""
+        """Move frames from the queue to `rest`: together about WRITE_BYTES, at least one frame."""
         queue = self.queue
         count = size = 0
         while count < len(queue) and (not count or size + len(queue[count]) < WRITE_BYTES):
@@ -121,7 +137,8 @@ class _Output:
         if size <= WRITE_BYTES:
             self.rest = memoryview(self.terminator.join([*frames, b""]))
         else:
-            # One large frame, which is not copied: the empty one makes its terminator come next.
+            # One large frame. Do not copy it to append the terminator: insert an empty frame, whose
+            # terminator is written next.
             self.rest = memoryview(frames[0])
             queue.insert(0, b"")
 
@@ -132,11 +149,13 @@ class _Output:
 
 
 class PipeConnection:
-    """Reads frames from one descriptor and writes frames to another, or to the same one.
+    """A Connection over two file descriptors, which may be the same. It closes them at its end.
 
-    The descriptors belong to the connection, which closes them at its end.
-    terminator: what is written after each frame; a derived class with other frames than lines sets
-    it, and overrides on_chunk().
+    reading, writing: the descriptors.
+    facts: see Connection.facts.
+
+    A derived class whose frames are not lines overrides on_chunk() and sets `terminator`, the bytes
+    that are written after each frame.
     """
 
     terminator = b"\n"
@@ -151,11 +170,11 @@ class PipeConnection:
     ) -> None:
         self.facts: Mapping[str, object] = facts or {}
 
-        # Descriptors whose O_NONBLOCK flag we set and have to reset.
+        # The descriptors on which O_NONBLOCK was set, and has to be reset.
         self._restore: list[int] = []
 
-        # The loss of the reader can be detected on a pipe, and on a socket that is not also the
-        # one we read from.
+        # Whether the loss of the peer can be noticed on the descriptor for writing: on a pipe, and
+        # on a socket that is not the descriptor for reading as well.
         read_stat, write_stat = os.fstat(reading), os.fstat(writing)
         self._detects_reader_loss = stat.S_ISFIFO(write_stat.st_mode) or (
             stat.S_ISSOCK(write_stat.st_mode) and not os.path.samestat(read_stat, write_stat)
@@ -173,8 +192,8 @@ class PipeConnection:
         self._loop = asyncio.get_running_loop()
         self._resume_reading()
 
-        # When the reader is gone, a pipe reports an error and a socket reports end of file. Only
-        # watching our writing end for readability notices either.
+        # When the reader has gone, a pipe reports an error and a socket the end of file. Watching
+        # the writing end for readability notices both.
         if self._detects_reader_loss and isinstance(self._loop, asyncio.SelectorEventLoop):
             self._loop.add_reader(self._out, self._on_reader_lost)
 
@@ -218,16 +237,17 @@ class PipeConnection:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:
-                # EIO: the terminal is gone. ECONNRESET: the other end of the socket is gone.
+                # EIO: the terminal has gone. ECONNRESET: the other end of the socket has gone.
+                # Treat both as the end of input.
                 chunk = b""
             self.on_chunk(chunk)
             if state.paused or state.over:
                 return
 
     def on_chunk(self, chunk: bytes) -> None:
-        """Deliver the frames that a chunk of input completes.
+        """Split a chunk of input into frames, and deliver those that are complete.
 
-        An empty chunk is the end of input.
+        chunk: b"" at the end of input.
         """
         receiver = self._receiver
         state = self._input
@@ -243,7 +263,8 @@ class PipeConnection:
             else:
                 frames = framer.feed(chunk) if chunk else framer.end()
         except MemoryError:
-            # The chunk is lost, so no later input can be trusted; but answers can still be sent.
+            # The chunk is lost, so later input cannot be split into frames. Responses can still be
+            # sent.
             log.exception("out of memory while reading; input is closed")
             self._stop_reading()
             receiver.on_eof()
@@ -262,7 +283,7 @@ class PipeConnection:
             receiver.on_eof()
 
     def _deliver_one_by_one(self, frames: list[bytes | OversizeFrame]) -> None:
-        """Deliver frames in order, some of them over the size limit."""
+        """Deliver frames in order, of which some are too long."""
         receiver = self._receiver
         assert receiver is not None
         for frame in frames:
@@ -286,7 +307,7 @@ class PipeConnection:
 
     @property
     def buffered_bytes(self) -> int:
-        """Return the bytes of output that the peer has not accepted."""
+        """Return how many bytes of output are buffered, and so not written."""
         return self._output.held
 
     def write(self, frame: bytes, request_id: Id | None) -> int:
@@ -305,7 +326,7 @@ class PipeConnection:
         return output.held
 
     def send(self, frame: bytes, request_id: Id | None) -> int:
-        """Write one frame and flush, in a single step. Returns the bytes left in the buffer."""
+        """Write one frame and flush, in a single step. Returns how many bytes are buffered."""
         output = self._output
         if output.held or output.broken:
             self.write(frame, request_id)
@@ -324,12 +345,13 @@ class PipeConnection:
         return self._hold_rest(line, written) if written < len(line) else 0
 
     def drop(self, frame: bytes) -> None:
-        """Drop a frame that cannot be written any more. A derived class may keep it."""
+        """Drop a frame that cannot be written any more. ChildProcess overrides this to keep it."""
 
     def _hold_rest(self, line: bytes, written: int) -> int:
-        """Buffer the part of a line that the peer did not accept.
+        """Buffer the end of a line that was written only in part, and try to write it.
 
-        Returns the bytes left afterwards.
+        written: how many of its bytes were written.
+        Returns how many bytes are buffered.
         """
         output = self._output
         output.held = held = len(line) - written
@@ -340,9 +362,9 @@ class PipeConnection:
         return output.held
 
     def flush(self) -> None:
-        """Write the queued frames with one system call.
+        """Write the queued frames with one system call, if possible.
 
-        Bytes that do not fit into the pipe or socket now are written when it becomes writable.
+        What does not fit into the pipe or socket now is written when it becomes writable.
         """
         output = self._output
         queue = output.queue
@@ -354,7 +376,7 @@ class PipeConnection:
         if len(queue) == 1:
             frames = queue.pop() + output.terminator
         else:
-            # The empty item makes join() end with a terminator.
+            # With this empty item, the joined bytes end with a terminator.
             queue.append(b"")
             frames = output.terminator.join(queue)
             queue.clear()
@@ -373,7 +395,7 @@ class PipeConnection:
         return None
 
     def _write_rest(self) -> None:
-        """Write the rest of an earlier write, then the frames that were queued since."""
+        """Write the rest of an earlier write, then the queued frames; report the drain."""
         output = self._output
         try:
             for _ in range(WRITES):
@@ -382,7 +404,8 @@ class PipeConnection:
                     output.rest = output.rest[written:]
                     output.held -= written
 
-                # Refill even after the last write: a queue without a rest would never be watched.
+                # Do this even after the last write of the loop: _watch_writable() below looks at
+                # `rest` only, and not at the queue.
                 if not output.rest:
                     if not output.queue:
                         break
@@ -403,7 +426,7 @@ class PipeConnection:
             elif output.reported - output.held < REPORT_BYTES:
                 return
             output.reported = output.held
-            # Not at once: this may run inside a write() of the receiver.
+            # Report it in the next loop iteration, because the receiver may be calling write().
             self._loop.call_soon(self._report_drain)
 
     def _report_drain(self) -> None:
@@ -422,16 +445,16 @@ class PipeConnection:
         try:
             self._loop.add_writer(self._out, self._write_rest)
         except OSError:
-            # The descriptor cannot be polled, so try again a little later.
+            # The descriptor cannot be polled. Try to write again a little later.
             output.watching = False
             self._loop.call_later(0.01, self._write_rest)
 
     def _on_reader_lost(self) -> None:
-        """Handle a readable event on the descriptor we write to: its reader is probably gone."""
+        """Handle a readable event on the descriptor for writing: its reader has probably gone."""
         self._loop.remove_reader(self._out)
 
-        # On a socket the event may only mean that the peer will not write (shutdown), which is
-        # harmless. POLLHUP or POLLERR means that it is gone.
+        # On a socket, the event may only mean that the peer will not write any more (shutdown),
+        # which is harmless. POLLHUP or POLLERR means that the peer has gone.
         if not stat.S_ISFIFO(os.fstat(self._out).st_mode):
             self._detects_reader_loss = False
             poll = select.poll()
@@ -454,7 +477,7 @@ class PipeConnection:
     # Closing
 
     async def close(self, within_s: float) -> None:
-        # It may never have been opened.
+        # Without a receiver, the connection was never opened, and there is no output.
         if self._receiver is not None:
             await self._drain(within_s)
         self.abort()
@@ -470,7 +493,7 @@ class PipeConnection:
         self._release()
 
     async def _drain(self, within_s: float) -> None:
-        """Flush, and wait up to within_s seconds until the peer has accepted everything."""
+        """Flush, and wait up to within_s seconds until everything is written."""
         output = self._output
         self.flush()
         if output.rest and not output.broken:
@@ -480,9 +503,10 @@ class PipeConnection:
     def disown(self) -> None:
         """Close the descriptors in a forked child.
 
-        The child must not write frames, nor keep the peer waiting when the parent process is gone.
+        The child must not write frames. And while it has the descriptors open, the peer would not
+        notice the end of the parent process.
         """
-        # The flags belong to open file descriptions that the parent still uses.
+        # Do not reset O_NONBLOCK: the parent process shares the open file descriptions.
         self._restore.clear()
         # Threads do not survive a fork.
         self._input.thread = None
@@ -500,19 +524,21 @@ class PipeConnection:
             except OSError:
                 pass
 
-        # A thread may still be reading a regular file; it keeps the descriptor.
+        # If a thread reads a regular file, do not close the descriptor under it.
         descriptors = {self._out} if self._input.thread is not None else {self._out, self._in}
         for descriptor in descriptors:
             try:
                 os.close(descriptor)
             except OSError:
-                # Linux has closed it all the same, see close(2), and the other one must be closed.
+                # Even then Linux has closed this descriptor, see close(2). Go on with the other.
                 pass
 
     def _make_nonblocking(self, descriptor: int, mode: int) -> int:
-        """Return a non-blocking descriptor of the same file.
+        """Return a non-blocking descriptor for the same pipe, socket or terminal.
 
-        The given descriptor is closed if the file could be reopened.
+        If it could be reopened, this is a new descriptor, and the given one is closed. Regular
+        files are returned as they are.
+        mode: os.O_RDONLY or os.O_WRONLY.
         """
         kind = os.fstat(descriptor).st_mode
         if stat.S_ISREG(kind):
@@ -523,7 +549,7 @@ class PipeConnection:
             try:
                 reopened = os.open(f"/proc/self/fd/{descriptor}", flags)
             except OSError:
-                # There is no /proc, the pipe is another user's, or nobody is at its other end.
+                # There is no /proc, the pipe belongs to another user, or its other end is closed.
                 pass
             else:
                 os.close(descriptor)
@@ -538,7 +564,8 @@ class PipeConnection:
 class _FileReader:
     """Reads a descriptor that cannot be polled, in a daemon thread.
 
-    It reads one chunk at a time and waits until the loop has handled it.
+    The thread reads one chunk, and waits until the event loop has handled it.
+    on_chunk: called on the loop with each chunk.
     """
 
     def __init__(
@@ -554,6 +581,7 @@ class _FileReader:
         self._permits = threading.Semaphore(1)
         self._stopped = False
         self._paused = False
+        # Whether a chunk was handled while reading was paused: pause(False) releases the permit.
         self._permit_owed = False
         threading.Thread(target=self._run, name="concertino-reader", daemon=True).start()
 

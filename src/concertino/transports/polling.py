@@ -1,6 +1,7 @@
-"""A PipeConnection whose user can wait for a response without an iteration of the event loop.
+"""PollingConnection: a PipeConnection that supports polling (SupportsPolling in connection.py).
 
-For the client's end of a connection to a child process: see send_and_poll().
+A client can send a request and read the response at once, without an iteration of the event loop,
+if the server is fast enough. ChildProcess (process.py) is derived from it.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_POLLS", "PollingConnection"]
 
-# Polls that may succeed in a row before the loop has to run once.
+# At most this many polls may succeed in a row before the loop has to run once.
 MAX_POLLS = 16
-# Reads without polls that follow repeated polls in vain, at most.
+# After polls that have found nothing, there are at most this many reads without a poll.
 MAX_POLL_PAUSE = 8
 
 
@@ -43,16 +44,16 @@ class PollingConnection(PipeConnection):
         super().open(receiver)
 
     def send_and_poll(self, frame: bytes, request_id: Id | None) -> bytes | int:
-        """Write one frame, flush, and return the next line if it is already there.
+        """Write one frame, flush, and return the next line if it has arrived already.
 
-        Otherwise returns the bytes left in the output buffer. Pass a line that is not the expected
-        response to defer_line().
+        Otherwise returns how many bytes of output are buffered. Pass a line that is not the
+        expected response to defer_line().
 
-        A server that shares the core has mostly answered before the write returns. Reading at once
-        saves a loop iteration: on Python 3.13 a call takes 4.6 us instead of 7.6
-        (bench/clients.py). Elsewhere a poll in vain costs 1 us; so after one, polls pause for 1, 2,
-        4 and then 8 reads. At most MAX_POLLS polls succeed in a row, so that the loop runs
-        regularly.
+        If client and server run on the same core, the server has usually answered before the write
+        returns. To read at once saves a loop iteration: on Python 3.13 a call takes 4.6 us instead
+        of 7.6 (bench/clients.py). If nothing has arrived, the poll has cost 1 us for nothing. So
+        after such a poll, the next 1, 2, 4 and then 8 reads are made without one. At most MAX_POLLS
+        polls succeed in a row, so that the loop runs regularly.
         """
         polls = self._polls
         output = self._output
@@ -63,7 +64,7 @@ class PollingConnection(PipeConnection):
         try:
             written = os.write(self._out, line)
         except OSError:
-            # send() runs into the same error and handles it.
+            # send() gets the same error and handles it.
             return self.send(frame, request_id)
         if written < len(line):
             return self._hold_rest(line, written)
@@ -72,7 +73,7 @@ class PollingConnection(PipeConnection):
         try:
             chunk = os.read(self._in, READ_BYTES)
         except OSError:
-            # Nothing is there yet, or there is an error that the reader will find as well.
+            # Nothing has arrived; or an error, which the next regular read will get as well.
             chunk = b""
         answer = self._input.framer.take_line(chunk)
         if answer is not None:
@@ -90,7 +91,7 @@ class PollingConnection(PipeConnection):
     def _defer_chunk(self, chunk: bytes) -> None:
         self._polls.left = 0
         self._polls.chunk_deferred = True
-        # Later input must not overtake this chunk.
+        # Stop reading until this chunk is delivered, so that no later input is delivered before it.
         self._loop.remove_reader(self._in)
         self._loop.call_soon(self._deliver_deferred, chunk, context=self._context)
 
@@ -104,10 +105,10 @@ class PollingConnection(PipeConnection):
     # Reading
 
     def _on_readable(self) -> None:
-        """Read until a read is not full.
+        """Read until a read returns less than READ_BYTES.
 
-        A client mostly waits for one response; another read after a partial one costs more than it
-        gains.
+        PipeConnection reads until there is nothing left. But a client usually waits for just one
+        response, so another read after a partial one would cost more than it gains.
         """
         state = self._input
         polls = self._polls
@@ -121,7 +122,7 @@ class PollingConnection(PipeConnection):
 
             line = state.framer.take_line(chunk)
             if line is None:
-                # Stop polling: a polled line would overtake the lines that are delivered now.
+                # Stop polling, so that no polled line is handled before the lines of this chunk.
                 polls.left = 0
                 self.on_chunk(chunk)
             else:
@@ -136,10 +137,12 @@ class PollingConnection(PipeConnection):
 
 
 class _PollBudget:
-    """How many polls send_and_poll() may make. left: before the loop has to run.
+    """How many polls send_and_poll() may make.
 
-    pause: reads of single lines without a poll that are still to come. next_pause: the pause after
-    the next miss. chunk_deferred: a polled chunk is to be delivered in the next loop iteration.
+    left: how many it may make before the loop has to run.
+    pause: how many reads must still be made without a poll.
+    next_pause: the value of `pause` after the next poll that finds nothing.
+    chunk_deferred: whether a polled chunk will be delivered in the next loop iteration.
     """
 
     __slots__ = ("chunk_deferred", "left", "next_pause", "pause")
@@ -151,7 +154,10 @@ class _PollBudget:
         self.next_pause = 1
 
     def on_miss(self) -> None:
-        """Stop polling, and pause longer if not even the first poll of this loop iteration hit."""
+        """Stop polling, because a poll has found nothing.
+
+        If it was the first poll since the loop has run, also pause, and double the next pause.
+        """
         if self.left < MAX_POLLS - 1:
             self.next_pause = 1
         else:

@@ -1,14 +1,21 @@
-"""Child processes as Connections: frames over stdin and stdout, stderr captured, always ended.
+"""spawn(): starts a program and returns the Connection to it, over its stdin and stdout.
 
-The child leads a process group of its own, so that everything it starts can be ended with it. It is
-not reaped before its group is empty: until then its process id, which is also the id of the group,
-cannot be reused. Shutdown has three bounded steps: close stdin and wait, SIGTERM to the group and
-wait, SIGKILL to the group and wait. Then processes that have left the group get the same signals
-(escaped_processes.py). If the child has ended by itself, SIGKILL is the only step.
+    child = spawn(["python", "server.py"])
+    child.open(receiver)
+    ...
+    await child.close(within_s=1)      # ends the child and all that it has started
 
-Windows is not supported; there a job object would replace the group, assigned before the first
-instruction (CREATE_SUSPENDED), with JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE, and TerminateJobObject as
-the last step.
+The child leads a process group of its own, so that all processes that it starts can be ended with
+it. close() has up to three steps, each with a time limit (ShutdownTimeouts): close stdin and wait;
+send SIGTERM to the group and wait; send SIGKILL and wait. Then processes that have left the group
+get the same signals (escaped_processes.py). If the child has ended by itself, only SIGKILL is sent.
+
+The child is not reaped before its group is empty. Until then its process id, which is also the id
+of the group, cannot be reused for another process.
+
+Windows is not supported. There, a job object would take the place of the group: assigned before the
+first instruction (CREATE_SUSPENDED), with JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE, and
+TerminateJobObject as the last step.
 Spec: 2026-07-28 basic/transports/stdio "Shutdown".
 """
 
@@ -41,8 +48,8 @@ __all__ = ["INHERITED", "ChildProcess", "ShutdownTimeouts", "spawn"]
 
 log = logging.getLogger("concertino.process")
 
-# Variables that programs commonly need and that hold no secrets. The first six are those that the
-# official SDKs pass on.
+# The environment variables that a child inherits by default: those that many programs need, and
+# that contain no secrets. The official SDKs pass on the first six.
 INHERITED = (
     "HOME",
     "LOGNAME",
@@ -56,23 +63,26 @@ INHERITED = (
     "TZ",
     "TMPDIR",
 )
-# A Python child that buffers its output, or decodes input by the locale, is the most common reason
-# for a client that hangs.
+# Variables for children that are Python programs. A child that buffers its output, or decodes its
+# input by the locale, is the most common reason for a client that hangs.
 PYTHON = {"PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
 
-# Reads that empty the child's stdout at the end: twice what a pipe can hold (fs.pipe-max-size).
+# At most this many reads are made to empty the child's stdout at its end. That is twice as much as
+# a pipe can contain (fs.pipe-max-size).
 LAST_READS = range(32)
-# How long the report of the end waits for the exit status and the rest of stderr.
+# How long the report of the end is delayed, to wait for the exit status and the rest of stderr.
 LINGER_S = 0.25
-# How often a process group is checked for members: no event reports that it became empty.
+# How often to check whether a process group is empty. No event reports this.
 GROUP_CHECK_S = 0.01
 
 
 class ShutdownTimeouts(Struct, frozen=True, metaclass=HintingStructMeta):
-    """How long each step of a shutdown may take, in seconds.
+    """How long to wait after each step of a shutdown, in seconds.
 
-    stdin_closed_s: after stdin was closed. terminated_s: after SIGTERM. killed_s: after SIGKILL.
-    Raises ValueError unless each is a finite number, 0 or more.
+    stdin_closed_s: after closing stdin.
+    terminated_s: after SIGTERM.
+    killed_s: after SIGKILL.
+    Raises ValueError unless all are finite numbers of at least 0.
     """
 
     stdin_closed_s: float = 2.0
@@ -96,15 +106,20 @@ def spawn(
     limits: Limits | None = None,
     ladder: ShutdownTimeouts | None = None,
 ) -> ChildProcess:
-    """Start a program and return the Connection to it. The program runs; open() starts delivery.
+    """Start a program and return the Connection to it.
 
-    command: the program and its arguments, never a line for a shell.
-    env: variables in addition to those named in `inherit`; the child gets no others.
-    stderr: called on the loop with every chunk of stderr, as bytes. Without it, stderr is still
-    read and its last 8 KiB are kept.
-    ladder: how long each step of the shutdown may take.
-    Raises SpawnError, which names the program, where it was searched and why it cannot be started.
-    Nothing is left open then.
+    The program runs at once; call open() to receive its frames.
+
+    command: the program and its arguments. No shell is involved.
+    env: environment variables in addition to those named in `inherit`. The child gets no others.
+    inherit: the names of variables to pass on from this process.
+    cwd: the working directory; by default that of this process.
+    stderr: called on the event loop with each chunk of the child's stderr. Even without it, stderr
+        is read, and its last 8 KiB are kept.
+    limits: by default Limits().
+    ladder: how long to wait after each step of the shutdown.
+    Raises SpawnError if the program cannot be started. The text names the program, where it was
+    searched for, and the reason.
     """
     argv = _check_command(command)
     environment = {name: os.environ[name] for name in inherit if name in os.environ}
@@ -141,7 +156,7 @@ def spawn(
 
 
 def _check_command(command: Sequence[str]) -> list[str]:
-    # Both are Sequences, too.
+    # str and bytes are Sequences too, so check for them first.
     if isinstance(command, (str, bytes)):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise SpawnError(
             f"command: expected a list such as ['python', 'server.py'], got the text {command!r}"
@@ -161,7 +176,10 @@ def _explain_failure(
     cwd: str | os.PathLike[str] | None,
     exc: Exception,
 ) -> str:
-    """Return the reason why a program could not be started, for the user."""
+    """Return a text for the user that says why a program could not be started.
+
+    exc: the exception of subprocess.Popen.
+    """
     if isinstance(exc, TypeError):
         return (
             f"{program}: an environment variable or the working directory has a wrong type: {exc}"
@@ -184,10 +202,17 @@ def _explain_failure(
 
 
 class ChildProcess(PollingConnection):
-    """The Connection to a process. Made by spawn().
+    """The Connection to a child process. Made by spawn().
 
-    pid: its process id, which is also the id of its process group. stdout_ended: whether the child,
-    and every process that it started, has closed stdout.
+    popen: the process.
+    our_ends: the descriptors to write its stdin, and to read its stdout and its stderr.
+    timeouts: how long to wait after each step of the shutdown.
+    stderr: called with each chunk of its stderr, or None.
+    escaped: finds processes that have left its process group.
+
+    Attributes:
+    pid: its process id, which is also the id of its process group.
+    stdout_ended: whether its stdout is closed in all processes that had it open.
     """
 
     def __init__(
@@ -209,7 +234,7 @@ class ChildProcess(PollingConnection):
         self._timeouts = timeouts
         self._closing: asyncio.Task[None] | None = None
         self.stdout_ended = False
-        # Whether the receiver knows that the connection is over, or need not know.
+        # Whether the end of the connection was reported to the receiver, or must not be.
         self._end_reported = False
 
     @property
@@ -229,34 +254,34 @@ class ChildProcess(PollingConnection):
         self._exit.start()
 
     async def wait(self) -> int:
-        """Wait until the child has ended and return exit_status.
+        """Wait until the child has ended, and return exit_status.
 
-        Processes that the child started may still run, and may hold its stdout open.
+        Processes that the child has started may still run, and may have its stdout open.
         """
         await self._exit.ended.wait()
         assert self.exit_status is not None
         return self.exit_status
 
     async def close(self, within_s: float) -> None:
-        """Shut the child down, with everything it started.
+        """End the child and all processes that it has started.
 
-        within_s: for buffered output that the child has not accepted yet. The shutdown continues
-        when the caller is cancelled.
+        If the calling task is cancelled, the shutdown continues.
+        within_s: how long to wait first until the child has read the buffered output, in seconds.
         """
         if self._closing is None:
             if self._receiver is None:
                 self.open(_NullReceiver())
             self._end_reported = True
-            # The child may wait for its output to be read before it ends.
+            # Continue reading, if it was paused: the child may block until its output is read.
             self.pause(False)
             self._closing = self._loop.create_task(self._shut_down(within_s))
             self._closing.add_done_callback(self.abandon)
         await asyncio.shield(self._closing)
 
     def abandon(self, _: object = None) -> None:
-        """Kill the child at once, in case close() has not run or cannot run. Blocks briefly.
+        """Kill the child at once, unless close() does so. Blocks briefly.
 
-        close() cannot run when the event loop ends, which cancels even tasks that have not begun.
+        At its end, asyncio.run() cancels all tasks, even that of close() before it has begun.
         """
         if not self._released and (self._closing is None or self._closing.done()):
             if self._receiver is None:
@@ -271,16 +296,18 @@ class ChildProcess(PollingConnection):
         if self._input.over:
             self._report_end()
         elif self.exit_status == 0 or self._input.paused:
-            # It may have left its stdout to a process that it started, perhaps for ever.
+            # Another process may have its stdout open, perhaps for ever. So report the end soon,
+            # even without the end of stdout.
             self._loop.call_later(LINGER_S, self._report_end)
         else:
-            # A polled chunk may have to be delivered before, in this iteration.
+            # In the next loop iteration, because a polled chunk may have to be delivered first.
             self._loop.call_soon(self._deliver_rest)
 
     def _deliver_rest(self) -> None:
-        """After a crash, deliver what the child has written and report its end.
+        """Deliver what the child has written before it crashed, and report its end.
 
-        Processes that it started may hold its stdout open, and even write to it for ever.
+        Do not wait for the end of its stdout: processes that it has started may have it open, and
+        even write to it for ever.
         """
         for _ in LAST_READS:
             if self._input.over or self._released:
@@ -302,7 +329,7 @@ class ChildProcess(PollingConnection):
             self._loop.call_later(LINGER_S, self._report_end)
 
     def _on_write_error(self, exc: OSError) -> None:
-        """Discard all output. Input that the child has already written is still delivered."""
+        """Discard all output, but still deliver the input that the child has written already."""
         if self._output.broken:
             return
         self._output.broken = True
@@ -316,20 +343,21 @@ class ChildProcess(PollingConnection):
             self._unread.add((frame, b"\n"))
 
     def _discard_output(self) -> None:
-        """Move all buffered output to what the child has not read."""
+        """Move all buffered output to `_unread`: the child has not read it."""
         output = self._output
         self._unread.add((output.rest, *(frame + b"\n" for frame in output.queue)))
         output.discard()
 
     def has_read_input(self) -> bool:
-        """Return whether a process has read all that was written to the child's stdin."""
+        """Return whether all that was written to the child's stdin has been read."""
         return self._out >= 0 and not self._output.held and not count_unread(self._out)
 
     def take_unread(self) -> list[bytes]:
         """Return the lines that nobody has read from the child's stdin, and remove them.
 
-        Call it when the end was reported, before close(). What is still in the pipe counts only if
-        no process has its reading end open. The first line may be incomplete.
+        Call it after the end was reported, and before close(). If another process has the child's
+        stdin open, the content of the pipe is not returned, since that process may still read it.
+        The first line may be incomplete.
         """
         if self._out < 0:
             return []
@@ -350,13 +378,14 @@ class ChildProcess(PollingConnection):
         try:
             await self._run_shutdown_steps(within_s)
         except asyncio.CancelledError:
-            # The loop is about to end, so there is no time for the gentle steps.
+            # The event loop is about to end, so there is no time for the other steps.
             self._kill()
             raise
         finally:
             self._release()
 
     async def _run_shutdown_steps(self, within_s: float) -> None:
+        """End the child's group, then the processes that have left the group. See close()."""
         timeouts = self._timeouts
         steps: tuple[tuple[signal.Signals | None, float], ...] = (
             (None, timeouts.stdin_closed_s),
@@ -367,7 +396,7 @@ class ChildProcess(PollingConnection):
             self._escaped.note_descendants(self.pid)
             await self._drain(within_s)
         else:
-            # The child ended by itself. What it has left behind has nobody to work for.
+            # The child has ended by itself, so the processes that it has left behind are useless.
             steps = steps[-1:]
         self._close_stdin()
 
@@ -382,7 +411,7 @@ class ChildProcess(PollingConnection):
             log.error("process %d: %s could not be ended", self.pid, members)
 
         for number, timeout_s in steps:
-            # They have nobody to tell them that stdin was closed.
+            # Skip the first step: these processes do not notice that the child's stdin was closed.
             if number is not None and await self._escaped.end(self.pid, number, timeout_s):
                 break
         if not self._is_stdout_closed():
@@ -393,7 +422,7 @@ class ChildProcess(PollingConnection):
             )
 
     async def _wait_for_group(self, within_s: float) -> bool:
-        """Return True if every process of the group ended within that time."""
+        """Wait up to within_s seconds. Returns whether all processes of the group have ended."""
         until = self._loop.time() + within_s
         try:
             async with asyncio.timeout_at(until):
@@ -408,7 +437,7 @@ class ChildProcess(PollingConnection):
         return True
 
     def _is_stdout_closed(self) -> bool:
-        """Return True if no process holds the child's stdout open. Unread output is discarded."""
+        """Return whether no process has the child's stdout open. Discards its unread output."""
         if self.stdout_ended:
             return True
         for _ in LAST_READS:
@@ -419,11 +448,11 @@ class ChildProcess(PollingConnection):
                 return False
             except OSError:
                 return True
-        # More came than a pipe holds, so a process is still writing.
+        # This was more than a pipe can contain, so a process is still writing.
         return False
 
     def _kill(self) -> None:
-        """Send SIGKILL to the group and wait for the child. Blocks the loop briefly."""
+        """Send SIGKILL to the group, and wait for the child. Blocks the event loop briefly."""
         self._close_stdin()
         self._signal_group(signal.SIGKILL)
         self._escaped.kill(self.pid)
@@ -437,7 +466,7 @@ class ChildProcess(PollingConnection):
         try:
             os.killpg(self.pid, number)
         except (ProcessLookupError, PermissionError):
-            # The group is gone; macOS reports PermissionError for a group of zombies.
+            # The group is empty; macOS reports PermissionError for a group of zombies.
             pass
 
     def _close_stdin(self) -> None:
@@ -460,24 +489,25 @@ class ChildProcess(PollingConnection):
 
 
 class _ReceiverProxy:
-    """Forwards input to the receiver, but the end of input and disconnects to the ChildProcess.
+    """The Receiver between the pipe and the user's receiver: forwards all but the end of input.
 
-    So the receiver learns of the end only when the exit status and all of stderr are there.
+    ChildProcess handles the end of input. It reports the end to the user's receiver later, when the
+    exit status is known and all of stderr was read.
     """
 
     def __init__(self, receiver: Receiver, child: ChildProcess) -> None:
-        # Bound methods instead of forwarding ones: one call less for each frame.
+        # Attributes and not methods that forward, which saves a function call for each frame.
         self.on_frames = receiver.on_frames
         self.on_frame_too_long = receiver.on_frame_too_long
         self.on_drain = receiver.on_drain
         self.on_eof = child._on_stdout_ended  # pyright: ignore[reportPrivateUsage]
 
     def on_disconnect(self, exc: Exception) -> None:
-        """Ignore it: ChildProcess never reports a disconnect, only the end of input."""
+        """Do nothing. ChildProcess reports only the end of input, and never a disconnect."""
 
 
 class _NullReceiver:
-    """Ignores everything, for a child that is closed before it was opened."""
+    """A Receiver that ignores everything, for a child that is closed without open()."""
 
     def on_frames(self, batch: Sequence[bytes]) -> None: ...
     def on_frame_too_long(self, size: int) -> None: ...

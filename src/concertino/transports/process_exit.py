@@ -1,8 +1,8 @@
-"""The end of a child process and of its process group.
+"""ExitWatch notices the end of a child process; live_members() lists its process group.
 
-Linux offers the best information: pidfd, waitid and /proc. Where those are missing (macOS), a
-thread waits for the child and reaps it, and signal 0 tells whether the group still has members; no
-system reuses the id of a group that has.
+On Linux they use pidfd, waitid and /proc. On other systems, such as macOS, a thread waits for the
+child, and signal 0 tells whether the group has members. No system reuses the id of a group that has
+members.
 """
 
 from __future__ import annotations
@@ -20,10 +20,14 @@ PROC = Path("/proc")
 
 
 class ExitWatch:
-    """Reports when a child process ends. on_exit: called once, on the loop.
+    """Notices the end of a child process.
 
-    status: the exit code, or minus the signal; None while the child runs. ended: set with it. The
-    child stays a zombie until close(), so that its id is not reused before.
+    On Linux the child stays a zombie until close(), so that its process id is not reused before.
+    on_exit: called once, on the event loop.
+
+    Attributes:
+    status: the exit code, or minus the signal that has ended the child; None while it runs.
+    ended: an event that is set together with `status`.
     """
 
     def __init__(self, popen: subprocess.Popen[bytes], on_exit: Callable[[], object]) -> None:
@@ -49,7 +53,8 @@ class ExitWatch:
         try:
             os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT)
         except (AttributeError, ChildProcessError):
-            # macOS has waitid since Python 3.13 only; or somebody else has reaped the child.
+            # AttributeError: on macOS, Python has waitid since 3.13 only. ChildProcessError: other
+            # code has reaped the child.
             self._popen.wait()
         try:
             self._loop.call_soon_threadsafe(self.check)
@@ -58,7 +63,7 @@ class ExitWatch:
             pass
 
     def check(self) -> None:
-        """Look whether the child has ended, and if so set status and call on_exit."""
+        """Check whether the child has ended. If so, set `status` and call on_exit."""
         if self.status is not None or (status := self._poll_status()) is None:
             return
         self.status = status
@@ -68,10 +73,10 @@ class ExitWatch:
         self._on_exit()
 
     def _poll_status(self) -> int | None:
-        """Return how the child ended without reaping it; None while it runs.
+        """Return the child's status, without reaping the child; None while it runs.
 
-        Returns 0 if this program ignores SIGCHLD, so that the system reaps all children: that is
-        what Popen does, too.
+        If this program ignores SIGCHLD, the system reaps the child and its status is lost. Then
+        return 0, as Popen does.
         """
         try:
             result = os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
@@ -91,9 +96,9 @@ class ExitWatch:
 
 
 def live_members(group: int) -> list[int]:
-    """Return the ids of the processes in a process group that have not ended; zombies have.
+    """Return the ids of the processes in a process group that have not ended.
 
-    Without /proc, returns the id of the group itself if it has members.
+    Zombies have ended. On a system without /proc, return the id of the group if it has any members.
     """
     if not (PROC / "self" / "stat").exists():
         try:

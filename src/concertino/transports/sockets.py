@@ -1,12 +1,12 @@
-"""Connections over stream sockets: the same lines as over stdio.
+"""Connections over Unix and TCP sockets. Frames are lines, as over stdio.
 
     SocketConnection           either end of a socket
     AcceptedSocket             the server's end; closes itself if the client speaks HTTP or TLS
-    connect_unix, connect_tcp  the client's end
-    credentials, is_trusted    identify the peer of a Unix socket and decide whether it may connect
+    connect_unix, connect_tcp  make the client's end
+    credentials, is_trusted    identify the process at the other end of a Unix socket
 
 Listening sockets are in transports/listeners.py. There is no TLS and no authentication: a Unix
-socket serves one user, a TCP socket serves everybody who can reach it.
+socket accepts processes of one user, a TCP socket accepts everybody who can reach it.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ __all__ = [
 
 log = logging.getLogger("concertino.socket")
 
-# Bytes of a socket's path: the size of sun_path without the final NUL, see unix(7).
+# The longest path of a Unix socket: the size of sun_path without the final NUL, see unix(7).
 MAX_PATH_BYTES = 107 if sys.platform == "linux" else 103
-# Bytes of a first line that does not look like JSON-RPC. HTTP servers commonly accept as many.
+# The longest first line that does not look like JSON-RPC. Many HTTP servers have the same limit.
 MAX_FIRST_LINE_BYTES = 8192
 BLANK = b" \t\r\n"
-# How JSON-RPC can begin: an object, a batch, a byte order mark.
+# How JSON-RPC may begin: with an object, a batch, or a byte order mark.
 JSON_STARTS = (b"{", b"[", b"\xef\xbb\xbf")
-# How TLS can begin: a handshake record, or the ClientHello of SSL 2.
+# How TLS may begin: with a handshake record, or with the ClientHello of SSL 2.
 TLS_STARTS = (b"\x16\x03", b"\x80\x2e")
-# Seconds, seconds and a count: a dead machine is noticed within 2 minutes.
+# Options for TCP: two times in seconds, and a count. A peer that has crashed is noticed within
+# 2 minutes.
 KEEPALIVE = {
     "TCP_KEEPIDLE": 60,
     "TCP_KEEPINTVL": 15,
@@ -59,7 +60,7 @@ CONNECT_RETRY_S = 0.01
 
 
 class SocketConnection(PipeConnection):
-    """A Connection over one stream socket, which it owns.
+    """A Connection over one stream socket, which it closes at its end.
 
     facts: transport and address; for a Unix socket also pid and uid of the peer.
     """
@@ -70,7 +71,7 @@ class SocketConnection(PipeConnection):
         limits: Limits,
         facts: Mapping[str, object],
     ) -> None:
-        # No other process shares the socket, so the flag need not be reset.
+        # No other process shares this socket, so O_NONBLOCK need not be reset.
         sock.setblocking(False)
         descriptor = sock.detach()
         super().__init__(descriptor, descriptor, limits, facts)
@@ -78,14 +79,14 @@ class SocketConnection(PipeConnection):
     def on_chunk(self, chunk: bytes) -> None:
         super().on_chunk(chunk)
         if not chunk and self._receiver is not None:
-            # In the next iteration: by then the receiver has usually closed the connection.
+            # Check in the next loop iteration: usually the receiver closes the connection before.
             self._loop.call_soon(self._check_peer)
 
     def _check_peer(self) -> None:
-        """After the end of input, report a disconnect if the peer is gone altogether.
+        """After the end of input, report a disconnect if the peer has closed its socket.
 
-        It may only have shut down its writing half and wait for responses. A Unix socket tells the
-        two cases apart; TCP does so only after a reset.
+        It may only have shut down the writing half, and wait for responses. On a Unix socket the
+        two cases can be told apart; on TCP only after the peer has sent a reset.
         """
         if self._receiver is None or self._output.broken:
             return
@@ -99,10 +100,11 @@ class SocketConnection(PipeConnection):
 class AcceptedSocket(SocketConnection):
     """The server's end of a socket. It closes itself if the client speaks HTTP or TLS.
 
-    Any web page can make a browser send a request to a port of this machine, and the body of that
-    POST may be a line of JSON-RPC. So the first line decides, and nothing after it is read. A first
-    line that looks like neither JSON-RPC nor HTTP or TLS is handled as on stdio: answered with an
-    error.
+    The reason: any web page can make a browser send a POST request to a port of this machine, and
+    the body of the request may be a line of JSON-RPC. So if the first line looks like HTTP or TLS,
+    nothing after it is read. Any other first line that is no JSON-RPC is answered with an error, as
+    on stdio.
+    name: the name of the client, for the log.
     """
 
     def __init__(
@@ -123,7 +125,7 @@ class AcceptedSocket(SocketConnection):
             super().on_chunk(chunk)
             return
 
-        # Blank lines are not frames and decide nothing.
+        # Skip blank lines, which are no frames.
         start = (self._first_line + chunk).lstrip(BLANK)
         if not start:
             super().on_chunk(chunk)
@@ -151,12 +153,13 @@ class AcceptedSocket(SocketConnection):
 
 
 def _foreign_protocol(line: bytes) -> str:
-    """Return the protocol that a first line, or its beginning, belongs to; "" if none."""
+    """Return the name of the protocol that a first line looks like; "" if it may be JSON-RPC."""
     if line.startswith(TLS_STARTS):
         return "TLS"
     if len(line) > MAX_FIRST_LINE_BYTES:
         return "something else"
-    # RFC 9112 section 3: method SP target SP HTTP-version. The preface of HTTP/2 looks the same.
+    # The first line of a request: "METHOD TARGET HTTP/1.1" (RFC 9112 section 3). The preface of
+    # HTTP/2 looks the same.
     return "HTTP" if b" HTTP/" in line else ""
 
 
@@ -164,10 +167,10 @@ def _foreign_protocol(line: bytes) -> str:
 
 
 def credentials(sock: socket.socket) -> tuple[int | None, int]:
-    """Return the pid and effective uid that the peer of a Unix socket had when it connected.
+    """Return the process id and the effective user id of the peer of a Unix socket.
 
-    The pid is None where the system does not report it. Raises OSError if it does not report the
-    uid either.
+    They are those at the time when it connected. The process id is None if the system does not
+    report it. Raises OSError if the system does not report the user id.
     """
     if sys.platform == "linux":
         pid, uid, _ = struct.unpack(
@@ -178,7 +181,7 @@ def credentials(sock: socket.socket) -> tuple[int | None, int]:
     import ctypes
 
     try:
-        # macOS and the BSDs have it.
+        # A function of macOS and the BSDs.
         getpeereid: Any = ctypes.CDLL(None, use_errno=True).getpeereid
     except AttributeError:
         raise OSError(
@@ -191,23 +194,23 @@ def credentials(sock: socket.socket) -> tuple[int | None, int]:
 
     pid = None
     if sys.platform == "darwin":
-        # SOL_LOCAL and LOCAL_PEERPID of <sys/un.h>.
+        # 0 is SOL_LOCAL and 2 is LOCAL_PEERPID in <sys/un.h>.
         pid = sock.getsockopt(0, 2)
     return pid, uid.value
 
 
 def is_trusted(uid: int, own: int) -> bool:
-    """Return True if a process of user `uid` may use a server of user `own`.
+    """Return whether a process of the user `uid` may use a server of the user `own`.
 
-    That is the same user, or root, who can do anything anyway.
+    The same user may, and root, who can do everything anyway.
     """
     return uid in (own, 0)
 
 
 def configure_socket(sock: socket.socket) -> dict[str, object]:
-    """Set the options of a connected socket and return the facts of its connection.
+    """Set the options of a connected socket, and return the facts for its Connection.
 
-    Raises OSError.
+    Raises OSError, for example if the peer has gone.
     """
     if sock.family == socket.AF_UNIX:
         pid, uid = credentials(sock)
@@ -216,7 +219,7 @@ def configure_socket(sock: socket.socket) -> dict[str, object]:
             facts["pid"] = pid
         return facts
 
-    # A response is one write; Nagle's algorithm would delay it until an ACK.
+    # Nagle's algorithm would delay a response until the peer has acknowledged the one before.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in KEEPALIVE.items():
@@ -228,7 +231,7 @@ def configure_socket(sock: socket.socket) -> dict[str, object]:
 def format_address(address: Any) -> str:
     """Return an address of the socket module as text.
 
-    Such as `127.0.0.1:80`, `[::1]:80`, a path, or `@name` for an abstract Unix socket.
+    For example `127.0.0.1:80`, `[::1]:80`, a path, or `@name` for an abstract Unix socket.
     """
     if isinstance(address, tuple):
         host, port = address[:2]  # pyright: ignore[reportUnknownVariableType]
@@ -239,7 +242,7 @@ def format_address(address: Any) -> str:
 
 
 def unix_name(path: str | os.PathLike[str]) -> str:
-    """Return a path as the name of a Unix socket. Raises ValueError if it cannot be one."""
+    """Return a path as a str. Raises ValueError if it cannot be the path of a Unix socket."""
     name = os.fspath(path)
     if not name or "\0" in name:
         raise ValueError(f"unix:{name!r}: expected a path")
@@ -265,8 +268,8 @@ async def connect_unix(
 ) -> SocketConnection:
     """Connect to a server that listens at a path. Pass the Connection to connect() or Client.
 
-    Its facts contain the pid and uid of the server. Raises ValueError if the path cannot be that of
-    a socket, and OSError if nobody listens there.
+    Its facts contain the pid and the uid of the server.
+    Raises ValueError if the path cannot be that of a socket, OSError if nobody listens there.
     """
     sock = await open_unix_socket(path)
     try:
@@ -280,7 +283,7 @@ async def connect_unix(
 async def open_unix_socket(path: str | os.PathLike[str]) -> socket.socket:
     """Return a non-blocking socket that is connected to the listener at a path.
 
-    Raises ValueError and OSError, as connect_unix() does.
+    Raises the same errors as connect_unix().
     """
     name = unix_name(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -291,7 +294,8 @@ async def open_unix_socket(path: str | os.PathLike[str]) -> socket.socket:
                 sock.connect(name)
                 return sock
             except BlockingIOError:
-                # EAGAIN: the backlog is full. No event tells when it has room again, see unix(7).
+                # EAGAIN: the listener's backlog is full. No event reports when it has room again,
+                # see unix(7), so try again after a moment.
                 await asyncio.sleep(CONNECT_RETRY_S)
     except BaseException:
         sock.close()
@@ -301,8 +305,9 @@ async def open_unix_socket(path: str | os.PathLike[str]) -> socket.socket:
 async def connect_tcp(host: str, port: int, limits: Limits | None = None) -> SocketConnection:
     """Connect to a server that listens at a port. Pass the Connection to connect() or Client.
 
-    host: a name, or an IPv4 or IPv6 address without brackets. The addresses of a name are tried in
-    order. Raises the OSError of the last one.
+    host: a name, or an IPv4 or IPv6 address without brackets. If a name has several addresses, they
+        are tried in order.
+    Raises the OSError of the last address that was tried.
     """
     loop = asyncio.get_running_loop()
     failure = OSError(errno.EADDRNOTAVAIL, f"tcp:{host}:{port}: no address")

@@ -1,4 +1,7 @@
-"""Reads the stderr of a child process, so that it never blocks, and keeps its end for errors."""
+"""StderrCapture: reads the stderr of a child process, and keeps the end of it for errors.
+
+If nobody read its stderr, the child would block when the pipe is full.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,20 @@ __all__ = ["StderrCapture"]
 
 log = logging.getLogger("concertino.process")
 
-# The end of stderr that is kept for error messages.
+# This many bytes of the end of stderr are kept for error messages.
 TAIL_BYTES = 8192
 
 
 class StderrCapture:
-    """Reads a child's stderr, passes on each chunk and keeps the last 8 KiB in `tail`."""
+    """Reads a child's stderr and passes on each chunk.
+
+    descriptor: the reading end of the pipe; closed by close().
+    pid: of the child, for the log.
+    sink: called with each chunk; None to pass on nothing.
+
+    Attribute:
+    tail: the last 8 KiB.
+    """
 
     def __init__(
         self,
@@ -33,12 +44,12 @@ class StderrCapture:
         os.set_blocking(descriptor, False)
 
     def start(self) -> None:
-        """Start to read, on the running loop."""
+        """Start to read, on the running event loop."""
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._descriptor, self.read)
 
     def read(self) -> None:
-        """Read what is available now."""
+        """Read all that is available now, without blocking."""
         for _ in READS:
             try:
                 chunk = os.read(self._descriptor, READ_BYTES)
@@ -59,7 +70,7 @@ class StderrCapture:
                     log.exception("the stderr function of process %d failed", self._pid)
 
     def close(self) -> None:
-        """Read what is left and close the descriptor."""
+        """Read the rest and close the descriptor."""
         self.read()
         self._loop.remove_reader(self._descriptor)
         os.close(self._descriptor)

@@ -1,11 +1,14 @@
-"""stdin and stdout as a Connection that nothing else in the process can disturb.
+"""StdioConnection: a Connection over stdin and stdout of this process, for a server.
 
-The protocol gets descriptors of its own. Afterwards descriptor 0 reads /dev/null and descriptor 1
-goes to stderr, so that native code and child processes cannot touch the protocol stream; sys.stdout
-and sys.stderr become writers to stderr that never block. A forked child loses its copies at once,
-and a server whose parent is gone ends by itself. Nothing is restored, so the caller of take_over()
-must also end the process (runtime/shutdown.py).
-Spec: 2026-07-28 basic/transports/stdio; policies: docs/architecture.md.
+take_over() protects the protocol against everything else in the process. It duplicates descriptors
+0 and 1 for the protocol. Afterwards descriptor 0 reads from /dev/null, and descriptor 1 writes to
+stderr, so print(), native code and child processes cannot read or write protocol messages.
+sys.stdout and sys.stderr are replaced with writers to stderr that never block. None of this is
+undone, so the caller must also end the process (runtime/shutdown.py).
+
+A forked child closes its copies at once. A server whose parent process has ended, and that gets no
+more input, ends by itself.
+Spec: 2026-07-28 basic/transports/stdio.
 """
 
 from __future__ import annotations
@@ -30,20 +33,21 @@ if TYPE_CHECKING:
 log = logging.getLogger("concertino.stdio")
 __all__ = ["StdioConnection", "StdioDescriptors", "bounded_stderr", "take_over"]
 
-# Seconds without input after which a server whose parent has ended shuts down: nobody uses it.
+# A server whose parent has ended shuts down after this many seconds without input.
 ORPHAN_S = 5.0
 
 
-# What a write reports when its reader has ended: a pipe, a socket, a terminal.
+# The errors of a write to a pipe, a socket or a terminal whose reader has ended.
 _READER_GONE = frozenset(
     (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.ESHUTDOWN, errno.EIO)
 )
 
 
 class StdioDescriptors:
-    """The stdin and stdout of this process as two private descriptors. Made by take_over().
+    """The file descriptors for the protocol, in place of 0 and 1. Made by take_over().
 
-    reading, writing: the descriptors. writer: writes everything else to stderr.
+    reading, writing: the descriptors.
+    writer: writes log lines and prints to stderr, without blocking.
     """
 
     def __init__(self) -> None:
@@ -57,7 +61,7 @@ class StdioDescriptors:
         os.close(null)
         os.dup2(2, 1)
 
-        # Text that was printed before now goes to stderr instead of the protocol stream.
+        # Flush text that was printed before. Descriptor 1 is stderr now.
         for stream in streams:
             if stream is not None:
                 stream.flush()
@@ -68,32 +72,36 @@ class StdioDescriptors:
 
 
 def open_missing() -> None:
-    """Open /dev/null as descriptors 0, 1 and 2 where they are closed.
+    """Open /dev/null for each of the descriptors 0, 1 and 2 that is closed.
 
-    Otherwise the next open() would get their numbers, and print() would write to that file.
+    Otherwise the next file or socket that is opened would get such a number, and print() would
+    write to it.
     """
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
         except OSError:
-            # open() returns the lowest free number, which is this one.
+            # open() returns the lowest number that is free, which is this one.
             os.open(os.devnull, os.O_RDWR)
 
 
 def take_over() -> StdioDescriptors:
-    """Reserve stdin and stdout for the protocol. Call it once, as early as possible."""
+    """Reserve stdin and stdout for the protocol. Call it once, as early as possible.
+
+    See the head of this module for its effects.
+    """
     return StdioDescriptors()
 
 
 def bounded_stderr() -> BoundedWriter:
-    """Replace sys.stderr by a writer that never blocks, and return that writer.
+    """Replace sys.stderr with a writer that never blocks, and return the writer.
 
-    Call it once, before opening sockets: it also makes sure that no socket gets the number of
-    stdin, stdout or stderr.
+    For servers that listen at sockets. Call it once, before opening sockets: it also makes sure
+    that no socket gets the number of stdin, stdout or stderr.
     """
     open_missing()
     original = sys.stderr
-    # None if stderr was closed at the start.
+    # sys.stderr is None if stderr was closed when the process started.
     if original is not None:  # pyright: ignore[reportUnnecessaryComparison]
         original.flush()
     writer = BoundedWriter(2)
@@ -103,11 +111,12 @@ def bounded_stderr() -> BoundedWriter:
 
 
 class StdioConnection(PipeConnection):
-    """The Connection to the parent process.
+    """The Connection of a server to its client, over stdin and stdout.
 
-    reading: the descriptor that is read, for a thread that watches for its end. ending: called,
-    once or more, when no more input will be read. has_failed: stdout could not be written, although
-    its reader is not gone: the disk is full, for example.
+    reading: the descriptor of the input, so that ShutdownWatchdog can notice its end.
+    ending: called, once or more, when no more input will be read.
+    has_failed: whether stdout could not be written although it has a reader, for example because a
+        disk is full.
     """
 
     def __init__(
@@ -168,7 +177,10 @@ class StdioConnection(PipeConnection):
             self._timer = self._loop.call_later(ORPHAN_S, self._check_parent, parent)
 
     def _on_parent_exit(self) -> None:
-        """Wait for silence on stdin, since another process may still write to it."""
+        """End the connection when stdin has been silent for ORPHAN_S.
+
+        Another process than the parent may still be writing to stdin.
+        """
         self._unwatch_parent()
         self._input.has_read = False
         self._timer = self._loop.call_later(ORPHAN_S, self._check_silence)
@@ -190,7 +202,7 @@ class StdioConnection(PipeConnection):
         if self._receiver is None:
             return
         self.disown()
-        # Runs only if the child returns to the event loop, where it must not go on.
+        # If the forked child ever returns to the event loop, end it there.
         self._loop.call_soon(os._exit, 0)
 
 
@@ -199,8 +211,8 @@ def _do_nothing() -> None:
 
 
 def _duplicate(descriptor: int) -> int:
-    """Duplicate a descriptor with close-on-exec, numbered 10 or higher.
+    """Return a duplicate of a descriptor, with close-on-exec and a number of at least 10.
 
-    Programs expect the low numbers for themselves.
+    Some programs assume that the lower numbers are free.
     """
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10)

@@ -1,4 +1,9 @@
-"""A message trace: wraps a Connection and shows every frame, with secrets redacted."""
+"""trace_connection(): wraps a Connection so that a function gets every frame as text.
+
+    connection = trace_connection(connection, lambda direction, text: print(direction, text))
+
+Secrets in the text are redacted; the frames themselves are passed on unchanged.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +21,15 @@ from concertino.transports.connection import (
 
 __all__ = ["TracedConnection", "trace_connection"]
 
-# Called with `->` for a sent or `<-` for a received frame, and the frame's text.
+# show(direction, text): the direction is "->" for a sent and "<-" for a received frame.
 Show = Callable[[str, str], object]
 
 
 def trace_connection(inner: Connection, show: Show) -> TracedConnection:
-    """Wrap a Connection so that show is called for every frame.
+    """Return a Connection that forwards to `inner` and calls `show` for every frame.
 
-    The result has the optional abilities of the inner Connection and no others: tracing does not
-    change the path that a call takes.
+    It supports the same optional Protocols (transports/connection.py) as `inner`, so that tracing
+    does not change how a call is sent.
     """
     if isinstance(inner, SupportsPolling):
         return _TracedPollingConnection(inner, show)
@@ -34,16 +39,17 @@ def trace_connection(inner: Connection, show: Show) -> TracedConnection:
 
 
 class TracedConnection:
-    """Forwards everything to and from the inner Connection. Made by trace_connection().
+    """Forwards everything to and from another Connection. Made by trace_connection().
 
-    show: called with the direction, `->` or `<-`, and the frame as text without secrets.
+    inner: the other Connection.
+    show: called with "->" or "<-", and the frame as text without secrets.
     """
 
     def __init__(self, inner: Connection, show: Show) -> None:
         self._inner = inner
         self._show = show
         self._receiver: Receiver
-        # A polled line that is traced already, but not yet delivered.
+        # A line that send_and_poll() has shown already, and that will be delivered to on_frames().
         self._deferred_line: bytes | None = None
 
     @property

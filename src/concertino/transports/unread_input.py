@@ -1,7 +1,8 @@
-"""What a child process has not read of its stdin when it ends.
+"""Finds out which frames a child process has not read from its stdin when it ends.
 
-Those frames can be sent to the next process without doing anything twice. What is read back from a
-pipe has been read by nobody else: a pipe delivers each byte once.
+A client can send these frames to the restarted server, without the risk that anything is done
+twice. They are those that could not be written, and those that are still in the pipe: a pipe
+delivers each byte once, so bytes that this process reads from it were read by nobody else.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ READ_BYTES = 65536
 
 
 class UnreadInput:
-    """Collects what was not written to a child process, in order.
+    """Collects, in order, the output that could not be written to a child process.
 
-    max_bytes: more is dropped, and so counts as read.
+    max_bytes: output beyond this size is dropped, and so counts as read.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -29,7 +30,10 @@ class UnreadInput:
         self._room = max_bytes
 
     def add(self, chunks: Iterable[bytes | memoryview]) -> None:
-        """Keep the bytes of complete lines, or the end of a line whose beginning was written."""
+        """Add output that was not written.
+
+        chunks: complete lines, or the end of a line whose beginning was written.
+        """
         for chunk in chunks:
             self._room -= len(chunk)
             if self._room < 0:
@@ -37,21 +41,23 @@ class UnreadInput:
             self._chunks.append(bytes(chunk))
 
     def take(self, in_pipe: bytes) -> list[bytes]:
-        """Return the lines and forget them. in_pipe: what was written before and not read.
+        """Return all lines that were not read, and forget them.
 
-        The first one may be the end of a line whose beginning was read. A proper end of a JSON
-        object is never a JSON object itself: its braces or its quotes do not match.
+        The first line may be only the end of a line, whose beginning was read. It cannot be
+        mistaken for a message: the end of a JSON object is never a JSON object itself, because its
+        braces or its quotes do not match.
+        in_pipe: what was written before and not read, from read_back().
         """
         lines = (in_pipe + b"".join(self._chunks)).split(b"\n")
         self._chunks.clear()
-        # After the last newline stands nothing, or a line that is not complete.
+        # Drop the text after the last newline: it is empty or an incomplete line.
         return lines[:-1]
 
 
 def count_unread(writing: int) -> int:
-    """Return how many bytes of a pipe nobody has read, given its writing end.
+    """Return how many bytes in a pipe nobody has read; 0 if that cannot be found out.
 
-    Returns 0 where that cannot be found out.
+    writing: the writing end of the pipe, here and below.
     """
     count = bytearray(4)
     try:
@@ -62,13 +68,14 @@ def count_unread(writing: int) -> int:
 
 
 def read_back(writing: int) -> bytes:
-    """Return what is in a pipe, given its writing end, and remove it.
+    """Read everything that is in a pipe.
 
-    Returns b"" if a process may still read from the pipe, and where there is no /proc.
+    Returns b"" if a process has the reading end open, and so may still read, or if there is no
+    /proc.
     """
     poll = select.poll()
     poll.register(writing, 0)
-    # POLLERR: nobody has the reading end open.
+    # An event (POLLERR) means that no process has the reading end open.
     if not poll.poll(0):
         return b""
     try:
@@ -78,7 +85,8 @@ def read_back(writing: int) -> bytes:
 
     chunks: list[bytes] = []
     try:
-        # An empty pipe raises BlockingIOError, because we have its writing end open ourselves.
+        # os.read() of an empty pipe raises BlockingIOError here, and does not return b"", because
+        # this process has the writing end open.
         while chunk := os.read(reading, READ_BYTES):
             chunks.append(chunk)
     except BlockingIOError:
