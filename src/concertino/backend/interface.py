@@ -106,7 +106,7 @@ class Context(Protocol):
 
     @property
     def caller(self) -> Caller:
-        """Return what a backend needs that forwards the call to another server."""
+        """Return the facts about this call that a proxy needs; see backend/caller.py."""
         ...
 
     @property

@@ -594,7 +594,10 @@ class Peer(Generic[R]):
         return self.outgoing.next_deadline
 
     def expire(self, now: float) -> None:
-        """Abandon our requests whose deadline has come. Their `done` gets a TimeoutError."""
+        """Cancel our requests whose deadline has come. Their `done` gets a TimeoutError.
+
+        now: the time by the peer's clock.
+        """
         while (deadline := self.outgoing.next_deadline) is not None and deadline <= now:
             outgoing = self.outgoing.pop_first_deadline()
             self.abandon(outgoing, "timed out")

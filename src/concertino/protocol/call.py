@@ -46,7 +46,7 @@ class Call(Struct, frozen=True, gc=False):
 
     @property
     def name(self) -> str | None:
-        """The name of the tool or prompt that is called, or the URI of the resource that is read.
+        """Return the name of the tool or prompt that is called, or the URI that is read.
 
         None for other methods, and if the client has sent no such string. Each access decodes it
         again.
@@ -59,7 +59,7 @@ class Call(Struct, frozen=True, gc=False):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments of a tool or prompt as the client has sent them, not validated.
+        """Return the arguments of a tool or prompt as the client has sent them, not validated.
 
         {} if the client has sent no object. Each access decodes them again and returns a new dict,
         so changing the dict does not change the call. To change the arguments, make a new Call.

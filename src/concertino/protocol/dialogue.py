@@ -145,7 +145,7 @@ class Dialogue:
         return {key: answer for key, (_, answer) in self._answered.items()}
 
     def next_key(self) -> str:
-        """Return a key for a client request that the handler has given none: q1, q2 and so on."""
+        """Return a new key for a client request that comes without one: q1, q2 and so on."""
         self._last_number += 1
         return f"q{self._last_number}"
 

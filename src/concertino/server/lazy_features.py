@@ -126,7 +126,7 @@ class LazyFeatures:
         return self._resources is not None and self._resources.is_disabled(uri)
 
     def update_features(self) -> None:
-        """Announce the features of everything that is registered now."""
+        """Set `features` to what is registered now, after something was registered or removed."""
         with self._lock:
             if self.features.cache_scope == "public" and self._is_limited():
                 # Callers see different lists, so their lists must not be shared. compose() reads

@@ -66,7 +66,10 @@ class Lifespans:
 
     @property
     def classes(self) -> tuple[type, ...]:
-        """Return the classes of the yielded values, which handlers may use as annotations."""
+        """Return the classes of the values that the functions yield.
+
+        Handlers get these values in parameters with these classes as annotations.
+        """
         return tuple(kind for kind, _ in self._functions if kind is not None)
 
     def add(self, function: Function) -> None:

@@ -311,7 +311,7 @@ def not_registered(kind: str, name: str, known: Iterable[str]) -> NotRegistered:
 
 
 def _number_before(last: Cursor, records: Mapping[str, Record[Any]]) -> int:
-    """Return the number of the entry after which a page begins.
+    """Return the number of the last entry of the previous page.
 
     last: the content of the cursor.
     """

@@ -147,10 +147,10 @@ class SupportsOversizeReports(Protocol):
 
     @property
     def is_discarding(self) -> bool:
-        """Return whether the rest of such a frame is still being discarded."""
+        """Return whether the rest of a frame that was too long is still being discarded."""
         ...
 
     @property
     def oversize_head(self) -> bytes:
-        """Return the first bytes of the last such frame."""
+        """Return the first bytes of the last frame that was too long."""
         ...

@@ -283,7 +283,7 @@ class PipeConnection:
             receiver.on_eof()
 
     def _deliver_one_by_one(self, frames: list[bytes | OversizeFrame]) -> None:
-        """Deliver frames in order, of which some are too long."""
+        """Deliver frames in order; call on_frame_too_long() for those that are too long."""
         receiver = self._receiver
         assert receiver is not None
         for frame in frames:

@@ -83,10 +83,10 @@ class SocketConnection(PipeConnection):
             self._loop.call_soon(self._check_peer)
 
     def _check_peer(self) -> None:
-        """After the end of input, report a disconnect if the peer has closed its socket.
+        """Report a disconnect if the peer has closed its socket. Called after the end of input.
 
-        It may only have shut down the writing half, and wait for responses. On a Unix socket the
-        two cases can be told apart; on TCP only after the peer has sent a reset.
+        Instead, the peer may only have shut down the writing half, and wait for responses. On a
+        Unix socket the two cases can be told apart; on TCP only after the peer has sent a reset.
         """
         if self._receiver is None or self._output.broken:
             return
