@@ -17,7 +17,8 @@ import pytest
 
 import concertino
 from concertino import Client
-from concertino.cli.demo import format_command, format_configuration
+from concertino.cli.client_configuration import format_command
+from concertino.cli.demo import format_configuration
 
 SOURCE = str(Path(concertino.__file__).parents[1])
 ENVIRONMENT = {

@@ -32,7 +32,7 @@ def test_the_list_has_every_page_and_fits_a_terminal(capsys: pytest.CaptureFixtu
     assert max(map(len, lines)) <= 80
     titles = [re.split(r"  +", line)[2] for line in lines if line.startswith("  ")]
     pages = [
-        path.read_text().splitlines()[0] for name in FOLDERS for path in (DOCS / name).iterdir()
+        path.read_text().splitlines()[0] for name in FOLDERS for path in (DOCS / name).glob("*.md")
     ]
     assert sorted(titles) == sorted(page.removeprefix("# ").replace("`", "") for page in pages)
     # In the order in which they are to be read.

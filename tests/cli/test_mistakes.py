@@ -246,7 +246,7 @@ COMMAND_LINES = [
         ["install", "calculator.py"],
         2,
         "concertino: there is no command 'install'\n"
-        "  to give a server to a client: concertino docs deploy",
+        "  to give a server to a client: concertino config server.py",
     ),
     Mistake(
         "a word for an option",

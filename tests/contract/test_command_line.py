@@ -114,6 +114,11 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--trace": FLAG,
         **GUARDS,
     },
+    "config": {
+        "--client": "{claude-code,claude-desktop,cursor,vscode,codex}",
+        "--name": VALUE,
+        "--env": VALUE,
+    },
     "proxy": {
         "--name": VALUE,
         "--era": CLIENT["--era"],
@@ -139,6 +144,7 @@ COMMANDS = {
         "demo",
         "new",
         "serve",
+        "config",
         "proxy",
         "check",
         "tools",

@@ -25,6 +25,7 @@ COMMANDS = {
     "demo": ("demo", "see a server started, called, broken and restarted"),
     "new": ("new", "write a small project: a server, its tests, its configuration"),
     "serve": ("serve", "serve a server over stdin and stdout, or on sockets"),
+    "config": ("config", "print what clients need in their configuration for a server"),
     "proxy": ("proxy", "stand in front of any server: supervise, guard, translate revisions"),
     "check": ("check", "run fault tests against any stdio server"),
     "tools": ("call", "list the tools of a server"),

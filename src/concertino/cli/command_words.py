@@ -14,7 +14,7 @@ __all__ = ["CommandWords", "OptionWords", "Values", "find_commands"]
 
 # What the name of a value says about it.
 FOLDERS = frozenset(("DIR",))
-FILES = frozenset(("FILE", "PATH", "plugins.yaml", "[NAME=]TARGET"))
+FILES = frozenset(("FILE", "PATH", "plugins.yaml", "TARGET", "[NAME=]TARGET"))
 TOPICS = "TOPIC"
 
 

@@ -12,7 +12,6 @@ import asyncio
 import logging
 import os
 import re
-import shlex
 import shutil
 import signal
 import sys
@@ -27,6 +26,7 @@ from typing import Any, cast
 from msgspec.json import decode, encode, format
 
 from concertino.cli import FAILED, INTERRUPTED, UsageError, discard_stdout
+from concertino.cli.client_configuration import fill, format_command
 from concertino.cli.colours import wants_colour
 from concertino.cli.ending_signals import run_until_signal
 from concertino.client.client import Client, Timeouts
@@ -296,20 +296,3 @@ def format_configuration(command: str, args: Sequence[str]) -> str:
         f'    "command": {encode(command).decode()},\n'
         f'    "args": {words}}}}}}}'
     )
-
-
-def format_command(words: Sequence[str]) -> str:
-    """Return a line for a shell, continued on further lines if it is too long."""
-    lines = fill([shlex.quote(word) for word in words], WIDTH - len("     \\"))
-    return " \\\n    ".join(lines)
-
-
-def fill(pieces: Sequence[str], width: int) -> list[str]:
-    """Join pieces by spaces into lines of at most this width; a longer piece is a line itself."""
-    lines = [pieces[0]]
-    for piece in pieces[1:]:
-        if len(lines[-1]) + 1 + len(piece) > width:
-            lines.append(piece)
-        else:
-            lines[-1] += f" {piece}"
-    return lines

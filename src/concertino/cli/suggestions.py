@@ -30,8 +30,8 @@ SYNONYMS = {
     "help": "--help",
     "version": "--version",
 }
-# Words that other tools have for what a page of the documentation describes.
-DESCRIBED = frozenset(("install", "add", "config", "configure", "deploy"))
+# Words that other tools have for what `config` prints for a server.
+CONFIGURING = frozenset(("install", "add", "configure", "deploy"))
 CLIENT_COMMANDS = frozenset(("tools", "call", "resources", "read", "prompts", "prompt", "check"))
 PORTS = frozenset(("--port", "--host", "--address", "--bind", "-p"))
 HTTP = frozenset(("--http", "--https", "--sse", "--url", "--transport", "--streamable-http"))
@@ -67,8 +67,8 @@ def unknown_command(word: str, commands: Collection[str], server: Sequence[str])
         hint = f"to serve it: concertino serve {shlex.quote(word)}"
     elif os.path.isfile(f"{word}.py"):
         hint = f"to serve it: concertino serve {shlex.quote(word)}.py"
-    elif word.casefold() in DESCRIBED:
-        hint = "to give a server to a client: concertino docs deploy"
+    elif word.casefold() in CONFIGURING:
+        hint = "to give a server to a client: concertino config server.py"
     else:
         synonym = SYNONYMS.get(word.casefold())
         hint = f"did you mean {synonym}?" if synonym else did_you_mean(word, commands)

@@ -1,0 +1,107 @@
+"""What MCP clients want in their configuration to start a server: files, commands and texts."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec import Struct
+
+__all__ = ["CLIENTS", "ServerEntry", "fill", "format_command"]
+
+WIDTH = 80
+# Of a key of TOML without quotes.
+BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+class ServerEntry(Struct, frozen=True):
+    """How a client starts a server. command: absolute words. env: more variables."""
+
+    name: str
+    command: Sequence[str]
+    env: Mapping[str, str]
+
+    def as_json(self) -> dict[str, object]:
+        """Return the object that most clients have for a server."""
+        program, *args = self.command
+        entry: dict[str, object] = {"command": program, "args": args}
+        return {**entry, "env": dict(self.env)} if self.env else entry
+
+
+class ClientFormat(Struct, frozen=True):
+    """Where a client looks for its servers, and what it wants to read there.
+
+    title: the client's name. place: a file, or "" if `format` returns a command for a shell.
+    """
+
+    title: str
+    place: str
+    format: Callable[[ServerEntry], str]
+
+
+def _format_servers(entry: ServerEntry) -> str:
+    return _indent({"mcpServers": {entry.name: entry.as_json()}})
+
+
+def _format_vscode(entry: ServerEntry) -> str:
+    return _indent({"servers": {entry.name: {"type": "stdio", **entry.as_json()}}})
+
+
+def _format_claude_code(entry: ServerEntry) -> str:
+    variables = [word for item in entry.env.items() for word in ("--env", "=".join(item))]
+    # The name stands before --env, which takes all words that follow it.
+    return format_command(["claude", "mcp", "add", entry.name, *variables, "--", *entry.command])
+
+
+def _format_codex(entry: ServerEntry) -> str:
+    program, *args = map(_quote_toml, entry.command)
+    name = entry.name if BARE_KEY.fullmatch(entry.name) else _quote_toml(entry.name)
+    lines = [f"[mcp_servers.{name}]", f"command = {program}", f"args = [{', '.join(args)}]"]
+    if entry.env:
+        pairs = (f"{_quote_toml(key)} = {_quote_toml(value)}" for key, value in entry.env.items())
+        lines.append(f"env = {{ {', '.join(pairs)} }}")
+    return "\n".join(lines)
+
+
+def _quote_toml(text: str) -> str:
+    # TOML's basic strings have the escapes of JSON, but DEL must be escaped, too.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _indent(value: object) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+_DESKTOP = (
+    "~/Library/Application Support/Claude" if sys.platform == "darwin" else "~/.config/Claude"
+)
+# The value of --client -> the client.
+CLIENTS: Mapping[str, ClientFormat] = {
+    "claude-code": ClientFormat("Claude Code", "", _format_claude_code),
+    "claude-desktop": ClientFormat(
+        "Claude Desktop", f"{_DESKTOP}/claude_desktop_config.json", _format_servers
+    ),
+    "cursor": ClientFormat("Cursor", "~/.cursor/mcp.json", _format_servers),
+    "vscode": ClientFormat("VS Code", ".vscode/mcp.json", _format_vscode),
+    "codex": ClientFormat("Codex", "~/.codex/config.toml", _format_codex),
+}
+
+
+def format_command(words: Sequence[str]) -> str:
+    """Return a line for a shell, continued on further lines if it is too long."""
+    lines = fill([shlex.quote(word) for word in words], WIDTH - len("     \\"))
+    return " \\\n    ".join(lines)
+
+
+def fill(pieces: Sequence[str], width: int) -> list[str]:
+    """Join pieces by spaces into lines of at most this width; a longer piece is a line itself."""
+    lines = [pieces[0]]
+    for piece in pieces[1:]:
+        if len(lines[-1]) + 1 + len(piece) > width:
+            lines.append(piece)
+        else:
+            lines[-1] += f" {piece}"
+    return lines
