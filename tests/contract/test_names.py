@@ -241,6 +241,8 @@ SIGNATURES: dict[str, tuple[Callable[..., Any], dict[str, list[tuple[str, Any]]]
                 ("sampling", None),
                 ("roots", None),
                 ("rounds", 16),
+                ("answer_any", None),
+                ("capabilities", None),
                 ("changed", None),
                 ("updated", None),
                 ("logged", None),

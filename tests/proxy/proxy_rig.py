@@ -16,6 +16,7 @@ from client.scripted import ERAS, LEGACY, MODERN, Script
 
 from concertino.backend import Host
 from concertino.proxy import Proxy
+from concertino.proxy.parked_calls import ParkedCalls
 from concertino.transports.memory import MemoryConnection, memory_pair
 
 VERSION = "io.modelcontextprotocol/protocolVersion"
@@ -124,15 +125,19 @@ async def proxied(
     server: str = "legacy",
     caller: str = LEGACY,
     capabilities: Mapping[str, Any] | None = None,
+    expiry_s: float = 600.0,
+    most: int = 256,
     **options: Any,
 ) -> AsyncIterator[tuple[Caller, Script]]:
     """Provide a caller that has done its handshake, and the script behind the proxy.
 
     handlers: on top of those that the era has. server: legacy or modern. caller: its revision.
+    expiry_s, most: of the calls that wait for their client. options: of the proxy.
     """
     near, far = memory_pair()
     script = Script(far, ERAS[server]() | dict(handlers or {}))
-    async with Host(Proxy(near, **options)) as host:
+    parked = ParkedCalls(expiry_s, most)
+    async with Host(Proxy(near, parked=parked, **options)) as host:
         ours, theirs = memory_pair()
         served = host.attach(theirs)
         client = Caller(ours, caller, capabilities or {})

@@ -70,6 +70,35 @@ class CallerSession(Protocol):
         """
         ...
 
+    @property
+    def subscribed_uris(self) -> frozenset[str]:
+        """Return the URIs of the resources that the client subscribes to."""
+        ...
+
+    async def request(self, method: str, params: bytes) -> Raw:
+        """Send the client a request of another server, and return its result undecoded.
+
+        For clients before 2026-07-28 only. params: a JSON object, as it is to be sent. When the
+        task is cancelled, the request is cancelled at the client. Raises RpcError if the client
+        refuses or too many requests wait, and Disconnected.
+        """
+        ...
+
+    def notify(self, method: str, params: bytes) -> None:
+        """Send the client a notification of another server; drop it if the client does not read.
+
+        For clients before 2026-07-28 only. params: a JSON object, as it is to be sent.
+        """
+        ...
+
+    def report_change(self, what: str) -> None:
+        """Notify this client alone that a list has changed. what: see Notifier."""
+        ...
+
+    def report_update(self, uri: str) -> None:
+        """Notify this client alone, if it subscribed, that a resource has changed."""
+        ...
+
 
 class DetachedCaller:
     """The Caller of a call that did not come on a connection of an MCP client.

@@ -38,7 +38,7 @@ from concertino.client.output_validation import (
     decode_result_as,
 )
 from concertino.client.pending_request import Progress, UnreadRequest, quote_frame
-from concertino.client.request_handlers import Elicit, RequestHandlers, Roots, Sample
+from concertino.client.request_handlers import AnswerAny, Elicit, RequestHandlers, Roots, Sample
 from concertino.client.server_stderr import Sink
 from concertino.client.session_state import SessionState
 from concertino.client.supervision import Restart
@@ -120,6 +120,10 @@ class Client(ConnectionFacts):
     sampling: the capability to declare for it, such as {"tools": {}}.
     roots: file:// URIs or Roots, or a function that returns them.
     rounds: how often the server may ask for input during one request (2026-07-28).
+    answer_any(method, params): answers every request of a server before 2026-07-28, in place of the
+        functions above. It is async, gets the undecoded params, and returns the undecoded result,
+        both as bytes; for backends that pass the requests on.
+    capabilities: the client capabilities to declare with it.
 
     The following functions get the server's notifications. They are called on the event loop.
 
@@ -151,6 +155,8 @@ class Client(ConnectionFacts):
         sampling: Mapping[str, Any] | None = None,
         roots: Roots | None = None,
         rounds: int = 16,
+        answer_any: AnswerAny | None = None,
+        capabilities: Mapping[str, Any] | None = None,
         changed: Callable[[str], object] | None = None,
         updated: Callable[[str], object] | None = None,
         logged: Callable[[LogMessage], object] | None = None,
@@ -161,7 +167,8 @@ class Client(ConnectionFacts):
         _check_type("restart", restart, Restart)
         _check_type("timeouts", timeouts, Timeouts)
         _check_type("limits", limits, Limits)
-        functions = {"trace": trace, "elicit": elicit, "sample": sample, "changed": changed}
+        functions: dict[str, object] = {"trace": trace, "answer_any": answer_any}
+        functions |= {"elicit": elicit, "sample": sample, "changed": changed}
         functions |= {"updated": updated, "logged": logged, "notified": notified}
         for option, function in functions.items():
             if function is not None and not callable(function):
@@ -179,7 +186,9 @@ class Client(ConnectionFacts):
         self.timeouts = timeouts or Timeouts()
         self.limits = limits or Limits()
         self._log = logging.getLogger(f"concertino.client.{self.name}")
-        self._handlers = RequestHandlers(elicit, elicit_urls, sample, sampling, roots)
+        self._handlers = RequestHandlers(
+            elicit, elicit_urls, sample, sampling, roots, answer_any, capabilities
+        )
         self._output_validator = OutputValidator(validate)
         # None before the first result that looks wrapped.
         self._wrapped_results: WrappedResults | None = None
@@ -426,6 +435,14 @@ class Client(ConnectionFacts):
     async def unsubscribe(self, uri: str) -> None:
         """End the subscription to a resource, if there is one."""
         await self._session.unsubscribe(uri)
+
+    async def watch(self, uris: frozenset[str]) -> None:
+        """Subscribe to exactly these resources: `updated` is called with their URIs.
+
+        For backends whose clients subscribe: a server of 2026-07-28 gets one subscription for all
+        of them. Resources that it does not report are left out, with a warning in the log.
+        """
+        await self._session.watch(uris)
 
     # Prompts and completion
 

@@ -197,8 +197,9 @@ class ProgressTracker(Struct, eq=False):
 
 class _Progress(Struct, rename="camel"):
     progress_token: Id
-    progress: float
-    total: float | None = None
+    # Not only float: an int stays one when it is passed on.
+    progress: int | float
+    total: int | float | None = None
     message: str | None = None
 
 

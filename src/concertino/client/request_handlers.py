@@ -29,12 +29,14 @@ from concertino.types.client_requests import (
 )
 from concertino.types.results import Implementation, TextContent
 
-__all__ = ["Elicit", "RequestHandlers", "Roots", "Sample"]
+__all__ = ["AnswerAny", "Elicit", "RequestHandlers", "Roots", "Sample"]
 
 log = logging.getLogger("concertino.client")
 
 Elicit = Callable[[Elicitation, Implementation], object]
 Sample = Callable[[Sampling, Implementation], object]
+# Takes the method and the undecoded params of a request, and returns the undecoded result.
+AnswerAny = Callable[[str, bytes], Awaitable[bytes]]
 Roots = Sequence[Root | str] | Callable[[], Sequence[Root | str] | Awaitable[Sequence[Root | str]]]
 
 _decode_elicitation = Decoder(Elicitation).decode
@@ -54,10 +56,14 @@ class RequestHandlers:
         sample: Sample | None,
         sampling: Mapping[str, Any] | None,
         roots: Roots | None,
+        answer_any: AnswerAny | None = None,
+        capabilities: Mapping[str, Any] | None = None,
     ) -> None:
         if roots is not None and not callable(roots):
             _parse_roots(roots)
         self._roots = roots
+        self._answer_any = answer_any
+        self._capabilities = capabilities
         self._elicit = elicit
         self._elicit_urls = elicit_urls
         self._sample = sample
@@ -76,6 +82,8 @@ class RequestHandlers:
 
     def capabilities(self) -> dict[str, Any]:
         """Return the capabilities to declare to the server."""
+        if self._capabilities is not None:
+            return dict(self._capabilities)
         capabilities: dict[str, Any] = {}
         if self._elicit is not None:
             capabilities["elicitation"] = (
@@ -100,6 +108,8 @@ class RequestHandlers:
         Raises RpcError if the client has not offered to answer such requests, if the params are
         malformed, and if the user's function fails. A failure is logged, unless it is an RpcError.
         """
+        if self._answer_any is not None:
+            return await self._answer_any(method, bytes(params))
         if CLIENT_REQUESTS.get(method, "") not in self.capabilities():
             raise RpcError(
                 METHOD_NOT_FOUND, f"method not found: {method[:200]} was not offered by this client"

@@ -39,6 +39,9 @@ class SessionState:
         # URI -> the id of its subscriptions/listen request; 0 before 2026-07-28, and while the
         # subscription is being opened.
         self._subscriptions: dict[str, Id] = {}
+        # The URIs of watch(), and the id of the one subscription for all of them (2026-07-28).
+        self._watched: frozenset[str] = frozenset()
+        self._watch_id: Id | None = None
 
     async def set_log_level(self, level: Level) -> None:
         """Request log messages of this level and above."""
@@ -107,6 +110,45 @@ class SessionState:
             # While the server restarts, this is not needed: the new one has no subscriptions.
             await self._connection.call("resources/unsubscribe", encode({"uri": uri}), uri)
 
+    async def watch(self, uris: frozenset[str]) -> None:
+        """Subscribe to these resources in place of those of the last call."""
+        before, self._watched = self._watched, uris
+        connection = self._connection
+        if not connection.is_modern:
+            for uri in sorted(before - uris):
+                await connection.call("resources/unsubscribe", encode({"uri": uri}), uri)
+            for uri in sorted(uris - before):
+                await connection.call("resources/subscribe", encode({"uri": uri}), uri)
+            return
+        await self._listen_to_watched()
+
+    async def _listen_to_watched(self) -> None:
+        """Open one subscription for all watched resources, and close the one before (2026-07-28).
+
+        In this order, so that no update is lost.
+        """
+        subscriptions = (await self._usable_conversation("subscriptions/listen")).subscriptions
+        before, self._watch_id = self._watch_id, None
+        if self._watched:
+            wanted = {"resourceSubscriptions": sorted(self._watched)}
+            self._watch_id, missing = await subscriptions.open(
+                wanted, "subscriptions/listen", self._request_s
+            )
+            if missing:
+                self._log.warning("the server does not report changes of all watched resources")
+        if before is not None:
+            subscriptions.close(before)
+
+    async def _restore_watched(self) -> None:
+        """Subscribe to all watched resources after a restart, and report all as changed."""
+        self._watch_id = None
+        uris, self._watched = self._watched, frozenset[str]()
+        if uris:
+            await self.watch(uris)
+        for uri in uris:
+            if self._handlers.on_resource_updated is not None:
+                self._handlers.on_resource_updated(uri)
+
     async def restore(self) -> None:
         """Request the log level and the subscriptions again, after a restart of the server.
 
@@ -122,6 +164,7 @@ class SessionState:
             for name in LISTS:
                 if name in conversation.server.capabilities:
                     conversation.notifications.report_change(name)
+            await self._restore_watched()
         except Disconnected:
             return
         except ConcertinoError as exc:

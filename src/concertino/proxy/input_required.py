@@ -1,7 +1,9 @@
-"""`input_required` results of a server of 2026-07-28, as its proxy passes them on.
+"""What a proxy asks its clients on behalf of its server, and the state between the rounds.
 
-The server's state travels inside the proxy's own, which is sealed and bound to the caller. The
-questions stay as they are, so that members which this package does not know reach the client.
+A server of 2026-07-28 asks by an `input_required` result. Its state travels inside the proxy's own,
+which is sealed and bound to the caller; its questions stay as they are, so that members which this
+package does not know reach the client. The call to an older server goes on while its client is
+asked; the proxy's state holds a handle of that call.
 Spec: 2026-07-28 basic/patterns/mrtr.
 """
 
@@ -15,15 +17,20 @@ from msgspec.json import Decoder, encode
 from concertino.errors import INTERNAL_ERROR, RpcError, invalid_params
 from concertino.protocol.call import Call, InputRequired
 
-__all__ = ["restore", "to_input_required"]
+__all__ = [
+    "ParkedState",
+    "ServerState",
+    "read_state",
+    "restore",
+    "to_input_required",
+    "to_parked_question",
+]
 
 # How nearly all servers begin a complete result.
 COMPLETE = b'{"resultType":"complete"'
 # The value of resultType, as it is in the JSON of every result that asks for input. Looking for it
 # takes less time than decoding a long result.
 ASKS = b'"input_required"'
-
-
 NULL = Raw(b"null")
 
 
@@ -33,15 +40,21 @@ class _InputRequiredResult(Struct, rename="camel"):
     request_state: Raw = NULL
 
 
-class _State(Struct, array_like=True):
-    """What the proxy's state holds: the keys of the round's questions, and the server's state."""
+class ServerState(Struct, array_like=True, tag="server"):
+    """The state of a server of 2026-07-28, as JSON, and the keys of its last questions."""
 
     asked: list[str]
     state: Raw
 
 
+class ParkedState(Struct, array_like=True, tag="parked"):
+    """The handle of a call to an older server, which goes on meanwhile."""
+
+    handle: bytes
+
+
 _decode_result = Decoder(_InputRequiredResult).decode
-_decode_state = Decoder(_State).decode
+_decode_state = Decoder(ServerState | ParkedState).decode
 
 
 def to_input_required(raw: Raw) -> InputRequired | None:
@@ -57,22 +70,25 @@ def to_input_required(raw: Raw) -> InputRequired | None:
         raise RpcError(INTERNAL_ERROR, f"Internal error: the server's question: {exc}") from None
     if result.result_type != "input_required":
         return None
-    state = encode(_State(list(result.input_requests), result.request_state))
+    state = encode(ServerState(list(result.input_requests), result.request_state))
     return InputRequired(result.input_requests, state)
 
 
-def restore(call: Call) -> Call:
-    """Return a repeated call with the server's own state, and the answers to its last questions.
+def to_parked_question(questions: Mapping[str, Raw], handle: bytes) -> InputRequired:
+    """Return what a call asks that goes on at the server."""
+    return InputRequired(questions, encode(ParkedState(handle)))
 
-    The call of a client that answers in advance has no state, and is returned as it is.
-    Raises RpcError for a state that is none of a proxy's.
-    """
-    if not call.state:
-        return call
+
+def read_state(state: bytes) -> ServerState | ParkedState:
+    """Return the state of a repeated call. Raises RpcError if it is none of a proxy's."""
     try:
-        known = _decode_state(call.state)
+        return _decode_state(state)
     except DecodeError:
         raise invalid_params("requestState: it is none of this proxy's") from None
+
+
+def restore(call: Call, known: ServerState) -> Call:
+    """Return a repeated call with the server's own state, and the answers to its last questions."""
     answers: Mapping[str, Raw] = {
         key: call.answers[key] for key in known.asked if key in call.answers
     }

@@ -3,16 +3,21 @@
     run(Proxy(["npx", "-y", "@modelcontextprotocol/server-everything"]))
 
 Calls and results pass undecoded where client and server are of one era; the session translates
-results where they are not, as those of any Backend.
+results where they are not, as those of any Backend. proxy/upstream.py has one connection to the
+server; this module decides which clients share one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import Any
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Literal, get_args
 
 from msgspec import Raw, Struct
 
+from concertino.backend.caller import CallerSession
 from concertino.backend.interface import Call, Context, Notifier
 from concertino.client.client import Client, Timeouts
 from concertino.client.client_connection import FOREVER
@@ -23,14 +28,23 @@ from concertino.client.targets import Target, parse_target
 from concertino.errors import ConcertinoError
 from concertino.jsonrpc.limits import Limits
 from concertino.protocol.call import ServerFeatures
-from concertino.protocol.revisions import MODERN
 from concertino.proxy.failures import to_rpc_error
 from concertino.proxy.features import features_before_start, features_of
-from concertino.proxy.input_required import restore, to_input_required
+from concertino.proxy.parked_calls import ParkedCalls
+from concertino.proxy.upstream import Upstream, UpstreamSettings
 
-__all__ = ["Proxy"]
+__all__ = ["Isolation", "Proxy"]
 
 log = logging.getLogger("concertino.proxy")
+
+Isolation = Literal["auto", "shared", "principal", "session"]
+
+# What a server before 2026-07-28 is told of its client when that is not known yet.
+EVERYTHING: Mapping[str, Any] = {
+    "elicitation": {"form": {}, "url": {}},
+    "sampling": {"tools": {}, "context": {}},
+    "roots": {"listChanged": True},
+}
 
 
 class Proxy:
@@ -41,6 +55,14 @@ class Proxy:
     era: see Client. restart: when to restart a server that ended; by default soon, up to ten times
     in a row. stderr: see Client. limits: of the connection to the server.
     connect_s: how long the server may take to start.
+    isolation: which clients share one connection to the server, and so one process of it. `shared`:
+    all; `principal`: those of one verified user; `session`: none. By default one of the last two:
+    `session` for a server before 2026-07-28 that sets log levels or asks its client something.
+    heartbeat_s: report progress of our own to a client that wants progress, whenever the server has
+    been silent for so long; None for never.
+    parked: the calls that wait for an answer of their client, which no other proxy shares.
+    idle_s: end a server that has had no calls for so long, and start it again for the next call;
+    None for never.
     """
 
     def __init__(
@@ -53,39 +75,71 @@ class Proxy:
         stderr: Sink | None = None,
         limits: Limits | None = None,
         connect_s: float = 60.0,
+        isolation: Isolation = "auto",
+        heartbeat_s: float | None = 15.0,
+        idle_s: float | None = None,
+        parked: ParkedCalls | None = None,
     ) -> None:
+        if isolation not in get_args(Isolation):
+            expected = ", ".join(get_args(Isolation))
+            raise ValueError(f"isolation: expected one of {expected}, got {isolation!r}")
+        for option, value in (("heartbeat_s", heartbeat_s), ("idle_s", idle_s)):
+            if value is not None and not value > 0:
+                raise ValueError(f"{option}: expected a positive number of seconds, got {value!r}")
         location = parse_target(target)
         self.name = name or location.name
-        if restart is None and location.can_reopen:
-            restart = Restart()
-        self._features = features_before_start(self.name)
-        self._outlet: Notifier | None = None
-        self._subscribed: frozenset[str] = frozenset()
-        self._client = Client(
+        self._can_reopen = location.can_reopen
+        make_client = partial(
+            Client,
             target,
             name=self.name,
             era=era,
-            # Whoever waits for a call decides how long.
+            # The client that waits for a call decides how long.
             timeouts=Timeouts(connect_s, request_s=FOREVER, total_s=FOREVER),
             limits=limits,
             stderr=stderr,
-            restart=restart,
+            restart=Restart() if restart is None and self._can_reopen else restart,
             validate=False,
-            changed=self._on_list_changed,
-            updated=self._on_resource_updated,
         )
+        # Report a wrong argument now.
+        make_client()
+        self._settings = UpstreamSettings(
+            self.name,
+            make_client,
+            heartbeat_s,
+            ParkedCalls() if parked is None else parked,
+            self._on_question,
+            self._on_list_changed,
+        )
+        self._isolation = isolation
+        self._idle_s = idle_s
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._features = features_before_start(self.name)
+        self._outlet: Notifier
+        # The upstream for sessions that have none yet; None once it belongs to some.
+        self._unclaimed: Upstream | None = None
+        # Any hashable: what sessions that share an upstream have in common.
+        self._upstreams: dict[object, Upstream] = {}
+        self._opening: dict[object, asyncio.Task[Upstream]] = {}
+        self._by_session: dict[CallerSession | None, Upstream] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._watched: frozenset[str] = frozenset()
 
     # Backend
 
     async def start(self, outlet: Notifier) -> None:
         """Start the server or connect to it. Raises ConcertinoError if that is impossible."""
         self._outlet = outlet
-        try:
-            await self._client.open()
-        except ConcertinoError as exc:
-            # Its text says all; the class and the place where it was raised would add nothing.
-            raise ConcertinoError(f"{self.name}: {exc}") from None
-        self._features = features_of(self._client)
+        upstream = Upstream(self._settings, outlet, EVERYTHING)
+        self._unclaimed = upstream
+        await upstream.open()
+        self._features = features_of(upstream.client)
+        if self._isolation == "auto":
+            self._isolation = "principal"
+            if not upstream.is_modern and self._features.logging:
+                self._isolate("it has log levels")
+        if self._idle_s is not None:
+            self._idle_timer = asyncio.get_running_loop().call_later(self._idle_s, self._end_idle)
 
     def features(self) -> ServerFeatures:
         """Return what the server offers; everything before it has started."""
@@ -96,42 +150,129 @@ class Proxy:
 
         Raises RpcError as the server does, and with -32603 if it has ended.
         """
-        client = self._client
-        caller = context.caller
-        progress: Any = context.progress if caller.wants_progress else None
-        try:
-            raw = await client.forward(
-                restore(call) if call.state else call,
-                context.client,
-                level=caller.log_level,
-                progress=progress,
-            )
-        except ConcertinoError as exc:
-            raise to_rpc_error(self.name, exc) from None
-        revision = client.protocol_version
-        if revision == MODERN.name and (question := to_input_required(raw)) is not None:
-            return question
-        caller.pass_result(raw, revision)
-        return raw
+        session = context.caller.session
+        upstream = self._by_session.get(session)
+        if upstream is None:
+            upstream = await self._assign(session, context.client.capabilities)
+        return await upstream.handle(call, context)
 
     async def watch(self, uris: frozenset[str]) -> None:
-        """Subscribe to these resources at the server, and to no others."""
-        before, self._subscribed = self._subscribed, uris
-        for uri in sorted(before - uris):
-            await self._client.unsubscribe(uri)
-        for uri in sorted(uris - before):
-            await self._client.subscribe(uri)
+        """Subscribe to these resources at the server: for each client where its calls go."""
+        self._watched = uris
+        upstreams = {
+            id(item): item for item in (*self._upstreams.values(), self._unclaimed) if item
+        }
+        rest = uris
+        wanted: dict[int, frozenset[str]] = {}
+        for key, upstream in upstreams.items():
+            own = frozenset[str]().union(*(item.subscribed_uris for item in upstream.sessions))
+            wanted[key] = own & uris
+            rest -= own
+        if rest and upstreams:
+            # Of clients that have not made a call yet.
+            last = next(reversed(upstreams))
+            wanted[last] |= rest
+        for key, upstream in upstreams.items():
+            await upstream.watch(wanted[key])
 
     async def close(self) -> None:
         """End the server with everything that it started."""
-        await self._client.aclose()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        for opening in self._opening.values():
+            opening.cancel()
+        self._settings.parked.cancel()
+        upstreams = {*self._upstreams.values(), *([self._unclaimed] if self._unclaimed else [])}
+        ends = [upstream.close() for upstream in upstreams]
+        await asyncio.gather(*ends, *self._closing, *self._opening.values(), return_exceptions=True)
 
-    # The server's notifications
+    # Which client uses which upstream
 
-    def _on_list_changed(self, name: str) -> None:
-        if self._outlet is not None and name in ("tools", "prompts", "resources"):
-            self._outlet.report_change(name)
+    def _key_of(self, session: CallerSession | None) -> object:
+        """Return what the sessions have in common that share this session's upstream."""
+        if not self._can_reopen or session is None or self._isolation == "shared":
+            return None
+        return session if self._isolation == "session" else session.principal
 
-    def _on_resource_updated(self, uri: str) -> None:
-        if self._outlet is not None:
-            self._outlet.report_update(uri)
+    async def _assign(
+        self, session: CallerSession | None, capabilities: Mapping[str, Any]
+    ) -> Upstream:
+        """Return the upstream for a session, opened first if need be. Raises RpcError."""
+        key = self._key_of(session)
+        upstream = self._upstreams.get(key)
+        if upstream is None and self._unclaimed is not None:
+            upstream, self._unclaimed = self._unclaimed, None
+            self._upstreams[key] = upstream
+        if upstream is None:
+            opening = self._opening.get(key)
+            if opening is None:
+                opening = asyncio.get_running_loop().create_task(self._open(key, capabilities))
+                self._opening[key] = opening
+            try:
+                # Others may wait for it, so it goes on when this call is cancelled.
+                upstream = await asyncio.shield(opening)
+            except ConcertinoError as exc:
+                raise to_rpc_error(self.name, exc) from None
+        self._by_session[session] = upstream
+        if session is not None and session not in upstream.sessions:
+            upstream.sessions.add(session)
+            session.closed.add_done_callback(partial(self._on_session_end, session))
+            if self._watched:
+                await self.watch(self._watched)
+        return upstream
+
+    async def _open(self, key: object, capabilities: Mapping[str, Any]) -> Upstream:
+        upstream = Upstream(self._settings, self._outlet, capabilities)
+        try:
+            await upstream.open()
+            self._upstreams[key] = upstream
+        finally:
+            del self._opening[key]
+        return upstream
+
+    def _on_session_end(self, session: CallerSession, closed: object) -> None:
+        """Forget a session, and end the server that was started for it alone."""
+        upstream = self._by_session.pop(session, None)
+        if upstream is None:
+            return
+        upstream.sessions.discard(session)
+        if self._upstreams.get(session) is upstream:
+            self._end(upstream)
+
+    def _end(self, upstream: Upstream) -> None:
+        """End a server in the background. A new one is opened for the next call."""
+        for table in (self._upstreams, self._by_session):
+            for key in [key for key, item in table.items() if item is upstream]:
+                del table[key]  # pyright: ignore[reportArgumentType]
+        closing = asyncio.get_running_loop().create_task(upstream.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    def _end_idle(self) -> None:
+        """End the servers that had no calls for idle_s, and look again later."""
+        assert self._idle_s is not None
+        loop = asyncio.get_running_loop()
+        for upstream in {*self._upstreams.values()}:
+            if not upstream.is_busy and loop.time() - upstream.last_used >= self._idle_s:
+                log.info("%s: idle for %g s, so it is ended", self.name, self._idle_s)
+                self._end(upstream)
+        self._idle_timer = loop.call_later(self._idle_s / 2, self._end_idle)
+
+    def _on_question(self) -> None:
+        if self._isolation == "principal":
+            self._isolate("it asks its client something")
+
+    def _isolate(self, reason: str) -> None:
+        """Give each session that has made no call yet a server of its own."""
+        self._isolation = "session"
+        if self._can_reopen:
+            log.info("%s: each client gets a server process of its own: %s", self.name, reason)
+
+    # What the server reports
+
+    def _on_list_changed(self, upstream: Upstream) -> None:
+        """Learn what the server offers now: it may have been replaced by a newer one."""
+        features = features_of(upstream.client)
+        if features != self._features:
+            self._features = features
+            self._outlet.report_change("features")

@@ -97,6 +97,7 @@ class ServerConnection:
         self.closed: asyncio.Future[None] = self.loop.create_future()
         self._connection = connection
         self._max_message_bytes = limits.max_message_bytes
+        self._high_water_bytes = limits.high_water_bytes
         self._read_batch = read_batch_of(self.loop)
         self._watch = loop_watch_of(self.loop)
         self._run_eagerly = eager_task_runner(self.loop, self._on_call_done)
@@ -311,6 +312,24 @@ class ServerConnection:
         """
         if not self._end.is_closing:
             self.session.report_update(uri)
+
+    # What a backend passes on to the client from another server; see CallerSession
+
+    @property
+    def subscribed_uris(self) -> frozenset[str]:
+        return self.session.subscribed_uris
+
+    async def request(self, method: str, params: bytes) -> Raw:
+        from concertino.runtime.passed_on import request_client
+
+        return await request_client(self.session, self.loop, method, params)
+
+    def notify(self, method: str, params: bytes) -> None:
+        peer = self.session.peer
+        is_legacy = self.session.state == "ready"
+        has_room = peer.buffered_bytes < self._high_water_bytes
+        if is_legacy and has_room and not self._end.is_closing:
+            peer.notify(method, params)
 
     # The beginning of a call
 

@@ -1,0 +1,137 @@
+"""Calls that a proxy has forwarded to its server and that are not answered yet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from msgspec import Raw
+from msgspec.json import encode
+
+from concertino.backend.interface import Context
+from concertino.errors import INTERNAL_ERROR, RpcError
+from concertino.protocol.dialogue import INPUT_METHODS
+from concertino.protocol.revisions import by_name
+from concertino.types.client_requests import InputRequest
+
+__all__ = ["ForwardedCall", "Question", "SuspendableCall"]
+
+
+class Question:
+    """A request of a server before 2026-07-28 to its client.
+
+    answer: done with the undecoded result, or with the RpcError for the server.
+    """
+
+    __slots__ = ("answer", "method", "params")
+
+    def __init__(self, method: str, params: bytes) -> None:
+        self.method = method
+        self.params = params
+        self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether nobody has answered it, and the server still waits."""
+        return not self.answer.done()
+
+    def to_input_request(self) -> Raw:
+        """Return the request as a member of `inputRequests` (2026-07-28)."""
+        return Raw(encode(InputRequest(self.method, Raw(self.params))))
+
+
+class ForwardedCall:
+    """A call that waits for its server. context: that of the client's request."""
+
+    __slots__ = ("context", "method")
+
+    def __init__(self, method: str, context: Context) -> None:
+        self.method = method
+        self.context = context
+
+    @property
+    def is_modern(self) -> bool:
+        """Return whether the client's revision is 2026-07-28."""
+        return by_name[self.context.client.protocol_version].modern
+
+    def can_take(self) -> bool:
+        """Return whether a request of the server can be passed to the client of this call."""
+        return not self.is_modern and self.context.caller.session is not None
+
+
+class SuspendableCall(ForwardedCall):
+    """A call of a client of 2026-07-28 to an older server.
+
+    When the server asks something, the client's request is answered with the question, while the
+    call to the server goes on. The client's next request brings the answer. The handler would
+    otherwise have to call the server twice.
+
+    work: the call to the server. principal: of the client.
+    """
+
+    __slots__ = ("_has_news", "_last_key", "_questions", "principal", "work")
+
+    def __init__(
+        self,
+        method: str,
+        context: Context,
+        work: Coroutine[Any, Any, Raw],
+        principal: bytes,
+    ) -> None:
+        super().__init__(method, context)
+        self.work = asyncio.get_running_loop().create_task(work, name=f"forward {method}")
+        self.work.add_done_callback(self._on_work_done)
+        self.principal = principal
+        self._questions: dict[str, Question] = {}
+        self._has_news = asyncio.Event()
+        self._last_key = 0
+
+    def can_take(self) -> bool:
+        return self.method in INPUT_METHODS
+
+    def add(self, question: Question) -> None:
+        """Ask the client this at the end of the round."""
+        self._last_key += 1
+        self._questions[f"q{self._last_key}"] = question
+        self._has_news.set()
+
+    @property
+    def questions(self) -> Mapping[str, Raw]:
+        """Return the questions that are open, by key, as `inputRequests`."""
+        return {
+            key: question.to_input_request()
+            for key, question in self._questions.items()
+            if question.is_open
+        }
+
+    async def end_of_round(self) -> bool:
+        """Wait for the server's result or a question. Returns whether there is a result.
+
+        When the task is cancelled, the call to the server is, too.
+        """
+        try:
+            while not self.work.done() and not self.questions:
+                self._has_news.clear()
+                await self._has_news.wait()
+        except asyncio.CancelledError:
+            self.work.cancel()
+            raise
+        return self.work.done()
+
+    def resume(self, context: Context, answers: Mapping[str, Raw]) -> None:
+        """Continue with the client's next request and its answers."""
+        self.context = context
+        for key, question in self._questions.items():
+            if question.is_open and key in answers:
+                question.answer.set_result(bytes(answers[key]))
+
+    def _on_work_done(self, work: asyncio.Task[Raw]) -> None:
+        # Mark an exception as retrieved: the client may never come back for it.
+        if not work.cancelled():
+            work.exception()
+        for question in self._questions.values():
+            if question.is_open:
+                text = "Internal error: the call that the question belongs to has ended"
+                question.answer.set_exception(RpcError(INTERNAL_ERROR, text))
+        self._has_news.set()

@@ -1,0 +1,356 @@
+"""Upstream: one connection of a proxy to its server, with the calls that are on their way.
+
+A server before 2026-07-28 sends requests, log messages and other notifications of its own, which
+name no call over stdio. They are taken to belong to the newest call on its way that can take them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from msgspec import Raw, Struct
+from msgspec.json import encode
+
+from concertino.backend.caller import CallerSession
+from concertino.backend.interface import Call, ChangeKind, Context, Notifier
+from concertino.client.client import Client
+from concertino.client.notifications import LogMessage
+from concertino.errors import (
+    INTERNAL_ERROR,
+    METHOD_NOT_FOUND,
+    ConcertinoError,
+    RpcError,
+)
+from concertino.protocol.call import InputRequired
+from concertino.protocol.revisions import by_name
+from concertino.proxy.failures import to_rpc_error
+from concertino.proxy.forwarded_call import ForwardedCall, Question, SuspendableCall
+from concertino.proxy.heartbeat import Heartbeat
+from concertino.proxy.input_required import (
+    ServerState,
+    read_state,
+    restore,
+    to_input_required,
+    to_parked_question,
+)
+from concertino.proxy.parked_calls import ParkedCalls
+from concertino.types.client_requests import CLIENT_REQUESTS
+from concertino.types.results import LEVELS, Level
+
+__all__ = ["ClientMaker", "Upstream", "UpstreamSettings"]
+
+log = logging.getLogger("concertino.proxy")
+
+# How long a question of the server waits for a call that can take it, and how many may wait.
+ORPHANED_QUESTION_S = 60.0
+MAX_ORPHANED = 16
+# The level of log messages that a legacy client gets if it sets none.
+DEFAULT_LEVEL: Level = "info"
+CHANGES: Mapping[str, ChangeKind] = {
+    "tools": "tools",
+    "prompts": "prompts",
+    "resources": "resources",
+}
+
+# Makes a client of the server. Takes the functions for what the server sends by itself.
+ClientMaker = Callable[..., Client]
+
+
+class UpstreamSettings(Struct, frozen=True):
+    """What all upstreams of a proxy have in common.
+
+    make_client: makes a Client of the server. heartbeat_s: see Proxy; None for no heartbeats.
+    parked: the calls that wait for answers of their clients.
+    on_question: called when a server before 2026-07-28 asks its client something.
+    on_change: called with an upstream whose server reports that a list has changed.
+    """
+
+    name: str
+    make_client: ClientMaker
+    heartbeat_s: float | None
+    parked: ParkedCalls
+    on_question: Callable[[], object]
+    on_change: Callable[[Upstream], object]
+
+
+class Upstream:
+    """One connection to the server.
+
+    outlet: takes the changes that the server reports before a client session has made a call.
+    capabilities: the client capabilities to declare to a server before 2026-07-28.
+    sessions: the client sessions that have made calls. client: the client of the server.
+    watched: the resources whose changes are watched.
+    last_used: when the last call began, by the loop's clock.
+    """
+
+    def __init__(
+        self,
+        settings: UpstreamSettings,
+        outlet: Notifier,
+        capabilities: Mapping[str, Any],
+    ) -> None:
+        self.sessions: set[CallerSession] = set()
+        self.watched: frozenset[str] = frozenset()
+        self.last_used = asyncio.get_running_loop().time()
+        self._settings = settings
+        self._outlet = outlet
+        # A dict keeps the order; the last is the newest.
+        self._calls: dict[ForwardedCall, None] = {}
+        self._orphaned: list[Question] = []
+        self._level: Level = DEFAULT_LEVEL
+        self.client = settings.make_client(
+            capabilities=capabilities,
+            answer_any=self._answer,
+            changed=self._on_list_changed,
+            updated=self._on_resource_updated,
+            logged=self._on_logged,
+            notified=self._on_notified,
+        )
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether calls wait for the server, or their clients, or resources are watched."""
+        return bool(self._calls or self.watched)
+
+    @property
+    def session(self) -> CallerSession | None:
+        """Return the only client session that this serves; None if there are several, or none."""
+        return next(iter(self.sessions)) if len(self.sessions) == 1 else None
+
+    @property
+    def is_modern(self) -> bool:
+        """Return whether the server speaks 2026-07-28."""
+        return by_name[self.client.protocol_version].modern
+
+    async def open(self) -> None:
+        """Start the server or connect to it. Raises ConcertinoError if that is impossible."""
+        try:
+            await self.client.open()
+        except ConcertinoError as exc:
+            # Its text says all; the class and the place where it was raised would add nothing.
+            raise ConcertinoError(f"{self._settings.name}: {exc}") from None
+
+    async def watch(self, uris: frozenset[str]) -> None:
+        """Watch these resources, and no others."""
+        if uris != self.watched:
+            self.watched = uris
+            await self.client.watch(uris)
+
+    async def close(self) -> None:
+        """End the server with everything that it started."""
+        suspended = frozenset(call for call in self._calls if isinstance(call, SuspendableCall))
+        self._settings.parked.cancel(suspended)
+        await self.client.aclose()
+        if suspended:
+            await asyncio.wait([call.work for call in suspended])
+
+    # Calls
+
+    async def handle(self, call: Call, context: Context) -> Raw | InputRequired:
+        """Forward a call, and return the server's result or what it asks the client.
+
+        Raises RpcError as the server does, and if it has ended.
+        """
+        self.last_used = asyncio.get_running_loop().time()
+        if call.state:
+            state = read_state(call.state)
+            if not isinstance(state, ServerState):
+                principal = _principal(context)
+                return await self.resume(
+                    self._settings.parked.take(state.handle, principal), call, context
+                )
+            call = restore(call, state)
+
+        is_modern = self.is_modern
+        caller_is_modern = by_name[context.client.protocol_version].modern
+        level = context.caller.log_level
+        if not is_modern and level is not None and level != self._level:
+            await self._set_level(level)
+        if not is_modern and caller_is_modern:
+            return await self._forward_suspendably(call, context)
+
+        forwarded = ForwardedCall(call.method, context)
+        self._calls[forwarded] = None
+        if self._orphaned:
+            self._adopt_questions(forwarded)
+        try:
+            raw = await self._send(call, context, level)
+        except ConcertinoError as exc:
+            raise to_rpc_error(self._settings.name, exc) from None
+        finally:
+            del self._calls[forwarded]
+        if is_modern and (question := to_input_required(raw)) is not None:
+            return question
+        context.caller.pass_result(raw, self.client.protocol_version)
+        return raw
+
+    async def _send(self, call: Call, context: Context, level: Level | None) -> Raw:
+        """Send a call to the server and return its result, passing progress to the client."""
+        client = self.client
+        if not context.caller.wants_progress:
+            return await client.forward(call, context.client, level=level)
+        every_s = self._settings.heartbeat_s
+        if every_s is None:
+            # The client waits for none: what progress() returns is not awaited.
+            report: Any = context.progress
+            return await client.forward(call, context.client, level=level, progress=report)
+        with Heartbeat(context, every_s) as heartbeat:
+            return await client.forward(
+                call, context.client, level=level, progress=heartbeat.report
+            )
+
+    # Calls of clients of 2026-07-28 to an older server
+
+    async def _forward_suspendably(self, call: Call, context: Context) -> Raw | InputRequired:
+        work = self._send(call, context, context.caller.log_level)
+        forwarded = SuspendableCall(call.method, context, work, _principal(context))
+        self._calls[forwarded] = None
+        forwarded.work.add_done_callback(partial(self._forget, forwarded))
+        if self._orphaned:
+            self._adopt_questions(forwarded)
+        return await self._end_of_round(forwarded)
+
+    async def resume(
+        self, forwarded: SuspendableCall, call: Call, context: Context
+    ) -> Raw | InputRequired:
+        """Continue a call that its client has answered."""
+        forwarded.resume(context, call.answers)
+        return await self._end_of_round(forwarded)
+
+    async def _end_of_round(self, forwarded: SuspendableCall) -> Raw | InputRequired:
+        try:
+            if await forwarded.end_of_round():
+                return forwarded.work.result()
+        except ConcertinoError as exc:
+            raise to_rpc_error(self._settings.name, exc) from None
+        handle = self._settings.parked.park(forwarded)
+        return to_parked_question(forwarded.questions, handle)
+
+    def _forget(self, forwarded: SuspendableCall, work: object) -> None:
+        del self._calls[forwarded]
+
+    # The server's requests (before 2026-07-28)
+
+    async def _answer(self, method: str, params: bytes) -> bytes:
+        """Pass a request of the server to a client and return the result, undecoded.
+
+        Raises RpcError for the server.
+        """
+        self._settings.on_question()
+        question = Question(method, params)
+        for call in reversed(self._calls):
+            if call.can_take():
+                return await self._ask(question, call)
+        if len(self._orphaned) >= MAX_ORPHANED:
+            raise RpcError(INTERNAL_ERROR, "Internal error: no client can be asked now")
+        self._orphaned.append(question)
+        try:
+            async with asyncio.timeout(ORPHANED_QUESTION_S):
+                return await question.answer
+        except TimeoutError:
+            text = f"no client made a call within {ORPHANED_QUESTION_S:g} s that could be asked"
+            raise RpcError(INTERNAL_ERROR, f"Internal error: {text}") from None
+        finally:
+            question.answer.cancel()
+            if question in self._orphaned:
+                self._orphaned.remove(question)
+
+    async def _ask(self, question: Question, call: ForwardedCall) -> bytes:
+        """Ask the client of a call."""
+        feature = CLIENT_REQUESTS.get(question.method)
+        if feature is not None and feature not in call.context.client.capabilities:
+            text = f"method not found: the client has not declared {feature}"
+            raise RpcError(METHOD_NOT_FOUND, text)
+        if isinstance(call, SuspendableCall):
+            call.add(question)
+            try:
+                return await question.answer
+            finally:
+                # The server may withdraw the question.
+                question.answer.cancel()
+        session = call.context.caller.session
+        assert session is not None
+        return bytes(await session.request(question.method, question.params))
+
+    def _adopt_questions(self, call: ForwardedCall) -> None:
+        """Ask the client of a new call what the server asked when there was no call."""
+        if not call.can_take():
+            return
+        orphaned, self._orphaned = self._orphaned, []
+        for question in orphaned:
+            asking = asyncio.ensure_future(self._ask(question, call))
+            asking.add_done_callback(partial(_pass_answer, question))
+            question.answer.add_done_callback(partial(_stop_asking, asking))
+
+    # The server's notifications
+
+    async def _set_level(self, level: Level) -> None:
+        """Ask a server before 2026-07-28 for log messages of this level.
+
+        One that several sessions share is asked for more, and never for less.
+        """
+        is_lower = LEVELS[level] < LEVELS[self._level]
+        if "logging" not in self.client.capabilities or (self.session is None and not is_lower):
+            return
+        self._level = level
+        try:
+            await self.client.set_log_level(level)
+        except ConcertinoError as exc:
+            log.info("%s: the level of log messages was not set: %s", self._settings.name, exc)
+
+    def _on_logged(self, message: LogMessage) -> None:
+        for call in reversed(self._calls):
+            if call.context.caller.log_level is not None:
+                call.context.log(message.level, message.data, message.logger)
+                return
+        params: dict[str, Any] = {"level": message.level, "data": message.data}
+        if message.logger is not None:
+            params["logger"] = message.logger
+        self._notify("notifications/message", params)
+
+    def _on_notified(self, method: str, params: Mapping[str, Any]) -> None:
+        self._notify(method, params)
+
+    def _notify(self, method: str, params: Mapping[str, Any]) -> None:
+        """Pass a notification to the client, if this upstream has only one, and it is legacy."""
+        session = self.session
+        if session is not None and not self.is_modern:
+            session.notify(method, encode(params))
+
+    def _on_list_changed(self, name: str) -> None:
+        self._settings.on_change(self)
+        for session in self.sessions:
+            session.report_change(name)
+        if not self.sessions and name in CHANGES:
+            self._outlet.report_change(CHANGES[name])
+
+    def _on_resource_updated(self, uri: str) -> None:
+        subscribers = [item for item in self.sessions if uri in item.subscribed_uris]
+        for session in subscribers:
+            session.report_update(uri)
+        if not subscribers:
+            # A session that has subscribed and not made a call yet.
+            self._outlet.report_update(uri)
+
+
+def _principal(context: Context) -> bytes:
+    session = context.caller.session
+    return b"" if session is None else session.principal
+
+
+def _stop_asking(asking: asyncio.Future[bytes], answer: object) -> None:
+    asking.cancel()
+
+
+def _pass_answer(question: Question, asking: asyncio.Future[bytes]) -> None:
+    """Set the outcome of a task that asks a client as the answer to a question."""
+    if not question.is_open or asking.cancelled():
+        return
+    if (error := asking.exception()) is not None:
+        question.answer.set_exception(error)
+    else:
+        question.answer.set_result(asking.result())

@@ -1,0 +1,246 @@
+"""Proxy in front of real processes: killed, idle, one for each client, printing what they like."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from client.scripted import LEGACY, on_a_loop
+from proxy.proxy_rig import Caller
+
+from concertino.backend import Host
+from concertino.client import Restart
+from concertino.errors import ConcertinoError
+from concertino.proxy import Proxy
+from concertino.transports.memory import memory_pair
+
+# A server of its own words: it says who it is, waits, prints and asks, in the era of its argument.
+SERVER = r"""
+import json, os, sys, time
+era, log = sys.argv[1:3]
+
+def say(message):
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+    sys.stdout.flush()
+
+with open(log, "a") as file:
+    file.write(f"start {os.getpid()}\n")
+for line in sys.stdin:
+    message = json.loads(line)
+    method, params = message.get("method"), message.get("params", {})
+    result = {}
+    if method == "server/discover" and era == "modern":
+        result = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}},
+                  "ttlMs": 0, "cacheScope": "private"}
+    elif method == "initialize":
+        result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
+                  "serverInfo": {"name": "raw", "version": "1"}}
+    elif method == "tools/call":
+        name = params["name"]
+        with open(log, "a") as file:
+            file.write(f"call {name}\n")
+        if name == "wait":
+            continue
+        if name == "die":
+            os._exit(7)
+        if name == "print":
+            print("Debugger attached.", flush=True)
+        result = {"content": [{"type": "text", "text": str(os.getpid())}]}
+    elif "id" in message:
+        say({"id": message["id"], "error": {"code": -32601, "message": "method not found"}})
+        continue
+    else:
+        continue
+    if era == "modern":
+        result["resultType"] = "complete"
+    say({"id": message["id"], "result": result})
+"""
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> list[str]:
+    """The command of a legacy server, and the file in which it writes what it does."""
+    (tmp_path / "server.py").write_text(SERVER)
+    log = tmp_path / "log"
+    log.touch()
+    return [sys.executable, str(tmp_path / "server.py"), "legacy", str(log)]
+
+
+@asynccontextmanager
+async def attached(host: Host, principal: str = "") -> AsyncIterator[Caller]:
+    """Provide a legacy caller on a connection of its own. principal: its user id."""
+    ours, theirs = memory_pair()
+    theirs.facts = {"transport": "memory", "uid": principal}
+    served = host.attach(theirs)
+    caller = Caller(ours, LEGACY, {})
+    await caller.initialize()
+    yield caller
+    await ours.close(1)
+    await served.closed
+
+
+async def pid_of(caller: Caller, tool: str = "pid") -> int:
+    result = (await caller.call("tools/call", name=tool, arguments={}))["result"]
+    return int(result["content"][0]["text"])
+
+
+def lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@on_a_loop
+async def test_the_next_call_after_a_kill_is_served(command: list[str]) -> None:
+    async with Host(Proxy(command)) as host, attached(host) as caller:
+        first = await pid_of(caller)
+        os.kill(first, signal.SIGKILL)
+        second = await pid_of(caller)
+        assert second != first
+
+
+@on_a_loop
+async def test_a_call_that_the_server_had_read_fails_and_is_not_sent_again(
+    command: list[str],
+) -> None:
+    log = Path(command[-1])
+    async with Host(Proxy(command, name="raw")) as host, attached(host) as caller:
+        response = await caller.call("tools/call", name="die", arguments={})
+        assert response["error"]["code"] == -32603
+        assert "exited with code 7" in response["error"]["message"]
+        assert response["error"]["data"] == {"exitStatus": 7}
+        await pid_of(caller)
+        assert log.read_text().count("call die") == 1
+
+
+@on_a_loop
+async def test_a_call_that_nobody_had_read_is_sent_again(command: list[str]) -> None:
+    log = Path(command[-1])
+    async with Host(Proxy(command)) as host, attached(host) as caller:
+        first = await pid_of(caller)
+        os.kill(first, signal.SIGSTOP)
+        while Path(f"/proc/{first}/stat").read_text().split()[2] != "T":
+            await asyncio.sleep(0)
+        # It goes into the pipe of a process that will never read it.
+        id = caller.ask("tools/call", name="pid", arguments={})
+        while not host.calls_under_way:
+            await asyncio.sleep(0)
+        os.kill(first, signal.SIGKILL)
+        response = await caller.response(id)
+        assert int(response["result"]["content"][0]["text"]) != first, response
+        assert log.read_text().count("call pid") == 2
+
+
+@on_a_loop
+async def test_a_server_that_dies_again_and_again_is_given_up_with_the_reason(
+    command: list[str], tmp_path: Path
+) -> None:
+    rules = Restart(first_s=0.001, tries=2)
+    async with Host(Proxy(command, restart=rules)) as host, attached(host) as caller:
+        pid = await pid_of(caller)
+        # From now on it does not even start.
+        (tmp_path / "server.py").write_text("raise SystemExit(9)")
+        os.kill(pid, signal.SIGKILL)
+        response = await caller.call("tools/call", name="pid", arguments={})
+        assert "started 2 times in a row and ended each time" in response["error"]["message"]
+
+
+@on_a_loop
+async def test_a_server_that_cannot_start_says_why() -> None:
+    proxy = Proxy([sys.executable, "-c", "raise SystemExit(3)"], name="bad")
+    with pytest.raises(ConcertinoError, match=r"^bad: .*exited with code 3"):
+        await proxy.start(Any)
+    await proxy.close()
+
+
+@on_a_loop
+async def test_no_process_is_left_after_the_end(command: list[str]) -> None:
+    async with Host(Proxy(command)) as host, attached(host) as caller:
+        pid = await pid_of(caller)
+    assert not lives(pid)
+
+
+@on_a_loop
+async def test_what_a_server_prints_never_reaches_the_caller(
+    command: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "concertino"):
+        async with Host(Proxy(command)) as host, attached(host) as caller:
+            await pid_of(caller, "print")
+            # Every line that came was JSON-RPC: the rig checks it.
+            assert len(caller.lines) == 2
+    assert "Debugger attached." in caplog.text
+
+
+@on_a_loop
+async def test_an_idle_server_is_ended_and_started_for_the_next_call(command: list[str]) -> None:
+    async with Host(Proxy(command, idle_s=0.05)) as host, attached(host) as caller:
+        first = await pid_of(caller)
+        while lives(first):
+            await asyncio.sleep(0.01)
+        assert await pid_of(caller) != first
+
+
+# Which clients share a process
+
+
+@pytest.mark.parametrize(
+    ("isolation", "shares_user", "shares_all"),
+    [("shared", True, True), ("principal", True, False), ("session", False, False)],
+)
+@on_a_loop
+async def test_clients_share_a_process_as_far_as_isolation_says(
+    command: list[str], isolation: Any, shares_user: bool, shares_all: bool
+) -> None:
+    async with (
+        Host(Proxy(command, isolation=isolation)) as host,
+        attached(host, "1000") as first,
+        attached(host, "1000") as second,
+        attached(host, "2000") as other,
+    ):
+        pids = [await pid_of(caller) for caller in (first, second, other)]
+        assert (pids[0] == pids[1]) is shares_user
+        assert (pids[0] == pids[2]) is shares_all
+        # And it stays so.
+        assert [await pid_of(caller) for caller in (first, second, other)] == pids
+
+
+@on_a_loop
+async def test_the_process_of_a_session_ends_with_it(command: list[str]) -> None:
+    async with Host(Proxy(command, isolation="session")) as host, attached(host) as stays:
+        kept = await pid_of(stays)
+        async with attached(host) as leaves:
+            pid = await pid_of(leaves)
+            assert pid != kept
+        while lives(pid):
+            await asyncio.sleep(0.01)
+        assert await pid_of(stays) == kept
+
+
+@on_a_loop
+async def test_users_do_not_share_a_process_by_default(command: list[str]) -> None:
+    async with (
+        Host(Proxy(command)) as host,
+        attached(host, "1000") as first,
+        attached(host, "2000") as other,
+    ):
+        assert await pid_of(first) != await pid_of(other)
+
+
+def test_what_does_not_fit_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="isolation: expected one of auto, shared"):
+        Proxy(["server"], isolation="each")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="idle_s: expected a positive number"):
+        Proxy(["server"], idle_s=0)
+    with pytest.raises(TypeError, match="expected a command"):
+        Proxy([])
