@@ -1,4 +1,4 @@
-"""Guards: backends around any backend that limit, time, filter, redact and observe its calls."""
+"""Guards: Backends that wrap another Backend to limit, filter, redact or measure its calls."""
 
 from __future__ import annotations
 

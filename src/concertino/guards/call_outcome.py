@@ -1,6 +1,7 @@
-"""The outcome of a call for metrics and traces: its name, bounded, and its kind of failure.
+"""The outcome of a call, for metrics and traces: the name of the tool, and the kind of failure.
 
-Names follow the OpenTelemetry conventions for MCP (semantic conventions, GenAI, "MCP").
+metrics.py and telemetry.py use it. Names of labels and attributes follow the OpenTelemetry
+conventions for MCP (semantic conventions, GenAI, "MCP").
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ __all__ = [
 
 # The bucket boundaries for durations that the conventions recommend.
 BOUNDARIES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
-# How many names, or combinations of labels, are counted separately; all others count as OTHER.
+# So many names, or combinations of labels, are counted separately; all others count as OTHER.
 SERIES = 1000
 OTHER = "_OTHER"
 # How many characters of a name are reported.
 LONGEST_NAME = 256
 
-# The errors by which a backend says that it does not know a name.
+# The error codes of a backend that does not know a name.
 UNKNOWN_NAME_CODES = frozenset((INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND))
-# The refusals of a guard, which refuses without asking whether the backend knows the name.
+# The codes of a guard's refusals. A guard does not know whether the name exists.
 REFUSAL_CODES = frozenset(("RATE_LIMIT_EXCEEDED", "TOO_MANY_IN_FLIGHT"))
 
 
@@ -44,8 +45,8 @@ class CallFailure(Struct, frozen=True):
     """How a call failed.
 
     kind: the value of `error.type`.
-    code: the code of an error response.
-    is_unknown: the name may be made up, since no backend has confirmed that it exists.
+    code: the code of the error response; None if there is none.
+    is_unknown: whether the called name may not exist: no backend has confirmed that it does.
     """
 
     kind: str
@@ -54,23 +55,23 @@ class CallFailure(Struct, frozen=True):
 
 
 class Names:
-    """The names that are counted separately, at most SERIES; all others are counted as OTHER.
+    """The names that are counted separately, at most SERIES. All others are counted as OTHER.
 
-    A name is added when a backend has handled a call of it. So made-up names use no memory, neither
-    if the backend does not know them nor if a guard refuses all calls.
+    A name is added when a backend has handled a call of it. So a client cannot fill the memory with
+    invented names.
     """
 
     def __init__(self) -> None:
         self._known: set[str] = set()
 
     def count_as(self, name: str, failure: CallFailure | None) -> str:
-        """Return the name to count a call under. failure: how it failed, if it did."""
+        """Return the name under which a call is counted. failure: None if the call succeeded."""
         if (failure is None or not failure.is_unknown) and len(self._known) < SERIES:
             self._known.add(name)
         return name if name in self._known else OTHER
 
 
-# The members of results and refusals that matter here.
+# The members of results and refusals that this module reads.
 class _Result(Struct, frozen=True, rename="camel"):
     is_error: bool = False
 
@@ -84,7 +85,10 @@ _decode_result = Decoder(_Result).decode
 
 
 def name_of(call: Call) -> str | None:
-    """Return the name to report for a call, cut to LONGEST_NAME; None if it names nothing."""
+    """Return the name of the called tool, prompt or resource, cut to LONGEST_NAME.
+
+    None for other methods.
+    """
     name = call.name
     return None if name is None else name[:LONGEST_NAME]
 
@@ -100,7 +104,10 @@ def failure_of(error: BaseException) -> CallFailure:
 
 
 def failure_of_result(call: Call, result: Any) -> CallFailure | None:
-    """Return the failure of a call that returned: `tool_error` for an error result, else None."""
+    """Return the failure of a call that has returned a result. None if the call succeeded.
+
+    A tool's result with isError has the kind `tool_error`.
+    """
     if call.method != "tools/call":
         return None
     if isinstance(result, Raw):

@@ -1,11 +1,13 @@
-"""Time limits of calls that a guard handles in a coroutine.
+"""Deadline: the time limit of a call that Guard.handle() awaits.
 
-Calls that a runtime begins use TimedCall (runtime/call_hooks.py) instead. Both answer in time
-whatever the handler does, and cancel its work.
-Nearly all calls end without ever waiting. A limit costs them nothing, since the timer is made when
-the work waits for the first time. Work that does not end when it is cancelled, because it catches
-CancelledError or cleans up slowly, continues in a task of its own. A handler that blocks the event
-loop cannot be interrupted; a `def` handler runs in a thread and does not block it.
+    result = await Deadline(work, context, timeout_s)     # raises DeadlineExceeded
+
+When the time is over, the work is cancelled and DeadlineExceeded is raised at once. Unlike with
+asyncio.timeout(), work that does not end then, because it catches CancelledError or cleans up
+slowly, continues in a task of its own. A handler that blocks the event loop cannot be interrupted.
+
+The timer is created when the work waits for the first time, so a limit costs nothing for the many
+calls that never wait. Calls that a runtime begins use TimedCall (runtime/call_hooks.py) instead.
 """
 
 from __future__ import annotations
@@ -36,9 +38,10 @@ class DeadlineExceeded(Exception):
 
 
 class Deadline:
-    """Awaitable that runs a call's work and raises DeadlineExceeded after timeout_s seconds.
+    """Awaitable that runs a call's work, and raises DeadlineExceeded after timeout_s seconds.
 
-    From then on `context` reports the call as cancelled.
+    work: the coroutine of the call.
+    context: reports the call as cancelled from then on.
     """
 
     def __init__(
@@ -54,7 +57,7 @@ class Deadline:
     def __await__(self) -> Generator[Any, Any, Any]:
         work, context = self._work, self._context
 
-        # The first step, without a timer: most work ends here.
+        # Run the first step without a timer. Most work ends here.
         try:
             waiting = work.send(None)
         except StopIteration as stop:
@@ -72,7 +75,7 @@ class Deadline:
                 except BaseException as exc:
                     thrown = exc
                 waiting = work.send(value) if thrown is None else work.throw(thrown)
-                # The work got the timer's cancellation but waits for something again.
+                # The work was cancelled by the timer, but waits for something again.
                 if context.is_over:
                     late = asyncio.create_task(_run_late(work, waiting))
         except StopIteration as stop:
@@ -84,7 +87,7 @@ class Deadline:
         finally:
             timer.cancel()
 
-        # The cancellation was this timer's: undo it, as asyncio.timeout() does.
+        # This task was cancelled by the timer only: undo that, as asyncio.timeout() does.
         task.uncancel()
         raise DeadlineExceeded(late)
 
@@ -94,7 +97,7 @@ class Deadline:
 
 
 async def _run_late(work: Work, waiting: object) -> None:
-    """Run the rest of work that was cancelled but continues. Nobody awaits its result."""
+    """Run the rest of work that continues after its cancellation. Its result is not used."""
     try:
         await _run_rest(work, waiting)
     except asyncio.CancelledError:

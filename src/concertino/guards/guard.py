@@ -1,12 +1,18 @@
 """Guard: applies allow and deny lists, rates, limits and redaction to the calls of a Backend.
 
-    allowed? -> in flight -> rate -> the backend, within the time limit -> secrets -> size
+    guarded = Guard(server, rate_limit="10/60", timeout_s=30, deny="drop_*")
 
-One class instead of a chain of wrappers: each coroutine around a call costs more than all that is
-decided here (bench/guards.py). The settings for an operation are resolved once, into its
-OperationPolicy, which begins the calls and has the hooks for their ends. A runtime uses both
-through call_starter(); other callers await handle(), which does the same in a coroutine.
-guards/single_guards.py has a class for each of the parts.
+The steps of a call:
+
+    allowed? -> concurrent calls -> rate -> the backend, within the time limit -> secrets -> size
+
+An *operation* is one tool, prompt or resource. Its settings are computed at its first call and
+stored in an OperationPolicy (operation_policy.py), which begins calls and has the hooks for their
+ends. A runtime gets both from call_starter(). Other callers await handle(), which does the same in
+a coroutine.
+
+All steps are in one class instead of a chain of wrappers, because each coroutine around a call
+takes longer than all steps together (bench/guards.py). single_guards.py has a class for each step.
 """
 
 from __future__ import annotations
@@ -59,19 +65,22 @@ __all__ = ["Guard"]
 
 
 class Guard(BackendWrapper):
-    """A Backend that limits and filters the calls of another one; omitted options are off.
+    """A Backend that limits and filters the calls of another Backend. By default it does nothing.
 
-    rate_limit: a Rate, or a text such as `10/60` or `search_*=10/60`, or several. A call must be
-    within all of them; one that is refused counts in none.
-    max_in_flight: how many calls may run at once.
-    timeout_s: the longest time for a call; then it is answered and cancelled.
-    max_result_bytes: the largest result, as JSON. A larger one is cut, kept in `store` and linked.
-    match: the operations that these three apply to; all of them by default.
-    allow, deny: globs of what may be seen and called. Of a kind that no `allow` names, everything
-    is allowed; `deny` wins.
-    redact: take secrets out of everything that is sent to the client.
-    clock: seconds, monotonic; while it steps back, it counts as standing still.
-    Raises ValueError that names the argument that does not fit.
+    rate_limit: a Rate, or a text such as `10/60` or `search_*=10/60`, or several of them. A call
+        must be within all rates; a refused call counts for none.
+    max_in_flight: how many calls may run at the same time.
+    timeout_s: the longest time for a call; after that, the call is cancelled and answered.
+    max_result_bytes: the largest result, as JSON. The whole of a larger result is kept in `store`,
+        and the client gets the beginning and a link.
+    match: patterns (operation_names.py) of the operations that max_in_flight, timeout_s and
+        max_result_bytes apply to; by default all.
+    allow, deny: patterns of the operations that clients may see and call. If no `allow` pattern is
+        for a kind of operations (such as prompts), all of that kind are allowed. `deny` wins.
+    redact: whether to remove secrets from everything that is sent to the client.
+    store: keeps results that are too large; None for a store with default limits.
+    clock: returns seconds, monotonic. If it goes back, it counts as standing still.
+    Raises ValueError, which names the invalid argument.
     """
 
     @hint_keywords
@@ -107,9 +116,9 @@ class Guard(BackendWrapper):
             clock if clock is time.monotonic else _make_monotonic(clock),
         )
         self._operations = OperationTable(inner, self._limits, _read_rates(rate_limit), match)
-        # The backend's features, and those that clients see instead.
+        # The backend's features, and the features that clients get instead.
         self._features: tuple[ServerFeatures, ServerFeatures] | None = None
-        # By method: the backend's list, and the one that clients see instead.
+        # List method -> the backend's first page, and the page that clients get instead.
         self._lists: dict[str, tuple[Any, Any]] = {}
 
     # Backend
@@ -121,7 +130,7 @@ class Guard(BackendWrapper):
         if self._visibility.has_allow:
             from concertino.guards.unmatched_patterns import warn_of_unmatched
 
-            # Not awaited: some backends list only what others answer, such as a hub's plugins.
+            # Not awaited: listing may take long, as with a hub that waits for its plugins.
             warning = asyncio.create_task(warn_of_unmatched(self.inner, self._visibility))
             self._limits.late_work.tasks.add(warning)
             warning.add_done_callback(self._limits.late_work.tasks.discard)
@@ -130,7 +139,7 @@ class Guard(BackendWrapper):
         features = self.inner.features()
         if features.resources or not self._serves_results:
             return features
-        # Return the same object each time, since sessions cache what they derive from it.
+        # Return the same object each time, since sessions cache data by this object.
         if self._features is None or self._features[0] is not features:
             self._features = features, replace(features, resources=True)
         return self._features[1]
@@ -147,7 +156,7 @@ class Guard(BackendWrapper):
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         timeout_s, redact = self._limits.timeout_s, self._limits.redact
-        # Any: a GuardContext forwards to the Context what it does not have.
+        # Any: a GuardContext is not a Context for type checkers, because of its __getattr__.
         guarded: Any = context
         if redact or timeout_s is not None:
             guarded = GuardContext(context, redacts=redact)
@@ -180,7 +189,10 @@ class Guard(BackendWrapper):
     # Call hooks
 
     def call_starter(self) -> CallStarter | None:
-        """Return how a runtime begins calls; None for a subclass with a `handle` of its own."""
+        """Return the functions with which a runtime begins calls.
+
+        None if a subclass overrides handle(), which a runtime must then await.
+        """
         if not has_method_of(self, Guard.handle, self.handle):
             return None
         # The table's functions would bypass a subclass that overrides begin_call().
@@ -194,10 +206,11 @@ class Guard(BackendWrapper):
         context: Context,
         slot: HooksSlot,
     ) -> Work:
-        """Return the work of a call, or of its refusal; `slot` gets the hooks for its end, if any.
+        """Begin a call. Returns a coroutine that handles the call, or refuses it.
 
-        context: one that takes out secrets, if this guard does.
-        Raises RpcError for an operation that may not be called.
+        context: if this guard redacts, a context that removes secrets.
+        slot: gets the hooks to call at the end of the call, if there are any.
+        Raises RpcError for an operation that clients may not call.
         """
         name = call.name if call.method in KINDS else None
         if name is None or self._is_stored_result(call.method, name):
@@ -217,19 +230,19 @@ class Guard(BackendWrapper):
         return argument_check_of(self.inner, method, name)
 
     def allows(self, kind: str, name: str) -> bool:
-        """Return whether an operation may be seen. kind: tool, prompt or resource."""
+        """Return whether clients may see an operation. kind: "tool", "prompt" or "resource"."""
         return self._visibility.allows(kind, name)
 
     @property
     def _serves_results(self) -> bool:
-        """Return whether this guard keeps too large results, to serve them as resources."""
+        """Whether this guard stores results that are too large, and serves them as resources."""
         return self._limits.max_bytes is not None
 
     def _is_stored_result(self, method: str, name: str) -> bool:
-        """Return whether `name` is the URI of a stored result that this guard answers for."""
+        """Return whether a call is for a stored result that this guard must answer."""
         if method != "resources/read" or not self._serves_results or not name.startswith(URI):
             return False
-        # Otherwise an inner guard may have stored it; the backend then answers the call.
+        # If it is not in this store, an inner guard may have stored it.
         return name in self._limits.store or not self.inner.features().resources
 
     def _redacted(self, error: RpcError) -> RpcError:
@@ -238,7 +251,7 @@ class Guard(BackendWrapper):
     # Lists, completions and stored results
 
     async def _handle_other(self, call: Call, context: Context) -> Struct | Raw:
-        """Handle a call that is not about one operation of the backend."""
+        """Handle a call other than tools/call, prompts/get and resources/read of the backend."""
         if not self._limits.redact:
             return await self._handle_unredacted(call, context)
         try:
@@ -262,7 +275,7 @@ class Guard(BackendWrapper):
         call: Call,
         context: Context,
     ) -> Struct | Raw:
-        """Return one page of a list without the items that may not be seen."""
+        """Return one page of a list, without the items that clients may not see."""
         if (
             self._serves_results
             and method.kind == "resource"
@@ -272,7 +285,7 @@ class Guard(BackendWrapper):
 
         page: Any = await self.inner.handle(call, context)
         cached = self._lists.get(call.method)
-        # Return the same object for the same page, since sessions cache what they derive from it.
+        # Return the same object for the same page, since sessions cache data by this object.
         if cached is not None and cached[0] is page:
             return cached[1]
 
@@ -291,11 +304,11 @@ class Guard(BackendWrapper):
         return visible
 
     def _check_completion(self, call: Call) -> None:
-        """Raise RpcError for the completion of something that may not be seen."""
+        """Raise RpcError if a completion is for an operation that clients may not see."""
         try:
             ref = call.decode_params(CompleteParams).ref
         except (DecodeError, UnicodeError):
-            # Let the backend report what is wrong.
+            # The params are invalid. Let the backend report that.
             return
         if isinstance(ref, PromptReference):
             if not self._visibility.allows("prompt", ref.name):
@@ -305,7 +318,7 @@ class Guard(BackendWrapper):
 
 
 class _Slot:
-    """Holds the hooks of a call that handle() carries out."""
+    """The HooksSlot of a call that handle() awaits."""
 
     __slots__ = ("hooks",)
 
@@ -314,7 +327,7 @@ class _Slot:
 
 
 class _FilteredNotifier:
-    """The Notifier of a backend of which not everything may be seen."""
+    """A Notifier that drops updates of resources that clients may not see."""
 
     def __init__(self, visibility: Visibility, outlet: Notifier) -> None:
         self._visibility = visibility
@@ -329,13 +342,13 @@ class _FilteredNotifier:
 
 
 def _release(hooks: CallHooks) -> None:
-    """Give the call's permit back."""
+    """Return the call's permit: one more call may run."""
     if hooks.permits is not None:
         hooks.permits.free += 1
 
 
 def _make_monotonic(clock: Callable[[], float]) -> Callable[[], float]:
-    """Return a clock that stands still while `clock` steps back."""
+    """Return a clock that stands still while `clock` goes back."""
     latest = clock()
 
     def now() -> float:

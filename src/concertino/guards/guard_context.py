@@ -1,4 +1,4 @@
-"""GuardContext: the Context that a guard passes on in a coroutine."""
+"""GuardContext: the Context that Guard.handle() passes to the backend."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from concertino.logs.redact import redactor
 __all__ = ["GuardContext"]
 
 
-# A Struct, because it is made in a third of the time.
+# A Struct, because creating one takes a third of the time.
 class GuardContext(Struct, eq=False):
-    """A Context that knows whether its call's time is over, and may take out secrets.
+    """A Context for a call with a time limit, or whose messages are redacted.
 
-    is_over: the guard has answered the call, so for its handler it is cancelled.
-    redacts: take secrets out of progress and log messages.
-    Everything else is forwarded to `inner`.
+    inner: gets everything that this class does not handle.
+    is_over: whether the time limit has passed. The handler sees the call as cancelled then.
+    redacts: whether to remove secrets from progress and log messages.
     """
 
     inner: Context

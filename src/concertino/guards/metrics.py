@@ -1,8 +1,8 @@
-"""Metrics: counts and times calls, and writes the figures to a file for Prometheus.
+"""Metrics: counts and times calls, and writes the numbers to a file for Prometheus.
 
 The textfile collector of Prometheus' node exporter, or an agent, reads the file. There is no HTTP
-port, since a stdio server has no network address. The file is replaced every 15 s and at the end.
-Format: Prometheus text exposition 0.0.4; names as an OpenTelemetry exporter would write them.
+port, because a stdio server has no network address. The file is replaced every 15 s and at the end.
+Format: Prometheus text exposition 0.0.4, with the names that an OpenTelemetry exporter writes.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ EVERY_S = 15.0
 DURATION = "mcp_server_operation_duration_seconds"
 ACTIVE = "concertino_active_operations"
 
-# Method, name and kind of failure; the last two may be empty.
+# Method, name and kind of failure. The last two may be empty.
 Labels = tuple[str, str, str]
 
 
 class Metrics(BackendWrapper):
-    """A Backend that counts and times the calls of another one, and writes the figures to a file.
+    """A Backend that counts and times the calls of another Backend, and writes a file.
 
-    path: the file. It is replaced in one step, so nobody reads half of it.
+    path: the file. It is replaced atomically, so that no reader sees an incomplete file.
     every_s: seconds between two writes.
-    clock: seconds, monotonic.
+    clock: returns seconds, monotonic.
     start() raises ConcertinoError if the file cannot be written.
     """
 
@@ -64,19 +64,20 @@ class Metrics(BackendWrapper):
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         super().__init__(inner)
-        # Absolute, since a handler may change the working directory.
+        # An absolute path, because a handler may change the working directory.
         self._path = os.path.abspath(os.fsdecode(path))  # noqa: PTH100
         self._every_s = every_s
         self._clock = clock
-        # Calls per bucket: a call counts in one bucket only, unlike in the file.
+        # The number of calls in each bucket. In the file, a bucket also contains all shorter calls.
         self._counts: dict[Labels, list[int]] = {}
+        # The total duration of the calls.
         self._sums: dict[Labels, float] = {}
         self._names = Names()
-        # Calls under way, by method.
+        # The number of calls in progress, by method.
         self._active: dict[str, int] = {}
         self._closing = threading.Event()
         self._writer: threading.Thread | None = None
-        # The last write failed, and that was logged.
+        # Whether the last write has failed, which was logged.
         self._has_failed = False
 
     async def start(self, outlet: Notifier) -> None:
@@ -87,7 +88,7 @@ class Metrics(BackendWrapper):
                 f"the metrics file {self._path} cannot be written: {exc.strerror}"
             ) from None
         if self._writer is None:
-            # A thread, since a disk may block, and the event loop must not.
+            # In a thread, because writing to a disk may block.
             self._writer = threading.Thread(target=self._run_writer, name="metrics", daemon=True)
             self._writer.start()
         await self.inner.start(outlet)
@@ -126,13 +127,13 @@ class Metrics(BackendWrapper):
         failure: CallFailure | None,
         duration_s: float,
     ) -> None:
-        # Resources are counted together: there may be any number of URIs.
+        # Count all resources together, because there may be any number of URIs.
         name = (name_of(call) if call.method != "resources/read" else None) or ""
         if name:
             name = self._names.count_as(name, failure)
 
         labels = (call.method, name, failure.kind if failure else "")
-        # Bound the memory: names and kinds of failure may combine in many ways.
+        # Limit the memory: names and kinds of failure have many combinations.
         if labels not in self._counts and len(self._counts) >= SERIES:
             labels = (call.method, OTHER if name else "", labels[2])
 
@@ -145,8 +146,8 @@ class Metrics(BackendWrapper):
         self._sums[labels] += duration_s
 
     def text(self) -> str:
-        """Return all figures so far, in the format of the file."""
-        # Copies of the dicts and lists, since this runs in a thread while the loop counts calls.
+        """Return the content of the file."""
+        # Copy dicts and lists, since this runs in a thread while the event loop changes them.
         lines = [
             f"# HELP {DURATION} How long calls took, by method, name and kind of failure.",
             f"# TYPE {DURATION} histogram",
@@ -172,7 +173,7 @@ class Metrics(BackendWrapper):
         return redactor().text("\n".join(lines) + "\n")
 
     def _write(self) -> None:
-        """Replace the file. Raises OSError if that fails, and leaves no temporary file behind."""
+        """Replace the file. If that fails, remove the temporary file and raise OSError."""
         temporary = f"{self._path}.{os.getpid()}.tmp"
         try:
             with open(temporary, "w", encoding="utf-8") as file:
@@ -201,7 +202,7 @@ class Metrics(BackendWrapper):
 
 
 def metrics_of(path: str) -> Callable[[Backend], Metrics]:
-    """Return a function that puts Metrics around a backend."""
+    """Return a function that wraps a backend in Metrics. path: the file."""
     return partial(Metrics, path=path)
 
 

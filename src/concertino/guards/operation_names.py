@@ -1,8 +1,8 @@
-"""Names of a backend's operations, and patterns that match them.
+"""Names of operations, and the patterns for them in the options of guards.
 
-The name of a tool is used as it is, that of a prompt as `prompt:NAME`, that of a resource as
-`resource:URI`. A pattern is a case-sensitive glob (`*`, `?`, `[a-z]`) with the prefix `tool:`,
-`prompt:` or `resource:`. Without a prefix it applies to tools, and must not contain a colon.
+An operation is a tool (`NAME`), a prompt (`prompt:NAME`) or a resource (`resource:URI`). A pattern
+is a case-sensitive glob (`*`, `?`, `[a-z]`) with the prefix `tool:`, `prompt:` or `resource:`, such
+as `prompt:draft_*`. Without a prefix it is for tools, and must not contain a colon.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _PATTERN = re.compile(r"(?:(tool|prompt|resource):)?(.+)", re.DOTALL)
 
 
 class Patterns:
-    """A set of patterns of operation names.
+    """A set of patterns for operations.
 
-    kinds: the kinds of operations that the patterns apply to.
+    kinds: the kinds of operations that the patterns are for: "tool", "prompt", "resource".
     Raises ValueError for an invalid pattern.
     """
 
@@ -40,7 +40,7 @@ class Patterns:
         if isinstance(items, str) or not hasattr(items, "__iter__"):
             items = (items,)
         globs: dict[str, list[str]] = {}
-        # Each pattern as it was given, and what it applies to.
+        # Triples of a pattern, its kind and its glob.
         self._given: list[tuple[str, str, str]] = []
         for pattern in items:
             kind, glob = _split_pattern(pattern)
@@ -52,7 +52,7 @@ class Patterns:
         self.kinds = frozenset(globs)
 
     def unmatched(self, kind: str, names: Collection[str]) -> list[str]:
-        """Return the patterns for this kind of operation that match none of the names."""
+        """Return the patterns for a kind of operations that match none of the names."""
         return [
             pattern
             for pattern, own_kind, glob in self._given
@@ -60,31 +60,31 @@ class Patterns:
         ]
 
     def match(self, kind: str, name: str) -> bool:
-        """Return whether one of the patterns matches this operation."""
+        """Return whether a pattern matches an operation."""
         match = self._match.get(kind)
         return match is not None and match(name) is not None
 
     def match_any_spelling(self, kind: str, name: str) -> bool:
-        """Return whether a pattern matches the name, or a URI with its percent escapes decoded.
+        """Return whether a pattern matches a name, or a URI after percent-decoding.
 
-        A URI template decodes them, so that spelling would reach the same resource.
+        URI templates decode URIs, so both spellings lead to the same resource.
         """
         return self.match(kind, name) or (
             kind == "resource" and "%" in name and self.match(kind, unquote(name))
         )
 
     def match_all_spellings(self, kind: str, name: str) -> bool:
-        """Return whether patterns match the name and, for a URI, its decoded spelling as well."""
+        """Return whether patterns match a name and, for a URI, also the percent-decoded URI."""
         return self.match(kind, name) and (
             kind != "resource" or "%" not in name or self.match(kind, unquote(name))
         )
 
 
 class Visibility:
-    """Decides which operations clients may see and call.
+    """The `allow` and `deny` patterns, which decide what clients may see and call.
 
-    is_limited: whether there is any pattern; if not, everything is visible. has_allow: whether
-    there is one of what is allowed.
+    is_limited: whether there is any pattern; otherwise everything is visible.
+    has_allow: whether there is an `allow` pattern.
     """
 
     def __init__(self, allow: str | Iterable[str], deny: str | Iterable[str]) -> None:
@@ -94,13 +94,13 @@ class Visibility:
         self.has_allow = bool(self._allow.kinds)
 
     def unmatched(self, kind: str, names: Collection[str]) -> list[str]:
-        """Return the patterns of allowed operations of this kind that match none of the names."""
+        """Return the `allow` patterns for a kind of operations that match none of the names."""
         return self._allow.unmatched(kind, names)
 
     def allows(self, kind: str, name: str) -> bool:
-        """Return whether clients may see an operation. kind: tool, prompt or resource."""
-        # `deny` hides an operation in any spelling; `allow` must match all of them. So a client
-        # cannot get around a pattern by percent escapes.
+        """Return whether clients may see an operation. kind: "tool", "prompt" or "resource"."""
+        # A client must not get around a pattern by percent-encoding. So `deny` needs to match only
+        # one spelling of a URI, and `allow` must match both.
         if kind in self._deny.kinds and self._deny.match_any_spelling(kind, name):
             return False
         return kind not in self._allow.kinds or self._allow.match_all_spellings(kind, name)
@@ -113,7 +113,7 @@ def operation_name(method: str, name: str) -> str:
 
 
 def _split_pattern(pattern: Any) -> tuple[str, str]:
-    """Return the kind of operation that a pattern applies to, and its glob.
+    """Split a pattern into the kind of operations it is for and its glob.
 
     Raises ValueError for an invalid pattern.
     """

@@ -1,6 +1,8 @@
-"""The settings of a guard for one operation, resolved once.
+"""OperationPolicy: the settings of a guard for one operation (a tool, prompt or resource).
 
-A policy begins the operation's calls and is the CallHooks for their ends (backend/call_hooks.py).
+It is created at the first call of the operation (operation_table.py). It begins the operation's
+calls, and its methods finish(), fail() and time_out() are the hooks for their ends
+(protocol/call_hooks.py).
 """
 
 from __future__ import annotations
@@ -50,16 +52,17 @@ __all__ = ["MAX_LATE_WORK", "GuardLimits", "LateWork", "OperationPolicy"]
 
 # How many calls may continue after their time limit, before further calls are refused.
 MAX_LATE_WORK = 1024
-# Calls of these methods have arguments, and do not count for a rate if those are invalid.
+# The methods with arguments. A call with invalid arguments does not count for a rate.
 CHECKED = ("tools/call", "prompts/get")
-# How many characters of an operation's name a refusal repeats.
+# How many characters of an operation's name a refusal quotes.
 SHOWN = 128
 
 
 class LateWork:
-    """Tasks whose calls were answered with TIMED_OUT but whose work continues.
+    """The calls that were answered with TIMED_OUT, but whose work continues.
 
-    is_full: there are so many that no more calls with a time limit may begin.
+    tasks: the tasks with that work.
+    is_full: whether there are so many that no more calls with a time limit may begin.
     """
 
     __slots__ = ("is_full", "tasks")
@@ -78,10 +81,15 @@ class LateWork:
 
 
 class GuardLimits(Struct, frozen=True):
-    """The limits of a guard, but for its rates, and the state that all its operations share.
+    """The settings of a guard, except for its rates, and the state that all operations share.
 
-    permits: for concurrent calls. timeout_s: of a call. max_bytes: of a result as JSON.
-    redact: take out secrets. store: of results that are too large. clock: seconds, monotonic.
+    permits: the limit for concurrent calls; None if there is none.
+    timeout_s: the time limit for a call; None if there is none.
+    max_bytes: the size limit for a result as JSON; None if there is none.
+    redact: whether to remove secrets.
+    store: keeps the results that are too large.
+    late_work: the calls that continue after their time limit.
+    clock: returns seconds, monotonic.
     """
 
     permits: Permits | None
@@ -93,14 +101,16 @@ class GuardLimits(Struct, frozen=True):
     clock: Callable[[], float]
 
     def redaction_only(self) -> GuardLimits:
-        """Return the same without the limits that `match` selects operations for."""
+        """Return the settings for operations that the guard's `match` does not select."""
         return replace(self, permits=None, timeout_s=None, max_bytes=None)
 
 
 class OperationPolicy:
-    """How the calls of one operation begin and end.
+    """Begins the calls of one operation, and has the hooks for their ends.
 
-    method, name: the operation. windows: its rates. The rest: see CallHooks.
+    method, name: the operation, such as "tools/call" and the name of the tool.
+    windows: the counters of the rates that apply to the operation.
+    permits, timeout_s, accepts_text: see CallHooks.
     """
 
     __slots__ = (
@@ -140,11 +150,12 @@ class OperationPolicy:
         self._clock = limits.clock
         self._late_work = limits.late_work
         self._needs_end_hook = bool(limits.permits or limits.timeout_s or self.accepts_text)
-        # Looked up once, for all calls, where the backend supports that.
+        # The function that handles calls. Looked up once for all calls, if the backend supports
+        # that. A check of the arguments comes first, so that invalid calls do not count.
         handle = operation_handler_of(inner, method, name)
         if handle is None and windows and (check := argument_check_of(inner, method, name)):
             handle = _check_first(check, inner.handle)
-        # If nothing checks the arguments first, then the end of a call tells whether it counts.
+        # If the arguments cannot be checked first, the end of a call shows whether it counts.
         self._counts_at_end = handle is None and bool(windows) and method in CHECKED
         if self._counts_at_end:
             handle = refusing_handler_of(inner)
@@ -153,7 +164,7 @@ class OperationPolicy:
     # The beginning of a call
 
     def begin_method(self) -> BeginCall:
-        """Return the function that begins the operation's calls."""
+        """Return the function that begins calls of this operation."""
         is_limited = self.windows or self._needs_end_hook
         return self._begin_limited if is_limited else self._begin_unlimited
 
@@ -192,8 +203,7 @@ class OperationPolicy:
             if self._exceeds_a_rate(now):
                 return self._refuse_for_rate(now)
 
-        # A `handle` that raises at once, instead of in its coroutine, leaves no permit taken, and
-        # its call does not count.
+        # If handle() raises already here, the call takes no permit and does not count.
         try:
             work = self._handle(call, context)
         except (ArgumentsRefused, RpcError) as exc:
@@ -211,7 +221,7 @@ class OperationPolicy:
         return work
 
     def _end_at_once(self, error: ArgumentsRefused | RpcError) -> Work:
-        """Return the work of a call that `handle` refused, or raise the error to answer with."""
+        """Return the work of a call whose handle() has raised, or raise the error to answer with."""
         if isinstance(error, ArgumentsRefused):
             return self._refuse_arguments(error.result)
         raise self.fail(error) from None
@@ -224,9 +234,9 @@ class OperationPolicy:
             window.times.append(now)
 
     async def _handle_counted(self, work: Work, began: float) -> Struct | Raw:
-        """Await the work of a call, which does not count if its arguments turn out not to fit.
+        """Await the work of a call. Do not count the call if its arguments were invalid.
 
-        began: the time under which it was counted.
+        began: the time at which the call was counted.
         """
         try:
             return await work
@@ -240,7 +250,7 @@ class OperationPolicy:
 
     def _uncount(self, began: float) -> None:
         for window in self.windows:
-            # Later calls may have taken its place.
+            # The window drops old entries when later calls are added.
             if began in window.times:
                 window.times.remove(began)
 
@@ -249,7 +259,7 @@ class OperationPolicy:
             return self._refuse_for_permits(self.permits)
         return self._refuse_for_late_work()
 
-    # These are coroutines, since the caller of begin_call() awaits what it returns.
+    # The next methods are coroutines, because the caller of begin_call() awaits its result.
 
     async def _refuse_arguments(self, result: Struct) -> Struct | Raw:
         return self.finish(result)
@@ -288,9 +298,10 @@ class OperationPolicy:
     # The end of a call
 
     def finish(self, result: Any) -> Struct | Raw:
-        """Return the result to send instead of the backend's. Raises RpcError for an error.
+        """Return the result to send: redacted, and cut if it is too large.
 
-        result: whatever a backend returned.
+        result: the result of the backend.
+        Raises RpcError if a result other than a tool's is too large.
         """
         if self.accepts_text is None:
             return result
@@ -300,16 +311,16 @@ class OperationPolicy:
         return self._redact_and_cut(result)
 
     def fail(self, error: BaseException) -> BaseException:
-        """Return the exception to answer with instead of the backend's."""
+        """Return the exception to answer with: the backend's, redacted."""
         if self._limits.redact and isinstance(error, RpcError):
             return without_secrets_error(error)
         return error
 
     def time_out(self, work: Any) -> CallToolResult:
-        """Return the answer to a call whose time is over. Raises RpcError for an error.
+        """Return the answer to a call whose time is over. Raises RpcError unless it is a tool's.
 
-        work: the task in which the work goes on, and keeps its permit until on_late_end(); None
-        if it has ended.
+        work: the task in which the work continues, with its permit, until on_late_end(); None if
+            the work has ended.
         """
         if work is not None:
             self._late_work.add(work)
@@ -322,7 +333,7 @@ class OperationPolicy:
         )
 
     def on_late_end(self, work: Any) -> None:
-        """Note that the work of a call that had timed out has ended. work: its task."""
+        """Handle the end of work that continued after its time limit. work: its task."""
         self._late_work.remove(work)
         if self.permits is not None:
             self.permits.free += 1
@@ -350,11 +361,13 @@ class OperationPolicy:
 
     @property
     def _display_name(self) -> str:
-        """Return the operation's name for messages: without secrets, and at most SHOWN long."""
+        """The operation's name for messages, without secrets, cut to SHOWN characters."""
         return shorten(redactor().text(operation_name(self.method, self.name)), SHOWN)
 
 
 def _check_first(check: CheckArguments, handle: Handle) -> Handle:
+    """Return a function that checks a call's arguments before it handles the call."""
+
     def check_and_handle(call: Call, context: Context) -> Work:
         check(call, context)
         return handle(call, context)
@@ -363,7 +376,7 @@ def _check_first(check: CheckArguments, handle: Handle) -> Handle:
 
 
 def _only_text(result: object) -> str | None:
-    """Return the text of a tool's result that is nothing but one text; None for other results."""
+    """Return the text of a tool's result that consists of one text. None for other results."""
     if type(result) is not CallToolResult or len(result.content) != 1:
         return None
     block = result.content[0]
@@ -375,9 +388,9 @@ def _only_text(result: object) -> str | None:
 
 
 def _make_text_check(max_bytes: int | None, redact: bool) -> Callable[[str], bool] | None:
-    """Return a function that tells whether a text is surely short enough and without secrets.
+    """Return a fast function that returns whether a text is short enough and without secrets.
 
-    A text that it rejects is checked fully. None if neither size nor secrets matter.
+    If it returns False, the text must be checked fully. None if neither size nor secrets matter.
     """
     if max_bytes is None:
         return make_clean_check(sys.maxsize) if redact else None

@@ -1,4 +1,4 @@
-"""The policies of the operations that were called lately, for one guard."""
+"""OperationTable: the OperationPolicy of each operation that was called lately, for one guard."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from concertino.guards.rates import Rate, Window
 
 __all__ = ["OperationTable"]
 
-# How many operations of a kind have a policy of their own, with their own windows. The others share
-# one window for each rate.
+# So many operations of a kind have their own policy in the table, with their own windows (counters
+# of rates). All others share one window for each rate.
 MAX_POLICIES = 1024
-# How many characters the name of an operation with a policy of its own may have.
+# Operations with longer names have no policy in the table.
 MAX_NAME = 1024
-# How long the table keeps policies at least before it looks for idle ones again.
+# The shortest time between two searches for idle policies in a full table.
 SWEEP_INTERVAL_S = 1.0
 
 
 class OperationTable:
-    """The policies of a guard, made when their operations are first called.
+    """The policies of a guard. A policy is created at the first call of its operation.
 
-    match: the operations that the limits apply to. Raises ValueError for an invalid pattern.
+    inner: the backend that handles the calls.
+    match: patterns of the operations that the limits apply to.
+    Raises ValueError for an invalid pattern.
     """
 
     def __init__(
@@ -39,19 +41,22 @@ class OperationTable:
         self._limits = limits
         self._rates = [(rate, Patterns(rate.match)) for rate in rates]
         self._matched = Patterns(match)
-        # For rates that all their operations share, and for operations without a policy.
+        # For rates with `shared`, and for operations without a policy in the table.
         self._shared_windows = {rate: Window(rate) for rate in rates}
         self._policies: Mapping[str, dict[str, OperationPolicy]] = {method: {} for method in KINDS}
-        # The functions that begin the calls of the same operations.
+        # Method -> name -> the function of the policy that begins calls.
         self._begin: Mapping[str, dict[str, BeginCall]] = {method: {} for method in KINDS}
         self._swept_at = limits.clock()
 
     def begin_by_name(self, method: str) -> Mapping[str, BeginCall]:
-        """Return the functions that begin calls of this method, by name: a view of the table."""
+        """Return the functions that begin calls of a method, by name.
+
+        The mapping changes with the table.
+        """
         return self._begin[method]
 
     def add(self, method: str, name: str) -> BeginCall:
-        """Make the policy of an operation and return the function that begins its calls."""
+        """Create the policy of an operation, and return the function that begins calls of it."""
         policies = self._policies[method]
         is_kept = len(name) <= MAX_NAME and (len(policies) < MAX_POLICIES or self._sweep(method))
         kind = KINDS[method]
@@ -70,7 +75,7 @@ class OperationTable:
         return policy.begin_method()
 
     def _sweep(self, method: str) -> bool:
-        """Remove the policies whose windows are empty. Return whether one more may be added."""
+        """Remove idle policies from a full table. Returns whether one more may be added."""
         policies = self._policies[method]
         now = self._limits.clock()
         if now - self._swept_at >= SWEEP_INTERVAL_S:

@@ -1,4 +1,8 @@
-"""Rate limits with an exact sliding window: the time of each accepted call is kept."""
+"""Rate: a rate limit, and Window: the counter for it.
+
+The limit is exact in every interval, because the time of each accepted call is stored (a sliding
+window).
+"""
 
 from __future__ import annotations
 
@@ -17,10 +21,10 @@ _TEXT = re.compile(r"(?:(.+)=)?(\d+)/(\d+(?:\.\d+)?)", re.DOTALL)
 
 
 class Rate(Struct, frozen=True, metaclass=HintingStructMeta):
-    """At most `calls` accepted calls of an operation within any `within_s` seconds.
+    """A limit: at most `calls` calls of an operation within any `within_s` seconds.
 
-    match: the operations that it applies to, a glob or several; see guards/operation_names.py.
-    shared: count all of these operations together instead of each by itself.
+    match: patterns of the operations that the limit applies to (operation_names.py).
+    shared: whether all these operations are counted together, instead of each for itself.
     The text form is `10/60`, or `search_*=10/60`. Raises ValueError for invalid fields.
     The defaults are the limits of the Orchestre system (its protocol reference, "Rate Limiting").
     """
@@ -43,7 +47,7 @@ class Rate(Struct, frozen=True, metaclass=HintingStructMeta):
 
     @classmethod
     def read(cls, rate: Rate | str, *, shared: bool = False) -> Rate:
-        """Return a rate from its text form; a Rate is returned as it is.
+        """Return a rate from its text form. A Rate is returned unchanged.
 
         Raises ValueError for anything else.
         """
@@ -59,9 +63,9 @@ class Rate(Struct, frozen=True, metaclass=HintingStructMeta):
 
 
 class Window:
-    """The calls of the last `within_s` seconds, for one Rate.
+    """The accepted calls of the last `within_s` seconds, for one Rate.
 
-    times: when the last calls were accepted, at most `calls` of them, in ascending order.
+    times: the times of the last accepted calls, at most `calls` of them, in ascending order.
     """
 
     __slots__ = ("calls", "times", "within_s")
@@ -82,5 +86,5 @@ class Window:
         return max(0.0, times[0] + self.within_s - now)
 
     def is_idle(self, now: float) -> bool:
-        """Return whether no call counts any more."""
+        """Return whether no call was accepted within the last `within_s` seconds."""
         return not self.times or now - self.times[-1] >= self.within_s

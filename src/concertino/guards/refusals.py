@@ -1,4 +1,7 @@
-"""How a guard refuses a call: with an error result for the model, or with a protocol error."""
+"""refuse(): the answer of a guard to a call that it refuses.
+
+For a tool it is a result with isError, which the model sees; for other methods a protocol error.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ def as_result(
     /,
     **extra: Any,
 ) -> CallToolResult:
-    """Return the `isError` result that a ToolError with these arguments would become."""
+    """Return the same isError result as for a tool that raises ToolError with these arguments."""
     body = ToolError(code, message, suggestion=suggestion, **extra).body
     return CallToolResult([TextContent(encode(body).decode())], is_error=True)
 
@@ -32,9 +35,10 @@ def refuse(
     /,
     **extra: Any,
 ) -> CallToolResult:
-    """Refuse a call: return an `isError` result for a tool, raise RpcError for other methods.
+    """Refuse a call: return an isError result for a tool, and raise RpcError for other methods.
 
-    The error has the code -31001, and as data the object that the result would hold as text.
+    code, message, suggestion, extra: see ToolError.
+    The RpcError has the code -31001. Its data is the object that is the text of the result.
     """
     if method == "tools/call":
         return as_result(code, message, suggestion, **extra)

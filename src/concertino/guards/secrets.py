@@ -1,4 +1,4 @@
-"""Removes secrets from error responses, by the rules of concertino.logs.redact."""
+"""Removes secrets from error responses. concertino.logs.redact has the rules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["without_secrets_error"]
 
 
 def without_secrets_error(error: RpcError) -> RpcError:
-    """Return an error with its secrets removed; the same object if it has none."""
+    """Return an error without secrets. Returns the same object if there is nothing to remove."""
     known = redactor()
     message, data = known.value(error.message), known.value(error.data)
     if message is error.message and data is error.data:

@@ -1,4 +1,4 @@
-"""Guards that do one thing each; put one around another to combine them."""
+"""Guards for one purpose each, such as RateLimit. Wrap one in another to combine them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ __all__ = ["Filter", "InFlightLimit", "RateLimit", "Redact", "SizeLimit", "TimeL
 class RateLimit(Guard):
     """A Guard that accepts `calls` calls of each tool within any `within_s` seconds.
 
-    Further calls are refused with RATE_LIMIT_EXCEEDED.
-    match: the operations that it applies to.
-    shared: count all of them together.
-    For several rates at once use Guard.
+    Further calls are refused with RATE_LIMIT_EXCEEDED. For several rates, use Guard.
+    match: patterns of the operations that the limit applies to; by default all tools.
+    shared: whether all these operations are counted together.
     """
 
     def __init__(
@@ -37,7 +36,7 @@ class RateLimit(Guard):
 
 
 class InFlightLimit(Guard):
-    """A Guard that lets `calls` calls run at once; others are refused with TOO_MANY_IN_FLIGHT."""
+    """A Guard that lets `calls` calls run at once, and refuses others with TOO_MANY_IN_FLIGHT."""
 
     def __init__(
         self,
@@ -63,11 +62,11 @@ class TimeLimit(Guard):
 
 
 class SizeLimit(Guard):
-    """A Guard that cuts a tool's result of more than max_bytes bytes, and links the whole one.
+    """A Guard that cuts a tool's result of more than max_bytes bytes.
 
-    The whole result is kept for a while and served as a resource. Prompts and resources that are
-    too large are refused with RESULT_TOO_LARGE.
-    store_bytes: limit of all stored results together; the oldest are removed first.
+    The whole result is kept for a while as a resource, and the client gets a link to it. Prompts
+    and resources that are too large are refused with RESULT_TOO_LARGE.
+    store_bytes: limit for the total size of the stored results; the oldest are removed first.
     store_s: how many seconds a result is kept.
     """
 
@@ -89,10 +88,11 @@ class SizeLimit(Guard):
 
 
 class Filter(Guard):
-    """A Guard that hides operations, so that they are not listed and calls of them fail.
+    """A Guard that hides operations: they are not listed, and calls of them fail.
 
     Examples: `Filter(server, allow="read_*")`, `Filter(server, deny=("drop_*", "prompt:*"))`.
-    Each kind (tools, `prompt:`, `resource:`) without an `allow` pattern is allowed. `deny` wins.
+    If no `allow` pattern is for a kind (tools, prompts, resources), all of it is allowed.
+    `deny` wins.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Filter(Guard):
 class Redact(Guard):
     """A Guard that removes secrets from results, errors, progress and log messages.
 
-    For what counts as a secret see concertino.logs.redact.
+    concertino.logs.redact describes what a secret is.
     """
 
     def __init__(self, inner: Backend) -> None:

@@ -1,4 +1,7 @@
-"""Cuts results that are too large, and keeps the whole ones for a while to serve as resources."""
+"""Cuts tool results that are too large. OversizeStore keeps the whole results as resources.
+
+The cut result contains a link to the whole result. Guard answers `resources/read` for it.
+"""
 
 from __future__ import annotations
 
@@ -28,22 +31,24 @@ __all__ = ["ENVELOPE_BYTES", "LIMITED", "URI", "WORST_ESCAPE", "OversizeStore", 
 
 # The beginning of the URI of each stored result.
 URI = "result://concertino/"
+# Default limits of an OversizeStore.
 STORE_BYTES = 64 * 2**20
 STORE_RESULTS = 1000
 STORE_S = 3600.0
-# How many bytes one character of a text takes in JSON at most: the six of \u001f.
+# The largest number of bytes for one character in JSON: the six of \u001f.
 WORST_ESCAPE = 6
-# How many bytes a result may have besides its content.
+# The largest number of bytes of a result in addition to its text.
 ENVELOPE_BYTES = 512
 
 
 class OversizeStore:
     """Keeps whole results under URIs that cannot be guessed.
 
-    max_bytes, max_results: limits of all results together; the oldest are removed first.
+    max_bytes, max_results: limits for the total size, and for the number of results; the oldest are
+        removed first.
     ttl_s: how many seconds a result is kept.
-    clock: seconds, monotonic.
-    bytes: the size of all results that are kept now.
+    clock: returns seconds, monotonic.
+    bytes: the total size of the results now.
     """
 
     def __init__(
@@ -58,13 +63,13 @@ class OversizeStore:
         self._max_results = max_results
         self._ttl_s = ttl_s
         self._clock = clock
-        # By URI, the oldest first: contents, their size, and the time when they expire.
+        # URI -> contents, their size, and the time when they expire. The oldest are first.
         self._results: dict[str, tuple[list[ResourceContents], int, float]] = {}
 
     def keep(self, contents: list[ResourceContents], size: int) -> str | None:
-        """Keep contents of `size` bytes and return their URI.
+        """Store contents and return their URI. None if they are larger than the whole store.
 
-        None if they are larger than the whole store.
+        size: of the contents, in bytes.
         """
         if size > self.max_bytes:
             return None
@@ -79,14 +84,14 @@ class OversizeStore:
         return uri in self._results
 
     def read(self, uri: str) -> ReadResourceResult:
-        """Return a stored result. Raises ResourceNotFound, also when it has been removed."""
+        """Return a stored result. Raises ResourceNotFound if there is none, or it was removed."""
         if uri not in self:
             raise ResourceNotFound(uri)
         contents = self._results[uri][0]
         return ReadResourceResult([_with_uri(uri, item) for item in contents])
 
     def _make_room(self, needed: int) -> None:
-        """Remove expired results, and the oldest ones until `needed` bytes fit in."""
+        """Remove expired results, and the oldest results until there is room for `needed` bytes."""
         now = self._clock()
         for uri, (_, size, expires_at) in list(self._results.items()):
             fits_count = len(self._results) + (needed > 0) <= self._max_results
@@ -97,14 +102,14 @@ class OversizeStore:
 
 
 def _with_uri(uri: str, contents: ResourceContents) -> ResourceContents:
-    """Return contents under `uri`, unless they have a URI of their own."""
+    """Return contents with a URI. Contents that have a URI already keep it."""
     return ResourceContents(
         contents.uri or uri, contents.text, contents.blob, contents.mime_type, contents.meta
     )
 
 
 def size_of(result: Struct | Raw) -> int:
-    """Return the size of a result as JSON, in bytes. Raises what encoding raises."""
+    """Return the size of a result as JSON, in bytes. Raises the exceptions of msgspec's encoder."""
     return memoryview(result).nbytes if isinstance(result, Raw) else len(encode(result))
 
 
@@ -115,10 +120,14 @@ def cut(
     most: int,
     store: OversizeStore,
 ) -> CallToolResult:
-    """Return a tool's result of `size` bytes cut to about `most`, with a link to the whole result.
+    """Store a tool's result that is too large. Returns its beginning, with a link to the whole.
 
-    A part of structured content would not match the output schema, so a result that has it becomes
-    an error with the link; so does a result that is an error or is empty.
+    A result with structured content becomes an error result with the link instead, because a part
+    of structured content would not match the output schema. So does an error result.
+
+    name: of the tool.
+    size: of the result, in bytes.
+    most: the limit for the returned result, in bytes.
     """
     if isinstance(result, Raw):
         result = decode(result, type=CallToolResult)
@@ -151,7 +160,7 @@ def cut(
         )
         return CallToolResult([*error.content, *link], is_error=True)
     text = next((block.text for block in result.content if isinstance(block, TextContent)), "")
-    # Twice, for what surrounds the text and for the link.
+    # ENVELOPE_BYTES twice: once for the link.
     start = _truncate(text, most - 2 * ENVELOPE_BYTES)
     note = (
         f"[the first {len(start)} of {len(text)} characters, {size} bytes in all; "
@@ -161,7 +170,7 @@ def cut(
 
 
 def _truncate(text: str, most: int) -> str:
-    """Return the beginning of a text, at most `most` bytes of JSON."""
+    """Return the beginning of a text that has at most `most` bytes as JSON."""
     start = text[: max(0, most)]
     while start and len(encode(start)) > most:
         start = start[: len(start) // 2]
@@ -169,9 +178,9 @@ def _truncate(text: str, most: int) -> str:
 
 
 def _contents(result: CallToolResult) -> list[ResourceContents]:
-    """Return a whole result as the contents of a resource; an empty URI is the resource's own."""
+    """Return a whole result as contents of a resource. Most have no URI yet; see _with_uri()."""
     if result.structured_content is not UNSET:
-        # The text repeats the structured content, so it is not kept.
+        # Without the text, which repeats the structured content.
         return [
             ResourceContents(
                 "", text=encode(result.structured_content).decode(), mime_type="application/json"
@@ -190,5 +199,5 @@ def _content(block: ContentBlock) -> ResourceContents:
     return ResourceContents("", text=encode(block).decode(), mime_type="application/json")
 
 
-# The results whose size is limited. Lists are not: they have pages.
+# The types of results whose size is limited. Lists are not limited, because they have pages.
 LIMITED = (CallToolResult, GetPromptResult, ReadResourceResult)

@@ -1,8 +1,8 @@
-"""Telemetry: reports a span and a duration of each call to OpenTelemetry.
+"""Telemetry: reports a span and a duration for each call to OpenTelemetry.
 
-Needs the extra `otel`. The reports go to the providers of the process, which
-`opentelemetry-instrument` or the application sets up; without providers they go nowhere. Spans
-continue the caller's trace, whose `traceparent` the request carries in `_meta`.
+Needs the extra `otel`. The reports go to the OpenTelemetry providers of the process, which
+`opentelemetry-instrument` or the application sets up; without providers they are dropped. A span
+continues the caller's trace, if the request has a `traceparent` in `_meta`.
 Arguments and results are never reported. Secrets are removed from names and error texts.
 Spec: opentelemetry.io, semantic conventions, GenAI, "MCP"; W3C Trace Context; 2026-07-28
 basic/index "_meta".
@@ -41,7 +41,7 @@ except ImportError:
 
 __all__ = ["Telemetry", "telemetry"]
 
-# The attribute that holds the name of what a method is called for.
+# Method -> the attribute for the name of the tool, prompt or resource.
 ATTRIBUTES = {
     "tools/call": "gen_ai.tool.name",
     "prompts/get": "gen_ai.prompt.name",
@@ -50,10 +50,10 @@ ATTRIBUTES = {
 
 
 class Telemetry(BackendWrapper):
-    """A Backend that reports a span and a duration for each call of another one.
+    """A Backend that reports a span and a duration for each call of another Backend.
 
-    tracer_provider, meter_provider: those of the process by default.
-    transport: the value of `network.transport`; `pipe` is stdio.
+    tracer_provider, meter_provider: None for those of the process.
+    transport: the value of `network.transport`; `pipe` stands for stdio.
     Raises ConcertinoError if the extra `otel` is missing.
     """
 
@@ -87,8 +87,8 @@ class Telemetry(BackendWrapper):
         redact = redactor().text
         name = name_of(call)
 
-        # The attributes of both the metric and the span. The metric gets fewer, since each
-        # combination of their values costs memory for good.
+        # The attributes of both the metric and the span. The span gets more attributes below. The
+        # metric must not: each combination of values uses memory until the process ends.
         shared: dict[str, Any] = {
             "mcp.method.name": call.method,
             "mcp.protocol.version": context.client.protocol_version,
@@ -103,7 +103,7 @@ class Telemetry(BackendWrapper):
         if (id := getattr(context, "request_id", None)) is not None:
             attributes["jsonrpc.request.id"] = redact(str(id))
 
-        # A span's name must be one of few, so a URI has no place in it.
+        # There must be few names of spans, so they do not contain URIs.
         title = (
             f"{call.method} {redact(name)}"
             if name and call.method != "resources/read"
@@ -122,7 +122,7 @@ class Telemetry(BackendWrapper):
             failure: CallFailure | None = None
             error_message = ""
 
-            # Log lines of the call name the trace of the span.
+            # Let the log lines of this call show the trace id of the span.
             log_context = current_context.get()
             span_context = span.get_span_context()
             if log_context is not None and span_context.is_valid:
@@ -135,7 +135,7 @@ class Telemetry(BackendWrapper):
                 return result
             except BaseException as exc:
                 failure = failure_of(exc)
-                # The client sees this text; of other exceptions it sees only "Internal error".
+                # Report only texts that the client gets. For other exceptions it gets a fixed text.
                 error_message = exc.message if isinstance(exc, RpcError) else ""
                 raise
             finally:
@@ -153,7 +153,7 @@ class Telemetry(BackendWrapper):
 
 
 def telemetry(**settings: Any) -> Callable[[Backend], Telemetry]:
-    """Return a function that puts Telemetry around a backend.
+    """Return a function that wraps a backend in Telemetry. settings: options of Telemetry.
 
     Raises ConcertinoError if the extra `otel` is missing.
     """

@@ -1,4 +1,4 @@
-"""Warns of patterns of allowed operations that match nothing: a typo there hides everything."""
+"""Warns of `allow` patterns that match no operation, because a typo in one hides everything."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ MAX_NAMES = 500
 async def warn_of_unmatched(backend: Backend, visibility: Visibility) -> None:
     """Log a warning for each `allow` pattern that matches no operation of a backend.
 
-    Nothing is logged where the backend cannot list its operations now.
+    Logs nothing for operations that the backend cannot list now.
     """
     features = backend.features()
     offered = {
         "tool": features.tools,
         "prompt": features.prompts,
-        # What templates stand for is not listed.
+        # With templates, there are resources that are not listed.
         "resource": features.resources and not await _list("resources/templates/list", backend),
     }
     for kind, is_offered in offered.items():
@@ -48,7 +48,7 @@ async def warn_of_unmatched(backend: Backend, visibility: Visibility) -> None:
 
 
 async def _list(method: str, backend: Backend) -> list[str]:
-    """Return the names that a backend lists; none if that fails, which clients will see, too."""
+    """Return the names that a backend lists. Empty if listing fails."""
     try:
         return await list_names("allow", backend, method)
     except (ConcertinoError, DecodeError):

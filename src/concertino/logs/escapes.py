@@ -1,7 +1,8 @@
-r"""Escapes in texts, undone level by level, and places in the result mapped back to the text.
+r"""Undoes the escapes in a text, and maps positions in the result back to the text.
 
-The escapes are those of JSON, a surrogate pair taken as one, and those of repr(): `\n`, `\"`,
-`\u0061`, `\x61`. A backslash before any other character stands for that character.
+The Redactor searches the unescaped text for secrets, and replaces them in the original text. The
+escapes are those of JSON and of repr(): `\n`, `\"`, `\u0061`, `\x61`. A surrogate pair counts as
+one escape. A backslash before any other character stands for that character.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ _ESCAPE = (
 _SHORT = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _PAIR = len(r"\ud83d\ude00")
 
-# Where each escape ended: in the unescaped text, and in the text before. Both lists begin with 0.
+# The positions where each escape ended, in the unescaped text and in the text before unescaping.
+# Both lists begin with 0.
 Level = tuple[list[int], list[int]]
 
 
 def unescape(text: str) -> tuple[str, Level]:
-    """Undo one level of escaping; return the text and where its escapes were."""
+    """Undo one level of escaping. Returns the unescaped text, and the positions of the escapes."""
     if "\\" not in text:
         return text, ([0], [0])
     pieces: list[str] = []
@@ -50,9 +52,10 @@ def unescape(text: str) -> tuple[str, Level]:
 
 
 def map_back(levels: Sequence[Level], place: int) -> int:
-    """Return the position in the original text of a position in the text of the last level.
+    """Return the position in the original text for a position in the unescaped text.
 
-    The start of an unescaped character maps to the start of its escape, its end to the end.
+    levels: the results of unescape(), which was called once for each level.
+    The start of an unescaped character maps to the start of its escape, and its end to the end.
     """
     for ends, origins in reversed(levels):
         last = bisect_right(ends, place) - 1

@@ -1,4 +1,8 @@
-"""The three formats of a log line. Each is a function from a LogEntry to text that ends with "\\n".
+"""Formats log records: make_entry() makes a LogEntry, and a function of FORMATS makes its text.
+
+    line     [2026-07-28T12:00:00.000Z] [INFO] [component] message
+    json     {"time": ..., "level": "INFO", "component": ..., "text": ...}
+    trace    [TRACE] message, or Error: message
 
 A message cannot forge a log line: newlines, escape sequences, direction marks and other
 characters that a terminal or a line reader interprets are escaped. Only a traceback takes more
@@ -37,30 +41,33 @@ _SPACES = "\u00a0\u3000"
 class LogContext(Struct, frozen=True):
     """The call that a log line belongs to.
 
-    request: its JSON-RPC id. trace: its W3C Trace Context trace id, 32 hexadecimal digits; empty
-    without one.
+    request: the JSON-RPC id of the request.
+    trace: the trace id of W3C Trace Context, 32 hexadecimal digits; empty if there is none.
     """
 
     request: int | str | None = None
     trace: str = ""
 
 
-# None outside of calls, and inside of calls when neither the log format nor telemetry needs it.
-# A thread that runs a handler has a copy of the handler's context.
+# None outside of calls, and inside calls if neither the log format nor telemetry needs it. A thread
+# that runs a handler has a copy of the handler's context.
 current_context: ContextVar[LogContext | None] = ContextVar("concertino_call", default=None)
 
 _NO_CONTEXT = LogContext()
 
-# The `extra` of a warning that the format `trace`, which knows no warnings, shows as an error.
+# Pass this as `extra` to log a warning that the format `trace`, which has no warnings, shows as an
+# error.
 AS_ERROR: Mapping[str, object] = MappingProxyType({"as_error": True})
 
 
 class LogEntry(Struct, frozen=True, omit_defaults=True):
     """The printed parts of a log record. Secrets are removed; control characters are still there.
 
-    time: UTC, RFC 3339 with milliseconds. level: DEBUG, INFO, WARN or ERROR. exception: traceback
-    and stack, several lines. request, trace: of the call that the record belongs to. as_error: see
-    AS_ERROR.
+    time: in UTC, RFC 3339 with milliseconds.
+    level: DEBUG, INFO, WARN or ERROR.
+    exception: traceback and stack, in several lines.
+    request, trace: see LogContext.
+    as_error: see AS_ERROR.
     """
 
     time: str
@@ -74,13 +81,14 @@ class LogEntry(Struct, frozen=True, omit_defaults=True):
 
 
 def make_entry(record: logging.LogRecord, component: str, known: Redactor) -> LogEntry:
-    """Return the LogEntry of a record, redacted by `known`.
+    """Return the LogEntry for a record.
 
-    Raises whatever exception the formatting of the record's arguments raises.
+    known: removes secrets.
+    Raises any exception that formatting the record's arguments raises.
     """
     text = str(record.msg)
     if record.args:
-        # Redact the arguments while they are objects: only then is a dict key `password` visible.
+        # Redact the arguments before they become text, while a dict key `password` is visible.
         text %= known.value(record.args)
 
     exception = ""
@@ -111,8 +119,10 @@ def message_line(
 ) -> str:
     """Return one protocol message as a line of the message trace.
 
-    format: of the log; in the format `json` the line is an object like every other line. who: the
-    client's name and a space, or empty. text: the message, already redacted.
+    format: the log's format, a key of FORMATS.
+    who: the client's name and a space, or empty.
+    direction: an arrow that shows who has sent the message.
+    text: the message, already redacted.
     """
     line = f"{who}{direction} {escape_controls(text)}"
     if format != "json":
@@ -163,7 +173,7 @@ def _format_trace(entry: LogEntry) -> str:
     return f"{'Error:' if is_error else '[TRACE]'} {_text_and_exception(entry)}"
 
 
-# `line` is the default. `trace` is the profile of other servers: `[TRACE]` and `Error:`.
+# `line` is the default. `trace` is the format of other servers.
 FORMATS: Mapping[str, Callable[[LogEntry], str]] = MappingProxyType(
     {"line": _format_line, "json": _format_json, "trace": _format_trace}
 )

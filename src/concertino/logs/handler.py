@@ -1,4 +1,4 @@
-"""The logging handler for everything below the logger `concertino`, its level and its rate limit.
+"""configure() sends everything that is logged below the logger `concertino` to stderr.
 
 Environment: LOG_LEVEL (debug, info, warn, error; default info) and CONCERTINO_LOG_FORMAT (line,
 json, trace; default line).
@@ -20,8 +20,7 @@ __all__ = ["LEVELS", "StderrHandler", "configure", "logger"]
 
 _ROOT: Final = "concertino"
 
-# The level that each name sets. `error` shows warnings as well: a server that hides its warnings
-# cannot be diagnosed.
+# Name -> level. `error` shows warnings too: a server that hides its warnings cannot be diagnosed.
 LEVELS: Final[Mapping[str, int]] = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
@@ -30,13 +29,13 @@ LEVELS: Final[Mapping[str, int]] = {
     "error": logging.WARNING,
 }
 
-# Records per second that are printed indefinitely, and records that may come at once.
+# How many records are printed per second in the long run, and how many at once.
 _RATE: Final = 200.0
 _BURST: Final = 500.0
 
 
 def logger(component: str) -> logging.Logger:
-    """Return the logger whose lines carry this component: the name of a module or a server."""
+    """Return the logger for a component, such as the name of a server. Its lines show the name."""
     return logging.getLogger(f"{_ROOT}.{component}")
 
 
@@ -54,10 +53,13 @@ def configure(
     """Send everything logged below `concertino` to stderr, and nowhere else. Returns the handler.
 
     A second call replaces the handler of the first.
-    format, level: None reads them from the environment; an unknown value there is replaced by the
-    default and logged as a warning. component: printed for the logger `concertino` itself.
-    writer: None uses the writer of an earlier call, or a new one for stderr. rate, burst, clock:
-    see StderrHandler. Raises ValueError for an unknown format or level.
+    format, level: None to read them from the environment, where an unknown value is replaced by
+        the default and logged as a warning.
+    component: the component of records of the logger `concertino` itself.
+    writer: None for the writer of an earlier call, or else a new writer for stderr.
+    environment: None for os.environ.
+    rate, burst, clock: see StderrHandler.
+    Raises ValueError if the argument format or level is unknown.
     """
     environment = os.environ if environment is None else environment
     problems: list[str] = []
@@ -71,7 +73,7 @@ def configure(
         root.removeHandler(earlier)
         earlier.close()
         writer = writer or earlier.writer
-        # The earlier call has already logged them.
+        # The earlier call has already logged these problems.
         problems.clear()
 
     handler = StderrHandler(
@@ -94,9 +96,11 @@ def _choose(
     default: str,
     problems: list[str],
 ) -> str:
-    """Return the argument's value, else the variable's, else the default.
+    """Return the value of the argument, else of the environment variable, else the default.
 
-    An unknown value of the variable is added to `problems`; one of the argument is a ValueError.
+    choices: the known values.
+    problems: gets a message if the variable has an unknown value.
+    Raises ValueError if the argument has an unknown value.
     """
     if value is not None and value not in choices:
         raise ValueError(f"{argument}: expected {_join_choices(choices)}, got {value!r}")
@@ -116,12 +120,16 @@ def _join_choices(choices: Mapping[str, object]) -> str:
 
 
 class StderrHandler(logging.Handler):
-    """Formats and redacts records and writes them to a BoundedWriter; never blocks, never raises.
+    """Formats and redacts records, and writes them to a BoundedWriter. Never blocks, never raises.
 
-    format: a key of FORMATS. rate, burst: a token bucket for records of all levels, so that an
-    endless loop cannot fill a disk: at most `burst` records at once and `rate` per second. After a
-    record was suppressed, the handler stays silent until it may print one second's worth again,
-    and then writes `N log lines suppressed`. clock: seconds, monotonic.
+    The number of records is limited, so that an endless loop cannot fill a disk. After a record was
+    suppressed, the handler writes nothing until it may write `rate` records at once. It then writes
+    `N log lines suppressed`.
+
+    format: a key of FORMATS.
+    component: the component of records of the logger `concertino` itself.
+    rate, burst: how many records are written per second in the long run, and how many at once.
+    clock: returns seconds, monotonic.
     """
 
     def __init__(
@@ -159,11 +167,11 @@ class StderrHandler(logging.Handler):
         self._write(record)
 
     def flush(self) -> None:
-        """Try once to write what the writer holds."""
+        """Try once to write the output that the writer has buffered."""
         self.writer.flush()
 
     def close(self) -> None:
-        """Report suppressed records that have not been reported. The writer stays open."""
+        """Write how many records were suppressed since the last report. The writer stays open."""
         self._report_suppressed()
         super().close()
 
@@ -180,8 +188,7 @@ class StderrHandler(logging.Handler):
         try:
             entry = make_entry(record, component, redactor())
         except Exception as exc:
-            # The arguments may be objects of any kind, and the text of their exception may contain
-            # anything: print its type alone.
+            # Print only the type of the exception: its text may contain secrets.
             problem = (
                 f"a log record of {record.filename}:{record.lineno} could not be formatted:"
                 f" {type(exc).__name__}"

@@ -1,21 +1,23 @@
-r"""Removal of secrets from everything that leaves the process other than as a normal result.
+r"""Redactor: replaces secrets by `[REDACTED]` in texts, JSON and Python objects.
 
-Every sink uses it: logs, traces, captures, error texts, relayed stderr. There are three rules:
+    redactor().text("GET /?key=ghp_0123456789abcdef")      # "GET /?key=[REDACTED]"
 
-*Values*: the value of an environment variable with a secret name (`*_TOKEN`, `*_PASSWORD`, ...) is
-replaced by `[REDACTED]` wherever it occurs, also if it was escaped on the way: `\n`, `\"`,
-`\u0061`, `\x61`, up to three times over (JSON in JSON in a `repr`). To find such forms the text is
-unescaped level by level. A match is mapped back to the place it came from, so that no escape
-sequence is cut.
+Everything but normal results passes through it: logs, traces, captured messages, error texts, and
+the relayed stderr of other processes. There are three kinds of secrets:
 
-*Fields*: a string under a key such as `password` is replaced whatever its content: in objects, in
-JSON texts, in JSON texts inside of JSON strings (the text content that repeats a structured
-result), and in what repr() makes of dicts and objects, wherever it stands: `{'password': 'x'}`.
+*Values* of environment variables with secret names (`*_TOKEN`, `*_PASSWORD`, ...). They are found
+wherever they occur, even if they were escaped up to three times (`\n`, `\"`, `\u0061`, `\x61`), as
+in JSON in JSON in a repr(). To find them, the text is unescaped level by level. The position of a
+match is mapped back to the original text, so that no escape sequence is cut (escapes.py).
 
-*Tokens*: what looks like a well-known kind of token is replaced: `ghp_...`, `sk-...`, `AKIA...`,
-JSON Web Tokens, what follows `Bearer`, private keys. secret_patterns.py has the shapes.
+*Fields* with secret names such as `password`. Their values are replaced if they are strings: in
+objects, in JSON, in JSON inside JSON strings (MCP repeats a structured result as text), and in the
+repr() of dicts and objects, such as `{'password': 'x'}`.
 
-Not found, since no rule can: a secret that was encoded (base64, percent), hashed or split.
+*Tokens* of well-known kinds: `ghp_...`, `sk-...`, `AKIA...`, JSON Web Tokens, credentials after
+`Bearer`, and private keys (secret_patterns.py).
+
+A secret that was encoded (base64, percent), hashed or split is not found.
 """
 
 from __future__ import annotations
@@ -58,10 +60,11 @@ T = TypeVar("T")
 
 
 class Redactor:
-    """Removes the given secrets, and fields with secret names, from texts and values. Immutable.
+    """Removes the given secrets, secret fields and tokens from texts and values. Immutable.
 
-    secrets: exact texts; overlapping matches are replaced as one. The empty text and parts of
-    `[REDACTED]` are ignored. least: a text of fewer characters contains no secret of any kind.
+    secrets: exact texts. Overlapping matches are replaced by one [REDACTED]. The empty text and
+        parts of `[REDACTED]` are ignored.
+    least: a shorter text contains no secret of any kind.
     """
 
     __slots__ = ("_escapable", "_secrets", "_shortest", "least", "markers")
@@ -75,18 +78,18 @@ class Redactor:
         # No escaped form of a secret is shorter than the secret itself.
         self._shortest = min(map(len, self._secrets), default=sys.maxsize)
         self.least = min(self._shortest, LEAST_FIELD)
-        # Most secrets contain no character with a short escape: \u0061 can hide them, \n cannot.
-        # This keeps frame() fast for texts that contain \n.
+        # Whether a secret contains a character with a short escape such as \n. Most secrets do not;
+        # then frame() need not unescape texts that contain only such escapes.
         self._escapable = any(
             character in _SHORT_ESCAPED for secret in self._secrets for character in secret
         )
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Redactor:
-        """Return a Redactor that knows the values of the variables with secret names.
+        """Return a Redactor for the values of the variables with secret names.
 
-        Each value is known as it is, and with `\\n` replaced by a newline: PEM keys are written on
-        one line to fit into a variable.
+        It finds each value as it is, and with `\\n` replaced by a newline, because PEM keys are
+        often written on one line in a variable.
         """
         values = [
             value.strip() for name, value in environment.items() if _is_secret(name, value.strip())
@@ -113,9 +116,9 @@ class Redactor:
         return self._without_secrets(text, False, fields, tokens)
 
     def string(self, text: str) -> str:
-        """Return a text without secrets that may be a JSON object or array.
+        """Return a text without secrets, which may be JSON.
 
-        Such a text is the content that repeats a structured result. Returns the same object if
+        MCP repeats a structured result as text content, which is JSON. Returns the same object if
         there is nothing to remove.
         """
         if len(text) < self.least:
@@ -123,7 +126,7 @@ class Redactor:
         tokens = may_have_tokens(text)
         if text[:1] in _JSON_FIRST and may_have_fields(text.encode("utf-8", "replace")):
             text = self._without_secrets_in_strings(text, self._may_hold(text), True, tokens)
-        # The body of text(): this saves a call for nearly every text.
+        # The same as `return self.text(text)`, without the function call.
         fields = may_have_quoted_fields(text)
         if not (fields or tokens or self._may_hold(text)):
             return text
@@ -132,14 +135,14 @@ class Redactor:
     def find_markers(self) -> Sequence[str]:
         """Return a few characters such that each secret contains at least one of them.
 
-        A text without any of them contains no secret. Looking for them takes a sixth of the time
-        that looking for the secrets takes, and most texts contain none.
+        A text without these characters contains no secret. Searching for them takes a sixth of the
+        time of searching for the secrets, and most texts contain none.
         """
         left: tuple[str, ...] = self._secrets
         markers: list[str] = []
         while left:
             characters = sorted({character for secret in left for character in secret})
-            # Prefer the character of most secrets; among equals one that is rare in texts.
+            # Take the character that most secrets contain; among equals, one that is rare in texts.
             best = max(
                 characters,
                 key=lambda char: (sum(char in secret for secret in left), not char.islower()),
@@ -150,13 +153,13 @@ class Redactor:
         return markers
 
     def frame(self, frame: bytes) -> bytes:
-        """Return one JSON text without secrets and secret fields; the same object if it has none.
+        """Return one JSON text without secrets. Raises nothing.
 
-        Only JSON strings are changed, keys included; all other bytes stay, and valid JSON stays
-        valid. Input that is not JSON (a banner, a truncated frame) is processed as far as it is
-        readable, and then as plain text too. Raises nothing. Cost: linear; 1 us, or 8 ms per MB.
-        A frame that contains a secret, a field or `\\u` costs more: up to 0.5 s for one MB that
-        consists of escapes.
+        Only JSON strings are changed, keys included; valid JSON stays valid. Input that is not JSON
+        (a banner, a truncated frame) is redacted as plain text too. Returns the same object if
+        there is nothing to remove.
+        Takes 1 us, or 8 ms per MB. A frame with a secret, a secret field or `\\u` takes longer: up
+        to 0.5 s for one MB of escapes.
         """
         text = str(frame, "utf-8", "surrogateescape")
         search = self._may_hold(text)
@@ -170,16 +173,16 @@ class Redactor:
         return frame if redacted is text else redacted.encode("utf-8", "surrogateescape")
 
     def value(self, value: T) -> T:
-        """Return a structure of Python objects without secrets and secret fields.
+        """Return a structure of Python objects without secrets.
 
-        Descends into str, dict (keys too), list, tuple, Struct and Raw; anything else, bytes
-        included, stays as it is. Nothing is changed in place: whatever contains a secret is copied;
-        a subclass of dict, list or tuple becomes the plain type; a Struct is copied without
-        __post_init__. Returns the same object if there is nothing to remove. If two keys become
-        equal, both stay, and the later one gets a `'` appended. Raises RecursionError for a cyclic
-        structure, as encoding does.
+        Searches str, dict (keys too), list, tuple, Struct and Raw. Other objects, bytes included,
+        stay as they are. Nothing is changed in place: an object that contains a secret is copied.
+        The copy of a subclass of dict, list or tuple has the plain type, and a Struct is copied
+        without __post_init__. If two keys become equal, both stay, and the later one gets a `'`
+        appended. Returns the same object if there is nothing to remove.
+        Raises RecursionError for a cyclic structure.
         """
-        # A copy has the type of the original, but no type checker can follow that.
+        # The result has the type of the argument, but no type checker can follow that.
         return cast(T, self._value(value))
 
     def _value(self, value: object) -> object:
@@ -224,7 +227,7 @@ class Redactor:
         return new if isinstance(old, list) else tuple(new)
 
     def _struct(self, old: Struct) -> Struct:
-        # Importing copy takes 1 ms, and few processes redact Structs.
+        # Imported here because it takes 1 ms, and few processes redact Structs.
         from copy import copy
 
         new = old
@@ -252,11 +255,11 @@ class Redactor:
         fields: bool,
         tokens: bool,
     ) -> str:
-        """Redact the strings of a JSON text without decoding it; the rest stays byte for byte.
+        """Redact the strings of a JSON text without decoding it. All other characters stay.
 
         search, fields, tokens: whether the text may contain known secrets, fields and tokens.
         """
-        # Few texts have any secret, so few processes need this module.
+        # Imported here because few processes meet a text with a secret.
         from concertino.logs.escapes import unescape
 
         pieces: list[str] = []
@@ -273,7 +276,7 @@ class Redactor:
                 if spans or quoted or tokens or (search and self._may_hold(old)):
                     new = self._without_secrets(old, True, quoted, tokens, spans)
 
-            # The string after a key that names a secret is that key's value.
+            # The next string is the value of this key.
             of_field = is_field
             if new is not old:
                 pieces += text[done : match.start(1)], new
@@ -297,15 +300,16 @@ class Redactor:
         tokens: bool,
         known: Iterable[_Span] = (),
     ) -> str:
-        """Replace every secret on every level of escaping.
+        """Replace all secrets, on all levels of escaping.
 
-        escaped: the text is the inside of a JSON string. fields, tokens: whether to look for these,
-        too. known: spans to replace as well.
+        escaped: whether the text is the inside of a JSON string.
+        fields, tokens: whether to search for fields and tokens too.
+        known: further spans to replace.
         """
         from concertino.logs.escapes import map_back, unescape
 
-        # The inside of a JSON string that contains escapes is not searched before unescaping:
-        # `\nabc` does not contain `nabc`, and replacing that would leave a lone backslash.
+        # Do not search the inside of a JSON string with escapes before unescaping it: `\nabc` does
+        # not contain `nabc`, and replacing that would leave a lone backslash.
         spans = list(known)
         starts = {start for start, _ in spans}
         levels: list[Level] = []
@@ -317,7 +321,8 @@ class Redactor:
                     found += _find_tokens(view)
                 spans += [(map_back(levels, start), map_back(levels, end)) for start, end in found]
                 if fields:
-                    # On a deeper level the string of the same field would seem to end elsewhere.
+                    # Ignore a field that was found on a higher level: on this level its value would
+                    # seem to end elsewhere.
                     for start, end in _find_quoted_fields(view):
                         span = map_back(levels, start), map_back(levels, end)
                         if span[0] not in starts:
@@ -337,28 +342,29 @@ class Redactor:
                 at = text.find(secret, at + 1)
 
 
+# The Redactor of this process.
 _default: Redactor | None = None
 
-# Names and values of variables of other environments; a dict as an ordered set.
+# Names and values of variables that learn() has added. A dict, as an ordered set.
 _learned: dict[tuple[str, str], None] = {}
 # Secrets added by learn_secrets(). A dict keeps their order.
 _known: dict[str, None] = {}
 
 
 def redactor() -> Redactor:
-    """Return the process-wide Redactor, made from os.environ at the first call.
+    """Return the Redactor of this process. The first call creates it from os.environ.
 
-    Do not keep it: refresh() and learn() replace it.
+    Do not store it, because refresh() and learn() replace it.
     """
     return _default or refresh()
 
 
 def make_clean_check(most: int) -> Callable[[str], bool]:
-    """Return a function that tells whether a text needs neither redaction nor a size check.
+    """Return a function that returns whether a text is short and contains no secret.
 
     The function returns True only if the text has at most `most` characters and
-    redactor().string() would return it unchanged. It is made for checking every result: it is one
-    call, and fast for a text that has no escapes and is not JSON.
+    redactor().string() would return it unchanged. It is fast for texts without escapes that are not
+    JSON, because guards call it for every result.
     """
 
     def is_clean(text: str) -> bool:
@@ -397,14 +403,14 @@ def _may_have_members(text: str) -> bool:
 
 
 def refresh(environment: Mapping[str, str] | None = None) -> Redactor:
-    """Make the process-wide Redactor anew after a change of os.environ, and return it.
+    """Create the Redactor of this process again, after a change of os.environ, and return it.
 
-    environment: instead of os.environ. Secrets added by learn() are kept.
+    environment: None for os.environ. Secrets that learn() has added are kept.
     """
     global _default
     found = dict(os.environ if environment is None else environment)
-    # The same name may have another value in another environment, so each gets a number. The two
-    # underscores keep the name's words intact for _is_secret().
+    # Learned names get a number, because the same variable may have another value in os.environ.
+    # _is_secret() still finds the words of the name, because of the two underscores.
     found |= {f"{name}__{number}": value for number, (name, value) in enumerate(_learned)}
     _default = Redactor.from_environment(found)
     if _known:
@@ -413,9 +419,9 @@ def refresh(environment: Mapping[str, str] | None = None) -> Redactor:
 
 
 def learn(environment: Mapping[str, str]) -> None:
-    """Add the secrets of a child process's environment to the process-wide Redactor.
+    """Add the secrets of a child process's environment to the Redactor of this process.
 
-    The child knows them and may write them to its output, which we relay.
+    The child may write them to its stderr, which this process relays.
     """
     new = {
         (name, value): None
@@ -444,7 +450,7 @@ _SECRET_WORDS = (
     "_API_KEY_", "_ACCESS_KEY_", "_PRIVATE_KEY_", "_SECRET_", "_TOKEN_", "_PASSWORD_", "_PASSWD_",
     "_CREDENTIAL_", "_CREDENTIALS_", "_AUTHORIZATION_",
 )  # fmt: skip
-# Characters; shorter values are booleans, numbers and the like.
+# The shortest secret, in characters. Shorter values are booleans, numbers and the like.
 _LEAST_SECRET = 8
 # Characters of a text that somebody calls a secret.
 _LEAST_KNOWN = 4
@@ -453,6 +459,7 @@ _PATH = r"(?:~|\.\.?)?/|[A-Za-z]:[\\/]"
 
 
 def _is_secret(name: str, value: str) -> bool:
+    """Return whether the value of an environment variable is a secret, mainly by its name."""
     words = f"_{name.upper()}_"
     if len(value) < _LEAST_SECRET or not any(word in words for word in _SECRET_WORDS):
         return False
@@ -465,8 +472,8 @@ def _is_secret(name: str, value: str) -> bool:
 
 def _is_path(value: str) -> bool:
     """Return whether a value is the path of a file rather than a secret."""
-    # Base64 may begin with a slash too, so no part of a path may look like base64. If in doubt the
-    # value is a secret: a hidden path does less harm than a secret that is shown.
+    # Base64 may begin with a slash too, so no part of a path may look like base64. If in doubt, the
+    # value is a secret: hiding a path does less harm than showing a secret.
     parts = (
         re.split(r"[\\/. ]", value)
         if re.match(_PATH, value) and not re.search("[+=]", value)
@@ -481,8 +488,8 @@ def _is_path(value: str) -> bool:
     )
 
 
-# Few texts have any, so few processes need secret_patterns.py. A text that was redacted before
-# stays the same.
+# These functions import secret_patterns.py when they are called, since few processes need it. They
+# skip [REDACTED], so that a text that was redacted before stays the same.
 
 
 def _find_quoted_fields(text: str) -> list[_Span]:
@@ -500,9 +507,9 @@ def _find_tokens(text: str) -> list[_Span]:
 
 
 def _fields_inside(string: str, depth: int) -> list[_Span]:
-    """Return the spans of secret fields inside of a JSON string that is itself a JSON text.
+    """Return the spans of secret fields in a JSON string that is itself JSON.
 
-    depth: how many levels of JSON in JSON are searched.
+    depth: how many levels of JSON inside JSON to search.
     """
     if not re.match(_JSON_START, string) or not may_have_fields(string.encode("utf-8", "replace")):
         return []
@@ -538,22 +545,21 @@ def _is_json(frame: bytes) -> bool:
 
 # ---- Texts of JSON, and spans in texts
 
-# One JSON string. Group 2 matches if it is a key whose value is a string. A truncated string ends
-# with the text.
+# One JSON string. Group 2 matches if the string is a key whose value is a string. A truncated
+# string ends with the text.
 _JSON_STRING = r'(?s)"((?:[^"\\]++|\\.)*+)(?:("\s*+:\s*+(?="))|"|)'
 
-# The first character of a text that may be a JSON object or array, and the start of one that is
-# the content of a JSON string.
+# The first characters of a JSON object or array, and the beginning of one inside a JSON string.
 _JSON_FIRST = frozenset("{[ \t\r\n")
 _JSON_START = r"(?:\s|\\[nrt])*+(?:[{\[]|\\u00[57][bB])"
 
 # The characters that have a short escape.
 _SHORT_ESCAPED = "\"'\\\b\f\n\r\t"
 
-# JSON in JSON in a repr.
+# Levels of escaping: JSON in JSON in a repr().
 _MOST_LEVELS = 3
 
-# Start and end in a text.
+# The positions in a text where something starts and ends.
 _Span = tuple[int, int]
 
 

@@ -1,11 +1,12 @@
-r"""Secrets that are recognized by their look: tokens of known shapes, and quoted fields in a text.
+r"""Finds tokens of known shapes, and quoted fields with secret names, in a text.
 
 A token is recognized by its prefix (`ghp_`, `sk-`, `AKIA`, `eyJ` of a JSON Web Token, `Bearer`).
-A field is recognized by its name: `{'password': 'x'}` or `password='x'`, as Python's repr writes
-dicts and objects, and `"password": "x"`.
+A field is recognized by its name: `"password": "x"`, and `{'password': 'x'}` or `password='x'`, as
+repr() writes dicts and objects.
 
-All searches take linear time, whatever the text: a repetition is possessive or bounded, and what
-has matched is not searched again. redact.py imports this module when a text may have such a secret.
+All searches take linear time, whatever the text: repetitions are possessive or have a limit, and
+matched text is not searched again. redact.py imports this module only if secret_checks.py says that
+a text may contain such a secret.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from collections.abc import Callable
 
 __all__ = ["find_fields", "find_tokens"]
 
-# Start and end in a text.
+# The positions in a text where something starts and ends.
 Span = tuple[int, int]
 
 # Characters of tokens in base64url.
 _URL_CHARS = "[A-Za-z0-9_-]"
 _CREDENTIALS = "[A-Za-z0-9._~+/=-]"
 
-# A word and the punctuation behind it.
+# A word of prose and the punctuation after it.
 _WORD = r"[A-Za-z][a-z]{0,18}+[.=]{0,3}+(?![A-Za-z0-9._~+/=-])"
 
-# Each alternative begins with a character or a class, so that most places are left quickly. Group 1
-# or 2, if there is one, is the token itself without the words before it.
+# Each alternative begins with a character or a class, so that `re` quickly rules out most places.
+# Group 1 or 2, if there is one, is the token itself, without the words before it.
 _TOKEN = (
     r"(?<![A-Za-z0-9])(?:"
     + "|".join(
@@ -37,7 +38,7 @@ _TOKEN = (
             # GitLab, PyPI.
             rf"glpat-{_URL_CHARS}{{16,}}+",
             rf"pypi-{_URL_CHARS}{{16,}}+",
-            # OpenAI, Anthropic and others; with a digit, since words may begin with sk-, too.
+            # OpenAI, Anthropic and others. A digit is required, because words may begin with sk-.
             rf"sk-(?=[A-Za-z_-]{{0,64}}[0-9]){_URL_CHARS}{{16,}}+",
             # Stripe.
             r"[rs]k_(?:live|test)_[A-Za-z0-9]{16,}+",
@@ -46,10 +47,10 @@ _TOKEN = (
             rf"AIza{_URL_CHARS}{{30,}}+",
             # Slack.
             r"x(?:ox[abeoprs]|app)-[A-Za-z0-9-]{10,}+",
-            # JSON Web Tokens: base64url of `{"`. They begin where a run of such characters does, so
-            # that no run is read twice.
+            # JSON Web Tokens begin with eyJ, base64url of `{"`. A match must begin where a run of
+            # base64url begins, so that no run is read twice.
             rf"eyJ(?<![_-]eyJ){_URL_CHARS}{{6,}}+\.{_URL_CHARS}{{6,}}+(?:\.{_URL_CHARS}*+){{1,3}}+",
-            # Headers. A short word of letters alone is prose: `bearer authentication`.
+            # HTTP headers. A short word of letters is prose, as in `bearer authentication`.
             rf"[Bb](?i:earer)[ \t]{{1,8}}+(?!{_WORD})({_CREDENTIALS}{{8,}}+)",
             r"[Aa](?i:uthorization)['\"]?[:=][ \t]{0,8}+['\"]?(?i:basic|token)[ \t]{1,8}+"
             rf"({_CREDENTIALS}{{8,}}+)",
@@ -61,17 +62,17 @@ _TOKEN = (
     + ")"
 )
 
-# The start of a field up to its value: `'password': '` or `password='`.
+# The beginning of a field, up to its value: `'password': '` or `password='`.
 _FIELD = (
     r"""(?:(["'])([A-Za-z][A-Za-z _.-]{4,40})\1[ \t]{0,8}:[ \t\n]{0,8}"""
     r"""|(?<![A-Za-z0-9_])([A-Za-z][A-Za-z_]{4,40})=)[bBuU]?(["'])"""
 )
-# The rest of a string, by its quote; a truncated one ends with the text.
+# Quote -> the rest of a string after that quote. A truncated string ends with the text.
 _REST = {quote: rf"(?s)(?:[^{quote}\\]++|\\.)*+" for quote in "\"'"}
 
 
 def find_tokens(text: str) -> list[Span]:
-    """Return the spans of tokens of known shapes."""
+    """Return the spans of all tokens of known shapes in a text."""
     return [
         match.span(match.lastindex) if match.lastindex else match.span()
         for match in re.finditer(_TOKEN, text)
@@ -79,16 +80,16 @@ def find_tokens(text: str) -> list[Span]:
 
 
 def find_fields(text: str, is_field: Callable[[str], bool]) -> list[Span]:
-    """Return the spans of the strings that belong to names of secrets.
+    """Return the spans of the values of all fields with secret names in a text.
 
-    is_field: whether a name is one of them.
+    is_field: returns whether a name is that of a secret.
     """
     field = re.compile(_FIELD)
     rests = {quote: re.compile(pattern) for quote, pattern in _REST.items()}
     spans: list[Span] = []
     end = 0
     while (match := field.search(text, end)) is not None:
-        # The string of another name may contain such a field itself, so search on inside of it.
+        # Continue the search inside the value: the value of another field may contain such a field.
         end = match.end()
         if is_field(match[2] or match[3]):
             rest = rests[match[4]].match(text, end)

@@ -1,7 +1,7 @@
-"""Replacement for sys.stdout and sys.stderr while stdout carries MCP: sends text to stderr.
+"""StderrRedirect: replaces sys.stdout and sys.stderr while stdout carries MCP.
 
-A `print` in a tool is a harmless mistake: it does not reach the wire, does not block, does not mix
-with lines of other threads, and the first one is reported with its file and line.
+So a `print` in a tool does no harm: the text goes to stderr, does not block, and does not mix with
+lines of other threads. The first one is reported with its file and line.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ from concertino.logs.writer import BoundedWriter
 
 __all__ = ["StderrRedirect", "adopt_handlers"]
 
-# Bytes of an unfinished line that are kept for a thread. A longer one is written without its end.
+# An unfinished line of a thread is kept up to this size in bytes. A longer one is written at once.
 _LONGEST_PART = 8192
 
 
 class StderrRedirect(io.TextIOBase):
     """A text stream (UTF-8, backslashreplace) that sends redacted lines to a BoundedWriter.
 
-    Each thread's line is kept until it ends or that thread calls flush(). close() writes all
-    unfinished lines and leaves the stream open. report: for stdout; called once, at the first
-    write, with a sentence that names the file and line that wrote.
+    Each thread's text is kept until the line ends, or until that thread calls flush().
+
+    name: the stream's name, as in other text streams.
+    report: called at the first write only, with a message that has the file and line of the caller;
+        None for no report.
     """
 
     encoding = "utf-8"
@@ -81,7 +83,7 @@ class StderrRedirect(io.TextIOBase):
         self._emit(self._parts.pop(get_ident(), b""))
 
     def close(self) -> None:
-        """Write the unfinished lines of all threads, but stay open.
+        """Write the unfinished lines of all threads. The stream stays open.
 
         A library that closes sys.stdout must not affect the rest of the process.
         """
@@ -143,17 +145,17 @@ class _ByteStream(io.RawIOBase):
         return True
 
 
-# Code below these paths is skipped when we look for the line that printed.
+# _caller_location() skips code in these folders.
 _PACKAGE = __file__.rsplit("/", 2)[0] + "/"
 _LIBRARY = os.__file__.rsplit("/", 1)[0] + "/"
 
 
 def _caller_location() -> str:
-    """Return `file:line` of the innermost frame outside of this package and the standard library.
+    """Return `file:line` of the innermost frame outside this package and the standard library.
 
-    The standard library prints on behalf of its callers (logging, pprint).
+    The standard library is skipped because it prints on behalf of its callers (logging, pprint).
     """
-    # The modules inspect and traceback would take milliseconds to import.
+    # Importing inspect or traceback would take milliseconds.
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         path = frame.f_code.co_filename
@@ -165,10 +167,10 @@ def _caller_location() -> str:
 
 
 def adopt_handlers(old: Iterable[object], new: io.TextIOBase) -> None:
-    """Make the logging handlers that write to one of the old streams write to the new one.
+    """Redirect all logging handlers that write to one of the old streams to the new stream.
 
-    This is for handlers created before sys.stdout and sys.stderr were replaced
-    (logging.basicConfig). logging.lastResort looks sys.stderr up each time and needs nothing.
+    logging.basicConfig() may have created them before sys.stdout and sys.stderr were replaced.
+    logging.lastResort needs no change, because it uses the current sys.stderr.
     """
     old = [stream for stream in old if stream is not None]
 

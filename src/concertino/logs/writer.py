@@ -1,18 +1,18 @@
-"""A writer for stderr that never blocks.
+"""BoundedWriter: a writer for stderr that never blocks.
 
-If nobody reads stderr, a plain write blocks the whole server forever. Setting O_NONBLOCK on
-the descriptor does not help: the flag belongs to the open file description, which is shared with
-the parent's terminal and with our children. So there are two measures:
+If nobody reads stderr, an ordinary write blocks the whole server forever. Setting O_NONBLOCK on the
+descriptor is no solution: the flag belongs to the open file description, which the parent's
+terminal and our children share. So the writer does two things:
 
-- A pipe or a terminal is opened a second time, privately and non-blocking (through /proc, or by
-  its name). poll() alone would not do: it calls a terminal writable when a single byte fits, and a
-  child that writes to the same pipe may fill it between our poll() and our write().
-- Before each write of at most 4096 bytes (PIPE_BUF: a writable pipe accepts that many) we call
-  poll() without waiting. This is the only measure for sockets (Node gives those to its children),
-  for files, and on systems without /proc.
+- It opens a pipe or a terminal a second time, non-blocking (through /proc, or by its name). poll()
+  alone would not be enough: it reports a terminal as writable when a single byte fits, and a child
+  that writes to the same pipe may fill it between our poll() and our write().
+- It calls poll() without waiting before each write of at most 4096 bytes (PIPE_BUF; a writable pipe
+  accepts that many). For sockets (Node gives those to its children), for files, and on systems
+  without /proc it does only this.
 
-Output that the descriptor does not accept is held up to a limit; beyond it whole lines are dropped
-and counted.
+Output that the descriptor does not accept is held, up to a limit. Above the limit, whole lines are
+dropped and counted.
 """
 
 from __future__ import annotations
@@ -28,28 +28,29 @@ from typing import Final
 
 __all__ = ["HELD_LIMIT", "BoundedWriter"]
 
-# Bytes; as much as a Linux pipe holds.
+# Limit for held output, in bytes: the size of a pipe on Linux.
 HELD_LIMIT: Final = 64 * 1024
 
-# Bytes; PIPE_BUF on Linux.
+# Largest single write, in bytes: PIPE_BUF on Linux.
 _PIECE: Final = 4096
 
+# Replaces the end of a line that is longer than the limit.
 _CUT: Final = b" [cut]\n"
 
-# Between two attempts of a flush() that may wait.
+# Time between two attempts of flush().
 _RETRY_S: Final = 0.005
 
 
 class BoundedWriter:
-    """Writes lines to a descriptor; never blocks and never raises OSError.
+    """Writes lines to a descriptor. Never blocks, and never raises OSError.
 
-    Safe to use from any thread and from signal handlers.
+    Any thread and any signal handler may use it. While `pending` is true, a timer should call
+    flush().
 
-    descriptor: stays open and belongs to the caller; 2 for stderr. limit: bytes that are held
-    while the descriptor does not accept them. Held output precedes the next write. While `pending`
-    is true, a timer should call flush().
-    on_held: called after each write that leaves output held, in the writing thread or signal
-    handler; it must not raise. A forked child forgets it.
+    descriptor: 2 for stderr. It belongs to the caller and stays open.
+    limit: how many bytes are held while the descriptor does not accept them.
+    on_held: called after each write that leaves output held, in the thread or signal handler that
+        writes. It must not raise. In a forked child it is None again.
     """
 
     def __init__(self, descriptor: int = 2, limit: int = HELD_LIMIT) -> None:
@@ -64,10 +65,10 @@ class BoundedWriter:
             self._reset()
 
     def _reset(self) -> None:
-        """Start with an empty buffer.
+        """Start with an empty buffer, at the creation and in a forked child.
 
-        A forked child does this too: held output belongs to the parent, which will write it, and
-        another thread of the parent may have held the lock.
+        In a child, the held output must not be written: the parent will write it. The lock must be
+        new, because another thread of the parent may have held it.
         """
         self._pid = os.getpid()
         self.on_held: Callable[[], object] | None = None
@@ -80,15 +81,15 @@ class BoundedWriter:
 
     @property
     def pending(self) -> bool:
-        """True while output is held, so that flush() should be called again."""
+        """Whether output is held, so that flush() should be called again."""
         return bool(self._held or self._late)
 
     def write(self, lines: bytes) -> None:
-        """Write one or more lines, each with its newline; hold or drop what cannot be written now.
+        """Write one or more lines, each with its newline.
 
-        A last line without newline is written as it is. After a line was dropped, all following
-        lines are dropped until the held ones are written, so that the output stays in order; then
-        follows `N lines dropped (stderr was not read)`.
+        Lines that the descriptor does not accept now are held, or dropped above the limit. After a
+        line was dropped, all following lines are dropped until the held lines are written, so that
+        the output stays in order. Then `N lines dropped (stderr was not read)` is written.
         """
         self._reset_after_fork()
         if self._closed:
@@ -100,9 +101,9 @@ class BoundedWriter:
             self.on_held()
 
     def write_first(self, line: bytes) -> None:
-        """Write a line in front of held output; unlike other lines, it is never dropped.
+        """Write a line before the held output. This line is never dropped.
 
-        For a line that another program waits for. It is written as a line of its own.
+        Use this for a line that another program waits for.
         """
         self._reset_after_fork()
         if self._closed:
@@ -110,14 +111,14 @@ class BoundedWriter:
         with self._lock:
             at = 0
             if not self._output.at_line_start:
-                # The rest of a line comes first; if it has no end yet, we end it.
+                # First write the rest of an unfinished line, or end the line if there is no rest.
                 at = self._held.find(b"\n") + 1
                 line = line if at else b"\n" + line
             self._held[at:at] = line
             self._process()
 
     def flush(self, timeout_s: float = 0) -> bool:
-        """Try to write held output for at most timeout_s seconds. Returns whether none is left."""
+        """Try to write held output, for at most timeout_s seconds. Returns whether none is left."""
         self._reset_after_fork()
         deadline = time.monotonic() + timeout_s
         while True:
@@ -126,20 +127,21 @@ class BoundedWriter:
             left = deadline - time.monotonic()
             if not self.pending or left <= 0:
                 return not self.pending
-            # Waiting in poll() does not work: it calls a full terminal writable.
+            # Do not wait in poll(), which reports a full terminal as writable.
             time.sleep(min(left, _RETRY_S))
 
     def close(self) -> None:
-        """Close the private duplicate. Held and later output is lost. Idempotent."""
+        """Close the second descriptor. Held output and later output is lost. Idempotent."""
         with self._lock:
             self._closed = True
             self._held.clear()
             self._output.close()
 
     def _process(self) -> None:
-        """Write held output, then take in late output. The caller holds the lock.
+        """Write held output, then the output in self._late. The caller holds the lock.
 
-        A nested call (from a signal handler) returns at once; the outer call does its work.
+        If a signal handler interrupts a call of this method and calls it again, the inner call
+        returns at once, and the outer call writes the output of both.
         """
         if self._busy or self._closed:
             return
@@ -165,8 +167,8 @@ class BoundedWriter:
             try:
                 size = self._output.write(notice or bytes(self._held[:cut]))
             except OSError as exc:
-                # After EPIPE, ENOSPC or EIO a later write may succeed. After EBADF it must not be
-                # tried: the number may soon belong to another file.
+                # After EPIPE, ENOSPC or EIO a later write may succeed. After EBADF there must be no
+                # later write, because the descriptor's number may soon belong to another file.
                 self._dropped_lines += _count_lines(self._held)
                 self._held.clear()
                 self._closed = exc.errno == errno.EBADF
@@ -181,7 +183,7 @@ class BoundedWriter:
                 del self._held[:size]
 
     def _drop_excess(self) -> None:
-        """Drop whole lines beyond the limit; cut a single line that exceeds it, with a mark."""
+        """Drop whole lines above the limit. Cut a single line that is longer, and mark it."""
         if len(self._held) <= self._limit:
             return
         cut = self._held.rfind(b"\n", 0, self._limit) + 1
@@ -190,7 +192,7 @@ class BoundedWriter:
             del self._held[cut:]
         else:
             cut = self._limit - len(_CUT)
-            # Do not cut inside of a UTF-8 character.
+            # Do not cut inside a UTF-8 character.
             while cut and self._held[cut] & 0xC0 == 0x80:
                 cut -= 1
             self._dropped_lines = _count_lines(self._held[cut:]) - 1
@@ -203,9 +205,9 @@ class BoundedWriter:
 
 
 class _NonBlockingOutput:
-    """A descriptor that is written without blocking; a private duplicate if one can be opened.
+    """Writes to a descriptor without blocking. Opens the file a second time if possible.
 
-    at_line_start: whether the last byte written was a newline.
+    at_line_start: whether the last written byte was a newline.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -216,7 +218,7 @@ class _NonBlockingOutput:
         self._poll.register(self._target, select.POLLOUT)
 
     def write(self, piece: bytes) -> int:
-        """Write as much as fits and return its size; 0 if nothing fits. Raises OSError."""
+        """Write as many bytes as fit. Returns their number. Raises OSError."""
         try:
             if not self._poll.poll(0):
                 return 0
@@ -227,22 +229,22 @@ class _NonBlockingOutput:
         return size
 
     def close(self) -> None:
-        """Close the private duplicate. Idempotent."""
+        """Close the second descriptor. Idempotent."""
         if self._private is not None:
             os.close(self._private)
             self._private = None
 
 
 def _count_lines(lines: bytes | bytearray) -> int:
-    """Return the number of lines; a last one without newline counts, empty input does not."""
+    """Return the number of lines. A last line without newline counts too."""
     return lines.count(b"\n") + (lines[-1:] not in b"\n")
 
 
 def _reopen(descriptor: int) -> int | None:
-    """Open a pipe or a terminal a second time, non-blocking.
+    """Open a pipe or a terminal a second time, non-blocking. Returns the new descriptor.
 
-    None for files and sockets, and if it fails: no /proc, another user's pipe, a pipe without
-    reader, a closed descriptor.
+    None for files and sockets, and if opening fails: without /proc, for another user's pipe, for a
+    pipe without reader, or for a closed descriptor.
     """
     flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY
     try:
