@@ -1,15 +1,16 @@
-"""How to install concertino, its extras and other packages, as error messages say it.
+"""The commands that install concertino, its extras and other packages, for messages.
 
-While RELEASED is False, no text may name `concertino` as something to install: the package index
-has no such project, and whoever registered the name would run code on our readers' machines.
-scripts/installation-lines keeps README, documentation and examples in step with the constant.
+Before the first release RELEASED is False, and no text may tell users to install the package
+`concertino`: the package index does not have it, so anybody could register the name and run code on
+users' machines. scripts/installation-lines updates README, documentation and examples when the
+constant changes.
 """
 
 from __future__ import annotations
 
 import sys
 
-# What type checkers take for True. Importing the module typing would cost 5 ms at the start.
+# Type checkers treat this as True. Importing the module typing would take 5 ms at the start.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,17 +42,18 @@ PACKAGES = {
 
 
 def missing_extra(feature: str, extra: str) -> str:
-    """Return the sentence of every error about an extra that is not installed.
+    """Return the message of an error about an extra that is not installed.
 
-    feature: what needs it, such as `searching a library`; singular.
+    feature: the subject of the sentence, such as `searching a library`; singular.
     """
     return f"{feature} needs the extra {extra!r} ({PACKAGES[extra]}): {install_extra(extra)}"
 
 
 def install_extra(extra: str) -> str:
-    """Return what installs an extra of concertino for the running interpreter.
+    """Return the command that installs an extra of concertino for the running interpreter.
 
-    Before a release it names the checkout or wheel that this concertino was installed from.
+    Before the first release, the command installs it from the checkout or wheel that this
+    concertino was installed from.
     """
     if RELEASED:
         return install_package(f"'{PROJECT}[{extra}]'")
@@ -63,10 +65,10 @@ def install_extra(extra: str) -> str:
 
 
 def install_package(requirement: str) -> str:
-    """Return what installs a package for the running interpreter, as a command where possible.
+    """Return the command that installs a package for the running interpreter.
 
-    requirement: as pip takes it, quoted for a shell. An environment that `uvx` or `uv run --with`
-    made is thrown away, so the package is named in the command that starts the program.
+    requirement: as for pip, quoted for a shell.
+    For a temporary environment of `uvx` or `uv run --with`, return how to change that command.
     """
     if runs_in_uv_cache():
         return f"add --with {requirement.removeprefix('-e ')} to the uvx or uv run command"
@@ -80,10 +82,11 @@ def install_package(requirement: str) -> str:
 
 
 def dependency(version: str) -> str | None:
-    """Return the dependency of a project on this concertino, as pyproject.toml wants it.
+    """Return the dependency of a project on this concertino, for its pyproject.toml.
 
-    version: of this concertino. Before a release the dependency is the checkout or wheel that this
-    concertino was installed from; None if that is not known. Source: PEP 508.
+    version: the version of this concertino.
+    Before the first release, the dependency is the checkout or wheel that this concertino was
+    installed from; None if that is not known. Source: PEP 508.
     """
     if RELEASED:
         return f"{PROJECT}>={version}"
@@ -98,15 +101,15 @@ def dependency(version: str) -> str | None:
 
 
 def start_command() -> list[str]:
-    """Return the words that start `concertino` from anywhere, for the configuration of a client.
+    """Return the command that starts `concertino` in any folder, for the configuration of a client.
 
-    The first is an absolute path where possible: many clients have a PATH of their own.
+    The first word is an absolute path if possible, because many clients have a different PATH.
     """
     from pathlib import Path
     from shutil import which
 
     if runs_in_uv_cache():
-        # The environment may be gone tomorrow; uvx makes it again.
+        # uv may delete the environment; uvx creates it again.
         uvx = which("uvx") or "uvx"
         if RELEASED:
             return [uvx, PROJECT]
@@ -117,10 +120,10 @@ def start_command() -> list[str]:
 
 
 def runs_in_uv_cache() -> bool:
-    """Return whether this environment was made by `uvx` or `uv run --with`."""
+    """Return whether this environment is a temporary one of `uvx` or `uv run --with`."""
     from pathlib import Path
 
-    # CACHE/archive-v0/ID and CACHE/builds-v0/ID; the file marks a folder as a cache.
+    # Such environments are CACHE/archive-v0/ID and CACHE/builds-v0/ID. The file marks the cache.
     tag = Path(sys.prefix, "..", "..", "CACHEDIR.TAG")
     return sys.prefix != sys.base_prefix and tag.is_file()
 
@@ -128,7 +131,7 @@ def runs_in_uv_cache() -> bool:
 def _installed_from() -> tuple[Path, bool] | None:
     """Return the checkout or wheel that concertino was installed from, and whether editable.
 
-    None if it was not installed from a file. Source: PEP 610, `direct_url.json`.
+    None if it was installed from an index, or not at all. Source: PEP 610, `direct_url.json`.
     """
     from importlib.metadata import PackageNotFoundError, distribution
     from pathlib import Path

@@ -1,4 +1,8 @@
-"""Lazy imports: modules, public names and descriptions are loaded when they are first used."""
+"""Lazy imports: modules, public names and method descriptions are loaded at their first use.
+
+They make a server start faster. Packages such as concertino.guards use lazy_names() for their
+public names. Code that loads a module when it is needed uses load().
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import gc
 import sys
 from importlib import import_module
 
-# What type checkers take for True. Importing the module typing would cost 5 ms at the start.
+# Type checkers treat this as True. Importing the module typing would take 5 ms at the start.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -15,24 +19,24 @@ if TYPE_CHECKING:
 
 __all__ = ["LazyDescription", "lazy_names", "load"]
 
-# Number of frozen objects from which we assume that the application called gc.freeze(). CPython
-# 3.12 itself freezes 375; an application has more than 1000.
+# If more objects are frozen, the application has called gc.freeze(). CPython 3.12 itself freezes
+# 375 objects; an application has more than 1000.
 FROZEN = 1000
 
 
 def load(name: str) -> ModuleType:
-    """Import a module with garbage collection paused. Returns and raises as import_module() does.
+    """Import a module like importlib.import_module(), with garbage collection paused.
 
-    Modules stay loaded, so an import leaves nothing to collect. Without the pause the collector
-    runs some forty times between the start of a server and its first response, which takes 5 % of
-    that time. Afterwards all objects belong to the oldest generation.
+    Modules stay loaded, so there is nothing to collect during an import. Without the pause the
+    collector runs some forty times between the start of a server and its first response, 5 % of
+    that time. After the import, all objects are in the oldest generation.
     """
     collecting = gc.isenabled()
     gc.disable()
     try:
         return import_module(name)
     finally:
-        # Skip this if the application froze its objects: unfreeze() would release those as well.
+        # Not if the application has frozen its objects: unfreeze() would release those too.
         if gc.get_freeze_count() < FROZEN:
             gc.freeze()
             # unfreeze() moves all objects into the oldest generation.
@@ -46,10 +50,12 @@ def lazy_names(
 ) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
     """Return `__all__`, `__getattr__` and `__dir__` for a package whose names load on first use.
 
-    package: name of the package. homes: module -> the public names that it defines. `__getattr__`
-    raises AttributeError for any other name, and ImportError if the module cannot be imported.
+    package: the name of the package.
+    homes: module -> the public names that it defines.
+    `__getattr__` raises AttributeError for other names, and ImportError if the module cannot be
+    imported.
 
-    Type checkers do not see this `__all__`. For them the package imports each name under
+    Type checkers do not understand this `__all__`. For them the package imports each name under
     TYPE_CHECKING in the form `from module import name as name`, which marks it as public.
     """
     module_of = {name: module for module, names in homes.items() for name in names}
@@ -60,7 +66,7 @@ def lazy_names(
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(load(module), name)
 
-        # Cache it in the package, so that __getattr__ is called once per name.
+        # Store the value in the package, so that __getattr__ is called once for each name.
         setattr(sys.modules[package], name, value)
         return value
 
@@ -71,11 +77,12 @@ def lazy_names(
 
 
 class LazyDescription:
-    """A method whose signature and docstring are completed when somebody first reads them.
+    """A method whose signature and docstring are completed when they are first read.
 
-    function: the method. describe: completes its description; imports what it needs for that.
-    The class gets the function itself as soon as help(), inspect or anybody else asks the class
-    for the method; calls through an object do not.
+    function: the method.
+    describe: completes the signature and docstring of the function. It may import other modules.
+    Reading the method from the class (as help() and inspect do) calls describe, and replaces this
+    object by the function. Calling the method on an instance does not.
     """
 
     def __init__(self, function: FunctionType, describe: Callable[[FunctionType], object]) -> None:
@@ -90,7 +97,7 @@ class LazyDescription:
     def __get__(self, instance: object, owner: type) -> object:
         if instance is None:
             return self._described()
-        # Not above: importing this package imports as little as possible.
+        # Imported here because this module imports as little as possible.
         from types import MethodType
 
         return MethodType(self, instance)

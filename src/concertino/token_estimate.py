@@ -1,22 +1,25 @@
-"""Estimates the tokens that a text has for a language model, without a vocabulary.
+"""Estimates the number of tokens that a text has for a language model, without a vocabulary.
 
-The estimate is meant as a limit, not as an average: at least 99 % of texts (English prose, source
-code, Chinese, Japanese and Korean, from 250 characters on) have no more tokens in the vocabularies
-of OpenAI's models. That costs a fifth of a budget, which stays unused. The estimate adds up what
-the tokenizers' first step would find: words, long words, punctuation, numbers, lines and characters
-of other scripts, each counted in the text's bytes and weighted. How the weights were found:
-docs/decisions/0009.
+The estimate is an upper limit: at least 99 % of texts (English prose, source code, Chinese,
+Japanese and Korean, from 250 characters on) have no more tokens in the vocabularies of OpenAI's
+models. On average it is a fifth too high.
+
+Tokenizers first split a text into words, numbers, punctuation and so on. So each byte of the text
+is replaced by a class such as "lower case letter", and the occurrences of some patterns of classes
+are counted, weighted and added up. docs/decisions/0009 describes how the weights were found.
 """
 
 from __future__ import annotations
 
 __all__ = ["estimate", "round_up", "weigh"]
 
-# Thousandths of a token. START: of any text, since short ones vary most.
+# All weights are in thousandths of a token. START is added for each text, since short texts vary
+# most.
 START = 4000
 
-# For each occurrence of a pattern of classes: `a` a lower case letter, `A` an upper case one, `0` a
-# digit, `.` punctuation; white space is itself. `aaaaaaaa` is for words too long for one token.
+# (pattern of classes, weight of each occurrence). The classes are `a` for a lower case letter, `A`
+# for an upper case letter, `0` for a digit, `.` for punctuation, a space and a newline for
+# themselves, and a tab for control characters. `aaaaaaaa` is a word too long for one token.
 ASCII_WEIGHTS = (
     (b"A", 640),
     (b"0", 530),
@@ -36,7 +39,7 @@ ASCII_WEIGHTS = (
     (b"\na", 670),
 )
 
-# For each character, by the first byte of its UTF-8.
+# (class, weight of each character), for characters outside ASCII.
 OTHER_WEIGHTS = (
     (b"L", 4250),  # Latin with accents
     (b"G", 1120),  # Greek, Cyrillic
@@ -50,7 +53,7 @@ OTHER_WEIGHTS = (
     (b"E", 3090),  # emoji
 )
 
-# First and last byte -> class of the characters that begin so.
+# (first byte, last byte, class): the class of a character whose UTF-8 begins with such a byte.
 SCRIPTS = (
     (0xC2, 0xCD, b"L"),
     (0xCE, 0xD3, b"G"),
@@ -66,7 +69,7 @@ SCRIPTS = (
 
 
 def _make_classes() -> bytes:
-    """Return the table for bytes.translate() from a byte to its class."""
+    """Return the table for bytes.translate() that replaces each byte by its class."""
     classes = bytearray(b"c" * 256)
     for byte in range(128):
         character = chr(byte)
@@ -88,24 +91,23 @@ _CLASSES = _make_classes()
 
 
 def estimate(text: str) -> int:
-    """Return a number of tokens that few texts exceed; 0 for an empty text."""
+    """Return the estimated number of tokens of a text. 0 for an empty text."""
     return round_up(weigh(text)) if text else 0
 
 
 def weigh(text: str) -> int:
-    """Return the estimate of a text in thousandths, without START.
+    """Return the weight of a text, without START.
 
-    For a text that begins with a newline, it can be added to that of any text before it.
+    If a text begins with a newline, its weight can be added to the weight of the text before it.
     """
     classes = text.encode("utf-8", "surrogatepass").translate(_CLASSES)
-    count = classes.count
-    # Integers give the same result on every machine.
-    weight = sum(count(pattern) * each for pattern, each in ASCII_WEIGHTS)
+    # Integers, so that the result is the same on every machine.
+    total = sum(classes.count(pattern) * weight for pattern, weight in ASCII_WEIGHTS)
     if not text.isascii():
-        weight += sum(count(pattern) * each for pattern, each in OTHER_WEIGHTS)
-    return weight
+        total += sum(classes.count(name) * weight for name, weight in OTHER_WEIGHTS)
+    return total
 
 
 def round_up(weight: int) -> int:
-    """Return the tokens of a text of this weight."""
+    """Return the estimated number of tokens of a text with this weight."""
     return -(-(START + weight) // 1000)

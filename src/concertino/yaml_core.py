@@ -1,18 +1,20 @@
-"""YAML as yaml.v3, Go's library, reads it: the core schema of YAML 1.2, with additions.
+"""Reads YAML in the same way as Go's library yaml.v3: the core schema of YAML 1.2, with additions.
 
-PyYAML parses; its own values are those of YAML 1.1, where `yes` is a boolean and `1e3` is a text.
-So nodes are built from its events and values are chosen here. Our own limit bounds the nesting, not
-the stack: 30,000 brackets crash a process that uses libyaml's recursive composer.
+    node = read_node("port: 8080", max_depth=8)       # nodes with line numbers
+    read_value(node)                                  # {"port": 8080}
 
-The rules of yaml.v3 3.0.1 (resolve.go, decode.go) that other libraries do not have:
+PyYAML parses the text to events, and this module makes nodes and values of them. PyYAML's own
+values are those of YAML 1.1, where `yes` is a boolean and `1e3` is a text. Its composer is not used
+either, because it is recursive: 30,000 brackets crash the process.
 
-- numbers may have underscores; `0x1f`, `0b11`, `0o17` and `017` are integers; integers beyond 64
-  bits are doubles there and exact here;
-- `yes`, `on` and `=` are texts; `<<` as a key merges a mapping; `!!binary` is decoded into a text;
-- a key that comes twice in one mapping is an error.
+Some rules of yaml.v3 3.0.1 (resolve.go, decode.go) that other libraries do not have:
 
-A time is a text here, and so is every key. Numbers are those of a Struct: whole ones up to 2^53 are
-integers, however they are written.
+- Numbers may have underscores. `0x1f`, `0b11`, `0o17` and `017` are integers.
+- `yes`, `on` and `=` are texts. `<<` as a key merges a mapping. `!!binary` is decoded to a text.
+- A repeated key in a mapping is an error.
+
+Unlike yaml.v3, times stay texts, every key is a text, integers beyond 64 bits are exact, and whole
+numbers up to 2^53 become integers, even if they are written as `8080.0`.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ _TYPES = {"null": type(None), "bool": bool, "int": int, "float": float}
 
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _DECIMAL = re.compile(r"[-+]?[0-9]+")
-# With the base of each; the sign may also stand behind the prefix of the last two.
+# (base, pattern). In the last two the sign comes after the prefix.
 _BASES = (
     (16, re.compile(r"([-+]?)0[xX]([0-9a-fA-F]+)")),
     (8, re.compile(r"([-+]?)0[oO]([0-7]+)")),
@@ -77,7 +79,7 @@ _TIME = re.compile(
 
 
 class InvalidYaml(Exception):
-    """A text that is not YAML. line: from 1; None if it is not known."""
+    """The text is not valid YAML. line: from 1; None if it is not known."""
 
     def __init__(self, line: int | None, problem: str) -> None:
         super().__init__(problem)
@@ -85,18 +87,21 @@ class InvalidYaml(Exception):
 
 
 class YamlLimit(InvalidYaml):
-    """Valid YAML that exceeds a limit of the caller. The text begins with a verb."""
+    """The YAML is valid but not allowed, such as too deep. The text begins with a verb."""
 
 
 class InvalidYamlKey(YamlLimit):
-    """A key that is a list or a mapping."""
+    """A key is a list or a mapping."""
 
 
 class YamlNode(Struct, frozen=True):
     """A node of a document.
 
-    value: a text, a list of nodes, or a list of pairs of nodes. tag: None without one.
-    plain: a text without quotes. line: from 1.
+    value: the text of a scalar, the list of nodes of a sequence, or the list of pairs of nodes
+        (key, value) of a mapping.
+    tag: the explicit tag, such as `!!int`, in its long form; None if there is none.
+    plain: whether it is a scalar without quotes.
+    line: from 1.
     """
 
     kind: Literal["scalar", "sequence", "mapping"]
@@ -113,9 +118,11 @@ def read_node(
     max_values: int | None = None,
     aliases: bool = False,
 ) -> YamlNode | None:
-    """Return the root of a text with one document; None if there is none.
+    """Parse a text with one document, and return its root node. None for an empty text.
 
-    aliases: whether they are allowed; with them a few lines can expand to gigabytes.
+    max_depth: levels of nested sequences and mappings.
+    max_values: the number of nodes; None for no limit.
+    aliases: whether aliases are allowed. A few lines of them can expand to gigabytes.
     Raises InvalidYaml, YamlLimit; ModuleNotFoundError if PyYAML is not installed.
     """
     yaml = import_parser()
@@ -127,20 +134,23 @@ def read_node(
     except yaml.MarkedYAMLError as exc:
         line = exc.problem_mark.line + 1 if exc.problem_mark else None
         raise InvalidYaml(line, exc.problem or "cannot be read") from None
-    # A character that YAML does not allow, which PyYAML reports without its line.
+    # The text has a character that YAML does not allow. PyYAML reports no line for it.
     except (yaml.YAMLError, UnicodeDecodeError) as exc:
         raise InvalidYaml(None, "; ".join(str(exc).splitlines())) from None
 
 
 def import_parser() -> Any:
-    """Return PyYAML. Raises ModuleNotFoundError if it is not installed."""
+    """Return the module of PyYAML. Raises ModuleNotFoundError if it is not installed."""
     import yaml
 
     return yaml
 
 
 class _NodeReader:
-    """Builds nodes from a parser's events. Any: PyYAML has no types."""
+    """Builds nodes from the events of PyYAML's parser. Events are Any: PyYAML has no types.
+
+    max_depth, max_values, aliases: see read_node().
+    """
 
     def __init__(
         self,
@@ -200,7 +210,7 @@ class _NodeReader:
         return node
 
     def _read_scalar(self, event: Any) -> YamlNode:
-        # The C parser has an empty style for a plain scalar.
+        # The style of a plain scalar is None, or "" from the C parser.
         plain = not event.style
         node = YamlNode("scalar", event.value, event.tag, plain, event.start_mark.line + 1)
         return node if self._anchors is None else self._add_anchor(event, node)
@@ -249,7 +259,7 @@ def is_null(node: YamlNode) -> bool:
 
 
 def read_value(node: YamlNode) -> Any:
-    """Return a node as JSON has it, or a float that JSON does not have. Raises InvalidYaml."""
+    """Convert a node to JSON values. Floats may also be NaN and infinity. Raises InvalidYaml."""
     if node.kind == "sequence":
         return [read_value(item) for item in node.value]
     if node.kind == "mapping":
@@ -274,6 +284,7 @@ def read_value(node: YamlNode) -> Any:
 
 
 def _read_mapping(node: YamlNode) -> dict[str, Any]:
+    """Convert a mapping. Members that are merged by `<<` do not replace its own members."""
     members: dict[str, Any] = {}
     merged: YamlNode | None = None
     lines: dict[str, int] = {}
@@ -305,7 +316,7 @@ def _decode_binary(node: YamlNode) -> str:
 
 
 def resolve_plain(text: str) -> Any:
-    """Return the value of a plain scalar."""
+    """Return the value of a scalar without quotes: None, a bool, a number or the text itself."""
     if text in _WORDS:
         return _WORDS[text]
     first = text[0]
@@ -321,7 +332,7 @@ def _resolve_number(text: str) -> Any:
     for base, pattern in _BASES:
         if match := pattern.fullmatch(digits):
             number = int(match[1] + match[2], base)
-            # One that does not fit into 64 bits is not an integer to yaml.v3.
+            # yaml.v3 accepts such an integer only if it fits into 64 bits.
             if -(2**63) <= number < (2**63 if match[1] else 2**64):
                 return number
     if _DECIMAL.fullmatch(digits) and digits.lstrip("+-")[0] != "0" and _fits_double(digits):
@@ -334,7 +345,10 @@ def _fits_double(digits: str) -> bool:
 
 
 def _to_float(digits: str, text: str | None = None) -> int | float | str:
-    """Return a number; the text if it is too large for a double."""
+    """Return a number; the text if the number is too large for a double.
+
+    digits: the text without underscores.
+    """
     number = float(digits)
     if not isfinite(number):
         return digits if text is None else text
@@ -344,10 +358,10 @@ def _to_float(digits: str, text: str | None = None) -> int | float | str:
 
 
 def is_time(text: str) -> bool:
-    """Return whether yaml.v3 takes a plain scalar for a time."""
+    """Return whether yaml.v3 reads a scalar without quotes as a time."""
     if not (match := _TIME.fullmatch(text)):
         return False
-    # A `T` needs a zone, and a space does not allow one.
+    # After `T` a zone is required, and after a space it is not allowed.
     if match["hour"] and bool(match["t"]) != bool(match["zone"]):
         return False
     month, day = int(match["month"]), int(match["day"])

@@ -1,7 +1,7 @@
-"""Writes YAML with the bytes that yaml.v3, Go's library, makes of a Struct.
+"""Writes YAML with the same bytes as Go's library yaml.v3, so that both write the same files.
 
-PyYAML's writer has other quotes and another indentation. Some texts yaml.v3 writes so that it
-cannot read them back, or reads others; they are quoted here.
+PyYAML's writer has other quotes and another indentation. There is one difference to yaml.v3: it
+writes some texts so that it cannot read them back correctly. Here these texts are quoted.
 Source: encode.go, emitterc.go and sorter.go of yaml.v3 3.0.1.
 """
 
@@ -20,12 +20,14 @@ from concertino.yaml_core import EXACT, MERGE, NULLS, is_time, resolve_plain
 
 __all__ = ["write_mapping"]
 
-# Columns of one level.
+# Columns of indentation for one level.
 INDENT = 4
-# Bytes of the longest key before a colon; a longer one gets a `?`.
+# A longer key is written as `? key`, and its value on the next line.
 MAX_KEY_BYTES = 128
+# Line breaks.
 _BREAKS = "\r\n\x85\u2028\u2029"
-# Quoted for readers of YAML 1.1: words, and numbers to the base of 60.
+# Texts that readers of YAML 1.1 would read as booleans, and below as numbers of base 60. They are
+# quoted.
 _OLD_WORDS = frozenset(
     [
         "y",
@@ -47,7 +49,8 @@ _OLD_WORDS = frozenset(
     ]
 )
 _OLD_NUMBER = re.compile(r"[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?")
-# What yaml.v3 writes as it is: no control characters, no byte order mark, nothing above U+FFFF.
+# Matches characters that yaml.v3 escapes: control characters except newline, the byte order mark,
+# and characters above U+FFFF.
 _ESCAPED = re.compile("[^\n\x20-\x7e\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd]")
 _ESCAPED_OR_BREAK = re.compile(
     r"[^\x20\x21\x23-\x5b\x5d-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd]"
@@ -56,16 +59,18 @@ _ESCAPES = {
     "\0": "0", "\a": "a", "\b": "b", "\t": "t", "\n": "n", "\v": "v", "\f": "f", "\r": "r",
     "\x1b": "e", '"': '"', "\\": "\\", "\x85": "N", "\u2028": "L", "\u2029": "P",
 }  # fmt: skip
-# Not plain: an indicator at the beginning, a colon before a blank, and a `#` behind one.
+# Matches texts that need quotes: an indicator at the beginning, a colon before a blank, or a `#`
+# after a blank.
 _INDICATOR = re.compile(
     r"---|\.\.\.|[#,\[\]{}&*!|>'\"%@`]|[?:-](?:[ \t]|\Z)|.*?(?:.:(?:[ \t]|\Z)|[ \t\0]#)", re.DOTALL
 )
 
 
 def write_mapping(members: Mapping[str, Any], *, max_depth: int) -> str:
-    """Return JSON members as YAML, with keys in the order of their code points.
+    """Return a JSON object as YAML, with its outermost keys in the order of their code points.
 
-    Raises ValueError for a value that JSON does not have, and for deeper nesting than `max_depth`.
+    max_depth: levels of nested lists and mappings.
+    Raises ValueError for a value that JSON cannot express, and for deeper nesting.
     """
     if not members:
         return "{}\n"
@@ -75,18 +80,16 @@ def write_mapping(members: Mapping[str, Any], *, max_depth: int) -> str:
 
 
 class _Writer:
-    """Writes one document. The state is that of yaml.v3's emitter.
-
-    column: of the next character. after_blank: whether a space or nothing is before it.
-    only_indicators: whether the line has only spaces, `-`, `?` and `:` so far; then a nested
-    collection continues it.
-    """
+    """Writes one document. It has the same state as yaml.v3's emitter."""
 
     def __init__(self, max_depth: int) -> None:
         self._max_depth = max_depth
         self._parts: list[str] = []
+        # The column of the next character, and whether a space or the start of the line is before.
         self._column = 0
         self._after_blank = True
+        # Whether the line has only spaces, `-`, `?` and `:` so far. Then a nested collection
+        # continues in this line, as in `- a: 1`.
         self._only_indicators = True
 
     def finish(self) -> str:
@@ -122,7 +125,11 @@ class _Writer:
         indent: int,
         depth: int,
     ) -> None:
-        """Write a value. parent: the indentation of the collection that has it."""
+        """Write a value.
+
+        parent: the indentation of the collection that contains the value.
+        indent: the indentation of the value's own items or members.
+        """
         if depth > self._max_depth:
             raise ValueError(f"more than {self._max_depth} levels")
         if isinstance(value, str):
@@ -152,7 +159,7 @@ class _Writer:
         *,
         is_outermost: bool = False,
     ) -> None:
-        """Write a key or a value. is_outermost: for the keys of the document's mapping."""
+        """Write a key or a value that is a text. is_outermost: whether it is an outermost key."""
         reads_as_text = _reads_as_key if is_outermost else _reads_as_text
         style = _choose_style(text, indent - parent, reads_as_text(text))
         if style == "plain":
@@ -203,7 +210,11 @@ class _Writer:
         attached: bool = False,
         continues: bool = False,
     ) -> None:
-        """attached: no space before. continues: a collection may follow in the same line."""
+        """Write an indicator or a word, with a space before it if necessary.
+
+        attached: never write a space before it.
+        continues: whether a nested collection may follow in the same line.
+        """
         if not attached and not self._after_blank:
             text = f" {text}"
         self._parts.append(text)
@@ -237,7 +248,7 @@ def _is_readable_literal(text: str, relative_indent: int) -> bool:
         return False
     if text[-1] == " " or " \n" in text or text[0] == "\n":
         return False
-    # The hint at the indentation has a fixed number.
+    # If the text begins with a space, yaml.v3 writes the indentation as `|4`, always with a 4.
     if text[0] == " ":
         return relative_indent == INDENT
     # PyYAML does not read a tab at the beginning.
@@ -245,22 +256,23 @@ def _is_readable_literal(text: str, relative_indent: int) -> bool:
 
 
 def _reads_as_text(text: str) -> bool:
-    """Return whether a text without quotes is read as this text, by old readers too."""
+    """Return whether YAML readers, even of YAML 1.1, read the unquoted text as the same text."""
     if text == MERGE or text in _OLD_WORDS or _OLD_NUMBER.fullmatch(text):
         return False
     return isinstance(resolve_plain(text), str) and not is_time(text)
 
 
 def _reads_as_key(text: str) -> bool:
-    """Return whether a text without quotes is read as an outermost key.
+    """Return whether an outermost key needs no quotes.
 
-    Upstream quotes none of them. Go reads all as texts, except null and a merge.
+    Orchestra's Go implementation quotes no outermost keys. yaml.v3 reads all unquoted keys as
+    texts, except null and `<<`.
     """
     return not text or (text not in NULLS and text != MERGE)
 
 
 def _quote(text: str) -> str:
-    # The emitter asks whether the text begins with a byte order mark, at each character.
+    # A quirk of yaml.v3: if the text begins with a byte order mark, it escapes every character.
     pattern = re.compile(".", re.DOTALL) if text.startswith("\ufeff") else _ESCAPED_OR_BREAK
     return f'"{pattern.sub(_escape, text)}"'
 
@@ -283,7 +295,7 @@ def _format_scalar(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
-        # Others are no doubles; their digits keep them.
+        # Larger integers are not exact as doubles, so write their digits.
         return _format_double(float(value)) if -EXACT <= value <= EXACT else str(value)
     if isinstance(value, float) and isfinite(value):
         return _format_double(value)
@@ -291,7 +303,7 @@ def _format_scalar(value: object) -> str:
 
 
 def _format_double(number: float) -> str:
-    """Return the shortest digits, in Go's format 'g': with an exponent from a million on."""
+    """Return a number in Go's format 'g': the shortest digits, with an exponent from a million."""
     sign, digits, exponent = Decimal(repr(number)).as_tuple()
     text = "".join(map(str, digits)).rstrip("0") or "0"
     power = len(digits) - 1 + cast(int, exponent)
@@ -303,8 +315,12 @@ def _format_double(number: float) -> str:
 
 @cmp_to_key
 def _natural_order(left: tuple[str, Any], right: tuple[str, Any]) -> int:
-    """Compare keys as yaml.v3 does inside of a value: numbers by value, letters behind others."""
+    """Compare nested keys like yaml.v3: numbers by their value, and letters after other characters.
+
+    left, right: pairs of a key and its value.
+    """
     a, b = left[0], right[0]
+    # Whether the last character that both keys share is a digit.
     after_digit = False
     for index, (x, y) in enumerate(zip(a, b, strict=False)):
         if x == y:
@@ -320,6 +336,7 @@ def _natural_order(left: tuple[str, Any], right: tuple[str, Any]) -> int:
 
 
 def _compare_numbers(a: str, b: str, index: int) -> int:
+    """Compare two keys from their first different character on, where neither has a letter."""
     start = 0
     if "0" in (a[index], b[index]):
         before = index
@@ -339,7 +356,7 @@ def _read_digits(text: str, index: int, number: int) -> tuple[int, int]:
     while index < len(text) and _is_digit(text[index]):
         number = number * 10 + ord(text[index]) - ord("0")
         index += 1
-    # Go's integers overflow.
+    # Go's integers have 64 bits and overflow.
     return (number + 2**63) % 2**64 - 2**63, index
 
 

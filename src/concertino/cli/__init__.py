@@ -1,7 +1,8 @@
 """The command line: `concertino COMMAND ...`.
 
-The parsers are argparse's. Only the module of the given command is imported, so that a server does
-not wait for the imports of the others.
+main() parses the words with argparse, and runs the module of the command. Only that module is
+imported, so that a server does not wait for the imports of other commands. A command reports a
+failure by raising CommandFailure.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
 # Command -> its module and its line in the help. Each module has DESCRIPTION,
 # add_arguments(parser), and run(args, server), which ends the process or returns an exit code.
-# server: the words after `--`.
+# args: the parsed arguments. server: the words after `--`, which are the command of a server.
 COMMANDS = {
     "demo": ("demo", "see a server started, called, broken and restarted"),
     "new": ("new", "write a small project: a server, its tests, its configuration"),
@@ -45,7 +46,7 @@ COMMANDS = {
     "completion": ("completion", "print a script that completes commands in a shell"),
 }
 
-# Commands that an MCP client starts.
+# Commands that an MCP client starts: stdout carries MCP.
 STDIO_COMMANDS = frozenset(("serve", "bridge", "proxy"))
 # Commands that do their work without stdout, or check it themselves.
 SERVING_COMMANDS = STDIO_COMMANDS | {"orchestrate", "plugin"}
@@ -57,9 +58,10 @@ GENERAL_OPTIONS = frozenset(("-h", "--help", "--version"))
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and end the process.
 
-    arguments: those of the process by default. Exit codes: 0 success, 1 failure, 2 usage; some
-    commands have more. A failure is reported on stderr: in words, or with --json as one line of
-    JSON. A stdout that cannot be written is a failure, unless it is a closed pipe.
+    arguments: the words of the command line; None for those of this process.
+    Exit codes: 0 success, 1 failure, 2 invalid usage; some commands have more. A failure is
+    reported on stderr, in words or with --json as one line of JSON. If stdout cannot be written,
+    that is a failure too, unless it is a pipe whose reader has gone.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     # argparse would take options of the server's command for our own.
@@ -73,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         try:
             code = _run(name, words, server)
         finally:
-            # Here and not at the interpreter's end, which would not give the exit code 1.
+            # Not at the interpreter's end, where a failure would not lead to the exit code 1.
             _flush_stdout()
         sys.exit(code)
     except CommandFailure as exc:
@@ -91,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _flush_stdout() -> None:
-    """Write what is buffered. Raises OSError, but not for a reader that went away."""
+    """Write the buffered output. Raises OSError, but not if the reader of a pipe has gone."""
     # Any: it is None if descriptor 1 is closed.
     stdout: Any = sys.stdout
     try:
@@ -102,17 +104,17 @@ def _flush_stdout() -> None:
 
 
 def discard_stdout() -> None:
-    """Redirect stdout to /dev/null.
+    """Redirect stdout to /dev/null, after writing to it has failed.
 
-    Otherwise Python would try again to write what is left in the buffer, and would report that.
+    Otherwise Python would try again to write the buffered output at the end, and report an error.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _pop_command(words: list[str]) -> str:
-    """Remove the command from the words and return it; "" if there is none.
+    """Remove the name of the command from the words, and return it. Empty if there is none.
 
-    Options may stand before it.
+    Options may come before the command.
     """
     if not words or words[0] in GENERAL_OPTIONS:
         return ""
@@ -129,7 +131,7 @@ def _run(name: str, words: Sequence[str], server: Sequence[str]) -> int:
     if not name and not words and _can_converse():
         name = "shell"
     if name:
-        # The others are not needed, and neither are their modules.
+        # Add only this command, so that no other module is imported.
         subparser, module = _add_command(commands, name)
         args = _parse(subparser, name, words)
         # It is None if descriptor 1 is closed.
@@ -161,7 +163,10 @@ def _can_converse() -> bool:
 
 
 def make_whole_parser() -> argparse.ArgumentParser:
-    """Return a parser with the arguments of all commands, to look at them. Imports all modules."""
+    """Return a parser with the arguments of all commands. Imports the modules of all commands.
+
+    Shell completion and the documentation are made from it.
+    """
     parser, commands = _make_parser()
     for command, (_, text) in COMMANDS.items():
         _add_command(commands, command, help=text)
@@ -169,7 +174,7 @@ def make_whole_parser() -> argparse.ArgumentParser:
 
 
 def _make_parser() -> tuple[argparse.ArgumentParser, Any]:
-    """Return a parser without commands, and the object that adds them."""
+    """Return a parser without commands, and argparse's object to which commands are added."""
     parser = _Parser(
         prog="concertino",
         formatter_class=_Formatter,
@@ -197,8 +202,8 @@ def _add_command(commands: Any, name: str, **options: Any) -> tuple[argparse.Arg
 
 
 def _parse(parser: argparse.ArgumentParser, name: str, words: Sequence[str]) -> argparse.Namespace:
-    """Parse the words of a command. Options may stand anywhere. Raises UsageError."""
-    # Intermixed parsing does not support commands of commands.
+    """Parse the words of a command. Options may come anywhere. Raises UsageError."""
+    # argparse cannot mix options and arguments freely if a command has subcommands.
     if name in NESTED_COMMANDS:
         args, unknown = parser.parse_known_args(words)
     else:
@@ -216,8 +221,12 @@ def _parse(parser: argparse.ArgumentParser, name: str, words: Sequence[str]) -> 
 class CommandFailure(Exception):
     """A command has failed. main() reports it and ends the process with its exit code.
 
-    code: one word for programs. hint: what to do, in one or more lines; may be empty. rpc: the
-    error response of the server, if there is one. shows_data: whether a person sees its data.
+    text: what has failed.
+    hint: what to do, in one or more lines; may be empty.
+    code: one word for programs.
+    exit_code: of the process.
+    rpc: the error response of the server; None if there is none.
+    shows_data: whether the report in words shows the data of `rpc`.
     """
 
     def __init__(
@@ -246,7 +255,7 @@ class UsageError(CommandFailure):
 
 
 def _tell_client(error: CommandFailure, words: Sequence[str]) -> bool:
-    """Answer the client that started this command. Returns whether there is one."""
+    """Report a failure to the MCP client that has started this command. Returns whether it did."""
     if any(word.startswith(("--unix", "--tcp")) for word in words):
         return False
     return load("concertino.runtime.refusal").refuse_requests(0, 1, str(error))
@@ -254,8 +263,8 @@ def _tell_client(error: CommandFailure, words: Sequence[str]) -> bool:
 
 class _Parser(argparse.ArgumentParser):
     def print_help(self, file: Any = None) -> None:
-        """Write the help. Raises OSError, which argparse would ignore, if that is impossible."""
-        # No stdout if descriptor 1 is closed.
+        """Write the help. Raises OSError if that fails, which argparse would ignore."""
+        # sys.stdout is None if descriptor 1 is closed.
         with suppress(BrokenPipeError):
             (file or sys.stdout or sys.stderr).write(self.format_help())
 
@@ -266,7 +275,7 @@ class _Parser(argparse.ArgumentParser):
 class _Formatter(argparse.HelpFormatter):
     """A help formatter for the width of the terminal, up to 100 columns.
 
-    To ask for that width, argparse itself imports shutil, which delays a server by 4 ms.
+    argparse's own formatter imports shutil to get the width, which delays a server by 4 ms.
     """
 
     def __init__(self, prog: str) -> None:
@@ -279,5 +288,5 @@ def _help_width() -> int:
         columns = os.get_terminal_size(1).columns
     except OSError:
         columns = 0
-    # Some terminals say 0. argparse leaves two columns free, too.
+    # Some terminals report 0 columns. Two columns stay free, as in argparse.
     return min(columns - 2, 100) if columns > 20 else 100

@@ -1,4 +1,4 @@
-"""`concertino bridge`: serve the plugins of a hub over stdin and stdout, to an MCP client."""
+"""`concertino bridge`: serve the plugins of a hub to an MCP client, over stdin and stdout."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
 
     def log_connection(address: str) -> None:
         text = f"transport.stdio: connected to orchestrator at {address}"
-        # Scripts look for this line as the original bridge wrote it, without time and level.
+        # Write the line like Orchestra's Go bridge, without time and level: scripts look for it.
         if format == "line":
             stdio.writer.write(f"{text}\n".encode())
         else:

@@ -1,4 +1,8 @@
-"""`concertino tools|call|resources|read|prompts|prompt ... -- COMMAND...`: use a server."""
+"""`concertino tools|call|resources|read|prompts|prompt ... -- COMMAND...`: use a server.
+
+Each of these commands starts the server or connects to it, sends one command, and prints the
+result. server_session.py does the work.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ from concertino.cli.status_line import StatusLine
 from concertino.client.client import Client
 from concertino.errors import ConcertinoError
 
-# Arguments of the commands that take any, as their usage shows them.
+# Command -> its arguments, as the usage shows them. Other commands have none.
 USAGES = {"call": " NAME [ARGUMENT...]", "read": " URI", "prompt": " NAME [ARGUMENT...]"}
 
 DESCRIPTION = "Start a server, or connect to one, for this one command."
@@ -37,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of one of the commands to its parser."""
     command = parser.prog.rpartition(" ")[2]
     target = "-- COMMAND... | unix:PATH | tcp:HOST:PORT"
-    # With "usage: " before it, it fits 80 columns.
+    # Continue the usage below the first line, so that it fits 80 columns.
     indent = " " * len("usage: concertino ")
     arguments = USAGES.get(command, "")
     separator = f"\n{indent}" if arguments else " "
@@ -75,7 +79,7 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
 
     server: the words after `--`. Exit codes: see add_arguments(). Raises CommandFailure.
     """
-    # Its encoding may be smaller than UTF-8.
+    # The encoding of stdout may lack some characters.
     cast("TextIOWrapper", sys.stdout).reconfigure(errors="backslashreplace")
     status = StatusLine(sys.stderr.isatty() and not args.json)
     session = ServerSession(
@@ -92,7 +96,7 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
         name = args.name if "name" in args else ""
         given = parse_arguments(words)
         code = run_until_signal(_run_once(session, ServerCommand(args.command, name, words, given)))
-        # Only a server that has ended has written all of its log.
+        # Read the log only now: the server has ended, and has written all of it.
         session.print_news()
         log = session.client.stderr_tail if code == FAILED and not args.stderr else ""
         if note := describe_traceback(log):
@@ -104,7 +108,7 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
             raise CommandFailure("interrupted", "", "interrupted", INTERRUPTED) from None
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
-        # The reader went away, as `| head` does.
+        # The reader has gone, as with `| head`.
         discard_stdout()
         sys.exit(FAILED)
     except ConcertinoError as exc:

@@ -1,8 +1,10 @@
-"""The arguments of `concertino call` and `prompt`: words of the command line as JSON values.
+"""The arguments of `concertino call` and `prompt`: converts words to JSON values.
 
-KEY=TEXT becomes what the schema of the argument asks for: a number, a boolean, null, one of the
-values of an enum, an array, an object, or the text itself. KEY:=JSON and whole JSON objects are
-sent as they are, so that a server can also be tried with arguments that do not fit its schema.
+    concertino call add a=1 b:=2 -- python server.py
+
+KEY=TEXT is converted by the schema of the tool's argument: to a number, a boolean, null, a value of
+an enum, an array, an object, or the text itself. KEY:=JSON and whole JSON objects are sent
+unchanged, so that a user can also send arguments that do not fit the schema.
 """
 
 from __future__ import annotations
@@ -29,10 +31,10 @@ __all__ = [
     "parse_arguments",
 ]
 
-# Schemas are untrusted, and their references may form long chains.
+# Limit for _alternatives(): schemas are untrusted, and may have long chains of references.
 MAX_SCHEMAS = 1000
 INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
-# JSON type -> how a message names a value of it.
+# JSON type -> the words for a value of this type in messages.
 NOUNS = {
     "string": "a text",
     "integer": "an integer",
@@ -42,7 +44,7 @@ NOUNS = {
     "array": "a JSON array such as '[1, 2]'",
     "object": "a JSON object such as '{\"key\": 1}'",
 }
-# JSON type -> the Python types of its values. A bool is no number, so types are compared exactly.
+# JSON type -> the Python types of its values. Compared exactly, because bool derives from int.
 PYTHON_TYPES: dict[str, tuple[type, ...]] = {
     "integer": (int, Raw),
     "number": (int, float, Raw),
@@ -58,10 +60,11 @@ Schema = Mapping[str, Any]
 
 
 class GivenArguments(Struct):
-    """The arguments that were given.
+    """The arguments on the command line.
 
-    texts: those that were given as KEY=TEXT. values: those that were given as JSON. has_json:
-    whether there was any JSON, an empty object included.
+    texts: the arguments in the form KEY=TEXT.
+    values: the arguments given as JSON.
+    has_json: whether any JSON was given, even an empty object.
     """
 
     texts: dict[str, str] = {}
@@ -70,9 +73,9 @@ class GivenArguments(Struct):
 
 
 def parse_arguments(words: Sequence[str]) -> GivenArguments:
-    """Return the arguments in KEY=TEXT, KEY:=JSON, {JSON}, @FILE and -. Raises UsageError.
+    """Parse words of the form KEY=TEXT, KEY:=JSON, {JSON}, @FILE and - (stdin).
 
-    A later word overrides an earlier one.
+    A later word overrides an earlier word. Raises UsageError.
     """
     given = GivenArguments()
     for word in words:
@@ -100,7 +103,7 @@ def parse_arguments(words: Sequence[str]) -> GivenArguments:
 
 
 def _suggest_key(word: str) -> str:
-    """Return what to write instead of an argument without a name."""
+    """Return a hint for a word that is not an argument, since it has no KEY=."""
     if word.endswith(":") and len(word) > 1:
         return f"write {shlex.quote(word[:-1])}=VALUE"
     separator = "" if word.startswith(("=", ":=")) else "="
@@ -129,7 +132,11 @@ def _read_object(word: str) -> dict[str, Any]:
 
 
 def _parse_value(word: str, text: str, *, from_file: bool) -> Any:
-    """Return the value of KEY:=JSON. text: the JSON, which may come from a file."""
+    """Return the value of KEY:=JSON. Raises UsageError.
+
+    word: the whole word, for messages.
+    text: the JSON. from_file: whether it comes from a file.
+    """
     try:
         return decode(text)
     except (DecodeError, UnicodeError, RecursionError) as exc:
@@ -160,9 +167,10 @@ def _read_file(name: str) -> str:
 
 
 class Parameters(Struct, frozen=True):
-    """The arguments that a tool or a prompt takes.
+    """The arguments that a tool or a prompt accepts.
 
-    descriptions: name -> type in words. is_closed: whether it accepts no others.
+    descriptions: name -> type in words.
+    is_closed: whether other arguments are errors.
     """
 
     descriptions: Mapping[str, str]
@@ -170,7 +178,7 @@ class Parameters(Struct, frozen=True):
     is_closed: bool = False
 
     def __str__(self) -> str:
-        """Return all of them in one line: `a (integer), b (integer), optional: c (string)`."""
+        """Return the arguments as one line: `a (integer), b (integer), optional: c (string)`."""
         words = {name: f"{name} ({kind})" for name, kind in self.descriptions.items()}
         required = [words[name] for name in words if name in self.required]
         optional = [words[name] for name in words if name not in self.required]
@@ -198,11 +206,12 @@ def check_names(
     command: Sequence[str],
     server: Sequence[str],
 ) -> list[str]:
-    """Check which arguments were given, and return the names of those that nobody knows.
+    """Check the names of the given arguments. Returns the names of unknown arguments.
 
-    Raises UsageError for an unknown argument if others are not accepted or some are missing, and
-    for missing ones. Nothing is missed if some arguments were given as JSON.
-    subject: the tool or prompt. command, server: the words before and after `--`, for an example.
+    Raises UsageError for missing arguments, unless any JSON was given. Raises UsageError for an
+    unknown argument if `takes.is_closed`, or if arguments are missing.
+    subject: the tool or prompt, for messages.
+    command, server: the words before and after `--`, for an example.
     """
     unknown = [name for name in given.texts if name not in takes.descriptions]
     missing = [name for name in takes.required if name not in given.texts]
@@ -227,9 +236,10 @@ def check_names(
 
 
 def example_command(line: str, server: Sequence[str]) -> str:
-    """Return a command as people type it.
+    """Return a command line that a user can type.
 
-    line: the words before `--`. server: those after it; empty in an interactive session.
+    line: the part before `--`.
+    server: the words after `--`; empty in an interactive session.
     """
     return f"concertino {line} -- {shlex.join(server)}" if server else line
 
@@ -239,10 +249,12 @@ def _placeholder(description: str) -> str:
 
 
 def convert_texts(tool: str, texts: Mapping[str, str], schema: Schema) -> dict[str, Any]:
-    """Return each text as a value that its schema allows.
+    """Convert each text to a value that the schema of its argument allows.
 
-    A text stays a text if its schema allows that, or says nothing. tool: for errors. Raises
-    UsageError.
+    A text stays a text if the schema allows that, or does not mention the argument.
+    tool: the tool's name, for messages.
+    schema: the tool's input schema.
+    Raises UsageError.
     """
     properties = _properties(schema)
     hint = f"{tool} takes {Parameters.of_schema(schema)}"
@@ -267,7 +279,7 @@ def describe_schema(schema: Any, root: Schema) -> str:
 
 
 def list_values(schema: Schema, name: str) -> list[str]:
-    """Return the texts that an argument may be, if its schema lists them; empty otherwise."""
+    """Return the values that a schema lists for an argument, as texts. Empty if it lists none."""
     values: list[Any] = []
     for alternative in _alternatives(_properties(schema).get(name), schema):
         values += _enum(alternative)
@@ -287,7 +299,7 @@ def _convert(name: str, text: str, alternatives: list[Schema], hint: str) -> Any
         return value
     if any(type(value) in PYTHON_TYPES.get(kind, ()) for kind in types):
         return value
-    # JSON Schema counts 2.0 as an integer.
+    # In JSON Schema 2.0 is an integer.
     if "integer" in types and isinstance(value, float) and value.is_integer():
         return int(value)
     nouns = [_one_of(values)] if values else []
@@ -302,9 +314,9 @@ def _convert(name: str, text: str, alternatives: list[Schema], hint: str) -> Any
 
 
 def _read_json(text: str) -> Any:
-    """Return a text as a JSON value; the text itself if it is none.
+    """Parse a text as JSON. Returns the text itself if it is not JSON.
 
-    True and False are booleans, too. Integers of more than 64 bits keep their digits.
+    `True` and `False` are accepted too. Integers of more than 64 bits keep their digits.
     """
     if text in ("True", "False"):
         return text == "True"
@@ -316,14 +328,15 @@ def _read_json(text: str) -> Any:
 
 
 def _alternatives(schema: Any, root: Schema) -> list[Schema]:
-    """Return the schemas that a value may follow, with references resolved.
+    """Return the alternatives in the schema of an argument, with references resolved.
 
-    Those of anyOf, oneOf and allOf are treated alike. Schemas that allow everything are returned as
-    {}. The result is empty for an argument without a schema.
+    The members of anyOf, oneOf and allOf all count as alternatives. A schema that allows everything
+    becomes {}. Empty for an argument without a schema.
+    root: the schema that references are looked up in.
     """
     found: list[Schema] = []
     waiting: list[Any] = [] if schema is None else [schema]
-    # Each schema is looked at once, since references may form cycles.
+    # Visit each schema once, because references may form cycles.
     known: set[int] = set()
     while waiting and len(known) < MAX_SCHEMAS:
         item = waiting.pop(0)
@@ -344,7 +357,10 @@ def _alternatives(schema: Any, root: Schema) -> list[Schema]:
 
 
 def _follow(reference: str, root: Schema) -> Any:
-    """Return what a reference such as `#/$defs/Color` leads to; True, which allows all, if none."""
+    """Return the schema for a reference such as `#/$defs/Color`.
+
+    True, which allows everything, if there is none.
+    """
     if not reference.startswith("#/"):
         return True
     place: Any = root
@@ -357,7 +373,7 @@ def _follow(reference: str, root: Schema) -> Any:
 
 
 def _types(schema: Schema) -> list[str]:
-    """Return the JSON types that a schema names or implies."""
+    """Return the JSON types in a schema: those in `type`, or those that other keywords imply."""
     named = schema.get("type")
     if named is None:
         implied = {"properties": "object", "items": "array"}
@@ -367,7 +383,7 @@ def _types(schema: Schema) -> list[str]:
 
 
 def _enum(schema: Schema) -> list[Any]:
-    """Return the values that a schema allows; empty if it does not list them."""
+    """Return the values that a schema lists in `enum` or `const`. Empty if it lists none."""
     return [schema["const"]] if "const" in schema else _list_of(schema.get("enum"))
 
 

@@ -1,4 +1,4 @@
-"""Explains to a person why a command that uses a server failed, and what to do."""
+"""Explains why a command that uses a server has failed, and what the user can do."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from concertino.excerpts import shorten
 __all__ = ["describe_held_loop", "describe_traceback", "explain_failure", "explain_refusal"]
 
 FAILED, UNREACHABLE, LATE, GARBLED = 1, 3, 4, 5
-# Error -> code and exit code; the first match counts.
+# Error, its code in JSON and its exit code. The first entry whose class matches counts.
 CODES: tuple[tuple[type[ConcertinoError], str, int], ...] = (
     (SpawnError, "unreachable", UNREACHABLE),
     (Disconnected, "unreachable", UNREACHABLE),
@@ -44,7 +44,7 @@ CODES: tuple[tuple[type[ConcertinoError], str, int], ...] = (
     (RpcError, "refused", FAILED),
     (NotSupported, "unsupported", FAILED),
 )
-# Characters of a command and of its stderr that are quoted.
+# How many characters of a command, and of its stderr, are quoted.
 MAX_COMMAND, MAX_STDERR = 100, 2000
 HANGING_HINT = (
     "a server answers once its run() is called; put what takes long into a tool or a function of "
@@ -62,10 +62,12 @@ def explain_failure(
     *,
     is_open: bool,
 ) -> CommandFailure:
-    """Return the failure of a command.
+    """Return the CommandFailure for an error.
 
-    server: the words after `--`. path: the PATH that its program was searched in. connect_s:
-    how long opening the session may take. is_open: whether that was done.
+    server: the words after `--`.
+    path: the PATH in which the server's program was searched.
+    connect_s: the time limit for opening the session.
+    is_open: whether the session was opened.
     """
     code, exit_code = next(
         ((code, exit_code) for kind, code, exit_code in CODES if isinstance(error, kind)),
@@ -80,13 +82,13 @@ def explain_failure(
         elif error.exit_status is not None:
             text = _describe_exit(error, server)
             if error.stderr.rstrip().endswith("No module named 'concertino'"):
-                # Of an interpreter, since concertino itself runs here.
+                # Suggest this interpreter, which exists.
                 command = shlex.join([sys.executable, *server[1:]])
                 hint = f"{server[0]} is a Python without concertino; write -- {command}"
     elif isinstance(error, TimedOut) and is_open:
         hint = "--timeout-s S waits longer"
     elif isinstance(error, TimedOut):
-        # A person does not care which request was under way, but what the server does.
+        # Drop the request, and keep the state of the server.
         state = text.partition("; ")[2]
         text = f"{_quote(server)} did not answer within {connect_s:g} s{state and f'; {state}'}"
         hint = "--connect-timeout-s S waits longer; -v shows what the server writes to stderr"
@@ -105,9 +107,9 @@ def explain_failure(
 
 
 def describe_traceback(stderr: str) -> str:
-    """Return where the last traceback in a server's log begins, and advice if the log has some.
+    """Return where the last Python traceback in a server's log comes from. Empty without one.
 
-    "" if there is no traceback.
+    If the log also contains advice, return that too.
     """
     _, found, traceback = stderr.rpartition("Traceback (most recent call last)")
     place = re.search(r'File "([^"]+)", line (\d+)', traceback) if found else None
@@ -145,7 +147,7 @@ def _explain_start(error: SpawnError, server: Sequence[str], path: str) -> tuple
 
 
 def _describe_exit(error: Disconnected, server: Sequence[str]) -> str:
-    """Return how a server ended that was not opened, and what it wrote to stderr."""
+    """Return how a server has ended before the session was open, and its last output on stderr."""
     status = error.exit_status or 0
     how = f"exited with code {status}" if status >= 0 else f"was ended by signal {-status}"
     text = f"{_quote(server)} {how} before its first answer"
@@ -159,7 +161,7 @@ def _quote(server: Sequence[str]) -> str:
 
 
 def _rpc(error: ConcertinoError) -> Any:
-    """Return an error response for --json; None for any other error."""
+    """Return the error response of the server, for --json. None for any other error."""
     if not isinstance(error, RpcError):
         return None
     rpc: dict[str, Any] = {"code": error.code, "message": error.message}
@@ -173,9 +175,10 @@ async def explain_refusal(
     error: RpcError,
     server: Sequence[str],
 ) -> CommandFailure:
-    """Return the failure of a command whose request the server refused.
+    """Return the CommandFailure for an error response of the server.
 
-    kind: tool, prompt or resource. name: its name or URI. It asks the server for what there is.
+    Asks the server for its tools, prompts or resources, to suggest a similar name.
+    kind: "tool", "prompt" or "resource". name: the name or URI in the request.
     """
     if error.code == METHOD_NOT_FOUND:
         text = f"{name}: the server offers no {LISTS[kind]}: {error}"
@@ -186,8 +189,8 @@ async def explain_refusal(
         hint = f"{name} takes {takes}" if takes and error.code == INVALID_PARAMS else ""
         code = "not-found" if error.code == RESOURCE_NOT_FOUND else "refused"
         return CommandFailure(f"{name}: {error}", hint, code, FAILED, _rpc(error))
-    # A template may match the URI, and yet there is no such resource.
-    # Servers of ours say the same in the message and once more in the data.
+    # Servers made with concertino repeat the message in the data; do not print it twice. For a
+    # resource, do not say that there is none: a template may match the URI.
     own = unknown_name(kind, name)
     repeats = (error.message, error.data) == (own.message, own.data)
     reason = f" ({error.code})" if repeats else f": {error}"
@@ -216,5 +219,5 @@ async def _list_known(
         templates = [item.uri_template for item in await client.list_resource_templates()]
         return resources + templates, None
     except ConcertinoError:
-        # The refusal itself is what counts.
+        # The server cannot list. Report the first error only.
         return [], None

@@ -1,7 +1,8 @@
-"""What the commands that use a server print: results, listings, resources.
+"""Prints results, lists and resources of a server.
 
-The output of a server is untrusted. Control characters are escaped on a terminal, and always in our
-own lines, such as names. Into a pipe or a file, texts and bytes go as they came.
+The output of a server is untrusted. Control characters are escaped on a terminal; in lines that we
+compose, such as lists of names, always. Into a pipe or a file, texts and bytes are written
+unchanged.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def _print_text(text: str) -> None:
 
 
 def print_json(raw: Raw) -> None:
-    """Print JSON in one line that any terminal and any encoding can take."""
+    """Print JSON as one line that is safe for terminals and for the encoding of stdout."""
     is_unicode = sys.stdout.encoding.lower() in ("utf-8", "utf8")
     print(escape_json(bytes(raw), is_unicode=is_unicode))  # noqa: T201
 
@@ -59,13 +60,13 @@ def print_tool_result(result: CallToolResult) -> None:
             _print_text(words)
         else:
             _print_block(block)
-    # Otherwise the content says the same in words.
+    # Print structured content only if there is no content, which repeats it.
     if not result.content and result.structured_content is not UNSET:
         _print_text(format(encode(result.structured_content)).decode())
 
 
 def _error_words(block: ContentBlock) -> str:
-    """Return the sentence in an error that is written as JSON for models; "" if there is none."""
+    """Return the message inside an error that is JSON (for models). Empty if there is none."""
     if not isinstance(block, TextContent):
         return ""
     try:
@@ -75,7 +76,7 @@ def _error_words(block: ContentBlock) -> str:
 
 
 class _InvalidArguments(Struct, tag_field="code", tag="INVALID_ARGUMENTS"):
-    """The error of a server like ours about arguments that do not fit. error: the sentence."""
+    """The error of a server made with concertino about invalid arguments. error: the message."""
 
     error: str
 
@@ -100,14 +101,18 @@ def _print_block(block: ContentBlock) -> None:
 
 
 def print_contents(contents: ResourceContents, *, is_embedded: bool = False) -> None:
-    """Print a resource. Bytes are written as they are, but not to a terminal or inside a text."""
+    """Print a resource.
+
+    Binary content is written unchanged, but only its size to a terminal.
+    is_embedded: whether it is part of a result; then only the size is printed too.
+    """
     if contents.blob is UNSET:
         _print_text("" if contents.text is UNSET else contents.text)
     elif is_embedded or sys.stdout.isatty():
         kind = contents.mime_type or "bytes"
         _print_text(f"[{contents.uri}: {kind}, {len(contents.blob)} bytes]")
     else:
-        # The binary layer does not see what print() has buffered.
+        # Write the output that print() has buffered before the bytes.
         sys.stdout.flush()
         sys.stdout.buffer.write(contents.blob)
 

@@ -117,7 +117,7 @@ def _change(certificates: Certificates, args: argparse.Namespace) -> list[str]:
         ]
 
     names = args.names or _find_expiring(certificates)
-    # The other certificates are checked against that of the authority, so it comes first.
+    # First the authority's certificate, because the other certificates are checked against it.
     if "ca" in names:
         names = ["ca", *(name for name in names if name != "ca")]
     for name in names:
@@ -145,7 +145,7 @@ def _find_expiring(certificates: Certificates) -> list[str]:
 
 
 def _show(certificates: Certificates, names: list[str]) -> int:
-    """Print one line for each certificate. Return 1 if there is a problem with one of them."""
+    """Print one line for each certificate. Returns 1 if a certificate has a problem, else 0."""
     from concertino.orchestra.certificates import CertificateError
 
     code = 0

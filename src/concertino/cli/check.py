@@ -34,7 +34,7 @@ from concertino.cli.colours import wants_colour
 from concertino.cli.options import add_repeatable
 
 FAILED = 1
-# As shells do: the exit code after a signal is this plus its number.
+# The exit code after a signal is this plus the number of the signal, as in shells.
 SIGNAL_BASE = 128
 
 DESCRIPTION = (
@@ -97,8 +97,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, server: Sequence[str]) -> int:
     """Run the selected cases and return the exit code.
 
-    server: the words after `--`. Exit codes: 0 nothing is wrong, 1 something is, 2 usage, 128 + n
-    after signal n.
+    server: the words after `--`.
+    Exit codes: 0 without failures, 1 with failures, 2 for invalid usage, 128 + n after signal n.
     """
     command = [*args.server, *server]
     cases = select_cases(CASES, args.only)
@@ -117,7 +117,7 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> int:
         return 0
     if not command:
         raise UsageError("expected a command behind --: concertino check -- python server.py")
-    # Written so that NaN fails, too.
+    # The comparison is written so that NaN is refused too.
     times = args.timeout_s, args.start_timeout_s
     if not all(0 < seconds < float("inf") for seconds in times):
         raise UsageError("--timeout-s, --start-timeout-s: expected positive times in seconds")
@@ -141,7 +141,7 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> int:
 
 
 class _CutOff(BaseException):
-    """Ends the run before its last case. exit_code: of the process."""
+    """Raised to end the run before its last case. exit_code: the exit code of the process."""
 
     def __init__(self, reason: str, exit_code: int) -> None:
         super().__init__(reason)
@@ -204,23 +204,23 @@ def _print_report(report: str, exit_code: int, *, as_json: bool) -> int:
     except _CutOff as exc:
         exit_code = exit_code or exc.exit_code
         report = f"{exc}{report}"
-    # Nobody reads stdout, but somebody may look at the terminal.
+    # Nobody reads stdout, but a user may still read stderr.
     if not as_json:
         print(report.lstrip(), file=sys.stderr)  # noqa: T201
     return exit_code
 
 
-# Not empty once stdout could not be written.
+# The first error of writing to stdout, if there was one.
 _lost_stdout: list[OSError] = []
 
 
 def _print(text: str) -> None:
-    """Print to stdout. Raises _CutOff if that is impossible: nobody reads it, or a disk is full."""
+    """Print to stdout. Raises _CutOff if that fails: nobody reads it, or a disk is full."""
     try:
         print(text, flush=True)  # noqa: T201
     except OSError as exc:
         _lost_stdout.append(exc)
-        # What is left in the buffer must not fail again at the end of the process.
+        # The buffered output must not fail again at the end of the process.
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())
         os.close(null)
@@ -230,8 +230,8 @@ def _print(text: str) -> None:
 
 
 def _cut_off(number: int, _: FrameType | None) -> NoReturn:
-    # A second signal must not interrupt the report.
+    # Ignore further signals, which must not interrupt the report.
     for other in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(other, signal.SIG_IGN)
-    # The `finally` clauses on the way kill the processes of the server.
+    # The `finally` clauses of run_cases() kill the processes of the server.
     raise _CutOff(signal.Signals(number).name, SIGNAL_BASE + number)

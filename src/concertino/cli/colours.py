@@ -1,4 +1,4 @@
-"""Whether a command writes colours to stdout."""
+"""wants_colour(): whether a command writes colours to stdout."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ __all__ = ["wants_colour"]
 
 
 def wants_colour(environment: Mapping[str, str]) -> bool:
-    """Return whether to use colours: by NO_COLOR, then FORCE_COLOR, then whether it is a terminal.
+    """Return whether to use colours.
 
-    Both variables count if they are not empty: no-color.org, force-color.org.
+    NO_COLOR means no, FORCE_COLOR means yes; otherwise yes if stdout is a terminal. Empty variables
+    do not count. Sources: no-color.org, force-color.org.
     """
     if environment.get("NO_COLOR"):
         return False

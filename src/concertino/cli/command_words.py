@@ -1,4 +1,7 @@
-"""The commands, options and values of the command line, as argparse's parsers know them."""
+"""The commands and options of the command line, read from the parsers of argparse.
+
+completion_scripts.py makes shell completion from them.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,17 @@ from concertino.cli import make_whole_parser
 
 __all__ = ["CommandWords", "OptionWords", "Values", "find_commands"]
 
-# What the name of a value says about it.
+# Names of values that are folders.
 FOLDERS = frozenset(("DIR",))
 FILES = frozenset(("FILE", "PATH", "plugins.yaml", "TARGET", "[NAME=]TARGET"))
 TOPICS = "TOPIC"
 
 
 class Values(Struct, frozen=True):
-    """What a value can be: one of some words, a file, a folder; anything if none is set."""
+    """The possible values of an option or argument: one of `words`, a file or a folder.
+
+    If none of these is set, any value is possible.
+    """
 
     words: tuple[str, ...] = ()
     is_file: bool = False
@@ -27,7 +33,7 @@ class Values(Struct, frozen=True):
 
 
 class OptionWords(Struct, frozen=True):
-    """An option: its spellings, one line about it, and its value; None for a flag."""
+    """An option: its spellings, a description of one line, and its values (None for a flag)."""
 
     names: tuple[str, ...]
     help: str
@@ -36,10 +42,12 @@ class OptionWords(Struct, frozen=True):
 
 
 class CommandWords(Struct, frozen=True):
-    """What may follow a command.
+    """A command, with its subcommands, options and arguments.
 
-    words: from the top, such as ("certs", "issue"); () for the program itself. commands: one line
-    about each command below it. arguments: in order; the last one may be repeated if has_rest.
+    words: the command, such as ("certs", "issue"); () for `concertino` itself.
+    commands: subcommand -> a description of one line.
+    arguments: the values of the arguments, in order.
+    has_rest: whether the last argument may be repeated.
     """
 
     words: tuple[str, ...]
@@ -55,11 +63,11 @@ class CommandWords(Struct, frozen=True):
 
 
 def find_commands() -> list[CommandWords]:
-    """Return the program and all its commands, each before the commands below it."""
+    """Return `concertino` itself and all its commands. A command comes before its subcommands."""
     return list(_walk(make_whole_parser(), ()))
 
 
-# argparse has no public way to look into a parser.
+# Any: argparse has no public API for the contents of a parser.
 def _walk(parser: Any, words: tuple[str, ...]) -> Iterator[CommandWords]:
     options: list[OptionWords] = []
     arguments: list[Values] = []
@@ -73,7 +81,7 @@ def _walk(parser: Any, words: tuple[str, ...]) -> Iterator[CommandWords]:
             below = list(action.choices.items())
         elif action.option_strings:
             values = None if action.nargs == 0 else _values(action)
-            # As add_repeatable() makes it.
+            # add_repeatable() creates such options.
             is_repeatable = action.default == []
             names = tuple(action.option_strings)
             options.append(OptionWords(names, _one_line(action.help), values, is_repeatable))

@@ -1,8 +1,8 @@
 """`concertino completion bash|zsh|fish`: print a script that completes our commands in a shell.
 
-The script is made of argparse's parsers, so it knows every command, option and choice. It is made
-here and not by shtab: a user would have to install an extra for this one command, and the words
-behind `--` are the command line of a server, which shtab does not complete (decision 0019).
+The script is generated from the parsers of argparse, so it knows every command, option and choice.
+The package shtab is not used: users would have to install an extra for this one command, and shtab
+cannot complete the words after `--`, which are the command of a server (decision 0019).
 """
 
 from __future__ import annotations

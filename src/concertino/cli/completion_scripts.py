@@ -1,4 +1,4 @@
-"""Writes the scripts of `concertino completion`, one function for each shell."""
+"""Generates the scripts of `concertino completion`. SCRIPTS has a function for each shell."""
 
 from __future__ import annotations
 
@@ -190,8 +190,8 @@ def _zsh_values(values: Values) -> str:
         return f"({' '.join(values.words)})"
     if values.is_folder:
         return "_files -/"
-    # No words stand for a value that cannot be completed. A space would, too, but then zsh
-    # completes no options in its place.
+    # `()`, an empty list of words, stands for a value that cannot be completed. With a space
+    # instead, zsh would not complete options in its place.
     return "_files" if values.is_file else "()"
 
 

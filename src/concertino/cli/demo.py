@@ -1,7 +1,7 @@
-"""`concertino demo`: a function becomes a tool, is called, printed from, killed and called again.
+"""`concertino demo`: shows in a terminal how a function becomes a tool, and how calls work.
 
-Everything is done with a server in a process of its own, and checked: what differs from what the
-text says ends the demo with exit code 1.
+The demo starts a real server, calls its tool, kills it and calls the tool again. Every result is
+compared with the text that the demo shows; a difference ends the demo with exit code 1.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ BOLD, DIM, RED, GREEN = "1", "2", "31", "32"
 SOURCE = Path(__file__).with_name("demo_server.py")
 TARGET = "concertino.cli.demo_server:server"
 NAME = "calculator"
-# The longest wait for anything. A loaded machine may take seconds to start Python.
+# The time limit for each wait. A loaded machine may take seconds to start Python.
 PATIENCE_S = 30.0
 
 
@@ -90,7 +90,7 @@ async def _play(screen: Screen, *, wire: bool) -> int:
 
 
 class Difference(Exception):
-    """Something happened that differs from what the demo is about to say."""
+    """A result differs from the text that the demo is about to show."""
 
 
 class Screen:
@@ -101,13 +101,13 @@ class Screen:
         self._is_empty = True
 
     def heading(self, text: str) -> None:
-        """Print the heading of a step, after an empty line if anything stands above it."""
+        """Print the heading of a step, after an empty line unless it is the first line."""
         if not self._is_empty:
             self._print("")
         self._print(self._paint(text, BOLD))
 
     def lines(self, text: str, colour: str = "") -> None:
-        """Print lines, indented, and wrapped where they are too long."""
+        """Print lines with indentation. Wrap long lines."""
         for line in text.splitlines():
             wrapped = textwrap.wrap(
                 line,
@@ -120,7 +120,7 @@ class Screen:
                 self._print(self._paint(piece, colour))
 
     def verbatim(self, text: str) -> None:
-        """Print text to copy as it is, however long its lines are."""
+        """Print text without wrapping, so that users can copy it."""
         self._print(text)
 
     def _paint(self, text: str, colour: str) -> str:
@@ -144,7 +144,7 @@ class ServerLog:
         self._has_grown.set()
 
     async def wait_for(self, pattern: str) -> re.Match[str]:
-        """Return the match in the first line that has one. Raises Difference if none comes."""
+        """Wait for a line that matches a pattern, and return the match. Raises Difference."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 while True:
@@ -168,7 +168,7 @@ class Demo:
         self._file = folder / f"{NAME}.py"
         self._file.write_text(SOURCE.read_text(encoding="utf-8"), encoding="utf-8")
         self._log = ServerLog()
-        # A path that the caller has set is where this package may be.
+        # Pass PYTHONPATH on, because this package may be found through it.
         env = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
         self._client = Client(
             ServerParameters(
@@ -262,7 +262,7 @@ class Demo:
         self._screen.verbatim(format_command([first, *start[1:], "new", "my_server"]))
 
     def _show_message(self, direction: str, message: str) -> None:
-        # With spaces, lines are broken between members.
+        # Format with spaces, so that long lines can be wrapped between members.
         self._screen.lines(f"{direction} {format(message, indent=0)}", DIM)
 
 
@@ -285,7 +285,7 @@ def describe_tool(tool: Tool) -> str:
 
 
 def format_configuration(command: str, args: Sequence[str]) -> str:
-    """Return the JSON that clients take, in lines that fit the screen if the paths do."""
+    """Return the JSON for a client's configuration, in lines that fit the screen if possible."""
     quoted = [encode(word).decode() for word in args]
     words = f"[{', '.join(quoted)}]"
     if len(words) + len('    "args": }}}') > WIDTH:

@@ -1,6 +1,6 @@
 """`concertino docs [TOPIC]`: list the pages of the documentation, or show one.
 
-The pages are part of the wheel, so that they describe the version that is installed.
+The pages are part of the wheel, so they describe the installed version.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
     import pydoc
 
-    # As git has it: no pager for what fits the screen.
+    # The same options as in git: less does not stay open if the page fits the screen.
     os.environ.setdefault("LESS", "FRX")
     width = min(os.get_terminal_size(sys.stdout.fileno()).columns, WIDEST)
     pydoc.pager(lay_out(text, width or WIDEST))
@@ -56,9 +56,9 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
 
 def find_pages() -> dict[str, Path]:
-    """Return the pages by topic, in the order of the documentation's start page.
+    """Return topic -> file, in the order of the documentation's start page.
 
-    A topic is the name of a page's file; with its folder if two pages have the same name.
+    A topic is the name of a page's file, with its folder if two pages have the same name.
     """
     package = Path(concertino.__file__).parent
     # In a checkout, the documentation is beside src.
@@ -80,7 +80,7 @@ def find_pages() -> dict[str, Path]:
 
 
 def find_topic(words: str, pages: Mapping[str, Path]) -> str:
-    """Return the topic that is meant. Raises UsageError, with topics that are like it."""
+    """Return the topic for the words of the user. Raises UsageError, with similar topics."""
     topic = words.lower().removesuffix(".md")
     if topic in pages:
         return topic
@@ -122,5 +122,5 @@ def _print(text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Nobody reads the rest. What is left in the buffer must not fail at the end either.
+        # The reader has gone. The buffered output must not fail again at the end of the process.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

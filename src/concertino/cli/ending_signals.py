@@ -1,7 +1,7 @@
-"""Runs a command that has started servers until it is done, or until a signal ends it.
+"""run_until_signal(): runs a command that starts servers, and ends the servers after a signal.
 
-Without this, SIGTERM and SIGHUP (the terminal was closed) would end the process at once, and leave
-the servers behind.
+By default SIGTERM and SIGHUP (the terminal was closed) end the process at once, and the servers
+would go on.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from typing import Any
 __all__ = ["run_until_signal"]
 
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-# As shells report a program that a signal has ended.
+# The exit code after a signal is this plus the number of the signal, as in shells.
 SIGNAL_BASE = 128
 
 
 def run_until_signal(work: Coroutine[Any, Any, int]) -> int:
-    """Run a coroutine as asyncio.run() does; SIGTERM and SIGHUP cancel it, as Ctrl-C does.
+    """Run a coroutine like asyncio.run(), but SIGTERM and SIGHUP cancel it, as Ctrl-C does.
 
-    Returns its exit code; after a signal, 128 + the number of the signal. A signal that is ignored,
-    as SIGHUP is under nohup, stays ignored. Raises what the coroutine raises.
+    Returns the coroutine's result, an exit code; after a signal 128 + the number of the signal.
+    Raises the coroutine's exceptions. A signal that the process ignores, such as SIGHUP under
+    nohup, stays ignored.
     """
     received: list[int] = []
 
@@ -31,7 +32,7 @@ def run_until_signal(work: Coroutine[Any, Any, int]) -> int:
         task = asyncio.create_task(work)
 
         def stop(number: int) -> None:
-            # A second signal must not interrupt the end of the servers.
+            # Ignore further signals, which must not interrupt the end of the servers.
             if not received:
                 received.append(number)
                 task.cancel()
@@ -44,7 +45,7 @@ def run_until_signal(work: Coroutine[Any, Any, int]) -> int:
     try:
         code = asyncio.run(run())
     except (Exception, asyncio.CancelledError):
-        # Output fails, too, when the terminal is gone.
+        # Ignore errors after a signal: output fails when the terminal is gone.
         if not received:
             raise
         code = 0

@@ -1,4 +1,4 @@
-"""Reports of failed commands on stderr: words for people, one JSON envelope with --json."""
+"""Reports failed commands on stderr: in words, or with --json as one line of JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_DATA_LINES = 20
 def report(failure: CommandFailure, command: str, *, as_json: bool) -> None:
     """Write a failure to stderr.
 
-    command: the one that failed; "" if none was given.
+    command: the command that has failed; empty if none was given.
     """
     if as_json:
         error: dict[str, Any] = {
@@ -39,7 +39,7 @@ def report(failure: CommandFailure, command: str, *, as_json: bool) -> None:
 
 
 def _format_data(data: Any) -> list[str]:
-    """Return the data of an error response as lines of words, one for each member."""
+    """Return the data of an error response as lines, one for each member."""
     if data is None:
         return []
     if isinstance(data, dict):

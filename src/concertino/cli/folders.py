@@ -1,6 +1,7 @@
-"""Folders of Markdown as targets: `concertino serve DIR`, and the options for it.
+"""Folders of Markdown as targets of `concertino serve`: finds the folders of a library.
 
-The environment variables RESOURCES_PATH and PROMPTS_PATH name folders, too.
+The folders come from a target (`concertino serve DIR`), from options such as --resources, or from
+the environment variables RESOURCES_PATH and PROMPTS_PATH.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ from concertino.backend.interface import Backend
 from concertino.errors import RegistrationError, TargetError
 
 DEFAULT_SCHEME = "orchestr8"
-# As Server and Library have it by default.
+# The default version of Server and Library.
 NO_VERSION = "0.0.0"
 
 
 class MissingFolders(TargetError):
-    """The folders of a library are named, by options or variables, but none of them exists.
+    """None of the folders in options or environment variables exists.
 
-    The command line itself is valid, so this is a failure of the start, with exit code 1.
+    The command line is valid, so this leads to exit code 1 and not 2.
     """
 
 
 class LibraryOptions(Struct, frozen=True):
-    """The values of the options for a library. It is false if neither folder is set.
+    """The values of the options for a library. As a condition: whether a folder is set.
 
-    name, version: what a library, or a composition of several targets, says of itself.
+    name, version: of the library, or of a composition of several targets.
     """
 
     resources: str | None = None
@@ -51,11 +52,12 @@ def folders_from_environment() -> LibraryOptions:
 def find_library_folders(
     target: str | None, options: LibraryOptions
 ) -> tuple[str | None, str | None]:
-    """Return the folders of a library's resources and prompts; None for one that it does not have.
+    """Return the folder of resources and the folder of prompts of a library. Each may be None.
 
-    The options come first, then the target, and without a target the environment. A target is a
-    folder that holds `resources/`, `prompts/` or both, so that naming the wrong folder by mistake
-    does not publish its content. Raises TargetError for a target that holds neither.
+    They are taken from the options, else from the target, else (without a target) from the
+    environment. A target must be a folder with a subfolder `resources` or `prompts`, so that a
+    wrong folder is not published by mistake.
+    Raises TargetError for a target without these subfolders, unless an option sets a folder.
     """
     if target is None:
         found = folders_from_environment()

@@ -1,6 +1,6 @@
-"""The options that put guards around what a command serves.
+"""The options for guards, such as --rate-limit, of the commands that serve a backend.
 
-The guards are imported only if an option requires one, since most commands run without them.
+The guards are imported only if an option requires one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from concertino.cli.options import add_repeatable
 if TYPE_CHECKING:
     from concertino.backend.interface import Backend
 
-# Puts guards around a backend.
+# Wraps a backend in guards.
 GuardBackend = Callable[["Backend"], "Backend"]
 # Option -> parameter of concertino.guards.Guard.
 OPTIONS = {
@@ -71,7 +71,7 @@ def add_guard_options(parser: ArgumentParser) -> None:
 
 
 def make_guard(args: Namespace) -> GuardBackend | None:
-    """Return a function that puts the requested guards around a backend. None if there are none.
+    """Return a function that wraps a backend in the requested guards. None if none is requested.
 
     Raises ValueError for an invalid value, and ConcertinoError if an extra is not installed.
     """
@@ -112,11 +112,11 @@ def make_guard(args: Namespace) -> GuardBackend | None:
 
 
 def _warn_of_small_results(max_bytes: int) -> None:
-    """Warn if a result that is cut has no room for any of its text."""
+    """Warn if the limit is so small that a cut result contains none of its text."""
     from concertino.guards.sizes import ENVELOPE_BYTES
     from concertino.logs.handler import logger
 
-    # The link to the whole result, and what surrounds the text.
+    # The bytes for the link to the whole result, and for the JSON around the text.
     taken = 2 * ENVELOPE_BYTES
     if max_bytes <= taken:
         logger("concertino").warning(

@@ -100,7 +100,7 @@ def _print_lines(report: LintReport, findings: Sequence[LintFinding], paths: Seq
     for finding, path in zip(findings, paths, strict=True):
         place = f"{path}:{finding.line}" if finding.line else path
         print(f"{place}: {finding.rule}: {finding.message}")  # noqa: T201
-    # Everything but the findings goes to stderr, so that stdout can be counted and piped.
+    # Print only findings to stdout, so that scripts can count its lines.
     for text in report.skipped:
         print(f"not checked: {text}", file=sys.stderr)  # noqa: T201
     sums = f"{report.documents} documents, {report.prompts} prompts, {len(findings)} problems"

@@ -1,4 +1,4 @@
-"""`concertino serve TARGET... --unix PATH --tcp HOST:PORT`: serve many clients on sockets."""
+"""`concertino serve TARGET... --unix PATH --tcp HOST:PORT`: serves many clients on sockets."""
 
 from __future__ import annotations
 
@@ -39,9 +39,11 @@ def serve_sockets(
     strict: bool,
     guard: GuardBackend | None = None,
 ) -> NoReturn:
-    """Serve the targets on these sockets and on those from systemd, and end the process.
+    """Serve the targets on sockets, and end the process.
 
-    guard: returns the backend with guards around it.
+    unix, tcp: the addresses to listen at, in addition to the sockets that systemd passes.
+    guard: wraps the backend in guards; None without guards.
+    The other parameters are the values of the options of the same names.
     Exit codes: 2 if a target does not exist or an address is not allowed; 1 if a target cannot be
     imported, or listening or starting fails.
     """
@@ -52,8 +54,8 @@ def serve_sockets(
     try:
         addresses = [split_address(text) for text in tcp]
         listeners += inherited_listeners(os.environ, allow_remote=allow_remote)
-        # Listen before the target is imported. That may take long, and clients that connect
-        # meanwhile wait instead of being refused.
+        # Listen before the target is imported, which may take long. Clients that connect meanwhile
+        # then wait, and are not refused.
         for host, port in addresses:
             listeners.append(listen_tcp(host, port, allow_remote=allow_remote))
         for path in unix:

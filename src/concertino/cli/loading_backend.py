@@ -1,4 +1,4 @@
-"""A target that is loaded in a thread while others are served already."""
+"""LoadingBackend: a target that is loaded in a thread, while other targets are already served."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ __all__ = ["LoadingBackend", "Turn"]
 log = logging.getLogger("concertino")
 
 
-# How long a file is imported alone, before the next one begins.
+# How long a file is imported alone, before the import of the next one begins.
 TURN_S = 0.25
 
 
 class Turn:
-    """The place of one target in the order in which targets are loaded, each in its own thread.
+    """Makes targets load one after the other, although each is loaded in a thread of its own.
 
-    Files that are imported one after the other find the modules that they always find, although
-    each puts its folder first into sys.path. Only one that takes long runs beside the next ones.
-    previous: the turn before this one; None for the first.
+    Importing a file puts its folder first into sys.path. If two files were imported at the same
+    time, one might find modules in the folder of the other. Only if a file takes longer than TURN_S
+    does the next one begin.
+    previous: the Turn of the target before this one; None for the first target.
     """
 
     def __init__(self, previous: Turn | None) -> None:
@@ -35,7 +36,7 @@ class Turn:
         self._is_over = Event()
 
     def take(self, load: Callable[[], Backend]) -> Backend:
-        """Wait for the turn, call `load` and return what it returns."""
+        """Wait until the previous target is loaded, or takes long. Returns the result of `load`."""
         if self._previous is not None:
             self._previous._has_begun.wait()
             self._previous._is_over.wait(TURN_S)
@@ -47,10 +48,11 @@ class Turn:
 
 
 class LoadingBackend:
-    """A Backend whose inner one is loaded by start().
+    """A Backend that loads another Backend when it is started, and forwards calls to it.
 
-    load: returns the inner backend; called in a thread. name: of the target, for the log.
-    traceback: log the whole traceback if loading fails.
+    load: returns the inner backend; called in a thread.
+    name: the name of the target, for the log.
+    traceback: whether to log the whole traceback if loading fails.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class LoadingBackend:
         self._name = name
         self._traceback = traceback
         self._inner: Backend | None = None
-        # What a target may offer, for clients that open before it is loaded.
+        # All features that a target may have, for clients that connect before it is loaded.
         self._unknown = ServerFeatures(
             Implementation(name, "0.0.0"),
             tools=True,
@@ -76,7 +78,7 @@ class LoadingBackend:
         )
 
     async def start(self, outlet: Notifier) -> None:
-        """Load and start the inner backend. Raises what importing or starting it raises."""
+        """Load and start the inner backend. Raises the exceptions of importing or starting it."""
         inner = self._inner
         if inner is None:
             threads = Threads(1)

@@ -1,7 +1,7 @@
-"""What a file runs under `if __name__ == "__main__":`, without running it as a script.
+"""run_main_block(): executes a file's `if __name__ == "__main__":` block, but not its run() call.
 
-`concertino serve FILE` imports the file, so that block is skipped. The backend that it would serve
-may exist there only: `run(Guard(server, rate_limit="10/60"))`.
+`concertino serve FILE` imports the file, which skips that block. But the backend to serve may be
+created only there: `run(Guard(server, rate_limit="10/60"))`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from concertino.runtime.entry import run
 
 
 def run_main_block(module: ModuleType, path: str) -> None:
-    """Execute a file's main block as far as its call of run(), which records the backend.
+    """Execute a file's main block up to its call of run(), which records the backend.
 
-    Nothing is executed if the block has no such call of its own. sys.argv is that of a script
-    without arguments meanwhile. Raises whatever the block raises.
+    Does nothing if the block does not call run() itself. Meanwhile sys.argv is that of a script
+    without arguments. Raises the exceptions of the block.
     """
     with open(path, "rb") as file:
         tree = ast.parse(file.read(), path)
@@ -40,7 +40,7 @@ def _execute(statements: list[ast.stmt], module: ModuleType, path: str) -> None:
     calls = [number for number, statement in enumerate(statements) if _is_run_call(statement)]
     if not calls:
         return
-    # What comes after run() is never reached in a script either.
+    # Skip the statements after run(): a script never reaches them either.
     before, call = statements[: calls[0]], statements[calls[0]]
     namespace = vars(module)
     exec(compile(ast.Module(before, []), path, "exec"), namespace)
@@ -60,7 +60,7 @@ def _is_run_call(statement: ast.stmt) -> bool:
 
 
 def _serves(function: ast.expr, namespace: dict[str, object], path: str) -> bool:
-    """Return whether a function named run is concertino's, and not asyncio's for example."""
+    """Return whether a function named run is concertino's, and not for example asyncio.run."""
     owner = function.value if isinstance(function, ast.Attribute) else function
     value = eval(compile(ast.Expression(owner), path, "eval"), namespace)
     if isinstance(function, ast.Name):

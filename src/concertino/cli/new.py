@@ -26,9 +26,9 @@ DESCRIPTION = (
 )
 
 FAILED = 1
-# Modules that the project imports, or that pytest would take for its own.
+# Names that a project cannot have: modules that it imports, or that pytest treats specially.
 TAKEN = {"concertino", "msgspec", "pytest", "conftest", "make_commands", "test_plugin"}
-# Packages that such a project may well install, or is installed by, wherever this runs.
+# Packages that such a project often installs, or that install it.
 PACKAGES = {
     "fastmcp",
     "hatchling",
@@ -40,9 +40,9 @@ PACKAGES = {
     "pygments",
     "uv",
 }
-# Letters that have no accent to take away.
+# Latin letters that Unicode does not decompose into a letter and an accent.
 LATIN = str.maketrans({"æ": "ae", "œ": "oe", "ø": "o", "đ": "d", "ð": "d", "ł": "l", "þ": "th"})
-# As pyproject.toml wants it, too.
+# The names that Python modules and pyproject.toml allow.
 NAME = re.compile(r"[A-Za-z]([A-Za-z0-9_]*[A-Za-z0-9])?")
 
 
@@ -87,7 +87,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
 
 def find_problem(name: str) -> str:
-    """Return why a project cannot have this name; "" if it can."""
+    """Return why a project cannot have a name. Empty if it can."""
     if NAME.fullmatch(name) is None:
         return f"{name!r} cannot be the name of a module: write the letters A to Z, digits and _"
     if keyword.iskeyword(name):
@@ -104,8 +104,8 @@ def find_problem(name: str) -> str:
 
 
 def suggest_name(name: str) -> str:
-    """Return a name like this one that find_problem() accepts."""
-    # "ü" becomes "u" and a mark, which is taken away.
+    """Return a similar name that find_problem() accepts."""
+    # Decompose "ü" into "u" and an accent, and remove the accent.
     latin = unicodedata.normalize("NFKD", name.casefold().translate(LATIN))
     plain = "".join(letter for letter in latin if not unicodedata.combining(letter))
     base = "_".join(re.findall(r"[a-z0-9]+", plain))
@@ -134,13 +134,13 @@ def _write(folder: str, files: Mapping[str, str]) -> None:
     paths = {os.path.join(folder, path): text for path, text in files.items()}
     for path, text in paths.items():
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        # "x" refuses a file that has come meanwhile.
+        # Mode "x" fails if somebody else has created the file since the check.
         with open(path, "x", encoding="utf-8") as file:
             file.write(text)
 
 
 def _next_steps(project: Project, count: int) -> list[str]:
-    """Return the lines that say what was made and what to do with it."""
+    """Return the lines that describe the new project and the next steps."""
     name = project.name
     lines = [f"Made {name}/ with {count} files. Your tools go into {name}/{name}.py. Next:", ""]
     lines.append(f"  cd {name}")

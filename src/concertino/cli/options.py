@@ -50,7 +50,7 @@ def add_log_format(options: Options) -> None:
 
 def add_trace(options: Options) -> None:
     """Add --trace."""
-    # None leaves the decision to CONCERTINO_TRACE.
+    # With None, the environment variable CONCERTINO_TRACE decides.
     options.add_argument(
         "--trace", action="store_true", default=None, help="show every message on stderr"
     )

@@ -80,7 +80,7 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
         asyncio.run(_run_hub(Hub, file, args, log))
         code = 0
     except ValueError as exc:
-        # An address that cannot be parsed.
+        # An address is malformed.
         log.error("%s", exc)
         code = USAGE
     except (ConcertinoError, OSError, ImportError) as exc:
@@ -125,13 +125,13 @@ async def _run_hub(
 
 
 async def _start(hub: Hub) -> None:
-    """Start a hub, without waiting for a plugin that is not ready for an unknown time."""
+    """Start a hub, without waiting for plugins that sleep before they are ready."""
     await hub.launch()
     await hub.settle()
 
 
 def raise_descriptor_limit() -> None:
-    """Raise the limit of open descriptors as far as the system allows. A plugin needs seven."""
+    """Raise the limit for open descriptors as far as the system allows. A plugin needs seven."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     soft = hard if hard != resource.RLIM_INFINITY else 65536
     # macOS refuses values that are below the limit it reports.

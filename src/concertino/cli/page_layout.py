@@ -1,4 +1,4 @@
-"""Lays out a page of Markdown for a terminal: paragraphs are wrapped, tables become lists."""
+"""Formats Markdown for a terminal: paragraphs are wrapped, and tables become lists."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from textwrap import wrap
 __all__ = ["lay_out"]
 
 FENCE = re.compile(r"\s*(```|~~~)")
-# The mark of a list item, and what its text is indented by.
+# The mark of a list item. The text is indented by the length of the match.
 ITEM = re.compile(r"(\s*)([-*]|\d+\.)\s+")
-# A link or image; bare addresses stay as they are.
+# A link or an image. Bare addresses do not match.
 LINK = re.compile(r"!?\[([^\]]+)\]\(([^)\s]+)\)")
 CELLS = re.compile(r"(?<!\\)\|")
 INDENT = "    "
 
 
 def lay_out(text: str, width: int) -> str:
-    """Return a page of Markdown for a terminal of this width.
+    """Return a page of Markdown as text for a terminal.
 
-    Code is not changed. Of links within the documentation the text stays, of others the address
-    too.
+    Code is not changed. A link within the documentation becomes its text; other links keep their
+    address too.
+    width: of the terminal, in columns.
     """
     lines: list[str] = []
     for block in _blocks(text):
@@ -35,7 +36,7 @@ def lay_out(text: str, width: int) -> str:
 
 
 def _blocks(text: str) -> Iterator[list[str]]:
-    """Yield runs of lines that belong together: a fence, a table, a list item, a paragraph."""
+    """Yield the blocks of a text, as lists of lines: code, a table, a list item or a paragraph."""
     block: list[str] = []
     fence = ""
     for line in text.splitlines():
@@ -77,7 +78,7 @@ def _format_paragraph(block: list[str], width: int) -> list[str]:
 
 
 def _format_table(rows: list[str], width: int) -> list[str]:
-    """Return each row of a table: its first cell, and the others indented below it."""
+    """Return the rows of a table as lines: the first cell, and the other cells indented below."""
     lines: list[str] = []
     headings = _cells(rows[0])
     # The second row separates the headings.

@@ -1,4 +1,4 @@
-"""`concertino plugin markdown|sqlite`: run a storage plugin, as a hub does."""
+"""`concertino plugin markdown|sqlite`: run a storage plugin. A hub starts this command."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
         description=f"Storage of the type {args.kind}.",
     )
     try:
-        # --manifest only describes the plugin, so no file is created for it.
+        # --manifest only describes the plugin, so do not create any file.
         storage: Any = None if args.manifest else _open_storage(args)
     except (ConcertinoError, ImportError) as exc:
         _exit_failure(args, exc)
     plugin.add_storage(storage, args.kind)
 
-    # The storage is not closed in on_shutdown, because calls may still be under way then.
+    # Not in on_shutdown, because calls may still be in progress then.
     @plugin.lifespan
     def close_storage() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
         yield

@@ -1,4 +1,4 @@
-"""The files of the project that `concertino new` writes, as texts."""
+"""project_files(): the texts of the files that `concertino new` writes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ ROOT = "${CLAUDE_PLUGIN_ROOT}"
 
 
 class Project(Struct, frozen=True):
-    """What the files of a project depend on.
+    """The choices that the files of a project depend on.
 
-    name: of the folder, the module and the server. requirement: the dependency on concertino, as
-    PEP 508 has it. has_uv: whether uv runs the project; otherwise Python of its folder `.venv`.
-    is_plugin: whether it is a plugin for Claude Code.
+    name: the name of the folder, the module and the server.
+    requirement: the dependency on concertino, as in PEP 508.
+    has_uv: whether uv runs the project; otherwise the Python in its folder `.venv` does.
+    is_plugin: whether the project is a plugin for Claude Code.
     """
 
     name: str
@@ -28,12 +29,12 @@ class Project(Struct, frozen=True):
 
     @property
     def plugin_name(self) -> str:
-        """Return the name of the plugin: in lower case and with hyphens, as hosts want it."""
+        """The name of the plugin: in lower case and with hyphens, as hosts require."""
         return self.name.lower().replace("_", "-")
 
 
 def project_files(project: Project) -> dict[str, str]:
-    """Return the text of each file of a project, by its path."""
+    """Return path -> text for each file of a project."""
     name = project.name
     files = {
         "pyproject.toml": _PYPROJECT,
@@ -72,7 +73,7 @@ def project_files(project: Project) -> dict[str, str]:
 
 
 def _command(project: Project) -> dict[str, object]:
-    """Return the command of the server, as hosts read it from `.mcp.json`."""
+    """Return the command of the server, in the form of `.mcp.json`."""
     file = f"{project.name}.py"
     if not project.is_plugin:
         # Hosts start the servers of a project in its folder.

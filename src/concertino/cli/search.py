@@ -1,4 +1,4 @@
-"""`concertino search DIR WORDS`: show what a library finds for a query, and why."""
+"""`concertino search DIR WORDS`: show the documents that a library finds for a query, and why."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
 
 def _make_query(args: Namespace) -> Query:
-    """Return the query. Raises ValueError if an option is out of its range."""
+    """Return the query for the options. Raises ValueError if an option is out of its range."""
     for name, value, maximum in (
         ("--max-tokens", args.max_tokens, 10**7),
         ("--max-results", args.max_results, 1000),
@@ -114,7 +114,7 @@ def _make_query(args: Namespace) -> Query:
 def _build_index(args: Namespace) -> Index:
     """Return an index of the documents in the folder. Raises ValueError or ConcertinoError.
 
-    It shares the cache file of `concertino serve`, so that only changed files are read.
+    It uses the cache file of `concertino serve`, so that only changed files are read.
     """
     count_tokens = counter(args.tokenizer)
     target = None if args.folder == "-" else args.folder
@@ -163,7 +163,7 @@ def _format_json(
 def _format_lines(
     result: SearchResult, explained: list[tuple[Hit, list[ScorePart]]], index: Index
 ) -> str:
-    """Return lines for people: each document, and the terms and fields that made its score."""
+    """Return lines for people: each document, with the terms and fields that add to its score."""
     lines: list[str] = []
     for word, correction in result.corrections.items():
         lines.append(f"no document contains {word}; looked for {correction} instead")

@@ -57,7 +57,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="name of the server, for clients and in the log; also for several targets (default: "
         "the scheme, or the names of the targets)",
     )
-    # args.version is that of the command without a subcommand.
+    # dest is not `version`, which is the flag `concertino --version`.
     folder.add_argument(
         "--version",
         dest="server_version",
@@ -116,7 +116,7 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
     except (ValueError, ConcertinoError) as exc:
         reject_usage(str(exc))
 
-    # systemd names the process that its sockets are for.
+    # systemd sets this variable to the id of the process that gets its sockets.
     has_inherited = os.environ.get("LISTEN_PID") == str(os.getpid())
     if args.unix or args.tcp or has_inherited:
         from concertino.cli.listen import serve_sockets
@@ -147,11 +147,11 @@ def _serve_stdio(args: Namespace, options: LibraryOptions, guard: GuardBackend |
 
     Exit codes: 2 for a target that does not exist, 1 when importing or starting one failed.
     """
-    # Before the target is imported, so that nothing it prints reaches the client.
+    # Before the target is imported, so that its prints do not reach the client.
     stdio = take_over()
     logging_setup.configure(format=args.log_format, component="concertino", writer=stdio.writer)
     frontend = StdioFrontend(stdio)
-    # Sockets for another process: usually a shell script between systemd and this command.
+    # The sockets are for another process, usually a shell script that runs this command.
     if "LISTEN_FDS" in os.environ:
         logging_setup.logger("concertino").warning(
             "LISTEN_FDS: its sockets are for process %s, and this is %d; stdin and stdout are "

@@ -1,4 +1,4 @@
-"""Options of the commands that use a server: how it is started, spoken to and watched."""
+"""The options of the commands that use a server, such as `call` and `shell`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
 
 
 def client_options(args: argparse.Namespace, status: StatusLine) -> dict[str, Any]:
-    """Return the options of Client that the command line gives."""
+    """Return the keyword arguments of Client for the options on the command line.
+
+    status: the line on the terminal above which log lines are printed.
+    """
 
     def print_line(line: str) -> None:
         status.print_above(escape_controls(line))
@@ -63,7 +66,7 @@ def client_options(args: argparse.Namespace, status: StatusLine) -> dict[str, An
         "timeouts": Timeouts(
             connect_s=args.connect_timeout_s,
             request_s=args.timeout_s,
-            # Progress extends a request, but not forever.
+            # Each progress notification extends the time limit, up to this total.
             total_s=max(600.0, args.timeout_s),
         ),
         "stderr": print_line if args.stderr else None,
@@ -72,7 +75,7 @@ def client_options(args: argparse.Namespace, status: StatusLine) -> dict[str, An
 
 
 def search_path(args: argparse.Namespace) -> str:
-    """Return the PATH in which the server's program is searched."""
+    """Return the PATH in which the program of the server is searched."""
     path = next((text[5:] for text in args.env if text.startswith("PATH=")), None)
     return os.environ.get("PATH", os.defpath) if path is None else path
 
@@ -98,7 +101,7 @@ def parse_server(args: argparse.Namespace, server: Sequence[str]) -> Target:
         except ValueError as exc:
             raise UsageError(str(exc)) from None
         return server[0]
-    # A person expects the variables of the shell, for proxies and certificates for example.
+    # Pass on all variables of the shell, for example for proxies and certificates.
     return ServerParameters(server[0], server[1:], env=env, cwd=args.cwd, inherit=tuple(os.environ))
 
 
@@ -107,7 +110,7 @@ def _parse_seconds(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    # Written so that NaN fails, too.
+    # Written so that NaN is refused too.
     if not seconds > 0:
         raise argparse.ArgumentTypeError(f"expected a positive number of seconds, got {text}")
     return seconds

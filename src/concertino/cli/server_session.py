@@ -1,4 +1,7 @@
-"""A session with a server for the command line: commands are sent, results and news are printed."""
+"""ServerSession: runs commands such as `call` against a server, and prints the results.
+
+`concertino call` runs one command in a session; the interactive session (shell_session.py) many.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +50,10 @@ T = TypeVar("T")
 class ServerCommand(Struct):
     """One command for a server.
 
-    command: tools, call, resources, read, prompts or prompt. name: of the tool or prompt, or the
-    URI. words: those of the arguments, as they were typed; given: the same, parsed.
+    command: "tools", "call", "resources", "read", "prompts" or "prompt".
+    name: the name of the tool or prompt, or the URI; empty for lists.
+    words: the words of the arguments, as they were typed.
+    given: the parsed arguments.
     """
 
     command: str
@@ -58,12 +63,15 @@ class ServerCommand(Struct):
 
 
 class ServerSession:
-    """Sends commands to a server, prints the results on stdout and the rest on stderr.
+    """Sends commands to a server. Prints results to stdout, and notes and warnings to stderr.
 
-    client: not open yet. server: the words after `--`, for messages; empty in an interactive
-    session. prefix: what stands before notes. as_json: whether to print results as JSON, and no
-    notes. shows_log: whether the log of the server is shown anyway. is_open: whether the session
-    has been opened.
+    client: a Client that is not open yet.
+    server: the words after `--`, for messages; empty in an interactive session.
+    status: the line on the terminal that shows progress.
+    prefix: the text before each note.
+    as_json: whether to print results as JSON, and no notes.
+    shows_log: whether the log of the server is shown anyway.
+    is_open: whether the session is open.
     """
 
     def __init__(
@@ -129,7 +137,7 @@ class ServerSession:
         arguments: dict[str, Any] = {**given.texts, **given.values}
         hint = ""
         if given.texts or not given.has_json:
-            # A server may also call a tool that it does not list.
+            # Continue without the list: a server may have tools that it does not list.
             tools = await _list_if_possible(self.client.list_tools)
             if tool := next((tool for tool in tools if tool.name == command.name), None):
                 schema = tool.input_schema
@@ -146,7 +154,7 @@ class ServerSession:
         raw = await self._request("tool", command.name, "tools/call", params, on_progress)
         result = decode_result(f"tools/call {command.name}", raw, CallToolResult)
         print_json(raw) if self.as_json else print_tool_result(result)
-        # The official SDK and FastMCP report an unknown tool in a result.
+        # Some servers, such as those of the official SDK, report an unknown tool in a result.
         if result.is_error and hint:
             self.print_note(f"the server lists no tool {command.name!r}; {hint}")
         return FAILED if result.is_error else 0
@@ -216,13 +224,13 @@ class ServerSession:
         except UnicodeEncodeError:
             raise UsageError("expected UTF-8, but an argument is not valid UTF-8") from None
         except ValueError as exc:
-            # The message is larger than the limit.
+            # The request is larger than the limit for messages.
             raise UsageError(str(exc)) from None
         self._stop_waiting()
         return raw
 
     def _check_names(self, command: ServerCommand, takes: Parameters) -> None:
-        """Check which arguments were given. Raises UsageError, and warns of those nobody knows."""
+        """Check the names of the arguments. Raises UsageError, or warns of unknown arguments."""
         words = [command.command, command.name, *command.words]
         unknown = check_names(command.name, command.given, takes, words, self._server)
         if unknown and takes.descriptions:
@@ -231,11 +239,14 @@ class ServerSession:
                 f"{command.name} does not describe an argument {names}; it takes {takes}"
             )
 
-    # What is shown meanwhile
+    # The status line and notes
 
     @contextmanager
     def _waiting(self, awaited: str, limit_s: float) -> Generator[None]:
-        """Show on a terminal what is awaited, until _stop_waiting()."""
+        """Show on a terminal what the command waits for, until _stop_waiting().
+
+        awaited: the words for it. limit_s: the time limit.
+        """
         self._waiting_task = asyncio.create_task(
             show_waiting(
                 self._status,
@@ -250,13 +261,13 @@ class ServerSession:
             self._stop_waiting()
 
     def _stop_waiting(self) -> None:
-        """Remove the line that says what is awaited, or the progress bar, before a result."""
+        """Remove the status line, before a result is printed."""
         if self._waiting_task is not None:
             self._waiting_task.cancel()
         self._status.clear()
 
     def _describe_skipped(self) -> str:
-        """Return a line about what the server printed that is no message; "" for nothing."""
+        """Return a note about lines on the server's stdout that are not messages; else ""."""
         client = self.client
         if not client.stray:
             return ""
@@ -266,7 +277,7 @@ class ServerSession:
         return f"the server printed {client.stray} lines that are no answers; the last one: {line}"
 
     def print_news(self) -> None:
-        """Print what is new about the server: lines that are no messages, a held event loop."""
+        """Print new notes about the server: lines that are not messages, a blocked event loop."""
         held = "" if self._shows_log else describe_held_loop(self.client.stderr_tail)
         for text in (self._describe_skipped(), held):
             if text and text not in self._printed:
@@ -274,26 +285,26 @@ class ServerSession:
                 self.print_note(text)
 
     def print_note(self, text: str) -> None:
-        """Print a note on stderr, where only a failure may stand with JSON."""
+        """Print a note to stderr. With --json print nothing: stderr is for failures only."""
         if not self.as_json:
             self._status.print_above(escape_controls(f"{self._prefix}{text}"))
 
 
 class _Warnings(logging.Handler):
-    """Prints the warnings of the client, but those about lines that it skipped."""
+    """A logging handler that prints the warnings of Client, except those about skipped lines."""
 
     def __init__(self, print_line: Callable[[str], object]) -> None:
         super().__init__(logging.WARNING)
         self._print_line = print_line
 
     def emit(self, record: logging.LogRecord) -> None:
-        # These are reported together.
+        # _describe_skipped() reports all skipped lines together.
         if record.msg != SKIPPED:
             self._print_line(record.getMessage())
 
 
 async def _list_if_possible(list_items: Callable[[], Awaitable[list[T]]]) -> list[T]:
-    """Return a list of the server; empty if it refuses to list."""
+    """Return a list of the server. Empty if the server cannot list."""
     try:
         return await list_items()
     except (NotSupported, RpcError, ProtocolError):

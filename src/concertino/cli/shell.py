@@ -35,14 +35,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, server: Sequence[str]) -> int:
     """Read and run commands until the end of input, and return the exit code.
 
-    server: the words after `--`; empty for none yet. Raises CommandFailure.
+    server: the words after `--`; empty to start without a server.
+    Raises CommandFailure.
     """
     if server:
-        # Complain before the session begins.
+        # Raise errors before the session begins.
         parse_server(args, server)
     elif args.cwd or args.env:
         raise UsageError("--env and --cwd are for a server: write its command behind --")
-    # Its encoding may be smaller than UTF-8.
+    # The encoding of stdout may lack some characters.
     cast("TextIOWrapper", sys.stdout).reconfigure(errors="backslashreplace")
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     source: LineInput

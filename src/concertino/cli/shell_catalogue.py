@@ -1,4 +1,7 @@
-"""What can be typed in the interactive session: commands, and what the server offers."""
+"""Catalogue: the words that a user can type in the interactive session, for completion.
+
+These are the commands, and the names of the server's tools, resources and prompts.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from concertino.types.results import Level, Prompt, Tool
 
 __all__ = ["COMMANDS", "Catalogue", "Suggestion"]
 
-# Command -> what it takes, and what it does.
+# Command -> its arguments, and its description.
 COMMANDS = {
     "tools": ("", "list the tools"),
     "call": ("NAME [KEY=VALUE...]", "call a tool; the word call may be left out"),
@@ -39,14 +42,17 @@ LISTED = 1000
 
 
 class Suggestion(Struct, frozen=True):
-    """A word that may come next. text: with quotes where needed. about: one line."""
+    """A word that may come next.
+
+    text: the word, with quotes if necessary. about: a description of one line.
+    """
 
     text: str
     about: str = ""
 
 
 class Catalogue:
-    """The commands, and the tools, resources and prompts of the server that is open."""
+    """The commands, and the tools, resources and prompts of the current server."""
 
     def __init__(self) -> None:
         self.tools: dict[str, Tool] = {}
@@ -55,7 +61,7 @@ class Catalogue:
         self.uris: dict[str, str] = {}
 
     async def fetch(self, client: Client) -> None:
-        """Ask the server for all that it offers; what it refuses to list stays empty."""
+        """Fetch the lists of the server. A list that the server refuses stays empty."""
         offered = client.capabilities
         self.tools, self.prompts, self.uris = {}, {}, {}
         try:
@@ -69,11 +75,11 @@ class Catalogue:
                     item.uri_template: item.name for item in await client.list_resource_templates()
                 }
         except ConcertinoError:
-            # The command that needs the list says why it cannot be had.
+            # Ignore the error: a command that needs the list will report it.
             return
 
     def describe(self) -> str:
-        """Return how much there is, in a few words."""
+        """Return the numbers of tools, resources and prompts, in a few words."""
         counts = {
             "tool": len(self.tools),
             "resource": len(self.uris),
@@ -83,9 +89,10 @@ class Catalogue:
         return ", ".join(words) or "it offers nothing"
 
     async def suggest(self, text: str, client: Client | None) -> tuple[list[Suggestion], int]:
-        """Return the words that may stand at the end of a line, and where they begin.
+        """Return the suggestions for the last word of a line, and the index where that word begins.
 
-        text: what stands before the cursor. client: asked for the values of a prompt's arguments.
+        text: the line up to the cursor.
+        client: asked for the values of a prompt's arguments; None without a server.
         """
         line = split_line(text)
         *before, word = line.words
@@ -127,7 +134,7 @@ class Catalogue:
         ]
 
     def _first_words(self, command: str) -> list[Suggestion]:
-        """Return what may follow a command."""
+        """Return the suggestions for the first word after a command."""
         if command in ("call", "help"):
             return self._tool_names()
         if command == "prompt":
@@ -167,7 +174,7 @@ def _values_of(tool: Tool, name: str) -> list[Suggestion]:
 async def _complete(
     client: Client, prompt: Prompt, name: str, value: str, given: Sequence[str]
 ) -> list[str]:
-    """Ask the server for values of an argument of a prompt."""
+    """Ask the server for the values of an argument of a prompt (completion/complete)."""
     chosen = dict(word.split("=", 1) for word in given if "=" in word)
     try:
         completion = await client.complete(PromptReference(prompt.name), name, value, chosen=chosen)

@@ -1,4 +1,4 @@
-"""Where the interactive session gets its lines from: a terminal, or a file or pipe on stdin."""
+"""LineInput: reads the lines of the interactive session, from a terminal, a file or a pipe."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from concertino.cli.shell_catalogue import Suggestion
 
 __all__ = ["LineInput", "StreamInput", "Suggest"]
 
-# Takes the text before the cursor; returns words for its end, and where they begin.
+# Takes the line up to the cursor. Returns suggestions for its last word, and that word's index.
 Suggest: TypeAlias = "Callable[[str], Awaitable[tuple[list[Suggestion], int]]]"
 
 
@@ -25,19 +25,21 @@ class LineInput(Protocol):
     async def read_line(self, prompt: str, suggest: Suggest | None) -> str:
         """Return the next line, without its newline.
 
-        suggest: completes what is typed. Raises EOFError, and KeyboardInterrupt for Ctrl-C.
+        prompt: the text before the line on a terminal.
+        suggest: completes words; None for no completion.
+        Raises EOFError at the end of input, and KeyboardInterrupt for Ctrl-C.
         """
         ...
 
 
 class StreamInput:
-    """The lines of stdin, which is no terminal."""
+    """Reads the lines of stdin if it is not a terminal."""
 
     is_terminal = False
 
     def __init__(self) -> None:
         self._lines: asyncio.Queue[str | None] | None = None
-        # One line is read ahead, and no more.
+        # Only one line is read ahead.
         self._room = Semaphore(1)
 
     async def read_line(self, prompt: str, suggest: Suggest | None) -> str:
@@ -45,19 +47,19 @@ class StreamInput:
         if self._lines is None:
             self._lines = asyncio.Queue()
             loop = asyncio.get_running_loop()
-            # A file cannot be waited for on the loop. The thread may still wait for input when the
-            # process ends.
+            # In a thread, because the event loop cannot wait for files. A daemon thread, because it
+            # may still wait for input when the process ends.
             Thread(target=self._read_all, args=(self._lines, loop), daemon=True).start()
         line = await self._lines.get()
         if line is None:
-            # There is no more next time, either.
+            # Put the end back for the next call.
             self._lines.put_nowait(None)
             raise EOFError
         self._room.release()
         return line
 
     def _read_all(self, lines: asyncio.Queue[str | None], loop: asyncio.AbstractEventLoop) -> None:
-        """Pass on the lines of stdin, and None at its end."""
+        """Put the lines of stdin into the queue, and None at the end."""
         # The loop is closed when the session has ended.
         with suppress(RuntimeError):
             for line in sys.stdin:

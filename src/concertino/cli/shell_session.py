@@ -1,4 +1,4 @@
-"""The interactive session: runs the commands that are typed, and shows what the server reports."""
+"""Shell: the interactive session. Runs typed commands, and shows notifications of the server."""
 
 from __future__ import annotations
 
@@ -33,14 +33,16 @@ from concertino.types.results import Implementation, Level
 __all__ = ["Shell"]
 
 MAX_NAME = 30
-# Commands that ServerSession runs; the first three take a name.
+# The commands that ServerSession runs. The first three need a name.
 SERVER_COMMANDS = ("call", "read", "prompt", "tools", "resources", "prompts")
 
 
 class Shell:
-    """Reads lines and runs them, for one server at a time.
+    """Reads lines and runs them as commands, with one server at a time.
 
-    args: the options of `concertino shell`. source: where lines come from.
+    args: the options of `concertino shell`.
+    source: reads the lines.
+    status: the line on the terminal that shows progress.
     """
 
     def __init__(self, args: argparse.Namespace, source: LineInput, status: StatusLine) -> None:
@@ -55,7 +57,7 @@ class Shell:
     async def run(self, server: Sequence[str]) -> int:
         """Run lines until the end of input, and return the exit code.
 
-        server: the words of its command; empty for none yet.
+        server: the command of the first server, as words; empty to start without a server.
         """
         code = 0
         try:
@@ -73,7 +75,10 @@ class Shell:
         return 0 if self._input.is_terminal else code
 
     async def _read_line(self) -> list[str] | None:
-        """Return the words of the next line; None at the end. A line with an open quote goes on."""
+        """Return the words of the next line. None at the end of input.
+
+        While a quote is open, the next line continues the line.
+        """
         text, prompt = "", f"{self._name}> "
         while True:
             try:
@@ -242,7 +247,7 @@ class Shell:
         return self._session
 
     async def _open(self, words: Sequence[str]) -> None:
-        """Use another server. Raises ConcertinoError, and then there is none."""
+        """Connect to another server. If that raises ConcertinoError, there is no server."""
         if not words:
             raise UsageError("write: open COMMAND..., such as open server.py")
         words = _as_command(words)
@@ -297,7 +302,7 @@ class Shell:
             await self._catalogue.fetch(self._session.client)
 
     async def _ask(self, request: Elicitation, server: Implementation) -> Any:
-        """Ask the user what the server asks. Returns the values of the form, or how it ended."""
+        """Ask the user the questions of an elicitation. Returns a handler's answer."""
         self._status.clear()
         if request.mode == "url" or not self._input.is_terminal:
             self._note(f"the server asks: {request.message}; this is refused here")
@@ -324,7 +329,7 @@ class Shell:
 
 
 def _as_command(words: Sequence[str]) -> Sequence[str]:
-    """Return the command that serves a Python file; other words as they are."""
+    """Return the command that serves a Python file. Return other words unchanged."""
     if len(words) == 1 and words[0].endswith(".py") and os.path.isfile(words[0]):
         return [sys.executable, "-m", "concertino", "serve", words[0]]
     return words

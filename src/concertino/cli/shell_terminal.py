@@ -1,4 +1,7 @@
-"""Lines typed on a terminal: edited, completed with Tab, and kept in a history (extra `shell`)."""
+"""TerminalInput: reads lines on a terminal, with editing, completion by Tab, and a history.
+
+Needs prompt_toolkit, the extra `shell`.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,12 @@ except ImportError:
 
 __all__ = ["TerminalInput"]
 
-# A history that is larger is cut to half of this at the start of a session.
+# A larger history is cut to half of this size when a session starts.
 MAX_HISTORY_BYTES = 1 << 20
 
 
 class TerminalInput:
-    """The lines that a person types. Those that begin with a space are kept out of the history."""
+    """Reads the lines that a user types. Lines that begin with a space are not in the history."""
 
     is_terminal = True
 
@@ -36,17 +39,17 @@ class TerminalInput:
         self._session = PromptSession[str](
             history=_open_history(),
             complete_style=CompleteStyle.MULTI_COLUMN,
-            # The server may be asked for values, so not with each key.
+            # Not with each key, because completion may ask the server for values.
             complete_while_typing=False,
         )
-        # Answers to a server's questions are kept nowhere.
+        # Answers to questions of a server are not in the history.
         self._questions = PromptSession[str](history=InMemoryHistory())
 
     async def read_line(self, prompt: str, suggest: Suggest | None) -> str:
         """Return the next line. Raises EOFError for Ctrl-D, and KeyboardInterrupt for Ctrl-C."""
         session = self._questions if suggest is None else self._session
         completer = None if suggest is None else _Completer(suggest)
-        # Notes that are printed meanwhile stand above the line.
+        # Print notes above the line that is being edited.
         with patch_stdout():
             return await session.prompt_async(prompt, completer=completer)
 
@@ -58,7 +61,7 @@ class _Completer(Completer):
     def get_completions(
         self, document: Document, complete_event: CompleteEvent
     ) -> Iterable[Completion]:
-        # prompt_toolkit asks with the method below.
+        # prompt_toolkit calls get_completions_async() instead.
         return ()
 
     async def get_completions_async(
@@ -70,7 +73,7 @@ class _Completer(Completer):
             yield Completion(
                 suggestion.text,
                 start - len(text),
-                # The names and descriptions are the server's.
+                # Names and descriptions come from the server, so they are untrusted.
                 display=escape_controls(suggestion.text),
                 display_meta=escape_controls(suggestion.about),
             )
@@ -83,12 +86,12 @@ class _FileHistory(FileHistory):
 
 
 def _open_history() -> History:
-    """Return the history of earlier sessions; an empty one if its file cannot be used."""
+    """Return the history of earlier sessions. Empty if its file cannot be used."""
     home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     path = Path(home, "concertino", "shell-history")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Arguments may be private.
+        # Mode 0600, because arguments may be private.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         os.close(descriptor)
         if path.stat().st_size > MAX_HISTORY_BYTES:
@@ -101,6 +104,6 @@ def _open_history() -> History:
 def _cut(path: Path) -> None:
     """Remove the older entries of a history file."""
     text = path.read_bytes()[-MAX_HISTORY_BYTES // 2 :]
-    # Each entry begins with a comment that has its time.
+    # Each entry begins with a comment, the time of the entry.
     _, mark, rest = text.partition(b"\n#")
     path.write_bytes(mark + rest)

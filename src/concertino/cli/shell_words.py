@@ -1,4 +1,4 @@
-"""Splits a line that is typed in the interactive session into words."""
+"""split_line(): splits a line of the interactive session into words."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Line(Struct, frozen=True):
 
 
 def split_line(text: str) -> Line:
-    """Split a line into words, as a shell does.
+    """Split a line into words, like a shell.
 
-    A space inside of quotes or after a backslash does not end a word. A word after the first that
-    begins with `{` is a JSON object and lasts until the end of the line; its quotes and backslashes
-    are part of the JSON text.
+    A space inside quotes or after a backslash does not end a word. If a word after the first begins
+    with `{`, it is a JSON object and extends to the end of the line; its quotes and backslashes
+    stay.
     """
     words: list[str] = []
     word, start, quote = "", 0, ""

@@ -1,4 +1,4 @@
-"""One line on the terminal that is drawn in place: a progress bar, or what is awaited."""
+"""StatusLine: one line on the terminal that is redrawn: a progress bar, or the current wait."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from concertino.logs.formats import escape_controls
 __all__ = ["StatusLine", "show_waiting"]
 
 BAR_WIDTH = 30
-# How long a wait is before it is shown, and how often the line is drawn anew.
+# A wait is shown after this time, and the line is redrawn after each further interval.
 PATIENCE_S = 2.0
 EVERY_S = 1.0
 
 
 class StatusLine:
-    """The last line on stderr, and the lines above it.
+    """The last line on stderr.
 
-    enabled: whether stderr is a terminal and the line may be drawn at all. A dumb terminal, such as
-    the shell of Emacs, cannot draw a line anew, and gets none.
+    enabled: whether stderr is a terminal, and the line is wanted. On a dumb terminal, such as the
+        shell of Emacs, there is no status line, because it cannot redraw a line.
     """
 
     def __init__(self, enabled: bool) -> None:
@@ -29,17 +29,17 @@ class StatusLine:
         self._text = ""
 
     def draw(self, text: str) -> None:
-        """Draw the line, instead of what was there."""
+        """Draw the line in place of its old text."""
         if not self._enabled:
             return
-        # A longer line would be continued on the next one, and stay there.
+        # Cut the text to the width: a longer line would wrap, and could not be redrawn.
         self._text = escape_controls(text)[: _columns() - 1]
         # Return to the first column, and clear the rest of the line.
         sys.stderr.write(f"\r\x1b[K{self._text}")
         sys.stderr.flush()
 
     def draw_progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Draw a progress bar; without a total, the number only."""
+        """Draw a progress bar, or only the number if the total is None."""
         text = message or ""
         if total and total > 0:
             share = max(0.0, min(1.0, progress / total))
@@ -56,7 +56,7 @@ class StatusLine:
             sys.stderr.flush()
 
     def print_above(self, line: str) -> None:
-        """Print a line that stays; the status line is drawn below it again."""
+        """Print a line above the status line."""
         text = self._text
         self.clear()
         print(line, file=sys.stderr, flush=True)  # noqa: T201
@@ -70,9 +70,12 @@ async def show_waiting(
     limit_s: float,
     print_news: Callable[[], object],
 ) -> None:
-    """Show how long something has been awaited, until this is cancelled; nothing at first.
+    """Show how long the command has waited, until this coroutine is cancelled.
 
-    limit_s: when the wait ends. print_news: prints above the line what has happened, if anything.
+    Shows nothing for the first PATIENCE_S seconds.
+    awaited: what the command waits for.
+    limit_s: the time limit of the wait.
+    print_news: prints news about the server above the line, if there are any.
     """
     loop = asyncio.get_running_loop()
     began_at = loop.time()

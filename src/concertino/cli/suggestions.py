@@ -1,4 +1,4 @@
-"""Suggestions for what was mistyped on the command line: names, options, commands and programs."""
+"""Suggestions for mistyped words on the command line: names, options, commands and programs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from difflib import get_close_matches
 
 from concertino.cli import UsageError
 
-# Words that other tools have for a command of ours.
+# The name of a command in other tools -> our command.
 SYNONYMS = {
     "run": "serve",
     "start": "serve",
@@ -30,30 +30,30 @@ SYNONYMS = {
     "help": "--help",
     "version": "--version",
 }
-# Words that other tools have for what `config` prints for a server.
+# Commands of other tools whose task our command `config` has.
 CONFIGURING = frozenset(("install", "add", "configure", "deploy"))
 CLIENT_COMMANDS = frozenset(("tools", "call", "resources", "read", "prompts", "prompt", "check"))
 PORTS = frozenset(("--port", "--host", "--address", "--bind", "-p"))
 HTTP = frozenset(("--http", "--https", "--sse", "--url", "--transport", "--streamable-http"))
-# Beginnings of the names of interpreters, with their versions.
+# Suffix of a file -> the command that runs it.
 INTERPRETERS = {".py": "python", ".js": "node", ".mjs": "node", ".ts": "npx tsx", ".sh": "sh"}
-# A word before the file of a server that belongs to its command.
+# Matches a word before the file of a server that belongs to the server's command.
 STARTER = re.compile(r"(.*/)?(python[\d.]*|node|npx|tsx|sh|bash|uv|uvx|run)")
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is most like this one; None if none is."""
+    """Return the known name that is most similar to a name. None if none is similar."""
     by_folded = {item.casefold(): item for item in known}
     folded = name.casefold()
     found = get_close_matches(folded, by_folded, n=1, cutoff=0.6)
     if not found and len(folded) > 2:
-        # Somebody may have typed the beginning of a long name only.
+        # The user may have typed only the beginning of a long name.
         found = [item for item in by_folded if item.startswith(folded)][:1]
     return by_folded[found[0]] if found else None
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return `did you mean X?`, or "" if no known name is like this one."""
+    """Return `did you mean X?`, or "" if no known name is similar."""
     found = closest(name, known)
     return "" if found is None else f"did you mean {found}?"
 
@@ -62,7 +62,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def unknown_command(word: str, commands: Collection[str], server: Sequence[str]) -> UsageError:
-    """Return the error for a word that is no command."""
+    """Return the error for a word that is not a command, with a suggestion."""
     if word.endswith((".py", ".yaml", ".yml")) or os.path.isdir(word):
         hint = f"to serve it: concertino serve {shlex.quote(word)}"
     elif os.path.isfile(f"{word}.py"):
@@ -82,9 +82,11 @@ def unknown_command(word: str, commands: Collection[str], server: Sequence[str])
 def suggest_for_unknown(
     command: str, options: Sequence[str], unknown: Sequence[str], words: Sequence[str]
 ) -> str:
-    """Return what to write instead of words that a command does not take.
+    """Return a suggestion for words that a command does not accept. Empty if there is none.
 
-    options: those of the command. words: all words that were typed.
+    options: the options of the command.
+    unknown: the words that it does not accept.
+    words: all words that were typed.
     """
     word = unknown[0]
     option, _, value = word.partition("=")
@@ -105,9 +107,11 @@ def suggest_for_unknown(
 
 
 def suggest_separator(command: str, words: Sequence[str], unknown: Sequence[str] = ()) -> str:
-    """Return the command line with the `--` that is missing from it, or an example.
+    """Return the command line with the missing `--`, or an example if its place is not clear.
 
-    words: those after the command of ours. unknown: those of them that it does not take.
+    command: our command.
+    words: the words after it.
+    unknown: the words that it does not accept.
     """
     is_file = [os.path.splitext(word)[1] in INTERPRETERS and "=" not in word for word in words]
     if any(is_file):
@@ -116,7 +120,7 @@ def suggest_separator(command: str, words: Sequence[str], unknown: Sequence[str]
             start -= 1
         own, server = list(words[:start]), shlex.join(words[start:])
         if start == file:
-            # Without its interpreter it may stand anywhere.
+            # The file has no interpreter before it, so add one.
             server = f"{INTERPRETERS[os.path.splitext(words[file])[1]]} {shlex.quote(words[file])}"
             own += words[file + 1 :]
     elif words and words[-1].startswith(("unix:", "tcp:")):
@@ -130,13 +134,13 @@ def suggest_separator(command: str, words: Sequence[str], unknown: Sequence[str]
 
 
 def _word_after(word: str, words: Sequence[str]) -> str:
-    """Return the word that follows another one; "" if there is none or it is an option."""
+    """Return the word after another word. Empty if there is none, or if it is an option."""
     index = words.index(word) + 1
     return "" if index >= len(words) or words[index].startswith("-") else words[index]
 
 
 def _suggest_address(command: str, option: str, value: str) -> str:
-    """Return what to write instead of an option for a port or for HTTP."""
+    """Return a suggestion for an option about ports or HTTP, which our commands do not have."""
     port = value if option in ("--port", "-p") and value.isdecimal() else "8000"
     address = f"127.0.0.1:{port}"
     if command == "serve":
@@ -160,9 +164,10 @@ def _suggest_address(command: str, option: str, value: str) -> str:
 
 
 def suggest_program(command: Sequence[str], path: str) -> str:
-    """Return what to write instead of a command that cannot be started.
+    """Return a suggestion for a server command that cannot be started.
 
-    command: the words after `--`. path: the folders to search, as in PATH.
+    command: the words after `--`.
+    path: the folders to search for programs, as in PATH.
     """
     program, *arguments = command
     if " " in program and not arguments:
@@ -185,7 +190,7 @@ def suggest_program(command: Sequence[str], path: str) -> str:
 
 
 def _files(suffix: str) -> list[str]:
-    """Return the files in the current folder with such a name."""
+    """Return the files in the current folder with a suffix."""
     return [name for name in os.listdir() if name.endswith(suffix)]
 
 

@@ -1,4 +1,4 @@
-"""What was probably meant by a target of `concertino serve` in which no server was found."""
+"""Hints for the user if `concertino serve` finds no server in a target."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ __all__ = ["describe_hidden_server", "suggest_target"]
 
 
 def suggest_target(target: str) -> str:
-    """Return `; did you mean ...?` for a target that does not exist, or where it was looked for."""
+    """Return `; did you mean ...?` for a target that does not exist.
+
+    Without a similar target, return where the target was searched.
+    """
     module = Path(target.replace(".", os.sep) + ".py")
     if not target.endswith(".py") and target and ":" not in target:
         if Path(f"{target}.py").is_file():
@@ -31,7 +34,7 @@ def suggest_target(target: str) -> str:
 
 
 def describe_hidden_server(path: str) -> str:
-    """Return what to do about a file without a server at its top level."""
+    """Return a hint for a file that has no server at its top level."""
     function, line = server_in_function(Path(path))
     if function:
         return f"; {function}() makes one in line {line}: move it and its tools out of the function"

@@ -1,4 +1,4 @@
-"""Loads the targets of `concertino serve`, or reports why that failed and ends the process."""
+"""load_or_exit(): loads the targets of `concertino serve`, or reports the error and exits."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ def load_or_exit(
     traceback: bool,
     strict: bool,
 ) -> LoadedTarget:
-    """Return what load_targets() returns. If it raises, report the error and end the process.
+    """Call load_targets(). If it raises, log the error, report it to the client, and exit.
 
-    The error is logged, and is the answer to the client's first request. Exit codes: 2 for a target
-    that does not exist, 1 when importing it failed, a library has no folder, or a client was told.
-    frontend: where clients come from. traceback: log the whole traceback. strict: see
-    load_targets().
+    The client gets the error as the response to its first request.
+    frontend: connects clients.
+    traceback: whether to log the whole traceback.
+    strict: see load_targets().
+    Exit codes: 2 for a target that does not exist; 1 if importing failed, if a library has no
+    folder, or if a client got the error.
     """
     log = logging_setup.logger("concertino")
     exit_on_signals(frontend.writer)
@@ -44,11 +46,11 @@ def load_or_exit(
     except TargetError as exc:
         log.error("%s", exc)
         exit_process(FAILED if frontend.refuse(exc) else USAGE, frontend.writer)
-    # The code of a target may raise anything, SystemExit included.
+    # The code of a target may raise any exception, even SystemExit.
     except BaseException as exc:
         from concertino.backend.start_failure import describe_raised
 
-        # The target may have put secrets into os.environ; they must not be logged.
+        # The target may have put secrets into os.environ. Redact them in the log.
         refresh()
         # A SyntaxError shows its line without a traceback.
         exc_info: Any = exc if traceback else None

@@ -37,7 +37,7 @@ from concertino.types.results import Implementation
 if TYPE_CHECKING:
     from concertino.composition.composed_backend import ComposedBackend
 
-# Held while a module gets its name.
+# Held while a free module name is chosen and used.
 _naming = Lock()
 NO_LIBRARY = LibraryOptions()
 PLUGIN_FILES = (".yaml", ".yml")
@@ -45,7 +45,7 @@ NAMED_TARGET = re.compile(r"([A-Za-z0-9_.-]+)=(.+)", re.DOTALL)
 
 
 class LoadedTarget(Struct, frozen=True):
-    """The backend of a target, and the arguments of the file's own call of run(), if it has one."""
+    """The backend of a target, and the arguments of run() if the file itself calls it."""
 
     backend: Backend
     limits: Limits | None = None
@@ -59,17 +59,19 @@ def load_targets(
     strict: bool = False,
     traceback: bool = False,
 ) -> LoadedTarget:
-    """Load one target, or compose several, or a single one with a name, under their names.
+    """Load the targets of `concertino serve`.
 
-    A target without a name gets that of its file, module or folder. The arguments of a file's own
-    run() apply to a single target only.
-    options: apply to the one folder among the targets. If there is none, they make a library of
-    their own, called `library`. The URIs of several folders get the folders' names as schemes. Name
-    and version are those of the one folder, or of the composition.
-    strict: load several targets one after the other now, and serve none if one fails. By default
-    each is loaded in a thread when the composition starts, and one that fails is only reported.
-    traceback: log the whole traceback of a target that fails then.
-    Raises TargetError, and whatever importing a target raises.
+    A single target without a name is served itself. Several targets, or one with a name
+    (NAME=TARGET), become parts of a composition. A part without a name gets the name of its file,
+    module or folder.
+
+    options: for the folder among the targets. If no target is a folder, they make a library of
+        their own, called `library`. If there are several folders, the URIs of each have the
+        folder's name as their scheme. Name and version are for the composition if there is one.
+    strict: whether to load all parts now, one after the other, and fail if one fails. Otherwise
+        each part is loaded in a thread when the composition starts, and a failure is logged.
+    traceback: whether to log the whole traceback of such a failure.
+    Raises TargetError, and the exceptions of importing a target.
     """
     named = [_split_name(target) for target in targets]
     folders = [target for _, target in named if os.path.isdir(target)]
@@ -92,7 +94,7 @@ def load_targets(
     from concertino.composition.compose import compose
 
     try:
-        # _load_parts() has made sure that no part takes the place of the argument.
+        # _load_parts() has refused the names of compose()'s own parameters.
         return LoadedTarget(compose(info, strict=strict, **cast("dict[str, Any]", parts)))
     except RegistrationError as exc:
         raise TargetError(f"{', '.join(targets)}: {exc}") from None
@@ -106,14 +108,15 @@ def _load_parts(
     strict: bool,
     traceback: bool,
 ) -> dict[str, Backend]:
-    """Return the parts of a composition by their names; see load_targets().
+    """Return the parts of a composition, by name. See load_targets().
 
-    named: the name of each target, or "", and the target. folders: those that are folders.
-    Raises TargetError for a name that cannot be a part's.
+    named: pairs of a name (or "") and a target.
+    folders: the targets that are folders.
+    Raises TargetError for an invalid name of a part.
     """
     from concertino.cli.loading_backend import LoadingBackend, Turn
 
-    # These two are the composition's.
+    # Name and version are for the composition, not for a part.
     options = replace(options, name=None, version=None)
     parts: dict[str, Backend] = {}
     if options and not folders:
@@ -141,8 +144,8 @@ def _load_backend(target: str, options: LibraryOptions) -> Backend:
 
 
 def _split_name(target: str) -> tuple[str, str]:
-    """Split NAME=TARGET. The name is empty if the target has none."""
-    # A file may have an equals sign in its name.
+    """Split NAME=TARGET. The name is empty if there is none."""
+    # The name of a file may contain an equals sign.
     match = None if os.path.exists(target) else NAMED_TARGET.fullmatch(target)
     return ("", target) if match is None else (match[1], match[2])
 
@@ -158,17 +161,18 @@ def _default_name(target: str) -> str:
 
 
 def load_target(target: str, options: LibraryOptions = NO_LIBRARY) -> LoadedTarget:
-    """Load the backend that a target names.
+    """Load the backend of a target.
 
-    A file without an attribute must hold one server, or call run() on one. options: for a folder.
-    Raises TargetError, and whatever importing the target raises.
+    A file without an attribute must contain a single server, or call run() on one.
+    options: for a folder.
+    Raises TargetError, and the exceptions of importing the target.
     """
     if os.path.isdir(target):
         return LoadedTarget(make_library(target, options))
     if target.endswith(PLUGIN_FILES):
         return LoadedTarget(_load_hub(target))
 
-    # A path may hold a colon: it separates an attribute only if there is no such file.
+    # A path may contain a colon. It separates an attribute only if there is no file of this name.
     source, attribute = target, ""
     if ":" in target and not (target.endswith(".py") and os.path.isfile(target)):
         source, _, attribute = target.rpartition(":")
@@ -181,8 +185,8 @@ def load_target(target: str, options: LibraryOptions = NO_LIBRARY) -> LoadedTarg
             f"{suggest_target(target)}"
         )
 
-    # While this list is set, run() records its call there instead of serving. Each thread has its
-    # own, since several targets may be imported at the same time.
+    # While the context variable has this list, run() adds its call to it instead of serving. Each
+    # thread has its own list, because several targets may be imported at the same time.
     calls: list[RunCall] = []
     token = entry.run_calls.set(calls)
     try:
@@ -215,7 +219,7 @@ def _load_hub(path: str) -> Backend:
 
 
 def _find_attribute(module: ModuleType, source: str, attribute: str) -> Backend:
-    """Return the object at a dotted path in a module. Raises TargetError if it is no Backend."""
+    """Return the object at a dotted path in a module. Raises TargetError unless it is a Backend."""
     value: object = module
     for name in attribute.split("."):
         try:
@@ -225,15 +229,15 @@ def _find_attribute(module: ModuleType, source: str, attribute: str) -> Backend:
             raise TargetError(f"{source}:{attribute}: {text}") from None
     if (got := describe_non_backend(value)) is not None:
         raise TargetError(f"{source}:{attribute}: expected a Server or another Backend, got {got}")
-    # describe_non_backend() checks what can be checked of a Protocol.
+    # describe_non_backend() has checked the value, as far as a Protocol can be checked.
     return value  # pyright: ignore[reportReturnType]
 
 
 def _find_only_server(module: ModuleType, source: str, calls: list[RunCall]) -> Backend:
-    """Return the backend on which a file calls run(), or the only one at its top level.
+    """Return the backend on which a file calls run(), or the only backend at its top level.
 
-    A guard or composition stands for what it wraps. Raises TargetError if there is none, or more
-    than one.
+    If one backend wraps another, such as a guard or a composition, only the outer one counts.
+    Raises TargetError if there is no backend, or more than one.
     """
     servers = {
         id(value): (name, cast("Backend", value))
@@ -243,7 +247,7 @@ def _find_only_server(module: ModuleType, source: str, calls: list[RunCall]) -> 
     for _, backend in list(servers.values()):
         for inner in _inner_backends(backend):
             servers.pop(id(inner), None)
-    # Keyed by identity, since one server may have two names.
+    # By identity, because one server may have two names.
     candidates: list[Backend] = list({id(call.backend): call.backend for call in calls}.values())
     candidates = candidates or [value for _, value in servers.values()]
     if len(candidates) == 1:
@@ -261,17 +265,17 @@ def _find_only_server(module: ModuleType, source: str, calls: list[RunCall]) -> 
 
 
 def _inner_backends(backend: Backend) -> list[Backend]:
-    """Return the backends that another one wraps, directly or not."""
+    """Return the backends that a backend wraps, directly or indirectly."""
     parts = _parts(backend) or []
     return parts + [inner for part in parts for inner in _inner_backends(part)]
 
 
 def _parts(value: object) -> list[Backend] | None:
-    """Return the backends that a value wraps; None if it is nothing that a file may serve."""
+    """Return the backends that a value wraps directly. None if the value is not a backend."""
     if isinstance(value, BackendWrapper):
         return [value.inner]
 
-    # These modules are not imported here: a file that uses one has imported it itself.
+    # Do not import these modules: a file that uses one has imported it.
     composition = sys.modules.get("concertino.composition.composed_backend")
     if composition is not None and isinstance(value, composition.ComposedBackend):
         return list(cast("ComposedBackend", value).parts.values())
@@ -281,17 +285,17 @@ def _parts(value: object) -> list[Backend] | None:
 
 
 def _import_file(path: str) -> ModuleType:
-    """Import a file as if it were run as a script, but not as __main__."""
+    """Import a file. It finds the modules next to it, like a script, but is not __main__."""
     if not os.path.isfile(path):
         from concertino.cli.target_hints import suggest_target
 
         raise TargetError(f"{path}: no such file{suggest_target(path)}")
     path = os.path.abspath(path)
-    # A script finds the modules next to it.
+    # Python does the same for a script.
     sys.path.insert(0, os.path.dirname(path))
     name = os.path.splitext(os.path.basename(path))[0]
     with _naming:
-        # A file called json.py must not replace the module of that name.
+        # A file called json.py must not replace the module json.
         if name in sys.modules:
             name = f"_target_{name}"
         spec = spec_from_file_location(name, path)
@@ -304,12 +308,12 @@ def _import_file(path: str) -> ModuleType:
 
 
 def _import_module(name: str) -> ModuleType:
-    """Import a module, also from the current directory."""
+    """Import a module, which may be in the current directory."""
     sys.path.insert(0, os.getcwd())
     try:
         return import_module(name)
     except ModuleNotFoundError as exc:
-        # A module that the target itself fails to import is another error.
+        # If the target itself fails to import another module, report that error.
         if exc.name is not None and (name == exc.name or name.startswith(exc.name + ".")):
             raise TargetError(f"{name}: no such module") from None
         raise

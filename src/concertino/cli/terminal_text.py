@@ -1,4 +1,4 @@
-"""Text from outside, made safe for a terminal: control characters are escaped."""
+"""Makes text from a server safe for a terminal: control characters are escaped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from concertino.logs.formats import escape_controls
 
 __all__ = ["escape_json", "escape_lines"]
 
-# Four hexadecimal digits.
+# Four hexadecimal digits: one unit of UTF-16 in bytes.hex().
 _UTF16_UNIT = re.compile("....")
 
 
@@ -20,12 +20,11 @@ def escape_lines(text: str) -> str:
 
 
 def escape_json(data: bytes, *, is_unicode: bool) -> str:
-    """Return JSON in one line that any terminal and any encoding can take.
+    """Return JSON as one line without control characters.
 
-    is_unicode: whether printable characters outside of ASCII may stay as they are.
+    is_unicode: whether printable characters outside ASCII may stay.
     """
-    # Such characters occur in strings only, where JSON has escapes for them: one for each unit of
-    # UTF-16.
+    # Other characters occur in strings only, where JSON has an escape for each unit of UTF-16.
     return "".join(
         char
         if char.isprintable() and (is_unicode or char.isascii())

@@ -20,7 +20,7 @@ EXTRAS = {
 
 
 def describe_versions() -> str:
-    """Return the package, the Python, the protocol revisions and the extras, one line each."""
+    """Return the versions of the package, of Python, of MCP and of the extras, one line each."""
     # find_spec() does not import the module.
     extras = (
         f"{name} ({'installed' if find_spec(module) else 'not installed'})"

@@ -221,7 +221,7 @@ class OperationPolicy:
         return work
 
     def _end_at_once(self, error: ArgumentsRefused | RpcError) -> Work:
-        """Return the work of a call whose handle() has raised, or raise the error to answer with."""
+        """Return the work of a call whose handle() has raised, or raise the error to send."""
         if isinstance(error, ArgumentsRefused):
             return self._refuse_arguments(error.result)
         raise self.fail(error) from None
