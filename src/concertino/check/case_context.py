@@ -109,7 +109,7 @@ class CaseContext:
 
     @property
     def start_grace_s(self) -> float:
-        """The time to wait for a first response that may never come, in seconds.
+        """Return the time to wait for a first response that may never come, in seconds.
 
         At least four times as long as the server took to open a session before the first case.
         """

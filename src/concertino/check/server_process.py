@@ -119,7 +119,7 @@ class ServerProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code of the process, or minus the number of the signal that ended it.
+        """Return the exit code of the process, or minus the number of the signal that ended it.
 
         None while the process runs.
         """

@@ -138,7 +138,7 @@ class ServerUnderTest(Struct):
 
     @property
     def era(self) -> str:
-        """The era of the sessions in cases that do not ask for one."""
+        """Return the era of the sessions in cases that do not ask for one."""
         return self.settings.era or ("legacy" if self.legacy else "modern")
 
     def find_lack(self, needs: Sequence[str]) -> str:

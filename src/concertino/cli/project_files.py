@@ -29,7 +29,7 @@ class Project(Struct, frozen=True):
 
     @property
     def plugin_name(self) -> str:
-        """The name of the plugin: in lower case and with hyphens, as hosts require."""
+        """Return the name of the plugin: in lower case and with hyphens, as hosts require."""
         return self.name.lower().replace("_", "-")
 
 

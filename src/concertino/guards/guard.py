@@ -235,7 +235,7 @@ class Guard(BackendWrapper):
 
     @property
     def _serves_results(self) -> bool:
-        """Whether this guard stores results that are too large, and serves them as resources."""
+        """Return whether this guard stores results that are too large, as resources."""
         return self._limits.max_bytes is not None
 
     def _is_stored_result(self, method: str, name: str) -> bool:

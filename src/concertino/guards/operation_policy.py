@@ -361,7 +361,7 @@ class OperationPolicy:
 
     @property
     def _display_name(self) -> str:
-        """The operation's name for messages, without secrets, cut to SHOWN characters."""
+        """Return the operation's name for messages, without secrets, cut to SHOWN characters."""
         return shorten(redactor().text(operation_name(self.method, self.name)), SHOWN)
 
 

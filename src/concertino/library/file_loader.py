@@ -128,7 +128,7 @@ class FolderState(Generic[Parsed]):
 
     @property
     def has_links(self) -> bool:
-        """Whether any file was found through a symbolic link."""
+        """Return whether any file was found through a symbolic link."""
         return bool(self.links) or any(path != found.target for path, found in self.found.items())
 
     def _read(self, found: FoundFile) -> ParseResult[Parsed]:

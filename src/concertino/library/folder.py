@@ -104,7 +104,7 @@ class Folder:
 
     @property
     def exists(self) -> bool:
-        """Whether the folder exists now."""
+        """Return whether the folder exists now."""
         return os.path.isdir(self.path)
 
     def listing(self, under: str = "") -> Listing:

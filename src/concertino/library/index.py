@@ -304,7 +304,7 @@ class Index:
 
     @property
     def documents(self) -> list[Document]:
-        """All documents, in the order of their URIs."""
+        """Return all documents, in the order of their URIs."""
         return sorted(self._snapshot.documents.values(), key=lambda document: document.uri)
 
     def length(self, document: Document) -> int:

@@ -89,7 +89,7 @@ class _OutlineParser:
 
     @property
     def is_head_complete(self) -> bool:
-        """Whether title and description were found."""
+        """Return whether title and description were found."""
         return bool(self._title and self._description)
 
     def read_line(self, line: str, is_head: bool) -> None:

@@ -68,7 +68,7 @@ class PromptFile(Struct, frozen=True):
 
     @property
     def accepted_arguments(self) -> tuple[Argument, ...]:
-        """The arguments that a client may send.
+        """Return the arguments that a client may send.
 
         These are the declared arguments. If none are declared and the text contains `$ARGUMENTS`,
         there is one optional argument called ARGUMENTS.

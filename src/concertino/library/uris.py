@@ -69,7 +69,7 @@ def split_uri(scheme: str, uri: str) -> tuple[str, str | None] | None:
 
 
 def escape_uri(uri: str) -> str:
-    """Percent-encode the characters in a client's URI that are not allowed, for the response.
+    """Return a client's URI with all invalid characters percent-encoded, for the response.
 
     A URI may contain spaces, for example, because prompts insert values into it unescaped.
     """

@@ -284,7 +284,7 @@ class Redactor:
         return "".join((*pieces, text[done:])) if pieces else text
 
     def _may_hold(self, text: str) -> bool:
-        """Return False only if the text certainly contains no secret in any form."""
+        """Return whether the text may contain a secret in any form. False is certain."""
         for secret in self._secrets:
             if secret in text:
                 return True

@@ -81,7 +81,7 @@ class BoundedWriter:
 
     @property
     def pending(self) -> bool:
-        """Whether output is held, so that flush() should be called again."""
+        """Return whether output is held, so that flush() should be called again."""
         return bool(self._held or self._late)
 
     def write(self, lines: bytes) -> None:

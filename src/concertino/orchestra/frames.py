@@ -81,7 +81,7 @@ class Assembler:
         return payloads
 
     def _split(self, buffer: bytearray) -> tuple[list[bytes], int]:
-        """Return the payloads of the complete frames and the offset behind the last of them."""
+        """Return the payloads of the complete frames and the offset after the last of them."""
         payloads: list[bytes] = []
         start = 0
         with memoryview(buffer) as view:

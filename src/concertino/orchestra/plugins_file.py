@@ -96,7 +96,7 @@ class PluginsFile(Struct, frozen=True):
 
     @property
     def enabled(self) -> tuple[PluginEntry, ...]:
-        """The entries of the plugins to start."""
+        """Return the entries of the plugins to start."""
         return tuple(entry for entry in self.plugins if entry.enabled)
 
 

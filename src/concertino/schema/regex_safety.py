@@ -405,7 +405,7 @@ class _PatternReader:
         return self.text[self.at + ahead : self.at + ahead + 1]
 
     def skip(self, char: str) -> bool:
-        """Step over the next character if it is `char`. Returns whether it is."""
+        """Return whether the next character is `char`, and step over it if so."""
         is_next = self.peek() == char
         self.at += is_next
         return is_next

@@ -107,7 +107,7 @@ class UriTemplate:
 
     @property
     def optional(self) -> frozenset[str]:
-        """The names of the variables that may be missing from the result of match()."""
+        """Return the names of the variables that may be missing from the result of match()."""
         return frozenset(
             variable.name
             for operator, variable in self._variables
@@ -116,7 +116,7 @@ class UriTemplate:
 
     @property
     def lists(self) -> frozenset[str]:
-        """The names of the variables whose values in the result of match() are lists or dicts."""
+        """Return the names of the variables whose values are lists or dicts in match()."""
         return frozenset(variable.name for _, variable in self._variables if variable.star)
 
     def check(self) -> None:

@@ -16,7 +16,7 @@ PROGRESS = "basic/utilities/progress"
 
 
 def _ping_during_call(context: CaseContext, tool: str) -> None:
-    """Start a call of three seconds, and require a prompt response to a ping behind it."""
+    """Start a call of three seconds, send a ping, and require a prompt response to the ping."""
     message = context.make_call(tool, seconds=3)
     ping = context.make_ping()
     watch = process_stats.Stopwatch(context.process.pid)
@@ -75,7 +75,7 @@ def sleep_500_times(context: CaseContext) -> None:
 
 
 def cancel_call(context: CaseContext) -> None:
-    # Two seconds are long enough for the cancellation to come first, whatever happens.
+    # Two seconds, so that the cancellation arrives before the call ends.
     message = context.make_call("sleep", seconds=2)
     id = message["id"]
     context.send(message)

@@ -17,7 +17,7 @@ from concertino.check.stdio_setup import StdioSetup
 
 EOF = "stdio, Shutdown: the client closes stdin and waits for the server to exit"
 SIGNAL = "stdio, Shutdown: SIGTERM if it does not exit"
-# More than a wrapper reads by itself meanwhile, and less than any server's limit.
+# More bytes than a wrapper reads ahead, and less than the message limit of any server.
 PADDING_BYTES = 2**18
 SHORT_CALL_LOST = "a call that needed half a second more was not waited for"
 
@@ -25,7 +25,8 @@ SHORT_CALL_LOST = "a call that needed half a second more was not waited for"
 def _require_clean_exit(context: CaseContext, cause: str, *, busy: bool = False) -> None:
     """Require that the process exits in time with code 0. Raises Hang or Crash.
 
-    busy: calls are under way. No MUST forbids waiting for them, so a late exit is a Deviation.
+    cause: why the process should exit, for the error text.
+    busy: whether calls are in progress. A server may wait for them, so a late exit is a Deviation.
     """
     try:
         code = context.require_exit(cause)
@@ -125,7 +126,8 @@ def _require_exit_on_signal(
 ) -> None:
     """Require that a signal ends the process. Raises `failure` if it does not, or Crash.
 
-    Exit code 0 is our policy; a process that the signal itself ends is as sound.
+    cause: the signal, for the error text.
+    Exit code 0 is our policy. A process that is ended by the signal itself is accepted too.
     """
     code = context.wait_for_exit(cause, failure)
     how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
@@ -159,7 +161,7 @@ def send_sigterm_twice(context: CaseContext) -> None:
 
 
 def close_stdout(context: CaseContext) -> None:
-    # Half of the client is gone: it still holds stdin open, so there is no end of input.
+    # Close only stdout. stdin stays open, so the server does not get the end of its input.
     context.ended = True
     context.process.close_stdout()
     messages = [context.make_ping() for _ in range(5)]
@@ -169,13 +171,13 @@ def close_stdout(context: CaseContext) -> None:
             context.send(message)
             context.read_for(0.2)
     except Crash:
-        # The server has noticed and closed stdin, which is what this case asks for.
+        # The server has noticed it and has closed stdin, as this case requires.
         pass
     context.wait_for_exit("its client closed stdout", Deviation)
 
 
 def _close_all_pipes(context: CaseContext) -> None:
-    """Close every pipe, as the death of a client does."""
+    """Close all pipes, like a client that dies."""
     context.ended = True
     context.process.close_stdout()
     context.process.close_stderr()
@@ -199,10 +201,10 @@ def close_all_pipes_during_call(context: CaseContext) -> None:
 
 
 def _find_wrappers(context: CaseContext) -> list[int]:
-    """Return the processes between the check and the server: our shell, and `uv run`, for example.
+    """Return the processes between the check and the server, such as our shell and `uv run`.
 
-    The server is the process that reads what the check sends. One that has the server as a child
-    and passes nothing on is a wrapper. The shell alone if that cannot be seen.
+    The server is the process that reads the input. Its ancestors that do not read are wrappers.
+    Returns only the shell if the readers cannot be found.
     """
     group = context.process.pid
     before = process_stats.bytes_read(group)

@@ -1,4 +1,4 @@
-"""Section 2: limits and bombs. Long, deep, wide and colliding input, and too much of it."""
+"""Section 2: limits and bombs. Input that is too long, too deep, too wide or too much."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ALLOWED_GROWTH_BYTES = 64 * MIB
 
 @contextmanager
 def limit_memory(context: CaseContext, allowed: int = ALLOWED_GROWTH_BYTES) -> Generator[None]:
-    """Report a Deviation if the server's peak memory grows too much inside the block.
+    """Report a Deviation if the server's peak memory grows too much inside the `with` block.
 
     allowed: the growth in bytes, from its memory at the beginning of the block.
     """
@@ -65,9 +65,11 @@ def _send_large_request(
     *,
     within_s: float = 1.0,
 ) -> None:
-    """Send a ping with a large value in its `_meta`, and report a Deviation if nothing comes back.
+    """Send a ping with a large value in its `_meta`. Report a Deviation if there is no response.
 
-    value: may be invalid JSON. subject: what it is. within_s: the longest wait for the response.
+    value: the JSON text of the value, which may be invalid.
+    subject: the value in words, for messages.
+    within_s: the time limit for the response.
     """
     id, line = _make_ping_line(context, value, subject)
     if context.probe_line(line, id, within_s=LARGE_MESSAGE_S, grace_s=within_s) is None:
@@ -157,7 +159,7 @@ def flood_for_1_s(context: CaseContext) -> None:
 
 
 def flood_notifications(context: CaseContext, seconds: float) -> None:
-    """Send notifications as fast as the pipe takes them; then require service at once."""
+    """Send notifications as fast as the server reads them. Then require a prompt response."""
     # A known notification that refers to nothing, and an unknown one.
     progress = {"progressToken": 0, "progress": 1}
     data = encode_line({"jsonrpc": "2.0", "method": "notifications/progress", "params": progress})

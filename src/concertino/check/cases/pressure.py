@@ -1,4 +1,4 @@
-"""Section 7, first part: full pipes, an unread stderr, and what a long session costs."""
+"""Section 7, first part: full pipes, an unread stderr, and the resources of a long session."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from concertino.check.messages import Message, encode_line, excerpt
 from concertino.check.stdio_setup import StdioSetup
 
 MIB = 2**20
-# What 4,000 calls that leave nothing must not keep, whatever caches and memory pools a server has.
+# Memory may grow by this during 4,000 calls, because of caches and memory pools.
 LEAK_BYTES = 64 * MIB
 LEAK_DESCRIPTORS = 4
 

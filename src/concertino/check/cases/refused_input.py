@@ -1,8 +1,7 @@
-"""Cases that send one malformed line and look at the error that it gets.
+"""Makes cases that send one malformed line, and check the error response.
 
-No client that keeps the rules sends such a line, so whatever the response is, or if there is none,
-the verdict is at most `differs`. The invariants still hold: the server must survive and serve the
-next request.
+A client that keeps the rules never sends such a line. So for any response, and without a response,
+the verdict is at most `differs`. The server must still answer the next request.
 """
 
 from __future__ import annotations
@@ -38,8 +37,9 @@ def make_cases(
 ) -> list[Case]:
     """Return a case for each malformed line.
 
-    codes: the acceptable error codes. id: the id of the response; None if the lines have none that
-    can be read. silence: no response is fine, too.
+    codes: the acceptable error codes.
+    id: the id in the lines; None if they have no readable id.
+    silence: whether no response is acceptable too.
     """
     names = " or ".join(f"{code} ({CODES[code]})" for code in codes)
     place = "without an id or with null" if id is None else f"on id {excerpt(id)}"
@@ -66,11 +66,10 @@ def send_malformed_line(
     *,
     silence: bool = False,
 ) -> Message | None:
-    """Send a malformed line and a request, and return the response to the line, if any.
+    """Send a malformed line and then a request. Returns the response to the line, or None.
 
-    codes, id, silence: as for make_cases(). Reports a Deviation unless the request is answered
-    and the response to the line is one of
-    the expected errors.
+    Reports a Deviation unless the response to the line is one of the expected errors.
+    codes, id, silence: as for make_cases().
     """
     if id is not None:
         context.expect(id, f"the line {excerpt(line, 60)}")

@@ -15,7 +15,7 @@ SERVED = "served like over a pipe"
 
 
 def send_100_requests(context: CaseContext) -> None:
-    # The opening was answered over these unusual descriptors; a busy stretch must be, too.
+    # The session was opened over these descriptors. The server must also answer many requests.
     context.require_success(*(context.make_ping() for _ in range(100)))
 
 

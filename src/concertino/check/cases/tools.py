@@ -1,6 +1,6 @@
 """Section 5: tools that fail, return unsendable values, write to stdout, or start processes.
 
-All need tools that a server offers for this purpose; docs/reference/check.md describes them.
+They need tools that a server has for this purpose; docs/reference/check.md describes them.
 """
 
 from __future__ import annotations
