@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from concertino import RpcError, Server
 from concertino.backend import Call
-from concertino.backend.interface import BackendWrapper
+from concertino.backend.wrappers import BackendWrapper
 from concertino.guards.guard import Guard
 from concertino.guards.rates import Rate
 from concertino.guards.single_guards import RateLimit

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from concertino.backend.interface import ContextWrapper
+from concertino.backend.wrappers import ContextWrapper
 from concertino.guards.guard_context import GuardContext
 from concertino.runtime import context
 from concertino.runtime.context import CallContext

@@ -8,11 +8,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from concertino.backend.interface import (
         Backend as Backend,
-        BackendWrapper as BackendWrapper,
         ChangeKind as ChangeKind,
         Context as Context,
-        ContextWrapper as ContextWrapper,
         Notifier as Notifier,
+    )
+    from concertino.backend.wrappers import (
+        BackendWrapper as BackendWrapper,
+        ContextWrapper as ContextWrapper,
     )
     from concertino.protocol.call import (
         Call as Call,
@@ -27,12 +29,11 @@ __all__, __getattr__, __dir__ = lazy_names(
     {
         "concertino.backend.interface": (
             "Backend",
-            "BackendWrapper",
             "ChangeKind",
             "Context",
-            "ContextWrapper",
             "Notifier",
         ),
+        "concertino.backend.wrappers": ("BackendWrapper", "ContextWrapper"),
         "concertino.protocol.call": (
             "Call",
             "ClientFacts",

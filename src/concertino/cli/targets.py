@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from concertino.backend.interface import Backend, BackendWrapper, describe_non_backend
+from concertino.backend.interface import Backend, describe_non_backend
+from concertino.backend.wrappers import BackendWrapper
 from concertino.cli.folders import NO_VERSION, LibraryOptions, make_library
 from concertino.cli.main_block import run_main_block
 from concertino.errors import RegistrationError, TargetError

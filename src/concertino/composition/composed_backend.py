@@ -21,12 +21,12 @@ from concertino.backend.interface import (
     Call,
     ChangeKind,
     Context,
-    ContextWrapper,
     Notifier,
     ServerFeatures,
 )
 from concertino.backend.listing import list_names
 from concertino.backend.methods import KINDS, LIST_METHODS
+from concertino.backend.wrappers import ContextWrapper
 from concertino.composition.calls_under_way import CallsUnderWay
 from concertino.composition.composed_lists import ComposedLists
 from concertino.composition.part_names import PartNames

@@ -36,7 +36,6 @@ from concertino.backend.call_hooks import (
 )
 from concertino.backend.interface import (
     Backend,
-    BackendWrapper,
     Call,
     ChangeKind,
     Context,
@@ -44,6 +43,7 @@ from concertino.backend.interface import (
     ServerFeatures,
 )
 from concertino.backend.methods import KINDS, LIST_METHODS, ListMethod
+from concertino.backend.wrappers import BackendWrapper
 from concertino.errors import ResourceNotFound, RpcError, unknown_name
 from concertino.guards.deadline import Deadline, DeadlineExceeded
 from concertino.guards.guard_context import GuardContext

@@ -20,7 +20,8 @@ from os import PathLike
 from msgspec import Raw, Struct
 
 from concertino.backend.call_hooks import CheckArguments, argument_check_of
-from concertino.backend.interface import Backend, BackendWrapper, Call, Context, Notifier
+from concertino.backend.interface import Backend, Call, Context, Notifier
+from concertino.backend.wrappers import BackendWrapper
 from concertino.errors import ConcertinoError
 from concertino.guards.call_outcome import (
     BOUNDARIES_S,

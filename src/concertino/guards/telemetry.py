@@ -19,7 +19,8 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from concertino.backend.call_hooks import CheckArguments, argument_check_of
-from concertino.backend.interface import Backend, BackendWrapper, Call, Context
+from concertino.backend.interface import Backend, Call, Context
+from concertino.backend.wrappers import BackendWrapper
 from concertino.errors import ConcertinoError, RpcError
 from concertino.guards.call_outcome import (
     BOUNDARIES_S,

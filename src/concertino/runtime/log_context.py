@@ -12,7 +12,8 @@ from msgspec import DecodeError, Raw, Struct, field
 from msgspec.json import Decoder
 
 from concertino.backend.call_hooks import CheckArguments, argument_check_of
-from concertino.backend.interface import BackendWrapper, Call, Context
+from concertino.backend.interface import Call, Context
+from concertino.backend.wrappers import BackendWrapper
 from concertino.logs.formats import LogContext, current_context
 
 __all__ = ["LogContextBackend", "log_context_of"]

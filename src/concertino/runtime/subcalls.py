@@ -20,7 +20,8 @@ from msgspec import UNSET, DecodeError, Raw, Struct, ValidationError, convert
 from msgspec.json import decode, encode
 from msgspec.structs import replace
 
-from concertino.backend.interface import Backend, Call, Context, ContextWrapper, InputRequired
+from concertino.backend.interface import Backend, Call, Context, InputRequired
+from concertino.backend.wrappers import ContextWrapper
 from concertino.errors import ProtocolError, ToolError
 from concertino.runtime.tasks import DONE
 from concertino.schema.json_values import encode_finite

@@ -19,7 +19,8 @@ from typing import Any, cast
 from msgspec import Raw, Struct
 
 from concertino.backend.call_hooks import Handle
-from concertino.backend.interface import Backend, BackendWrapper, Call, ChangeKind, Context
+from concertino.backend.interface import Backend, Call, ChangeKind, Context
+from concertino.backend.wrappers import BackendWrapper
 from concertino.errors import NotRegistered, RegistrationError
 from concertino.near_names import suggestion
 from concertino.server.functions import is_async

@@ -30,7 +30,8 @@ from typing import Annotated, Any, Literal, TypeVar, Unpack, cast, overload
 from msgspec import Meta
 from msgspec.json import encode
 
-from concertino.backend.interface import Context, ContextWrapper
+from concertino.backend.interface import Context
+from concertino.backend.wrappers import ContextWrapper
 from concertino.errors import RegistrationError, ToolError
 from concertino.runtime.thread_waits import wait_in_thread
 from concertino.runtime.threads import Threads

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from concertino.backend.call_hooks import Handle
-from concertino.backend.interface import Backend, BackendWrapper
+from concertino.backend.interface import Backend
+from concertino.backend.wrappers import BackendWrapper
 from concertino.errors import RegistrationError
 from concertino.guards.guard import Guard
 from concertino.guards.sizes import URI, OversizeStore

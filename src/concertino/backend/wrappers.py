@@ -1,0 +1,158 @@
+"""BackendWrapper and ContextWrapper, which forward everything to another Backend or Context.
+
+Guards are BackendWrappers that override `handle`. A server without guards never loads this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from msgspec import Raw, Struct
+
+from concertino.backend.interface import Backend, Context, Notifier, refuse_foreign_names
+from concertino.protocol.call import Call, ClientFacts, ServerFeatures
+from concertino.types.results import Level
+
+if TYPE_CHECKING:
+    from concertino.backend.caller import Caller
+    from concertino.types.client_requests import (
+        Accepted,
+        ClientRequest,
+        CreateMessageResult,
+        Declined,
+        Root,
+        SamplingMessage,
+    )
+
+__all__ = ["BackendWrapper", "ContextWrapper"]
+
+T = TypeVar("T")
+
+
+class BackendWrapper:
+    """A Backend that forwards everything to another Backend, `inner`.
+
+    Derive a class and override the methods that shall do something else, usually only `handle`.
+    """
+
+    def __init__(self, inner: Backend) -> None:
+        self.inner = inner
+
+    async def start(self, outlet: Notifier) -> None:
+        await self.inner.start(outlet)
+
+    def features(self) -> ServerFeatures:
+        return self.inner.features()
+
+    async def handle(self, call: Call, context: Context) -> Struct | Raw:
+        return await self.inner.handle(call, context)
+
+    async def watch(self, uris: frozenset[str]) -> None:
+        await self.inner.watch(uris)
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+
+@refuse_foreign_names
+class ContextWrapper:
+    """A Context that forwards everything to another Context, `inner`.
+
+    Derive a class and override the methods that shall do something else.
+    """
+
+    def __init__(self, inner: Context) -> None:
+        self.inner = inner
+
+    @property
+    def client(self) -> ClientFacts:
+        return self.inner.client
+
+    @property
+    def caller(self) -> Caller:
+        return self.inner.caller
+
+    @property
+    def cancelled(self) -> bool:
+        return self.inner.cancelled
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        return self.inner.meta
+
+    def progress(
+        self,
+        done: float,
+        total: float | None = None,
+        message: str | None = None,
+    ) -> Awaitable[None]:
+        return self.inner.progress(done, total, message)
+
+    def log(
+        self,
+        level: Level,
+        data: object,
+        logger: str | None = None,
+    ) -> Awaitable[None]:
+        return self.inner.log(level, data, logger)
+
+    def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        into: Any = None,
+    ) -> Coroutine[Any, Any, Any]:
+        return self.inner.call_tool(name, arguments, into=into)
+
+    async def ask(self, questions: Mapping[str, ClientRequest]) -> Mapping[str, Raw]:
+        return await self.inner.ask(questions)
+
+    async def elicit(
+        self,
+        message: str,
+        form: Any,
+        *,
+        key: str | None = None,
+    ) -> Accepted[Any] | Declined:
+        return await self.inner.elicit(message, form, key=key)
+
+    async def elicit_url(
+        self,
+        message: str,
+        url: str,
+        *,
+        key: str | None = None,
+    ) -> Literal["accept", "decline", "cancel"]:
+        return await self.inner.elicit_url(message, url, key=key)
+
+    async def sample(
+        self,
+        messages: str | Sequence[SamplingMessage | str],
+        max_tokens: int,
+        *,
+        key: str | None = None,
+        **options: Any,
+    ) -> CreateMessageResult:
+        return await self.inner.sample(messages, max_tokens, key=key, **options)
+
+    async def roots(self, *, key: str | None = None) -> list[Root]:
+        return await self.inner.roots(key=key)
+
+    async def once(
+        self,
+        key: str,
+        make: Callable[[], object],
+        kind: Any = Any,
+    ) -> Any:
+        # Any, because the type checker finds no overload of once() for these arguments.
+        inner: Any = self.inner
+        return await inner.once(key, make, kind)
+
+    def wait(self, awaitable: Awaitable[T]) -> T:
+        return self.inner.wait(awaitable)
+
+    # CallContext has attributes that are not part of this interface, such as `request_id`.
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
