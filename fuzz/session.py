@@ -109,11 +109,11 @@ class Onlooker(Protocol):
     it against the schemas.
     """
 
-    def sent(self, line: bytes) -> None:
+    def on_sent(self, line: bytes) -> None:
         """A line from the client."""
         ...
 
-    def received(self, line: bytes) -> Any:
+    def on_received(self, line: bytes) -> Any:
         """A line from the server."""
         ...
 
@@ -185,7 +185,7 @@ class _Rig:
             frame = self._frame(line)
             self._foresee(frame)
             if self.onlooker is not None:
-                self.onlooker.sent(frame)
+                self.onlooker.on_sent(frame)
             self.session.receive(frame)
         self.session.admit()
         assert len(self.peer.waiting) <= self.limits.max_waiting, "more calls wait than allowed"
@@ -401,7 +401,7 @@ class _Rig:
         """The transport gets a line."""
         assert not self.closed, f"sent after the end: {frame!r}"
         if self.onlooker is not None:
-            self.onlooker.received(frame)
+            self.onlooker.on_received(frame)
         assert b"\n" not in frame, f"a newline inside a frame: {frame!r}"
         value: Any = _one_json(str(frame, "utf-8"))
         if isinstance(value, list):

@@ -123,7 +123,7 @@ def _older(definitions: dict[str, Any], revision: str) -> dict[str, Any]:
         method = definition.get("properties", {}).get("method", {}).get("const", "")
         if name.endswith(("Request", "Notification")) and method and method not in known:
             absent.add(name)
-    definitions = _without(
+    definitions = _drop_absent(
         {name: each for name, each in definitions.items() if name not in absent}, absent
     )
 
@@ -147,18 +147,20 @@ def _any_of(names: Any) -> dict[str, Any]:
     return {"anyOf": [{"$ref": REF + name} for name in names]}
 
 
-def _without(value: Any, absent: set[str]) -> Any:
+def _drop_absent(value: Any, absent: set[str]) -> Any:
     """The same schemas without the alternatives that are absent."""
     if isinstance(value, list):
         refs = {REF + name for name in absent}
         return [
-            _without(each, absent)
+            _drop_absent(each, absent)
             for each in value
             if not (isinstance(each, dict) and each.get("$ref") in refs)
         ]
     if isinstance(value, dict):
         # A discriminator maps to what may be absent, and decides nothing.
         return {
-            name: _without(each, absent) for name, each in value.items() if name != "discriminator"
+            name: _drop_absent(each, absent)
+            for name, each in value.items()
+            if name != "discriminator"
         }
     return value

@@ -65,7 +65,7 @@ class Rig:
 
     def _send(self, frame: bytes, about: object) -> int:
         self.lines.append(
-            wire.one_json(frame) if self.onlooker is None else self.onlooker.received(frame)
+            wire.one_json(frame) if self.onlooker is None else self.onlooker.on_received(frame)
         )
         return self.held
 
@@ -73,11 +73,11 @@ class Rig:
         """Send the session one message; returns the lines that came back at once."""
         frame = message if isinstance(message, bytes) else json.dumps(message).encode()
         if self.onlooker is not None:
-            self.onlooker.sent(frame)
+            self.onlooker.on_sent(frame)
         self.session.receive(frame)
-        return self.gone()
+        return self.take_sent()
 
-    def gone(self) -> list[Any]:
+    def take_sent(self) -> list[Any]:
         lines, self.lines = self.lines, []
         return lines
 
@@ -97,7 +97,7 @@ class Rig:
 
     def answer(self, incoming: SessionRequest, result: Any) -> Any:
         self.session.respond(incoming, result)
-        [answer] = self.gone()
+        [answer] = self.take_sent()
         return answer
 
     def opened(self, version: str = D) -> Rig:
@@ -150,7 +150,7 @@ def input_required_result(rig: Rig, id: int, params: Any, wanted: InputRequired)
     """Return the result of a call whose backend asks its client."""
     incoming = rig.call(id, "tools/call", params)
     rig.session.reply_input_required(incoming, wanted)
-    [answer] = rig.gone()
+    [answer] = rig.take_sent()
     return answer["result"]
 
 
@@ -161,4 +161,4 @@ def received_levels(rig: Rig, incoming: SessionRequest) -> list[str]:
     """Log one message of each level; return the levels of those that were sent."""
     for level in LEVELS:
         rig.session.notifications.log(incoming, cast(Any, level), {"at": level}, None)
-    return [line["params"]["level"] for line in rig.gone()]
+    return [line["params"]["level"] for line in rig.take_sent()]

@@ -33,15 +33,15 @@ def conversation(version: str) -> Conversation:
     """After a handshake, with a call of id 1 and a list of id 2 under way."""
     found = Conversation()
     if version == E:
-        found.sent(json.dumps(MODERN_CALL).encode())
-        found.sent(json.dumps({**MODERN_CALL, "id": 2, "method": "tools/list"}).encode())
+        found.on_sent(json.dumps(MODERN_CALL).encode())
+        found.on_sent(json.dumps({**MODERN_CALL, "id": 2, "method": "tools/list"}).encode())
         return found
     opening = {
         "protocolVersion": version,
         "capabilities": {},
         "clientInfo": {"name": "c", "version": "1"},
     }
-    found.sent(
+    found.on_sent(
         json.dumps({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": opening}).encode()
     )
     answer = {
@@ -49,9 +49,9 @@ def conversation(version: str) -> Conversation:
         "capabilities": {},
         "serverInfo": {"name": "s", "version": "1"},
     }
-    found.received(json.dumps({"jsonrpc": "2.0", "id": 0, "result": answer}).encode())
-    found.sent(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}')
-    found.sent(b'{"jsonrpc":"2.0","id":2,"method":"tools/list"}')
+    found.on_received(json.dumps({"jsonrpc": "2.0", "id": 0, "result": answer}).encode())
+    found.on_sent(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}')
+    found.on_sent(b'{"jsonrpc":"2.0","id":2,"method":"tools/list"}')
     return found
 
 
@@ -91,7 +91,7 @@ def result(id: object, **members: Any) -> bytes:
 def test_a_line_that_must_not_be_sent_is_a_violation(line: bytes, version: str):
     found = conversation(version)
     with pytest.raises(Violation):
-        found.received(line)
+        found.on_received(line)
 
 
 AUDIO = {"type": "audio", "data": "AA==", "mimeType": "audio/wav"}
@@ -114,29 +114,29 @@ DONE = {"resultType": "complete"}
 )
 def test_a_tool_result_of_another_revision_is_a_violation(version: str, members: dict[str, Any]):
     with pytest.raises(Violation):
-        conversation(version).received(result(1, **members))
+        conversation(version).on_received(result(1, **members))
 
 
 def test_sound_results_are_not():
-    conversation(B).received(result(1, content=[AUDIO]))
-    conversation(C).received(result(1, content=[LINK], structuredContent={}))
-    conversation(E).received(result(1, **DONE, content=[LINK], structuredContent=None))
+    conversation(B).on_received(result(1, content=[AUDIO]))
+    conversation(C).on_received(result(1, content=[LINK], structuredContent={}))
+    conversation(E).on_received(result(1, **DONE, content=[LINK], structuredContent=None))
 
 
 def test_a_list_without_its_hints_is_a_violation_in_2026_07_28():
-    conversation(E).received(result(2, **DONE, tools=[], ttlMs=0, cacheScope="private"))
+    conversation(E).on_received(result(2, **DONE, tools=[], ttlMs=0, cacheScope="private"))
     with pytest.raises(Violation, match="cacheScope"):
-        conversation(E).received(result(2, **DONE, tools=[], ttlMs=0))
+        conversation(E).on_received(result(2, **DONE, tools=[], ttlMs=0))
 
 
 def test_a_second_answer_and_one_after_a_cancel_are_violations():
     found = conversation(D)
-    found.received(result(1, content=[]))
+    found.on_received(result(1, content=[]))
     with pytest.raises(Violation, match="nobody asked"):
-        found.received(result(1, content=[]))
-    found.sent(b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}')
+        found.on_received(result(1, content=[]))
+    found.on_sent(b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}')
     with pytest.raises(Violation, match="nobody asked"):
-        found.received(result(2, tools=[]))
+        found.on_received(result(2, tools=[]))
 
 
 @pytest.mark.parametrize(("version", "null", "absent"), [(A, True, False), (D, False, True)])
@@ -147,33 +147,33 @@ def test_an_unknown_id_is_written_as_the_revision_wants(version: str, null: bool
     ):
         found = conversation(version)
         if allowed:
-            found.received(line)
+            found.on_received(line)
         else:
             with pytest.raises(Violation):
-                found.received(line)
+                found.on_received(line)
 
 
 def test_arrays_belong_to_2025_03_26():
     line = b'[{"jsonrpc":"2.0","id":1,"result":{"content":[]}}]'
-    conversation(B).received(line)
+    conversation(B).on_received(line)
     with pytest.raises(Violation, match="array"):
-        conversation(C).received(line)
+        conversation(C).on_received(line)
 
 
 def test_initialize_is_never_answered_with_the_modern_revision():
     found = Conversation()
-    found.sent(b'{"jsonrpc":"2.0","id":0,"method":"initialize"}')
+    found.on_sent(b'{"jsonrpc":"2.0","id":0,"method":"initialize"}')
     with pytest.raises(Violation, match="initialize was answered with 2026-07-28"):
-        found.received(
+        found.on_received(
             result(0, protocolVersion=E, capabilities={}, serverInfo={"name": "s", "version": "1"})
         )
 
 
 def test_a_result_for_a_method_that_the_revision_does_not_have_is_a_violation():
     found = conversation(D)
-    found.sent(b'{"jsonrpc":"2.0","id":5,"method":"server/discover"}')
+    found.on_sent(b'{"jsonrpc":"2.0","id":5,"method":"server/discover"}')
     with pytest.raises(Violation, match="does not exist"):
-        found.received(result(5))
+        found.on_received(result(5))
 
 
 def test_a_definition_that_no_oracle_has_is_a_violation():

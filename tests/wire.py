@@ -114,7 +114,7 @@ class Conversation:
         self.answers: list[Any] = []
         self.questions: set[object] = set()  # ids of the server's own requests
 
-    def sent(self, line: bytes) -> None:
+    def on_sent(self, line: bytes) -> None:
         """A line from the client; anything at all."""
         try:
             value = json.loads(line)
@@ -137,7 +137,7 @@ class Conversation:
                 ):
                     self.tokens[_key(token)] = version or self.negotiated or LEGACY[-1]
 
-    def received(self, line: bytes) -> Any:
+    def on_received(self, line: bytes) -> Any:
         """A line from the server. Returns its value."""
         value = one_json(line)
         if isinstance(value, list):

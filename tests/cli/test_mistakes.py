@@ -71,13 +71,13 @@ class Mistake(NamedTuple):
     out: str = ""
 
 
-class Ended(NamedTuple):
+class ProcessResult(NamedTuple):
     code: int
     out: str
     err: str
 
 
-Run = Callable[..., Ended]
+Run = Callable[..., ProcessResult]
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def run(tmp_path: Path) -> Run:
         "HOME": str(tmp_path),
     }
 
-    def run_words(*words: str, stdin: str = "", env: dict[str, str] | None = None) -> Ended:
+    def run_words(*words: str, stdin: str = "", env: dict[str, str] | None = None) -> ProcessResult:
         done = subprocess.run(
             [sys.executable, "-m", "concertino", *words],
             input=stdin.encode(),
@@ -109,7 +109,7 @@ def run(tmp_path: Path) -> Run:
             timeout=60,
             check=False,
         )
-        return Ended(done.returncode, done.stdout.decode(), done.stderr.decode())
+        return ProcessResult(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     return run_words
 
@@ -438,7 +438,7 @@ ARGUMENTS = [
 def test_what_is_said_about(mistake: Mistake, run: Run, tmp_path: Path) -> None:
     folder = os.path.realpath(tmp_path / "project")
     err = mistake.err.replace("{python}", sys.executable).replace("{folder}", folder)
-    assert run(*mistake.words) == Ended(mistake.code, mistake.out, f"{err}\n")
+    assert run(*mistake.words) == ProcessResult(mistake.code, mistake.out, f"{err}\n")
 
 
 @pytest.mark.parametrize(
@@ -483,7 +483,7 @@ def test_the_data_of_a_refusal_is_in_the_json(run: Run) -> None:
 def test_a_tool_that_raises_says_where(run: Run) -> None:
     words = ["call", "divide", "a=1", "b=0"]
     place = "the server's log has a traceback from calculator.py:14; -v shows it"
-    assert run(*words, *SERVER) == Ended(
+    assert run(*words, *SERVER) == ProcessResult(
         1, "ZeroDivisionError: float division by zero\n", f"concertino call: {place}\n"
     )
     assert place not in run(*words, "-v", *SERVER).err
@@ -533,7 +533,9 @@ def test_json_is_sent_as_it_is(run: Run) -> None:
 )
 def test_a_program_that_is_no_server(command: list[str], said: str, run: Run) -> None:
     hint = "write the command of an MCP server behind --, such as -- python server.py"
-    assert run("tools", "--", *command) == Ended(5, "", f"concertino tools: {said}\n  {hint}\n")
+    assert run("tools", "--", *command) == ProcessResult(
+        5, "", f"concertino tools: {said}\n  {hint}\n"
+    )
     error = {"code": "protocol", "message": said, "hint": hint}
     assert json.loads(run("tools", "--json", "--", *command).err) == {"error": error}
 

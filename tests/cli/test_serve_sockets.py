@@ -919,7 +919,7 @@ def activation_command(sockets: Sequence[Sequence[str]], *arguments: str, **spec
     return ["-c", LAUNCHER, json.dumps({"sockets": sockets, **spec}), *arguments]
 
 
-class Activated(Service):
+class ActivatedService(Service):
     def __init__(self, command: list[str], **popen: Any) -> None:
         null = os.open(os.devnull, os.O_RDWR)
         try:
@@ -935,7 +935,9 @@ def test_the_sockets_that_systemd_gives_are_served_and_left_alone(folder: Path) 
         ["tcp", "127.0.0.1"],
         ["abstract", f"concertino-test-{os.getpid()}"],
     ]
-    with Activated(activation_command(sockets, target, "--unix", f"{folder}/own")) as service:
+    with ActivatedService(
+        activation_command(sockets, target, "--unix", f"{folder}/own")
+    ) as service:
         service.until_stderr("started successfully")
         assert [address.partition(":")[0] for address in service.addresses] == [
             "unix",
@@ -959,7 +961,7 @@ def test_the_sockets_that_systemd_gives_are_served_and_left_alone(folder: Path) 
 
 def test_a_message_that_waits_in_the_socket_starts_the_conversation(folder: Path) -> None:
     """As activation works: the client connects first, then the server is started."""
-    with Activated(activation_command([["unix", f"{folder}/s"]], TOOLBOX)) as service:
+    with ActivatedService(activation_command([["unix", f"{folder}/s"]], TOOLBOX)) as service:
         until(lambda: (folder / "s").exists())
 
         def connect() -> bool:
@@ -1005,7 +1007,7 @@ def test_a_message_that_waits_in_the_socket_starts_the_conversation(folder: Path
 def test_what_cannot_be_listened_at_is_refused_by_number(
     sockets: list[list[str]], spec: dict[str, Any], said: str, folder: Path
 ) -> None:
-    with Activated(activation_command(sockets, TOOLBOX, **spec), cwd=folder) as service:
+    with ActivatedService(activation_command(sockets, TOOLBOX, **spec), cwd=folder) as service:
         assert service.wait() == 2
         service.pump(lambda: service._errors < 0)
         assert said in service.stderr.decode()

@@ -74,7 +74,7 @@ async def with_a_process(pids: list[int], era: Any) -> None:
         await asyncio.gather(client.call_tool("x"), client.call_tool("y", progress=lambda *_: None))
 
 
-async def restarted(pids: list[int], era: Any) -> None:
+async def check_restart(pids: list[int], era: Any) -> None:
     """The server dies in a call and is started again; a call waits for it, and subscriptions are
     made anew.
     """
@@ -114,7 +114,7 @@ async def in_memory(pids: list[int], era: Any) -> None:
 
 @pytest.mark.parametrize("patient", [True, False], ids=["goes on", "the loop ends"])
 @pytest.mark.parametrize("era", ["auto", "legacy"])
-@pytest.mark.parametrize("scenario", [with_a_process, restarted, in_memory])
+@pytest.mark.parametrize("scenario", [with_a_process, check_restart, in_memory])
 def test_nothing_is_left_wherever_it_is_cancelled(
     scenario: Any, era: str, patient: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

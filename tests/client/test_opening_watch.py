@@ -39,7 +39,7 @@ def python(source: str) -> list[str]:
 
 
 @pytest.fixture
-def soon(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+def no_time_to_answer(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Let programs have no time to answer. Returns a function that gives them a minute."""
     for name in ("ECHO_S", "PROBE_S", "TEXT_S"):
         monkeypatch.setattr(opening_watch, name, 0.0)
@@ -94,7 +94,7 @@ async def test_a_program_that_prints_json_that_is_no_message_is_no_server() -> N
 
 @on_a_loop
 async def test_a_program_that_reads_and_prints_text_only_is_no_server(
-    soon: Callable[[], None],
+    no_time_to_answer: Callable[[], None],
 ) -> None:
     text = await open_error(["sh", "-c", "echo hello; echo why >&2; cat > /dev/null"])
     assert text.endswith("prints text that is no JSON-RPC: 'hello'; its stderr ends with:\nwhy")
@@ -110,7 +110,7 @@ async def test_a_flood_of_text_ends_the_opening_and_the_program() -> None:
 
 @on_a_loop
 async def test_a_program_that_has_not_read_the_request_may_still_be_starting(
-    soon: Callable[[], None],
+    no_time_to_answer: Callable[[], None],
 ) -> None:
     timeouts = Timeouts(connect_s=1.0)
     with pytest.raises(TimedOut):
@@ -130,10 +130,10 @@ async def test_a_server_may_print_before_it_answers(prints: str) -> None:
 
 @on_a_loop
 async def test_a_server_that_prints_and_ignores_what_it_does_not_know_is_opened_soon(
-    soon: Callable[[], None],
+    no_time_to_answer: Callable[[], None],
 ) -> None:
     """It gets the handshake without waiting for the 30 s of the probe, and then time to answer."""
-    soon()
+    no_time_to_answer()
     async with asyncio.timeout(20):
         async with Client(python(SERVER.format("print('hello', flush=True)")), timeouts=PATIENT):
             pass
@@ -166,7 +166,9 @@ async def test_what_listens_at_an_address_and_speaks_another_protocol_is_no_serv
 
 
 @on_a_loop
-async def test_text_after_the_opening_is_skipped_as_ever(soon: Callable[[], None]) -> None:
+async def test_text_after_the_opening_is_skipped_as_ever(
+    no_time_to_answer: Callable[[], None],
+) -> None:
     ours, theirs = memory_pair()
     script = Script(theirs, legacy() | {"ping": {}})
     async with Client(ours, era="legacy") as client:

@@ -16,7 +16,7 @@ from concertino.client import RawClient
 from concertino.transports import connect, memory_pair
 from concertino.types.results import Implementation
 
-__all__ = ["Failing", "Gated", "Part", "calculator", "client_of"]
+__all__ = ["Failing", "GatedPart", "Part", "calculator", "client_of"]
 
 INITIALIZE = {
     "protocolVersion": "2025-11-25",
@@ -96,7 +96,7 @@ class Failing(Part):
         raise OSError("still no such database")
 
 
-class Gated(Part):
+class GatedPart(Part):
     """A part that starts, or fails, when its gate is opened."""
 
     def __init__(self, failure: Exception | None = None, **features: Any) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
-from composition.parts import Failing, Gated, Part, calculator, client_of
+from composition.parts import Failing, GatedPart, Part, calculator, client_of
 from loops import on_a_loop
 from msgspec import UNSET, Raw
 from msgspec.json import encode
@@ -619,7 +619,7 @@ async def test_if_all_parts_fail_the_composition_fails() -> None:
 
 @on_a_loop
 async def test_a_part_that_starts_late_is_announced() -> None:
-    late, changes = Gated(tools=True), asyncio.Queue[str]()
+    late, changes = GatedPart(tools=True), asyncio.Queue[str]()
 
     class Outlet:
         def report_change(self, what: str) -> None:
@@ -641,5 +641,5 @@ async def test_a_part_that_starts_late_is_announced() -> None:
 @on_a_loop
 async def test_closing_a_composition_ends_the_start_of_a_slow_part() -> None:
     rules = CompositionRules(start_s=0.01)
-    async with client_of(composition(rules, math=calculator(), never=Gated())) as caller:
+    async with client_of(composition(rules, math=calculator(), never=GatedPart())) as caller:
         assert len((await caller.request("tools/list"))["tools"]) == 1

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import pytest
-from composition.parts import Failing, Gated, Part, calculator, client_of
+from composition.parts import Failing, GatedPart, Part, calculator, client_of
 from loops import on_a_loop
 from msgspec import Raw, Struct
 from msgspec.json import decode, encode
@@ -48,7 +48,7 @@ class Outlet:
             pass
 
 
-async def started(
+async def start_composition(
     parts: Mapping[str, Backend], rules: CompositionRules = LENIENT
 ) -> tuple[ComposedBackend, Outlet]:
     composed, outlet = lenient(parts, rules), Outlet()
@@ -84,7 +84,9 @@ class Stuck(Part):
 
 @on_a_loop
 async def test_it_opens_without_the_parts_that_hang_or_fail() -> None:
-    composed, _ = await started({"math": calculator(), "hangs": Gated(), "fails": Failing({})})
+    composed, _ = await start_composition(
+        {"math": calculator(), "hangs": GatedPart(), "fails": Failing({})}
+    )
     assert await tool_names(composed) == ["math_add"]
     assert list(composed.failures) == ["fails"]
     assert composed.failures["fails"].startswith("cannot start: fails: OSError: no such database")
@@ -94,7 +96,7 @@ async def test_it_opens_without_the_parts_that_hang_or_fail() -> None:
 @on_a_loop
 async def test_it_opens_without_any_part() -> None:
     for parts in ({}, {"fails": Failing({})}):
-        composed, _ = await started(parts)
+        composed, _ = await start_composition(parts)
         assert await tool_names(composed) == []
         assert composed.features().tools is False
         await composed.close()
@@ -105,7 +107,7 @@ async def test_a_part_whose_list_fails_is_left_out_and_said_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     broken = Part({"tools/list": RpcError(-32603, "out of order")}, tools=True)
-    composed, _ = await started({"broken": broken, "math": calculator()})
+    composed, _ = await start_composition({"broken": broken, "math": calculator()})
     assert await tool_names(composed) == ["math_add"]
     assert await tool_names(composed) == ["math_add"]
     assert caplog.text.count("broken is left out of tools/list: RpcError: out of order") == 1
@@ -115,7 +117,7 @@ async def test_a_part_whose_list_fails_is_left_out_and_said_once(
 @on_a_loop
 async def test_a_part_whose_list_hangs_is_announced_when_it_has_answered() -> None:
     stuck = Stuck({"tools/list": listing("x")}, tools=True)
-    composed, outlet = await started({"stuck": stuck, "math": calculator()})
+    composed, outlet = await start_composition({"stuck": stuck, "math": calculator()})
     assert await tool_names(composed) == ["math_add"]
     stuck.gate.set()
     await outlet.wait_for("tools")
@@ -133,7 +135,7 @@ async def test_resources_of_a_part_that_hangs_do_not_hold_up_the_others() -> Non
         },
         resources=True,
     )
-    composed, _ = await started({"stuck": stuck, "files": files})
+    composed, _ = await start_composition({"stuck": stuck, "files": files})
     listed: Any = await composed.handle(Call("resources/list"), cast("Context", None))
     assert [item.uri for item in listed.resources] == ["u:1"]
     await composed.close()
@@ -142,7 +144,7 @@ async def test_resources_of_a_part_that_hangs_do_not_hold_up_the_others() -> Non
 @on_a_loop
 async def test_the_same_answers_are_the_same_list() -> None:
     part = Part({"tools/list": lambda params: listing("x", "y")}, tools=True)
-    composed, _ = await started({"a": part})
+    composed, _ = await start_composition({"a": part})
     context = cast("Context", None)
     first = await composed.handle(Call("tools/list"), context)
     assert await composed.handle(Call("tools/list"), context) is first
@@ -166,7 +168,7 @@ async def test_a_part_that_failed_serves_when_a_later_try_succeeds(
     rules = CompositionRules(
         start_s=0.2, lists_s=0.0, may_be_empty=True, list_limit_s=5, retries_s=(0.0,)
     )
-    composed, outlet = await started({"late": part}, rules)
+    composed, outlet = await start_composition({"late": part}, rules)
     while composed.failures:
         await outlet.wait_for("tools")
     assert await tool_names(composed) == ["late_x"]
@@ -182,7 +184,7 @@ async def test_a_call_of_a_part_that_failed_gets_the_reason_and_makes_it_try_aga
     monkeypatch.setattr(part_starts, "LEAST_RETRY_S", 0.0)
     failing = Failing({}, tools=True)
     rules = CompositionRules(start_s=0.2, lists_s=0, may_be_empty=True, retries_s=(3600.0,))
-    composed, _ = await started({"bad": failing}, rules)
+    composed, _ = await start_composition({"bad": failing}, rules)
     for tries in (2, 3):
         await asyncio.sleep(0)  # the pause before the next try has begun
         with pytest.raises(RpcError, match="cannot start: bad: OSError"):
@@ -198,7 +200,7 @@ async def test_a_call_of_a_part_that_failed_gets_the_reason_and_makes_it_try_aga
 @on_a_loop
 async def test_parts_are_added_and_removed_and_those_that_stay_go_on() -> None:
     stays, goes = calculator(), Part({"tools/list": listing("x")}, tools=True)
-    composed, outlet = await started({"stays": stays, "goes": goes})
+    composed, outlet = await start_composition({"stays": stays, "goes": goes})
     assert await tool_names(composed) == ["stays_add", "goes_x"]
     comes = Part({"tools/list": listing("y")}, tools=True)
     await composed.change_parts({"comes": comes, "stays": stays})
@@ -221,7 +223,7 @@ async def test_a_part_that_is_replaced_is_closed_after_its_calls() -> None:
         }
 
     old, new = Stuck(answer("old"), tools=True), Part(answer("new"), tools=True)
-    composed, outlet = await started({"a": old})
+    composed, outlet = await start_composition({"a": old})
     under_way = asyncio.create_task(composed.handle(call("a_x"), cast("Context", None)))
     await asyncio.sleep(0)  # it has reached the part
     await composed.change_parts({"a": new})
@@ -238,8 +240,8 @@ async def test_a_part_that_is_replaced_is_closed_after_its_calls() -> None:
 
 @on_a_loop
 async def test_a_part_that_is_removed_while_it_starts_is_closed() -> None:
-    hanging = Gated()
-    composed, _ = await started({"hangs": hanging})
+    hanging = GatedPart()
+    composed, _ = await start_composition({"hangs": hanging})
     await composed.change_parts({})
     await composed.close()
     assert (hanging.began, hanging.closed) == (0, 1)
@@ -256,7 +258,7 @@ async def test_a_shortened_name_is_called_before_it_was_listed() -> None:
         return results.CallToolResult([results.TextContent(params["name"])])
 
     part = Part({"tools/list": listing(own_name), "tools/call": answer}, tools=True)
-    composed, _ = await started({"a": part})
+    composed, _ = await start_composition({"a": part})
     shown = BoundedNames(["a"]).show("a", own_name)
     result: Any = await composed.handle(call(shown), cast("Context", None))
     assert result.content[0].text == own_name
@@ -293,7 +295,7 @@ def notes(name: str) -> Part:
 async def test_a_resource_of_two_parts_is_listed_read_completed_and_linked_under_two_uris(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    composed, outlet = await started({"one": notes("1st"), "two": notes("2nd")})
+    composed, outlet = await start_composition({"one": notes("1st"), "two": notes("2nd")})
     context = cast("Context", None)
     listed: Any = await composed.handle(Call("resources/list"), context)
     assert [item.uri for item in listed.resources] == ["note://1", "two+note://1"]

@@ -13,7 +13,7 @@ from concertino.protocol.call import InputRequired
 from concertino.types import results
 
 
-def mapped(method: str, members: Any) -> Any:
+def map_result(method: str, members: Any) -> Any:
     result = map_result_uris(method, Raw(json.dumps(members).encode()), "p+{}".format)
     assert isinstance(result, Raw)
     return json.loads(bytes(result))
@@ -27,12 +27,12 @@ MAPPED = [LINK | {"uri": "p+u:1"}, EMBEDDED | {"resource": {"uri": "p+u:3", "tex
 
 def test_links_and_resources_in_the_result_of_a_tool() -> None:
     members = {"content": [LINK, EMBEDDED, TEXT], "structuredContent": {"uri": "u:6"}, "new": 1.5}
-    assert mapped("tools/call", members) == members | {"content": MAPPED}
+    assert map_result("tools/call", members) == members | {"content": MAPPED}
 
 
 def test_links_and_resources_in_a_prompt() -> None:
     messages = [{"role": "user", "content": LINK}, {"role": "user", "content": [EMBEDDED, TEXT]}]
-    assert mapped("prompts/get", {"messages": messages}) == {
+    assert map_result("prompts/get", {"messages": messages}) == {
         "messages": [
             {"role": "user", "content": MAPPED[0]},
             {"role": "user", "content": MAPPED[1:]},
@@ -42,7 +42,7 @@ def test_links_and_resources_in_a_prompt() -> None:
 
 def test_the_contents_of_a_resource() -> None:
     members = {"contents": [{"uri": "u:1", "text": "u:1"}, {"uri": "u:2", "blob": ""}]}
-    assert mapped("resources/read", members) == {
+    assert map_result("resources/read", members) == {
         "contents": [{"uri": "p+u:1", "text": "u:1"}, {"uri": "p+u:2", "blob": ""}]
     }
 

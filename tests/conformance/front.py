@@ -69,7 +69,7 @@ class Server:
         self._reading = asyncio.create_task(self._read())
 
     @classmethod
-    async def started(cls, command: list[str]) -> Server:
+    async def start(cls, command: list[str]) -> Server:
         return cls(
             await asyncio.create_subprocess_exec(
                 *command, stdin=PIPE, stdout=PIPE, limit=LINE_LIMIT
@@ -120,12 +120,12 @@ class Server:
     async def _read(self) -> None:
         try:
             while line := await self._stdout.readline():
-                self._said(json.loads(line))
+                self._pass_on(json.loads(line))
         finally:
             for exchange in self._exchanges.values():
                 exchange.said.put_nowait(None)
 
-    def _said(self, message: Message) -> None:
+    def _pass_on(self, message: Message) -> None:
         """Give what the server said to the request that it is about."""
         if "method" not in message:
             exchange = self._exchanges.pop(message.get("id", -1), None)
@@ -211,20 +211,20 @@ class Front:
                     message.get("id"), -32020, "MCP-Protocol-Version is not what _meta says"
                 )
             async with self._starting:
-                self._modern = self._modern or await Server.started(self._command)
-            return await self._exchanged(self._modern, message, modern=True)
+                self._modern = self._modern or await Server.start(self._command)
+            return await self._exchange(self._modern, message, modern=True)
         name = request.headers.get("mcp-session-id", "")
         if not name and message.get("method") == "initialize":
             name = secrets.token_hex()
-            self._sessions[name] = await Server.started(self._command)
+            self._sessions[name] = await Server.start(self._command)
         server = self._sessions.get(name)
         if server is None:
             return Response(
                 "expected Mcp-Session-Id of a session, or initialize", 404 if name else 400
             )
-        return await self._exchanged(server, message, headers={"Mcp-Session-Id": name})
+        return await self._exchange(server, message, headers={"Mcp-Session-Id": name})
 
-    async def _exchanged(
+    async def _exchange(
         self,
         server: Server,
         message: Message,

@@ -124,8 +124,8 @@ def talk(revision: str, *requests: tuple[str, str]) -> Lines:
     said = done.stdout.splitlines()
     onlooker = wire.Conversation()
     for line in lines:
-        onlooker.sent(line)
-    return [onlooker.received(line) for line in said]
+        onlooker.on_sent(line)
+    return [onlooker.on_received(line) for line in said]
 
 
 def _call(tool: str, **arguments: Any) -> tuple[str, str]:

@@ -116,7 +116,7 @@ def caller(everything: str) -> Iterator[RawClient]:
 
 
 @pytest.fixture
-def asked(asker: str) -> Iterator[RawClient]:
+def client_of_asker(asker: str) -> Iterator[RawClient]:
     with ExitStack() as stack:
         yield RawClient(asker, stack)
 
@@ -150,39 +150,41 @@ def test_a_plain_answer_is_json_and_an_error_has_a_status(caller: RawClient) -> 
 
 
 def test_a_question_goes_to_the_call_in_flight_and_its_answer_to_the_session(
-    asked: RawClient,
+    client_of_asker: RawClient,
 ) -> None:
-    session = asked.session()
-    stream = asked.open(_request(1, "tools/call"), mcp_session_id=session)
+    session = client_of_asker.session()
+    stream = client_of_asker.open(_request(1, "tools/call"), mcp_session_id=session)
     question = event(stream)
     assert question == {"jsonrpc": "2.0", "id": "q", "method": "roots/list"}
     answer = {"jsonrpc": "2.0", "id": "q", "result": {"roots": [1, 2]}}
-    assert asked.open(answer, mcp_session_id=session).status == 202
+    assert client_of_asker.open(answer, mcp_session_id=session).status == 202
     assert event(stream) == {"jsonrpc": "2.0", "id": 1, "result": {"roots": [1, 2]}}
 
 
-def test_what_names_no_call_goes_to_the_newest(asked: RawClient) -> None:
-    session = asked.session()
-    streams = [asked.open(_request(id, "patience"), mcp_session_id=session) for id in (1, 2)]
+def test_what_names_no_call_goes_to_the_newest(client_of_asker: RawClient) -> None:
+    session = client_of_asker.session()
+    streams = [
+        client_of_asker.open(_request(id, "patience"), mcp_session_id=session) for id in (1, 2)
+    ]
     first, second = (event(stream)["params"]["data"] for stream in streams)
     assert second == first + 1  # in the server's own count
 
 
-def test_closing_a_stream_cancels_a_modern_call(asked: RawClient) -> None:
-    stream = asked.modern("a", "patience")
+def test_closing_a_stream_cancels_a_modern_call(client_of_asker: RawClient) -> None:
+    stream = client_of_asker.modern("a", "patience")
     number = event(stream)["params"]["data"]
-    asked.hang_up()
+    client_of_asker.hang_up()
     cancelled: list[int] = []
     until = time.monotonic() + 30
     while (
         number not in cancelled and time.monotonic() < until
     ):  # the front learns of it in its own time
-        cancelled = json.load(asked.modern("b", "seen"))["result"]["cancelled"]
+        cancelled = json.load(client_of_asker.modern("b", "seen"))["result"]["cancelled"]
     assert number in cancelled
 
 
-def test_each_subscription_hears_what_carries_its_id(asked: RawClient) -> None:
-    first, second = (asked.modern(id, "subscriptions/listen") for id in ("one", 2))
+def test_each_subscription_hears_what_carries_its_id(client_of_asker: RawClient) -> None:
+    first, second = (client_of_asker.modern(id, "subscriptions/listen") for id in ("one", 2))
     for stream, id in ((first, "one"), (second, 2), (first, "one")):
         assert event(stream)["params"] == {"_meta": {SUBSCRIPTION: id}}
 

@@ -14,7 +14,7 @@ from conformance.suite import Scenario
 SET = "2026-07-28"
 
 
-def judged(*scenarios: Scenario) -> list[str]:
+def find_problems(*scenarios: Scenario) -> list[str]:
     """What is wrong when these go so, and all others pass."""
     others = [
         Scenario(f"other-{number}", True, {})
@@ -24,7 +24,7 @@ def judged(*scenarios: Scenario) -> list[str]:
 
 
 def test_what_passes_or_is_not_scored_is_not_wrong() -> None:
-    assert judged() == []
+    assert find_problems() == []
     assert suite.judge(SET, [Scenario("tasks-lifecycle", False, {"a": "failure: b"})]).wrong == [
         "2026-07-28: expected 37 scored scenarios, got 0"
     ]
@@ -33,7 +33,7 @@ def test_what_passes_or_is_not_scored_is_not_wrong() -> None:
 @pytest.mark.parametrize("said", ["a: warning: b", "did not run: x"])
 def test_what_falls_short_is_wrong(said: str) -> None:
     check, _, why = said.partition(": ")
-    assert judged(Scenario("tools-list", True, {check: why})) == [f"tools-list: {said}"]
+    assert find_problems(Scenario("tools-list", True, {check: why})) == [f"tools-list: {said}"]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ __all__ = [
     "INITIALIZED",
     "LOG_LINE",
     "PROTOCOL",
-    "Ended",
+    "ProcessResult",
     "Running",
     "answers",
     "answers_by_id",
@@ -49,7 +49,7 @@ LOG_LINE = (
 OURS = ("CONCERTINO_", "LOG_LEVEL", "PROMPTS_PATH", "RESOURCES_PATH", "CACHE_SIZE", "LISTEN_")
 
 
-class Ended(NamedTuple):
+class ProcessResult(NamedTuple):
     """What a process left behind."""
 
     code: int
@@ -73,7 +73,7 @@ def run(
     lines: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
-) -> Ended:
+) -> ProcessResult:
     """Run a program with these lines on its stdin, and wait until it has ended."""
     done = subprocess.run(
         [str(word) for word in words],
@@ -84,7 +84,7 @@ def run(
         timeout=TIMEOUT_S,
         check=False,
     )
-    return Ended(done.returncode, done.stdout.decode(), done.stderr.decode())
+    return ProcessResult(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 class Running:
@@ -152,14 +152,14 @@ def start(
                 process.kill()
 
 
-def call_main(capsys: pytest.CaptureFixture[str], *words: str | Path) -> Ended:
+def call_main(capsys: pytest.CaptureFixture[str], *words: str | Path) -> ProcessResult:
     """Run the installed script `concertino` in this process; for commands that print and end."""
     [script] = entry_points(group="console_scripts", name="concertino")
     with pytest.raises(SystemExit) as ended:
         script.load()([str(word) for word in words])
     out, err = capsys.readouterr()
     code = ended.value.code
-    return Ended(code if isinstance(code, int) else 0 if code is None else 1, out, err)
+    return ProcessResult(code if isinstance(code, int) else 0 if code is None else 1, out, err)
 
 
 # Messages

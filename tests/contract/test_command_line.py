@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from contract.programs import PROTOCOL, Ended, call_main, command, run, start
+from contract.programs import PROTOCOL, ProcessResult, call_main, command, run, start
 
 FLAG = "flag"
 VALUE = "value"
@@ -475,7 +475,7 @@ def offering(private: Path) -> Iterator[str]:
 def test_a_client_command_prints(offering: str, tmp_path: Path, words: list[str], out: str) -> None:
     (tmp_path / "both.json").write_text('{"a": 1, "b": 2}')
     (tmp_path / "one.json").write_text("1")
-    assert run(command(*words, "--", offering), cwd=tmp_path) == Ended(0, f"{out}\n", "")
+    assert run(command(*words, "--", offering), cwd=tmp_path) == ProcessResult(0, f"{out}\n", "")
 
 
 @pytest.fixture(scope="module")

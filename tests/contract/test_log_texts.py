@@ -18,7 +18,7 @@ import pytest
 from contract.programs import (
     INITIALIZE,
     INITIALIZED,
-    Ended,
+    ProcessResult,
     command,
     log_entries,
     modern,
@@ -55,19 +55,19 @@ ADD = (
 SENT = (INITIALIZE, INITIALIZED, ADD, request(2, "tools/call", name="fail"))
 
 
-def calculate(**environment: str) -> Ended:
+def calculate(**environment: str) -> ProcessResult:
     return run(
         [sys.executable, "-c", CALCULATOR], SENT, {"MY_API_KEY": "hunter2-hunter2", **environment}
     )
 
 
 @pytest.fixture(scope="module")
-def at_debug() -> Ended:
+def at_debug() -> ProcessResult:
     return calculate(LOG_LEVEL="debug", CONCERTINO_TRACE="1")
 
 
 @pytest.fixture(scope="module")
-def as_trace() -> Ended:
+def as_trace() -> ProcessResult:
     return calculate(CONCERTINO_LOG_FORMAT="trace", CONCERTINO_TRACE="1")
 
 
@@ -78,7 +78,7 @@ def as_json() -> list[dict[str, object]]:
 
 
 @pytest.fixture(scope="module")
-def log(at_debug: Ended) -> list[tuple[str, str, str]]:
+def log(at_debug: ProcessResult) -> list[tuple[str, str, str]]:
     """Return the log lines without the traced messages, which have another form."""
     return log_entries(
         "\n".join(line for line in at_debug.err.splitlines() if not line.startswith("[MCP] "))
@@ -124,7 +124,7 @@ def test_a_received_request_is_logged_at_debug(log: list[tuple[str, str, str]]) 
 
 
 def test_a_sent_response_is_logged_at_debug(
-    log: list[tuple[str, str, str]], at_debug: Ended
+    log: list[tuple[str, str, str]], at_debug: ProcessResult
 ) -> None:
     [added] = [line for line in at_debug.out.splitlines() if '"id":1,' in line]
     assert ("DEBUG", "calculator", f"Sending response: {added}") in log
@@ -141,17 +141,17 @@ def test_a_warning_has_the_level_warn_and_the_component_of_the_program() -> None
     assert text.startswith("CONCERTINO_LOG_FORMAT: ")
 
 
-def test_lines_behind_the_first_are_indented_by_four(at_debug: Ended) -> None:
+def test_lines_behind_the_first_are_indented_by_four(at_debug: ProcessResult) -> None:
     assert "\n    Traceback (most recent call last):\n" in at_debug.err
     assert "\n    ValueError: the key is [REDACTED]\n" in at_debug.err
 
 
-def test_a_secret_is_redacted_in_the_log(at_debug: Ended) -> None:
+def test_a_secret_is_redacted_in_the_log(at_debug: ProcessResult) -> None:
     assert "[REDACTED]" in at_debug.err
     assert "hunter2-hunter2" not in at_debug.err
 
 
-def test_messages_are_traced_with_mcp_and_an_arrow(at_debug: Ended) -> None:
+def test_messages_are_traced_with_mcp_and_an_arrow(at_debug: ProcessResult) -> None:
     lines = at_debug.err.splitlines()
     assert f"[MCP] <- {ADD}" in lines
     [added] = [line for line in at_debug.out.splitlines() if '"id":1,' in line]
@@ -175,7 +175,7 @@ def test_the_level_opens_what_it_always_has(level: str, levels: set[str]) -> Non
 # The profile `trace`
 
 
-def test_the_trace_profile_begins_a_line_with_trace(as_trace: Ended) -> None:
+def test_the_trace_profile_begins_a_line_with_trace(as_trace: ProcessResult) -> None:
     lines = as_trace.err.splitlines()
     assert "[TRACE] Starting calculator MCP server v1.2.3" in lines
     assert "[TRACE] calculator MCP server started successfully" in lines
@@ -184,7 +184,7 @@ def test_the_trace_profile_begins_a_line_with_trace(as_trace: Ended) -> None:
     assert any(line.startswith('[TRACE] -> {"jsonrpc":"2.0","id":1,"result":') for line in lines)
 
 
-def test_the_trace_profile_begins_an_error_with_error(as_trace: Ended) -> None:
+def test_the_trace_profile_begins_an_error_with_error(as_trace: ProcessResult) -> None:
     assert [
         line for line in as_trace.err.splitlines() if not line.startswith(("[TRACE] ", "    "))
     ] == ["Error: tool fail failed"]
@@ -239,18 +239,18 @@ def test_a_json_line_of_a_message_is_of_the_level_trace(as_json: list[dict[str, 
 
 
 @pytest.fixture(scope="module")
-def broken() -> Ended:
+def broken() -> ProcessResult:
     return run([sys.executable, "-c", BROKEN])
 
 
-def test_a_server_that_cannot_start_says_why(broken: Ended) -> None:
+def test_a_server_that_cannot_start_says_why(broken: ProcessResult) -> None:
     assert ("ERROR", "broken", "Failed to start server: RuntimeError: no database") in log_entries(
         broken.err
     )
     assert broken.code == 1
 
 
-def test_a_server_that_cannot_start_never_says_that_it_has(broken: Ended) -> None:
+def test_a_server_that_cannot_start_never_says_that_it_has(broken: ProcessResult) -> None:
     assert "started successfully" not in broken.err
 
 

@@ -685,7 +685,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def served(library: Path) -> dict[Any, Any]:
+def library_answers(library: Path) -> dict[Any, Any]:
     lines = [
         modern("registry", "resources/read", uri="orchestr8://registry"),
         modern("resources", "resources/list"),
@@ -703,8 +703,8 @@ def served(library: Path) -> dict[Any, Any]:
     return answers_by_id(ended.out)
 
 
-def test_the_keys_of_a_document(served: dict[Any, Any]) -> None:
-    [document] = json.loads(served["registry"]["contents"][0]["text"])["resources"]
+def test_the_keys_of_a_document(library_answers: dict[Any, Any]) -> None:
+    [document] = json.loads(library_answers["registry"]["contents"][0]["text"])["resources"]
     assert document.pop("tokens") > 0
     assert document == {
         "uri": "orchestr8://agents/api",
@@ -716,7 +716,7 @@ def test_the_keys_of_a_document(served: dict[Any, Any]) -> None:
         "capabilities": ["Designs endpoints"],
         "useWhen": ["Building a service"],
     }
-    assert "Talk about design." in served["id"]["contents"][0]["text"]
+    assert "Talk about design." in library_answers["id"]["contents"][0]["text"]
 
 
 def test_the_keys_of_a_document_that_lint_looks_at(
@@ -728,8 +728,8 @@ def test_the_keys_of_a_document_that_lint_looks_at(
     assert messages["broken-link"].startswith("relatedResources: ")
 
 
-def test_the_keys_of_a_prompt(served: dict[Any, Any]) -> None:
-    [prompt] = served["prompts"]["prompts"]
+def test_the_keys_of_a_prompt(library_answers: dict[Any, Any]) -> None:
+    [prompt] = library_answers["prompts"]["prompts"]
     assert prompt == {
         "name": "greet",
         "title": "Greet",
@@ -739,11 +739,14 @@ def test_the_keys_of_a_prompt(served: dict[Any, Any]) -> None:
             {"name": "tone", "required": False},
         ],
     }
-    assert served["who"]["completion"]["values"] == ["Bob"]
+    assert library_answers["who"]["completion"]["values"] == ["Bob"]
 
 
-def test_the_placeholders_of_a_prompt(served: dict[Any, Any]) -> None:
-    assert served["greet"]["messages"][0]["content"]["text"] == "Say kind words to Ann: Ann kind"
+def test_the_placeholders_of_a_prompt(library_answers: dict[Any, Any]) -> None:
+    assert (
+        library_answers["greet"]["messages"][0]["content"]["text"]
+        == "Say kind words to Ann: Ann kind"
+    )
 
 
 # Metrics

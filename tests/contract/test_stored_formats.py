@@ -129,7 +129,7 @@ Talk about api design.
 
 
 @pytest.fixture
-def cached(
+def make_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> tuple[Path, Path]:
     """Make a library, and the cache file that a search in it leaves."""
@@ -147,25 +147,27 @@ def cached(
     return folder, cache
 
 
-def test_the_cache_file_is_named_after_scheme_limit_and_folder(cached: tuple[Path, Path]) -> None:
-    folder, cache = cached
+def test_the_cache_file_is_named_after_scheme_limit_and_folder(
+    make_cache: tuple[Path, Path],
+) -> None:
+    folder, cache = make_cache
     name = f"orchestr8 4194304 {folder / 'resources'}".encode()
     assert cache.name == f"{hashlib.blake2b(name, digest_size=16).hexdigest()}.cache"
 
 
 def test_the_cache_file_begins_with_its_kind_its_versions_and_a_check_sum(
-    cached: tuple[Path, Path],
+    make_cache: tuple[Path, Path],
 ) -> None:
-    content = cached[1].read_bytes()
+    content = make_cache[1].read_bytes()
     assert content[:25] == MAGIC
     assert content[25:33] == hashlib.blake2b(VERSIONS, digest_size=8).digest()
     assert content[33:37] == zlib.crc32(content[37:]).to_bytes(4, "big")
 
 
 def test_the_cache_file_holds_documents_numbers_and_the_files_of_the_index(
-    cached: tuple[Path, Path],
+    make_cache: tuple[Path, Path],
 ) -> None:
-    folder, cache = cached
+    folder, cache = make_cache
     documents, numbers, following, dead, files = msgspec.msgpack.decode(cache.read_bytes()[37:])
     facts = (folder / "resources" / "agents" / "api.md").stat()
     of_file = {
@@ -190,9 +192,9 @@ def test_the_cache_file_holds_documents_numbers_and_the_files_of_the_index(
 
 
 def test_a_cache_file_in_this_format_is_read(
-    cached: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+    make_cache: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder, cache = cached
+    folder, cache = make_cache
     content = cache.read_bytes()
     payload = msgspec.msgpack.decode(content[37:])
     payload[0][0]["title"] = "Kept by the cache"

@@ -133,7 +133,9 @@ async def never() -> str:
 
 
 @asynccontextmanager
-async def served(connection_class: Any, **settings: Any) -> AsyncIterator[tuple[Any, list[Any]]]:
+async def connect_plain_client(
+    connection_class: Any, **settings: Any
+) -> AsyncIterator[tuple[Any, list[Any]]]:
     """A plain client connected to `server`; and the Connections of this end, made so far."""
     import websockets
 
@@ -177,7 +179,7 @@ def call(id: int, name: str, **arguments: Any) -> str:
 
 def test_a_client_that_does_not_read_is_held_back_and_loses_nothing(connection_class: Any) -> None:
     async def talk() -> None:
-        async with served(connection_class, max_queue=1) as (client, [connection]):
+        async with connect_plain_client(connection_class, max_queue=1) as (client, [connection]):
             held_back = asyncio.Event()
             pause, write = connection.pause, connection.write
             held: list[int] = []
@@ -211,13 +213,13 @@ def test_a_message_over_the_limit_ends_the_connection_and_the_next_client_is_ser
     from websockets.exceptions import ConnectionClosed
 
     async def talk() -> None:
-        async with served(connection_class) as (client, _):
+        async with connect_plain_client(connection_class) as (client, _):
             await client.send("x" * 3_000_001)
             with pytest.raises(ConnectionClosed) as closed:
                 await client.recv()
             assert closed.value.rcvd is not None
             assert closed.value.rcvd.code == 1009  # RFC 6455 section 7.4.1: message too big
-        async with served(connection_class) as (client, _):
+        async with connect_plain_client(connection_class) as (client, _):
             await client.send(call(1, "big", count=2))
             assert json.loads(await client.recv())["result"]["content"][0]["text"] == "xx"
 
@@ -228,7 +230,7 @@ def test_a_message_over_the_limit_ends_the_connection_and_the_next_client_is_ser
 @pytest.mark.parametrize("how", ["close", "abort"])
 def test_a_client_that_leaves_during_a_call_cancels_it(how: str, connection_class: Any) -> None:
     async def talk() -> None:
-        async with served(connection_class) as (client, [connection]):
+        async with connect_plain_client(connection_class) as (client, [connection]):
             await client.send(call(1, "never"))
             await started.wait()
             if how == "abort":

@@ -24,7 +24,7 @@ HOW_TO = DOCS / "how-to"
 # logging.md
 
 
-def said(folder: Path, **settings: str) -> tuple[list[dict[str, Any]], str]:
+def greet_ada(folder: Path, **settings: str) -> tuple[list[dict[str, Any]], str]:
     """The notifications and the log of one greeting."""
     paste(HOW_TO / "logging.md", folder)
     [greeting], notifications, log = spoken_to(
@@ -35,7 +35,7 @@ def said(folder: Path, **settings: str) -> tuple[list[dict[str, Any]], str]:
 
 
 def test_each_of_the_three_ways_to_say_something_arrives_where_it_says(tmp_path: Path) -> None:
-    notifications, log = said(tmp_path)
+    notifications, log = greet_ada(tmp_path)
     assert "[INFO] [talkative] greeting Ada\n" in log
     assert "\nhello\n" in log
     assert "a print at talkative.py:14 went to stderr" in log
@@ -45,10 +45,10 @@ def test_each_of_the_three_ways_to_say_something_arrives_where_it_says(tmp_path:
 
 
 def test_the_log_s_level_and_format_can_be_chosen(tmp_path: Path) -> None:
-    assert "Received request" in said(tmp_path, LOG_LEVEL="debug")[1]
-    assert "[MCP] <- {" in said(tmp_path, CONCERTINO_TRACE="1")[1]
-    assert "greeting Ada" not in said(tmp_path, LOG_LEVEL="warn")[1]
-    log = said(tmp_path, CONCERTINO_LOG_FORMAT="json")[1]
+    assert "Received request" in greet_ada(tmp_path, LOG_LEVEL="debug")[1]
+    assert "[MCP] <- {" in greet_ada(tmp_path, CONCERTINO_TRACE="1")[1]
+    assert "greeting Ada" not in greet_ada(tmp_path, LOG_LEVEL="warn")[1]
+    log = greet_ada(tmp_path, CONCERTINO_LOG_FORMAT="json")[1]
     assert "greeting Ada" in [
         json.loads(line).get("text") for line in log.splitlines() if line.startswith("{")
     ]

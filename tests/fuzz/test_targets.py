@@ -92,10 +92,10 @@ class Envelopes:
     def __init__(self) -> None:
         self.seen = 0
 
-    def sent(self, line: bytes) -> None:
+    def on_sent(self, line: bytes) -> None:
         """Nothing is expected of what a fuzzer sends."""
 
-    def received(self, line: bytes) -> None:
+    def on_received(self, line: bytes) -> None:
         value = wire.one_json(line)
         for each in value if isinstance(value, list) else [value]:
             if (

@@ -184,7 +184,7 @@ def test_without_redact_responses_are_the_authors_own_words_and_the_log_is_clean
         assert CANARY.encode() not in process.stderr
 
 
-async def relayed(leaky: str) -> str:
+async def open_failing_server(leaky: str) -> str:
     code = (
         "import os, sys; sys.stderr.write('last words: ' + os.environ['CANARY_TOKEN'] + '\\n'); "
         "sys.exit(3)"
@@ -199,7 +199,7 @@ async def relayed(leaky: str) -> str:
 
 
 def test_a_canary_in_a_childs_stderr_is_not_in_what_the_client_says_of_it(leaky: str) -> None:
-    said = asyncio.run(relayed(leaky))
+    said = asyncio.run(open_failing_server(leaky))
     assert "last words: [REDACTED]" in said
     assert CANARY not in said
 

@@ -40,7 +40,7 @@ class Does:
     async def close(self) -> None: ...
 
 
-class Alone:
+class ContextWithoutClient:
     """A Context without a client. cancelled: as the session has it."""
 
     cancelled = False
@@ -75,7 +75,7 @@ def test_slow_work_is_cancelled_and_answered_in_words() -> None:
     async def test() -> None:
         task = asyncio.current_task()
         assert task is not None
-        result = await limit_time(slow).handle(CALL, Alone())  # type: ignore[arg-type]
+        result = await limit_time(slow).handle(CALL, ContextWithoutClient())  # type: ignore[arg-type]
         assert json.loads(result.content[0].text) == {  # type: ignore[union-attr]
             "error": "slow took longer than 0.05 s and was stopped.",
             "code": "TIMED_OUT",
@@ -99,7 +99,7 @@ def test_work_that_is_done_in_time_is_answered_as_it_is_and_leaves_no_timer() ->
 
     async def test() -> None:
         for work in (quick, at_once):
-            assert await limit_time(work).handle(CALL, Alone()) is DONE  # type: ignore[arg-type]
+            assert await limit_time(work).handle(CALL, ContextWithoutClient()) is DONE  # type: ignore[arg-type]
         left = [each for each in asyncio.get_running_loop()._scheduled if not each.cancelled()]  # type: ignore[attr-defined]
         assert len(left) == 1  # the test's own
 
@@ -117,7 +117,7 @@ def test_an_exception_and_a_refusal_pass() -> None:
                     raise error
 
                 with pytest.raises(type(error)) as raised:
-                    await limit_time(fail).handle(CALL, Alone())  # type: ignore[arg-type]
+                    await limit_time(fail).handle(CALL, ContextWithoutClient())  # type: ignore[arg-type]
                 assert raised.value is error
 
     run(test)
@@ -138,9 +138,9 @@ def test_work_that_goes_on_after_the_cancel_does_not_delay_the_answer() -> None:
             return DONE
 
         guard = limit_time(stubborn, max_in_flight=1)
-        assert is_timed_out(await guard.handle(CALL, Alone()))  # type: ignore[arg-type]
+        assert is_timed_out(await guard.handle(CALL, ContextWithoutClient()))  # type: ignore[arg-type]
         assert not ended.is_set()
-        refused = await guard.handle(CALL, Alone())  # type: ignore[arg-type]
+        refused = await guard.handle(CALL, ContextWithoutClient())  # type: ignore[arg-type]
         assert json.loads(refused.content[0].text)["code"] == "TOO_MANY_IN_FLIGHT"  # type: ignore[union-attr]  # it keeps its place
         release.set()
         await ended.wait()
@@ -169,10 +169,13 @@ def test_what_is_left_is_bounded_and_ends_with_the_guard() -> None:
 
         guard = Guard(Does(stubborn), timeout_s=0.001)  # type: ignore[arg-type]
         results = await asyncio.gather(
-            *(asyncio.ensure_future(guard.handle(CALL, Alone())) for _ in range(MAX_LATE_WORK))
+            *(
+                asyncio.ensure_future(guard.handle(CALL, ContextWithoutClient()))
+                for _ in range(MAX_LATE_WORK)
+            )
         )  # type: ignore[arg-type]
         assert all(is_timed_out(each) for each in results)
-        refused = await guard.handle(CALL, Alone())  # type: ignore[arg-type]
+        refused = await guard.handle(CALL, ContextWithoutClient())  # type: ignore[arg-type]
         assert json.loads(refused.content[0].text)["code"] == "TOO_MANY_IN_FLIGHT"  # type: ignore[union-attr]
         tasks = set(guard._limits.late_work.tasks)
         assert len(tasks) == MAX_LATE_WORK
@@ -191,7 +194,7 @@ def test_work_that_answers_its_cancel_is_too_late_all_the_same() -> None:
             return DONE
 
     async def test() -> None:
-        assert is_timed_out(await limit_time(late).handle(CALL, Alone()))  # type: ignore[arg-type]
+        assert is_timed_out(await limit_time(late).handle(CALL, ContextWithoutClient()))  # type: ignore[arg-type]
 
     run(test)
 
@@ -205,7 +208,7 @@ def test_a_callers_own_cancel_reaches_the_work_and_is_no_time_out() -> None:
             await asyncio.Event().wait()
 
         guard = Guard(Does(slow), timeout_s=30)  # type: ignore[arg-type]
-        task = asyncio.ensure_future(guard.handle(CALL, Alone()))  # type: ignore[arg-type]
+        task = asyncio.ensure_future(guard.handle(CALL, ContextWithoutClient()))  # type: ignore[arg-type]
         await begun.wait()
         task.cancel()
         await asyncio.wait([task])
@@ -223,11 +226,11 @@ def test_a_time_limit_inside_of_a_time_limit_counts() -> None:
             return DONE
 
     async def test() -> None:
-        assert await Guard(Does(slow), timeout_s=30).handle(CALL, Alone()) is DONE  # type: ignore[arg-type]
+        assert await Guard(Does(slow), timeout_s=30).handle(CALL, ContextWithoutClient()) is DONE  # type: ignore[arg-type]
         inner = limit_time(lambda context: asyncio.Event().wait())
-        assert is_timed_out(await TimeLimit(inner, 30).handle(CALL, Alone()))  # type: ignore[arg-type]
+        assert is_timed_out(await TimeLimit(inner, 30).handle(CALL, ContextWithoutClient()))  # type: ignore[arg-type]
         outer = TimeLimit(TimeLimit(Does(lambda context: asyncio.Event().wait()), 30), LIMIT_S)  # type: ignore[arg-type]
-        assert is_timed_out(await outer.handle(CALL, Alone()))  # type: ignore[arg-type]
+        assert is_timed_out(await outer.handle(CALL, ContextWithoutClient()))  # type: ignore[arg-type]
 
     run(test)
 

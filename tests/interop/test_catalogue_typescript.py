@@ -30,7 +30,7 @@ MISSING = ["notes://notes/none", f"{IDEAS}?style=sung", "notes://notes/..%2Fidea
 CACHED = {"ttlMs": 60_000, "cacheScope": "private"}  # the example says ttl_s=60
 
 
-class Seen(dict[str, Any]):
+class ClientReport(dict[str, Any]):
     """What a client saw in one conversation.
 
     way: which client. log: what the server said on stderr, each message among it.
@@ -50,7 +50,7 @@ class Seen(dict[str, Any]):
 
 
 @pytest.fixture(scope="module", params=["v1", *SLOW])
-def seen(request: pytest.FixtureRequest) -> Seen:
+def report(request: pytest.FixtureRequest) -> ClientReport:
     script = shutil.copy(
         CONVERSATION, node.packages()
     )  # modules are looked up from where the file lies
@@ -59,16 +59,16 @@ def seen(request: pytest.FixtureRequest) -> Seen:
     )
     assert ran.code == 0, ran.stderr
     assert not ran.left, "a server was left behind"
-    found = Seen(json.loads(ran.stdout))
+    found = ClientReport(json.loads(ran.stdout))
     found.way, found.log = request.param, ran.stderr
     return found
 
 
-def test_it_is_told_what_there_is(seen: Seen) -> None:
-    assert ('"method":"initialize"' in seen.log) is not seen.modern
-    assert (f'"io.modelcontextprotocol/protocolVersion":"{MODERN}"' in seen.log) is seen.modern
+def test_it_is_told_what_there_is(report: ClientReport) -> None:
+    assert ('"method":"initialize"' in report.log) is not report.modern
+    assert (f'"io.modelcontextprotocol/protocolVersion":"{MODERN}"' in report.log) is report.modern
     changes = {"listChanged": True}
-    assert seen["capabilities"] == {
+    assert report["capabilities"] == {
         "logging": {},
         "completions": {},
         "prompts": changes,
@@ -77,8 +77,8 @@ def test_it_is_told_what_there_is(seen: Seen) -> None:
     }
 
 
-def test_it_lists_resources_and_templates(seen: Seen) -> None:
-    source, logo, index = seen["resources"]["resources"]
+def test_it_lists_resources_and_templates(report: ClientReport) -> None:
+    source, logo, index = report["resources"]["resources"]
     assert source == {
         "uri": "notes://source",
         "name": "notes.py",
@@ -91,7 +91,7 @@ def test_it_lists_resources_and_templates(seen: Seen) -> None:
         "The number of characters in each note.",
         {"audience": ["user"], "priority": 1},
     )
-    assert seen["templates"]["resourceTemplates"] == [
+    assert report["templates"]["resourceTemplates"] == [
         {
             "uriTemplate": "notes://notes/{name}{?style}",
             "name": "note",
@@ -101,52 +101,54 @@ def test_it_lists_resources_and_templates(seen: Seen) -> None:
     ]
 
 
-def test_it_reads_a_file_bytes_a_function_and_a_template(seen: Seen) -> None:
-    assert seen.text("source") == NOTES.read_text()
-    [logo] = seen["logo"]["contents"]
+def test_it_reads_a_file_bytes_a_function_and_a_template(report: ClientReport) -> None:
+    assert report.text("source") == NOTES.read_text()
+    [logo] = report["logo"]["contents"]
     assert base64.b64decode(logo["blob"]) == b"\x89PNG\r\n\x1a\n"
     assert logo["mimeType"] == "image/png"
-    assert json.loads(seen.text("index")) == {"shopping": 19, "ideas": 23}
-    assert seen.text("plain") == "A cake without an oven."
-    assert seen.text("shouted") == "A CAKE WITHOUT AN OVEN."
-    assert seen["shouted"]["contents"][0]["uri"] == f"{IDEAS}?style=shouted"
+    assert json.loads(report.text("index")) == {"shopping": 19, "ideas": 23}
+    assert report.text("plain") == "A cake without an oven."
+    assert report.text("shouted") == "A CAKE WITHOUT AN OVEN."
+    assert report["shouted"]["contents"][0]["uri"] == f"{IDEAS}?style=shouted"
 
 
 @pytest.mark.requirement("EC-6", "EC-7")
-def test_a_resource_that_is_not_there_has_the_code_of_its_era_and_its_uri(seen: Seen) -> None:
-    assert list(seen["missing"]) == MISSING
-    for uri, error in seen["missing"].items():
+def test_a_resource_that_is_not_there_has_the_code_of_its_era_and_its_uri(
+    report: ClientReport,
+) -> None:
+    assert list(report["missing"]) == MISSING
+    for uri, error in report["missing"].items():
         assert error["data"]["uri"] == uri
         assert "Resource not found" in error["message"]
         # Version 2 gives its own error for it one code, whatever came; so the code is looked up
         # among the messages too.
-        assert error["code"] == (-32002 if seen.way == "v1" else -32602)
-        code = -32602 if seen.modern else -32002
+        assert error["code"] == (-32002 if report.way == "v1" else -32602)
+        code = -32602 if report.modern else -32002
         assert (
             f'"error":{{"code":{code},"message":"Resource not found","data":{{"uri":"{uri}"'
-            in seen.log
+            in report.log
         )
 
 
 @pytest.mark.slow
 def test_version_2_knows_a_resource_that_is_not_there_from_params_that_do_not_fit(
-    seen: Seen,
+    report: ClientReport,
 ) -> None:
-    if seen.way == "v1":  # which has one error for everything
-        assert {error["kind"] for error in seen["missing"].values()} == {"McpError"}
+    if report.way == "v1":  # which has one error for everything
+        assert {error["kind"] for error in report["missing"].values()} == {"McpError"}
         return
-    kinds = {uri: error["kind"] for uri, error in seen["missing"].items()}
+    kinds = {uri: error["kind"] for uri, error in report["missing"].items()}
     # -32602 with more than the URI in its data is invalid params to this client, and ours says
     # which variable does not fit.
-    unfit = "ProtocolError" if seen.modern else "ResourceNotFoundError"
+    unfit = "ProtocolError" if report.modern else "ResourceNotFoundError"
     assert kinds == {
         **dict.fromkeys(MISSING, "ResourceNotFoundError"),
         f"{IDEAS}?style=sung": unfit,
     }
 
 
-def test_it_lists_and_gets_prompts(seen: Seen) -> None:
-    assert seen["prompts"]["prompts"] == [
+def test_it_lists_and_gets_prompts(report: ClientReport) -> None:
+    assert report["prompts"]["prompts"] == [
         {
             "name": "improve",
             "title": "Improve a note",
@@ -162,10 +164,10 @@ def test_it_lists_and_gets_prompts(seen: Seen) -> None:
             ],
         }
     ]
-    assert seen["prompt"]["description"] == "Ask for a better note."
+    assert report["prompt"]["description"] == "Ask for a better note."
     resource = {"uri": IDEAS, "mimeType": "text/plain", "text": "A cake without an oven."}
     question = "Improve this note in at most 2 formal sentences."
-    assert seen["prompt"]["messages"] == [
+    assert report["prompt"]["messages"] == [
         {"role": "user", "content": {"type": "resource", "resource": resource}},
         {"role": "user", "content": {"type": "text", "text": question}},
         {"role": "assistant", "content": {"type": "text", "text": "Here is a better one:"}},
@@ -181,12 +183,14 @@ def test_it_lists_and_gets_prompts(seen: Seen) -> None:
         ("noneToComplete", "there is no argument 'colour'"),
     ],
 )
-def test_what_does_not_fit_is_invalid_params_and_is_named(seen: Seen, what: str, said: str) -> None:
-    assert seen[what]["code"] == -32602
-    assert said in seen[what]["data"]["details"]
+def test_what_does_not_fit_is_invalid_params_and_is_named(
+    report: ClientReport, what: str, said: str
+) -> None:
+    assert report[what]["code"] == -32602
+    assert said in report[what]["data"]["details"]
 
 
-def test_it_completes_arguments_and_variables(seen: Seen) -> None:
+def test_it_completes_arguments_and_variables(report: ClientReport) -> None:
     expected = {
         "prompt name": ["shopping", "ideas"],
         "prompt name sh": ["shopping"],
@@ -194,7 +198,7 @@ def test_it_completes_arguments_and_variables(seen: Seen) -> None:
         "template name i": ["ideas"],
         "template style s": ["shouted"],
     }
-    found = seen["completed"]
+    found = report["completed"]
     assert {name: item["values"] for name, item in found.items()} == expected
     assert {name: item["total"] for name, item in found.items()} == {
         name: len(expected[name]) for name in expected
@@ -202,26 +206,26 @@ def test_it_completes_arguments_and_variables(seen: Seen) -> None:
 
 
 @pytest.mark.requirement("SU-13", "SU-14")
-def test_it_hears_of_updates_and_changed_lists(seen: Seen) -> None:
-    sent = re.findall(r'"method":"(notifications/(?:resources|prompts|tools)/\w+)"', seen.log)
-    assert seen.text("afresh") == "None."
-    assert [item["uri"] for item in seen["resourcesAfterPin"]["resources"]] == [
+def test_it_hears_of_updates_and_changed_lists(report: ClientReport) -> None:
+    sent = re.findall(r'"method":"(notifications/(?:resources|prompts|tools)/\w+)"', report.log)
+    assert report.text("afresh") == "None."
+    assert [item["uri"] for item in report["resourcesAfterPin"]["resources"]] == [
         *OFFERED,
         "notes://pinned/ideas",
     ]
-    assert seen.text("last") == "Eggs, flour, plums."
-    if seen.modern:
-        assert seen["heard"] == [
+    assert report.text("last") == "Eggs, flour, plums."
+    if report.modern:
+        assert report["heard"] == [
             {"method": "notifications/resources/list_changed"}
         ]  # which it listens for
         assert sent == ["notifications/resources/list_changed"]
         assert (
-            seen["subscribed"]["code"] == "METHOD_NOT_SUPPORTED_BY_PROTOCOL_VERSION"
+            report["subscribed"]["code"] == "METHOD_NOT_SUPPORTED_BY_PROTOCOL_VERSION"
         )  # it did not even ask
-        assert seen["listened"]["result"]["honoredFilter"] == {"resourcesListChanged": True}
+        assert report["listened"]["result"]["honoredFilter"] == {"resourcesListChanged": True}
         return
-    assert (seen["subscribed"], seen["unsubscribed"]) == ({}, {})
-    assert seen["heard"] == [
+    assert (report["subscribed"], report["unsubscribed"]) == ({}, {})
+    assert report["heard"] == [
         {
             "method": "notifications/resources/updated",
             "uri": IDEAS,
@@ -230,33 +234,35 @@ def test_it_hears_of_updates_and_changed_lists(seen: Seen) -> None:
             "method": "notifications/resources/list_changed"
         },  # and, unsubscribed, not of what was written before it
     ]
-    assert sent == [item["method"] for item in seen["heard"]]
+    assert sent == [item["method"] for item in report["heard"]]
 
 
 @pytest.mark.requirement("CH-1")
 @pytest.mark.slow
-def test_it_keeps_what_it_read_for_as_long_as_2026_07_28_says(seen: Seen) -> None:
+def test_it_keeps_what_it_read_for_as_long_as_2026_07_28_says(report: ClientReport) -> None:
     for name in ("resources", "templates", "prompts", "source", "index", "plain"):
-        assert {member: seen[name].get(member) for member in CACHED} == (
-            CACHED if seen.modern else dict.fromkeys(CACHED)
+        assert {member: report[name].get(member) for member in CACHED} == (
+            CACHED if report.modern else dict.fromkeys(CACHED)
         )
-    if seen.modern:
-        assert seen.text("held") == "A cake without an oven."  # the note was written anew meanwhile
+    if report.modern:
+        assert (
+            report.text("held") == "A cake without an oven."
+        )  # the note was written anew meanwhile
         # ... and the list, for which it listens, not longer than it is true.
-        assert [item["uri"] for item in seen["resourcesHeld"]["resources"]] == [
+        assert [item["uri"] for item in report["resourcesHeld"]["resources"]] == [
             *OFFERED,
             "notes://pinned/ideas",
         ]
 
 
-def test_nothing_came_that_it_could_not_place(seen: Seen) -> None:
-    assert seen["unexpected"] == []
+def test_nothing_came_that_it_could_not_place(report: ClientReport) -> None:
+    assert report["unexpected"] == []
 
 
-def test_the_server_ends_by_itself_when_the_client_closes(seen: Seen) -> None:
-    assert seen["exit"] == {"code": 0, "signal": None}
+def test_the_server_ends_by_itself_when_the_client_closes(report: ClientReport) -> None:
+    assert report["exit"] == {"code": 0, "signal": None}
     assert (
-        seen.log.count("Starting notes MCP server")
-        == seen.log.count("Shutting down notes MCP server")
+        report.log.count("Starting notes MCP server")
+        == report.log.count("Shutting down notes MCP server")
         == 1
     )

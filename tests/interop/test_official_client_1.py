@@ -33,7 +33,7 @@ def client_python() -> Path:
 
 
 @pytest.fixture(scope="module")
-def seen(client_python: Path) -> dict[str, Any]:
+def report(client_python: Path) -> dict[str, Any]:
     """What the client saw in one conversation."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "COV"))
@@ -51,41 +51,43 @@ def seen(client_python: Path) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def test_it_opens_the_newest_revision_that_it_knows(seen: dict[str, Any]) -> None:
-    opening = seen["opening"]
+def test_it_opens_the_newest_revision_that_it_knows(report: dict[str, Any]) -> None:
+    opening = report["opening"]
     assert opening["protocolVersion"] == "2025-11-25"
     assert opening["serverInfo"] == {"name": "tour", "version": "1.0.0"}
     assert opening["capabilities"] == {"logging": {}, "tools": {"listChanged": True}}
 
 
-def test_it_lists_the_tools(seen: dict[str, Any]) -> None:
-    names = [tool["name"] for tool in seen["tools"]]
+def test_it_lists_the_tools(report: dict[str, Any]) -> None:
+    names = [tool["name"] for tool in report["tools"]]
     assert names == ["add", "statistics", "divide", "bake", "wait", "swatch", "chat"]
 
 
-def test_it_takes_structured_content_that_fits_the_schema_shown(seen: dict[str, Any]) -> None:
-    assert seen["sum"]["structuredContent"] == {"result": 42}
-    assert seen["statistics"]["structuredContent"] == {"count": 3, "mean": 5.0, "largest": 8.0}
-    assert seen["picture"]["content"][0]["mimeType"] == "image/png"
+def test_it_takes_structured_content_that_fits_the_schema_shown(report: dict[str, Any]) -> None:
+    assert report["sum"]["structuredContent"] == {"result": 42}
+    assert report["statistics"]["structuredContent"] == {"count": 3, "mean": 5.0, "largest": 8.0}
+    assert report["picture"]["content"][0]["mimeType"] == "image/png"
 
 
-def test_it_tells_failures_from_errors(seen: dict[str, Any]) -> None:
-    assert seen["failed"]["isError"] is True
-    assert seen["failed"]["content"][0]["text"] == "b is 0: give another divisor"
-    assert seen["refused"]["isError"] is True
-    assert "Missing required field: b" in seen["refused"]["content"][0]["text"]
-    assert seen["unknown"]["code"] == -32602
-    assert seen["unknown"]["message"] == "Unknown tool: multiply"
+def test_it_tells_failures_from_errors(report: dict[str, Any]) -> None:
+    assert report["failed"]["isError"] is True
+    assert report["failed"]["content"][0]["text"] == "b is 0: give another divisor"
+    assert report["refused"]["isError"] is True
+    assert "Missing required field: b" in report["refused"]["content"][0]["text"]
+    assert report["unknown"]["code"] == -32602
+    assert report["unknown"]["message"] == "Unknown tool: multiply"
 
 
-def test_it_hears_progress_and_log_messages_of_the_level_that_it_set(seen: dict[str, Any]) -> None:
-    assert seen["progress"] == [[1, 2, "1 of 2 minutes"], [2, 2, "2 of 2 minutes"]]
-    assert seen["log_messages"] == [["info", "plum cake goes into the oven"]]
+def test_it_hears_progress_and_log_messages_of_the_level_that_it_set(
+    report: dict[str, Any],
+) -> None:
+    assert report["progress"] == [[1, 2, "1 of 2 minutes"], [2, 2, "2 of 2 minutes"]]
+    assert report["log_messages"] == [["info", "plum cake goes into the oven"]]
 
 
-def test_after_a_cancelled_call_the_next_fifty_are_served(seen: dict[str, Any]) -> None:
-    assert seen["sums"] == list(range(50))
+def test_after_a_cancelled_call_the_next_fifty_are_served(report: dict[str, Any]) -> None:
+    assert report["sums"] == list(range(50))
 
 
-def test_nothing_came_that_it_could_not_place(seen: dict[str, Any]) -> None:
-    assert seen["unexpected"] == []
+def test_nothing_came_that_it_could_not_place(report: dict[str, Any]) -> None:
+    assert report["unexpected"] == []

@@ -33,7 +33,7 @@ WAYS = {
 SLOW = [pytest.param(way, marks=pytest.mark.slow) for way in WAYS if way != "v1"]
 
 
-class Seen(dict[str, Any]):
+class ClientReport(dict[str, Any]):
     """What a client saw in one conversation.
 
     modern: whether it spoke 2026-07-28. log: what the server said on stderr.
@@ -44,7 +44,7 @@ class Seen(dict[str, Any]):
 
 
 @pytest.fixture(scope="module", params=["v1", *SLOW])
-def seen(request: pytest.FixtureRequest) -> Seen:
+def report(request: pytest.FixtureRequest) -> ClientReport:
     folder = node.packages()
     for source in HERE.glob("*.mjs"):  # modules are looked up from where the file lies
         shutil.copy(source, folder)
@@ -53,75 +53,77 @@ def seen(request: pytest.FixtureRequest) -> Seen:
     ran = node.run(command, environment(LOG_LEVEL="debug"))
     assert ran.code == 0, ran.stderr
     assert not ran.left, "a server was left behind"
-    found = Seen(json.loads(ran.stdout))
+    found = ClientReport(json.loads(ran.stdout))
     found.modern = request.param in ("v2 auto", f"v2 {MODERN}")
     found.log = ran.stderr
     return found
 
 
-def test_it_connects_in_the_era_that_it_chose(seen: Seen) -> None:
-    assert seen["server"] == {"name": "tour", "version": "1.0.0"}
-    assert seen["instructions"] == "Small tools that show what a server can do."
-    assert (f'"io.modelcontextprotocol/protocolVersion":"{MODERN}"' in seen.log) is seen.modern
-    assert ('"method":"initialize"' in seen.log) is not seen.modern
-    assert seen["capabilities"] == {"logging": {}, "tools": {"listChanged": True}}
+def test_it_connects_in_the_era_that_it_chose(report: ClientReport) -> None:
+    assert report["server"] == {"name": "tour", "version": "1.0.0"}
+    assert report["instructions"] == "Small tools that show what a server can do."
+    assert (f'"io.modelcontextprotocol/protocolVersion":"{MODERN}"' in report.log) is report.modern
+    assert ('"method":"initialize"' in report.log) is not report.modern
+    assert report["capabilities"] == {"logging": {}, "tools": {"listChanged": True}}
 
 
-def test_it_lists_the_tools(seen: Seen) -> None:
-    names = [tool["name"] for tool in seen["tools"]]
+def test_it_lists_the_tools(report: ClientReport) -> None:
+    names = [tool["name"] for tool in report["tools"]]
     assert names == ["add", "statistics", "divide", "bake", "wait", "swatch", "chat"]
-    add = seen["tools"][0]
+    add = report["tools"][0]
     assert add["inputSchema"]["properties"] == {"a": {"type": "integer"}, "b": {"type": "integer"}}
     assert add["annotations"] == {"readOnlyHint": True}
 
 
-def test_it_takes_structured_content_that_fits_the_schema_shown(seen: Seen) -> None:
-    assert seen["sum"]["content"] == [{"type": "text", "text": "42"}]
-    assert seen["sum"]["structuredContent"] == (42 if seen.modern else {"result": 42})
-    assert seen["statistics"]["structuredContent"] == {"count": 3, "mean": 5, "largest": 8}
-    assert seen["picture"]["content"][0]["mimeType"] == "image/png"
+def test_it_takes_structured_content_that_fits_the_schema_shown(report: ClientReport) -> None:
+    assert report["sum"]["content"] == [{"type": "text", "text": "42"}]
+    assert report["sum"]["structuredContent"] == (42 if report.modern else {"result": 42})
+    assert report["statistics"]["structuredContent"] == {"count": 3, "mean": 5, "largest": 8}
+    assert report["picture"]["content"][0]["mimeType"] == "image/png"
 
 
-def test_it_tells_failures_from_errors(seen: Seen) -> None:
-    assert seen["failed"]["isError"] is True
-    assert seen["failed"]["content"][0]["text"] == "b is 0: give another divisor"
-    assert seen["refused"]["isError"] is True
-    assert "Missing required field: b" in seen["refused"]["content"][0]["text"]
-    assert seen["unknown"]["code"] == -32602
-    assert "Unknown tool: multiply" in seen["unknown"]["message"]
+def test_it_tells_failures_from_errors(report: ClientReport) -> None:
+    assert report["failed"]["isError"] is True
+    assert report["failed"]["content"][0]["text"] == "b is 0: give another divisor"
+    assert report["refused"]["isError"] is True
+    assert "Missing required field: b" in report["refused"]["content"][0]["text"]
+    assert report["unknown"]["code"] == -32602
+    assert "Unknown tool: multiply" in report["unknown"]["message"]
 
 
-def test_it_hears_progress_and_the_log_messages_that_it_asked_for(seen: Seen) -> None:
+def test_it_hears_progress_and_the_log_messages_that_it_asked_for(report: ClientReport) -> None:
     # The second step comes with the result, in one read, and the client forgets the token before it
     # looks at the step: both versions handle a notification one microtask later than an answer. It
     # was sent, and before the result.
-    assert seen["progress"][0] == {"progress": 1, "total": 2, "message": "1 of 2 minutes"}
-    assert seen.log.index('"progress":2,"total":2') < seen.log.index('"text":"One plum cake."')
-    assert [(said["level"], said["data"]) for said in seen["heard"]] == [
+    assert report["progress"][0] == {"progress": 1, "total": 2, "message": "1 of 2 minutes"}
+    assert report.log.index('"progress":2,"total":2') < report.log.index('"text":"One plum cake."')
+    assert [(said["level"], said["data"]) for said in report["heard"]] == [
         ("info", "plum cake goes into the oven")
     ]
 
 
-def test_a_call_that_it_gives_up_is_stopped_and_the_next_fifty_are_served(seen: Seen) -> None:
-    assert "too long" in seen["cancelled"]["message"]
-    assert "was cancelled: too long" in seen.log
-    assert seen["sums"] == [str(number) for number in range(50)]
+def test_a_call_that_it_gives_up_is_stopped_and_the_next_fifty_are_served(
+    report: ClientReport,
+) -> None:
+    assert "too long" in report["cancelled"]["message"]
+    assert "was cancelled: too long" in report.log
+    assert report["sums"] == [str(number) for number in range(50)]
 
 
-def test_a_ping_is_answered(seen: Seen) -> None:
-    if not seen.modern:  # which has none
-        assert seen["pong"] == {}
+def test_a_ping_is_answered(report: ClientReport) -> None:
+    if not report.modern:  # which has none
+        assert report["pong"] == {}
 
 
-def test_nothing_came_that_it_could_not_place(seen: Seen) -> None:
+def test_nothing_came_that_it_could_not_place(report: ClientReport) -> None:
     known = "Received a progress notification for an unknown token"  # see above
-    assert [error for error in seen["unexpected"] if known not in error] == []
+    assert [error for error in report["unexpected"] if known not in error] == []
 
 
-def test_the_server_ends_by_itself_when_the_client_closes(seen: Seen) -> None:
-    assert seen["exit"] == {"code": 0, "signal": None}
+def test_the_server_ends_by_itself_when_the_client_closes(report: ClientReport) -> None:
+    assert report["exit"] == {"code": 0, "signal": None}
     assert (
-        seen.log.count("Starting tour MCP server")
-        == seen.log.count("Shutting down tour MCP server")
+        report.log.count("Starting tour MCP server")
+        == report.log.count("Shutting down tour MCP server")
         > 0
     )

@@ -55,7 +55,7 @@ class Line:
         self.about.append(about)
         return self.held
 
-    def gone(self) -> list[Any]:
+    def take_sent(self) -> list[Any]:
         """What was sent since the last look."""
         sent, self.sent = self.sent, []
         return sent
@@ -105,24 +105,24 @@ def test_a_request_is_answered_with_its_result():
         len(b'{"jsonrpc":"2.0","id":"a","method":"x"}'),
     )
     line.peer.respond(incoming, b'{"v":1}')
-    assert line.gone() == [result("a", {"v": 1})]
+    assert line.take_sent() == [result("a", {"v": 1})]
     assert line.about == ["a"]
 
 
 def test_a_request_is_answered_with_an_error():
     line = Line()
     line.peer.fail(line.call(1), -32601, "no", {"d": 1})
-    assert line.gone() == [error(1, -32601, "no", data={"d": 1})]
+    assert line.take_sent() == [error(1, -32601, "no", data={"d": 1})]
 
 
 def test_a_request_gets_one_answer_only():
     line = Line()
     for incoming in (line.call(1), line.running(2)):
         line.peer.respond(incoming, b"{}")
-        line.gone()
+        line.take_sent()
         line.peer.respond(incoming, b"{}")
         line.peer.fail(incoming, 1, "x")
-        assert line.gone() == []
+        assert line.take_sent() == []
 
 
 @pytest.mark.requirement("JR-6")
@@ -131,7 +131,7 @@ def test_one_and_the_text_one_are_different_ids():
     number, text = line.running(1), line.running("1")
     line.peer.respond(text, b"{}")
     line.peer.respond(number, b"{}")
-    assert line.gone() == [result("1", {}), result(1, {})]
+    assert line.take_sent() == [result("1", {}), result(1, {})]
 
 
 def test_an_id_in_flight_is_refused_and_the_first_request_is_not_disturbed():
@@ -141,11 +141,11 @@ def test_an_id_in_flight_is_refused_and_the_first_request_is_not_disturbed():
     assert not line.peer.admit(waiting)
     for id in (1, 2):
         assert line.peer.receive(json.dumps(request(id)).encode()) is None
-        assert line.gone() == [error(id, INVALID, IN_USE)]
+        assert line.take_sent() == [error(id, INVALID, IN_USE)]
     line.peer.respond(running, b"{}")
     assert line.peer.pop_waiting() is waiting
     line.peer.respond(waiting, b"{}")
-    assert line.gone() == [result(1, {}), result(2, {})]
+    assert line.take_sent() == [result(1, {}), result(2, {})]
 
 
 @pytest.mark.requirement("JR-5")
@@ -153,7 +153,7 @@ def test_an_id_may_be_used_again_after_its_answer():
     line = Line()
     for _ in range(2):
         line.peer.respond(line.running(1), b"{}")
-    assert line.gone() == [result(1, {}), result(1, {})]
+    assert line.take_sent() == [result(1, {}), result(1, {})]
 
 
 def test_a_notification_is_handed_over_and_never_answered():
@@ -163,7 +163,7 @@ def test_a_notification_is_handed_over_and_never_answered():
     )
     assert isinstance(event, Message)
     assert event.method == "notifications/unknown"
-    assert line.gone() == []
+    assert line.take_sent() == []
 
 
 # Garbage
@@ -172,7 +172,7 @@ def test_a_notification_is_handed_over_and_never_answered():
 def test_what_is_no_message_is_answered_without_an_id():
     line = Line()
     assert line.peer.receive(b"{not json}") is None
-    [answer] = line.gone()
+    [answer] = line.take_sent()
     assert answer["id"] is None
     assert answer["error"]["code"] == -32700
 
@@ -181,14 +181,14 @@ def test_the_id_is_left_out_where_the_revision_wants_it():
     line = Line()
     line.peer.invalid_input.unknown_id = None
     line.peer.receive(b"42")
-    [answer] = line.gone()
+    [answer] = line.take_sent()
     assert "id" not in answer
 
 
 def test_garbage_with_a_readable_id_is_answered_on_it():
     line = Line()
     line.peer.receive(b'{"id":5,"method":"x"}')
-    assert line.gone() == [error(5, INVALID, 'Invalid Request: jsonrpc: expected "2.0"')]
+    assert line.take_sent() == [error(5, INVALID, 'Invalid Request: jsonrpc: expected "2.0"')]
 
 
 def test_blank_lines_and_broken_responses_are_not_answered():
@@ -200,37 +200,37 @@ def test_blank_lines_and_broken_responses_are_not_answered():
         b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":""}}',
     ):
         assert line.peer.receive(frame) is None
-    assert line.gone() == []
+    assert line.take_sent() == []
 
 
 def test_answers_to_garbage_are_limited_to_ten_a_second_and_the_rest_is_counted():
     line = Line()
     for _ in range(100):
         line.peer.receive(b"{not json}")
-    assert len(line.gone()) == 10
+    assert len(line.take_sent()) == 10
     assert line.peer.invalid_input.suppressed == 90
     line.now += 0.5
     for _ in range(100):
         line.peer.receive(b"{not json}")
-    assert len(line.gone()) == 5
+    assert len(line.take_sent()) == 5
     line.now += 3600
     for _ in range(100):
         line.peer.receive(b"{not json}")
-    assert len(line.gone()) == 10
+    assert len(line.take_sent()) == 10
 
 
 def test_garbage_with_an_id_is_answered_beyond_the_rate():
     line = Line()
     for id in range(100):
         line.peer.receive(b'{"id":%d,"method":"x"}' % id)
-    assert len(line.gone()) == 100
+    assert len(line.take_sent()) == 100
 
 
 def test_an_overlong_message_is_answered_with_the_limit():
     line = Line(max_message_bytes=100)
     line.peer.on_frame_too_long(102)
     text = "Invalid Request: a message longer than 100 bytes (limit)"
-    assert line.gone() == [
+    assert line.take_sent() == [
         error(None, INVALID, text, data={"limitBytes": 100, "receivedBytes": 102})
     ]
 
@@ -242,7 +242,7 @@ def test_a_client_does_not_answer_garbage_but_counts_it():
     line.peer.receive(b'{"id":5,"method":"x"}')
     line.peer.receive(b"[]")
     line.peer.on_frame_too_long(1)
-    assert line.gone() == []
+    assert line.take_sent() == []
     assert line.peer.invalid_input.unsolicited == 4
 
 
@@ -254,7 +254,7 @@ def test_a_client_counts_broken_answers_too():
     line.peer.invalid_input.answered = False
     line.peer.receive(b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"?"}}')
     line.peer.receive(b'{"jsonrpc":"2.0","id":1,"result":{},"error":{"code":1,"message":"?"}}')
-    assert line.gone() == []
+    assert line.take_sent() == []
     assert line.peer.invalid_input.unsolicited == 2
 
 
@@ -273,7 +273,7 @@ def test_calls_beyond_the_limit_in_flight_wait_and_start_in_order():
         line.peer.add_running(each)
         assert line.peer.pop_waiting() is None
         line.peer.respond(each, b"{}")
-    assert [answer["id"] for answer in line.gone()] == [0, 1, 2, 3, 4]
+    assert [answer["id"] for answer in line.take_sent()] == [0, 1, 2, 3, 4]
 
 
 def test_a_new_call_does_not_overtake_waiting_ones():
@@ -293,7 +293,7 @@ def test_a_full_queue_answers_busy():
     line.peer.admit(line.call(1))
     assert not line.peer.admit(line.call(2))
     data = {"maxWaiting": 1, "maxWaitingBytes": 16 * 2**20}
-    assert line.gone() == [error(2, BUSY, "busy: 1 calls in flight, 1 waiting", data=data)]
+    assert line.take_sent() == [error(2, BUSY, "busy: 1 calls in flight, 1 waiting", data=data)]
     assert list(line.peer.waiting) == [1]
 
 
@@ -302,19 +302,19 @@ def test_the_bytes_of_waiting_calls_are_limited_and_given_back():
     running = line.running(0)
     for id in (1, 2, 3):
         line.peer.admit(line.call(id))
-    assert [answer["id"] for answer in line.gone()] == [3]
+    assert [answer["id"] for answer in line.take_sent()] == [3]
     line.peer.cancel(2, "")
     line.peer.admit(line.call(4))
     line.peer.respond(running, b"{}")
-    line.gone()
+    line.take_sent()
     admitted = line.peer.pop_waiting()
     assert admitted is not None
     assert admitted.id == 1
     line.peer.add_running(admitted)
     line.peer.admit(line.call(5))
-    assert line.gone() == []
+    assert line.take_sent() == []
     line.peer.admit(line.call(6))
-    assert [answer["id"] for answer in line.gone()] == [6]
+    assert [answer["id"] for answer in line.take_sent()] == [6]
 
 
 def test_no_call_starts_while_much_output_is_held():
@@ -344,7 +344,7 @@ def test_a_waiting_call_can_be_answered_without_starting():
     line.peer.admit(call)
     line.peer.fail(call, -32603, "no")
     assert not line.peer.waiting
-    assert line.gone() == [error(1, -32603, "no")]
+    assert line.take_sent() == [error(1, -32603, "no")]
 
 
 # Cancel
@@ -360,7 +360,7 @@ def test_a_cancelled_call_is_stopped_with_the_reason_and_not_answered():
     assert reasons == ["enough"]
     line.peer.respond(incoming, b"{}")
     line.peer.fail(incoming, 1, "x")
-    assert line.gone() == []
+    assert line.take_sent() == []
     assert not line.peer.running
 
 
@@ -377,10 +377,10 @@ def test_cancelling_what_is_unknown_or_answered_or_of_the_other_type_is_ignored(
     line = Line()
     line.peer.respond(line.running(1), b"{}")
     line.running(2)
-    line.gone()
+    line.take_sent()
     for id in (1, "2", 99):
         line.peer.cancel(id, "")
-    assert line.gone() == []
+    assert line.take_sent() == []
     assert list(line.peer.running) == [2]
 
 
@@ -390,7 +390,7 @@ def test_cancelling_what_is_unknown_or_answered_or_of_the_other_type_is_ignored(
 def test_a_batch_is_refused_where_the_revision_has_none():
     line = Line()
     assert line.peer.receive(b'[{"jsonrpc":"2.0","id":1,"method":"x"}]') is None
-    assert line.gone() == [
+    assert line.take_sent() == [
         error(None, INVALID, "Invalid Request: batches are not part of this protocol revision")
     ]
 
@@ -409,9 +409,9 @@ def test_the_answers_of_a_batch_come_together_when_the_last_is_there():
     assert isinstance(note, Message)
     assert isinstance(two, IncomingRequest)
     line.peer.respond(two, b'{"v":2}')
-    assert line.gone() == []
+    assert line.take_sent() == []
     line.peer.fail(one, 1, "x")
-    assert line.gone() == [[result("two", {"v": 2}), error(1, 1, "x")]]
+    assert line.take_sent() == [[result("two", {"v": 2}), error(1, 1, "x")]]
     assert line.about == [None]
 
 
@@ -429,7 +429,7 @@ def test_a_batch_of_notifications_and_responses_is_not_answered():
         {"jsonrpc": "2.0", "method": "n"}, {"jsonrpc": "2.0", "id": 1, "result": {}}, {"result": 1}
     )
     assert len(events) == 1
-    assert line.gone() == []
+    assert line.take_sent() == []
     assert line.peer.invalid_input.unsolicited == 1
 
 
@@ -437,7 +437,7 @@ def test_garbage_in_a_batch_is_answered_in_it():
     # JSON-RPC 2.0 section 7: [1,2,3] is answered with three errors.
     line = batching(garbage_answers_per_s=1)
     assert line.batch(1, 2, 3) == []
-    [answers] = line.gone()
+    [answers] = line.take_sent()
     assert [(each["id"], each["error"]["code"]) for each in answers] == [(None, INVALID)] * 3
 
 
@@ -446,13 +446,13 @@ def test_an_empty_batch_gets_a_single_error():
     line = batching()
     line.peer.receive(b"[]")
     text = "Invalid Request: expected a batch of 1 to 1024 messages, got 0"
-    assert line.gone() == [error(None, INVALID, text)]
+    assert line.take_sent() == [error(None, INVALID, text)]
 
 
 def test_a_batch_of_too_many_messages_is_refused_as_a_whole():
     line = batching(max_batch=2)
     assert line.peer.receive(json.dumps([request(id) for id in range(3)]).encode()) is None
-    assert line.gone() == [
+    assert line.take_sent() == [
         error(None, INVALID, "Invalid Request: expected a batch of 1 to 2 messages, got 3")
     ]
 
@@ -465,9 +465,9 @@ def test_a_batch_without_its_cancelled_requests_is_sent_when_the_others_are_answ
         line.peer.add_running(each)
     line.peer.cancel(1, "")
     line.peer.respond(two, b"{}")  # type: ignore[arg-type]
-    assert line.gone() == []
+    assert line.take_sent() == []
     line.peer.cancel(3, "")
-    assert line.gone() == [[result(2, {})]]
+    assert line.take_sent() == [[result(2, {})]]
 
 
 def test_a_request_is_cancelled_also_if_the_rest_of_its_batch_cannot_be_written():
@@ -493,7 +493,7 @@ def test_a_batch_whose_requests_are_all_cancelled_is_not_answered():
     [one] = line.batch(request(1))
     line.peer.add_running(one)  # type: ignore[arg-type]
     line.peer.cancel(1, "")
-    assert line.gone() == []
+    assert line.take_sent() == []
 
 
 def test_an_id_that_comes_twice_in_one_batch_is_refused_the_second_time():
@@ -504,7 +504,7 @@ def test_an_id_that_comes_twice_in_one_batch_is_refused_the_second_time():
         assert isinstance(event, IncomingRequest)
         line.peer.add_running(event)
         line.peer.respond(event, b"{}")
-    assert line.gone() == [[error(1, INVALID, IN_USE), result(1, {}), result("1", {})]]
+    assert line.take_sent() == [[error(1, INVALID, IN_USE), result(1, {}), result("1", {})]]
 
 
 def test_the_answers_of_unfinished_batches_are_bounded_together():
@@ -519,17 +519,17 @@ def test_the_answers_of_unfinished_batches_are_bounded_together():
     for incoming in (one, four, two):
         assert isinstance(incoming, IncomingRequest)
         line.peer.respond(incoming, large)
-    assert line.gone() == []
+    assert line.take_sent() == []
     assert isinstance(five, IncomingRequest)
     line.peer.respond(five, b"{}")
-    assert line.gone() == [[result(4, "x" * 1000), result(5, {})]]
+    assert line.take_sent() == [[result(4, "x" * 1000), result(5, {})]]
     assert isinstance(three, IncomingRequest)
     line.peer.respond(three, b"{}")
-    assert line.gone() == [[result(1, "x" * 1000), error(2, -32603, text), result(3, {})]]
+    assert line.take_sent() == [[result(1, "x" * 1000), error(2, -32603, text), result(3, {})]]
     [six] = line.batch(request(6))
     assert isinstance(six, IncomingRequest)
     line.peer.respond(six, large)
-    assert line.gone() == [[result(6, "x" * 1000)]]
+    assert line.take_sent() == [[result(6, "x" * 1000)]]
 
 
 def test_a_call_of_a_batch_that_finds_the_queue_full_is_busy_in_its_batch():
@@ -539,18 +539,18 @@ def test_a_call_of_a_batch_that_finds_the_queue_full_is_busy_in_its_batch():
     for each in (one, two):
         assert isinstance(each, IncomingRequest)
         assert not line.peer.admit(each)
-    assert line.gone() == []
+    assert line.take_sent() == []
     line.peer.cancel(1, "")
-    [[answer]] = line.gone()
+    [[answer]] = line.take_sent()
     assert (answer["id"], answer["error"]["code"]) == (2, BUSY)
 
 
 def test_an_error_too_long_for_a_message_goes_without_data_and_with_the_beginning_of_its_text():
     line = Line(max_message_bytes=1000)
     line.peer.fail(line.call(1), -32603, "m" * 300, "d" * 1000)
-    assert line.gone() == [error(1, -32603, "m" * 256)]
+    assert line.take_sent() == [error(1, -32603, "m" * 256)]
     line.peer.fail(line.call(2), -32603, "m", "d" * 900)
-    assert line.gone() == [error(2, -32603, "m", data="d" * 900)]
+    assert line.take_sent() == [error(2, -32603, "m", data="d" * 900)]
 
 
 # Progress for slow readers
@@ -562,10 +562,10 @@ def test_what_waits_for_a_slow_reader_leaves_when_output_drains():
     line.running(2)
     incoming.throttle = holding(b'{"progress":5}')
     line.peer.on_drain(0)
-    assert line.gone() == [{"progress": 5}]
+    assert line.take_sent() == [{"progress": 5}]
     assert line.about == [1]
     line.peer.on_drain(0)
-    assert line.gone() == []
+    assert line.take_sent() == []
 
 
 @pytest.mark.parametrize("started", [True, False])
@@ -574,7 +574,7 @@ def test_what_waits_for_a_slow_reader_leaves_before_the_answer(started: bool):
     incoming = line.running(1) if started else line.call(1)
     incoming.throttle = holding(b'{"progress":5}')
     line.peer.respond(incoming, b"{}")
-    assert line.gone() == [{"progress": 5}, result(1, {})]
+    assert line.take_sent() == [{"progress": 5}, result(1, {})]
 
 
 def test_what_waits_for_a_slow_reader_is_dropped_with_a_cancel():
@@ -582,21 +582,21 @@ def test_what_waits_for_a_slow_reader_is_dropped_with_a_cancel():
     line.running(1).throttle = holding(b'{"progress":5}')
     line.peer.cancel(1, "")
     line.peer.on_drain(0)
-    assert line.gone() == []
+    assert line.take_sent() == []
 
 
 def test_an_announcement_waits_for_a_slow_reader_and_is_then_made_once():
     line = Line(high_water_bytes=100)
     line.peer.send_coalesced(b'{"changed":"a"}')
-    assert line.gone() == [{"changed": "a"}]
+    assert line.take_sent() == [{"changed": "a"}]
     line.peer.buffered_bytes = 100
     for _ in range(1000):
         line.peer.send_coalesced(b'{"changed":"b"}')
         line.peer.send_coalesced(b'{"changed":"a"}')
-    assert line.gone() == []
+    assert line.take_sent() == []
     line.peer.on_drain(0)
     line.peer.on_drain(0)
-    assert line.gone() == [{"changed": "b"}, {"changed": "a"}]
+    assert line.take_sent() == [{"changed": "b"}, {"changed": "a"}]
 
 
 def test_an_announcement_that_waits_for_a_slow_reader_is_dropped_at_the_end():
@@ -605,7 +605,7 @@ def test_an_announcement_that_waits_for_a_slow_reader_is_dropped_at_the_end():
     line.peer.send_coalesced(b'{"changed":"a"}')
     line.peer.close()
     line.peer.on_drain(0)
-    assert line.gone() == []
+    assert line.take_sent() == []
 
 
 def test_what_waits_for_a_slow_reader_leaves_no_further_than_to_the_high_water_mark():
@@ -616,11 +616,11 @@ def test_what_waits_for_a_slow_reader_leaves_no_further_than_to_the_high_water_m
     line.peer.send_coalesced(b'{"changed":"a"}')
     line.held = 100  # from now on, whatever is sent
     line.peer.on_drain(0)
-    assert line.gone() == [{"progress": 1}]
+    assert line.take_sent() == [{"progress": 1}]
     line.peer.on_drain(99)
-    assert line.gone() == [{"progress": 2}]
+    assert line.take_sent() == [{"progress": 2}]
     line.peer.on_drain(99)
-    assert line.gone() == [{"changed": "a"}]
+    assert line.take_sent() == [{"changed": "a"}]
 
 
 # Requests of ours
@@ -643,7 +643,7 @@ def test_a_request_of_ours_gets_its_result():
     line = Line()
     first, one = ask(line)
     second, two = ask(line)
-    assert line.gone() == [
+    assert line.take_sent() == [
         {"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {}},
         {"jsonrpc": "2.0", "id": 2, "method": "ping", "params": {}},
     ]
@@ -673,19 +673,19 @@ def test_a_malformed_error_fails_our_request():
 def test_an_answer_to_another_id_is_stray(id: bytes):
     line = Line()
     _, answers = ask(line)
-    line.gone()
+    line.take_sent()
     line.peer.receive(b'{"jsonrpc":"2.0","id":%b,"result":{}}' % id)
     line.peer.receive(b'{"jsonrpc":"2.0","error":{"code":1,"message":""}}')
     assert answers == []
     assert line.peer.invalid_input.unsolicited == 2
-    assert line.gone() == []
+    assert line.take_sent() == []
 
 
 @pytest.mark.requirement("JR-4", "JR-18")
 def test_requests_of_both_sides_may_have_the_same_id_and_ours_have_none_twice():
     line = Line()
     outgoing = [ask(line) for _ in range(3)]
-    ids = [each["id"] for each in line.gone()]
+    ids = [each["id"] for each in line.take_sent()]
     assert len(set(ids)) == 3
     theirs = [line.running(id) for id in ids]
     for id, (_, answers) in zip(ids, outgoing, strict=True):
@@ -693,9 +693,9 @@ def test_requests_of_both_sides_may_have_the_same_id_and_ours_have_none_twice():
         assert [bytes(answer) for answer in answers] == [b'{"v":%d}' % id]
     for incoming in theirs:
         line.peer.respond(incoming, b"{}")
-    assert line.gone() == [result(id, {}) for id in ids]
+    assert line.take_sent() == [result(id, {}) for id in ids]
     ask(line)
-    assert line.gone()[0]["id"] not in ids  # nor after their answers
+    assert line.take_sent()[0]["id"] not in ids  # nor after their answers
 
 
 def test_a_second_answer_is_stray():
@@ -711,11 +711,11 @@ def test_a_second_answer_is_stray():
 def test_an_abandoned_request_is_cancelled_once_and_its_late_answer_is_stray():
     line = Line()
     outgoing, answers = ask(line)
-    line.gone()
+    line.take_sent()
     line.peer.abandon(outgoing, "no longer needed")
     line.peer.abandon(outgoing, "no longer needed")
     params = {"requestId": 1, "reason": "no longer needed"}
-    assert line.gone() == [
+    assert line.take_sent() == [
         {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
     ]
     line.peer.receive(b'{"jsonrpc":"2.0","id":1,"result":{}}')
@@ -728,12 +728,12 @@ def test_a_request_expires_at_its_deadline():
     _, late = ask(line, 1002.0)
     _, soon = ask(line, 1001.0)
     _, never = ask(line)
-    line.gone()
+    line.take_sent()
     assert line.peer.next_deadline == 1001.0
     line.peer.expire(1000.9)
-    assert line.gone() == []
+    assert line.take_sent() == []
     line.peer.expire(1001.0)
-    assert [each["params"]["requestId"] for each in line.gone()] == [2]
+    assert [each["params"]["requestId"] for each in line.take_sent()] == [2]
     assert isinstance(soon.last(), TimeoutError)
     assert late == never == []
     line.peer.expire(5000.0)
@@ -770,13 +770,13 @@ def test_closing_fails_our_requests_and_gives_back_the_calls_that_were_cut_off()
     running, waiting = line.running(1), line.call(2)
     line.peer.admit(waiting)
     _, answers = ask(line, 5000.0)
-    line.gone()
+    line.take_sent()
     assert line.peer.close() == [running, waiting]
     assert isinstance(answers.last(), Disconnected)
     for incoming in (running, waiting):
         line.peer.respond(incoming, b"{}")
     line.peer.cancel(1, "")
-    assert line.gone() == []
+    assert line.take_sent() == []
     assert line.peer.next_deadline is None
     assert line.peer.pop_waiting() is None
     assert line.peer.close() == []
@@ -864,11 +864,11 @@ class PeerMachine(RuleBasedStateMachine):
 
     # The model of answers: alone, or into a batch
 
-    def answered(self, call: ModelCall, answer: Any) -> list[Any]:
+    def end_call(self, call: ModelCall, answer: Any) -> list[Any]:
         self.over.append(call)
-        return self.collected(call.batch, answer)
+        return self.collect_answer(call.batch, answer)
 
-    def collected(self, batch: ModelBatch | None, answer: Any) -> list[Any]:
+    def collect_answer(self, batch: ModelBatch | None, answer: Any) -> list[Any]:
         if batch is None:
             return [] if answer is None else [answer]
         if answer is not None:
@@ -879,7 +879,7 @@ class PeerMachine(RuleBasedStateMachine):
     def free(self) -> bool:
         return self.ready and len(self.running) < 2 and self.held < 500
 
-    def opened(
+    def open_call(
         self, incoming: IncomingRequest, size: int, batch: ModelBatch | None, at_once: bool
     ) -> list[Any]:
         """What the session does with a request, and what is to be sent for it."""
@@ -895,7 +895,7 @@ class PeerMachine(RuleBasedStateMachine):
             return self.step(call, at_once)
         if full:
             data = {"maxWaiting": 3, "maxWaitingBytes": 400}
-            return self.answered(call, error(incoming.id, BUSY, counts, data=data))
+            return self.end_call(call, error(incoming.id, BUSY, counts, data=data))
         self.waiting[incoming.id] = call
         return []
 
@@ -903,7 +903,7 @@ class PeerMachine(RuleBasedStateMachine):
         """The first step of a call: it answers, or goes on."""
         if at_once:
             self.peer.respond(call.incoming, b'{"at":"once"}')
-            return self.answered(call, result(call.incoming.id, {"at": "once"}))
+            return self.end_call(call, result(call.incoming.id, {"at": "once"}))
         self.peer.add_running(call.incoming)
         self.running[call.incoming.id] = call
         return []
@@ -923,7 +923,7 @@ class PeerMachine(RuleBasedStateMachine):
             self.expect(error(id, INVALID, IN_USE))
         else:
             assert isinstance(event, IncomingRequest)
-            self.expect(*self.opened(event, len(frame), None, at_once))
+            self.expect(*self.open_call(event, len(frame), None, at_once))
 
     @precondition(lambda self: not self.closed)
     @rule(elements=st.lists(IDS | st.none() | st.booleans(), max_size=5), at_once=st.booleans())
@@ -971,7 +971,7 @@ class PeerMachine(RuleBasedStateMachine):
         for event in events:
             if isinstance(event, IncomingRequest):
                 size = len(json.dumps(request(event.id), separators=(",", ":")))
-                expected += self.opened(event, size, batch, at_once)
+                expected += self.open_call(event, size, batch, at_once)
         self.expect(*expected)
 
     @precondition(lambda self: not self.closed)
@@ -1019,16 +1019,16 @@ class PeerMachine(RuleBasedStateMachine):
             self.expect()
             return
         assert call.stopped == ["why"]
-        self.expect(*self.answered(call, None))
+        self.expect(*self.end_call(call, None))
 
     # What the backend does
 
     @precondition(lambda self: self.waiting)
     @rule(at_once=st.booleans())
     def the_driver_admits(self, at_once: bool) -> None:
-        self.expect(*self.admitted(at_once))
+        self.expect(*self.admit_waiting(at_once))
 
-    def admitted(self, at_once: bool) -> list[Any]:
+    def admit_waiting(self, at_once: bool) -> list[Any]:
         expected: list[Any] = []
         for _ in range(10):
             first = next(iter(self.waiting), None)
@@ -1050,11 +1050,11 @@ class PeerMachine(RuleBasedStateMachine):
         call = table.pop(id)
         if code is None:
             self.peer.respond(call.incoming, b'{"v":1}')
-            expected = self.answered(call, result(id, {"v": 1}))
+            expected = self.end_call(call, result(id, {"v": 1}))
         else:
             self.peer.fail(call.incoming, code, "text")
-            expected = self.answered(call, error(id, code, "text"))
-        self.expect(*expected, *self.admitted(at_once))
+            expected = self.end_call(call, error(id, code, "text"))
+        self.expect(*expected, *self.admit_waiting(at_once))
 
     @precondition(lambda self: self.over)
     @rule(data=st.data())
@@ -1067,7 +1067,7 @@ class PeerMachine(RuleBasedStateMachine):
     @rule(at_once=st.booleans())
     def the_backend_becomes_ready_or_not(self, at_once: bool) -> None:
         self.peer.ready = self.ready = not self.ready
-        self.expect(*self.admitted(at_once))
+        self.expect(*self.admit_waiting(at_once))
 
     @precondition(lambda self: not self.slow)
     @rule()
@@ -1080,7 +1080,7 @@ class PeerMachine(RuleBasedStateMachine):
         self.slow = left > 0
         self.held = min(self.held, left)
         self.peer.on_drain(self.held)
-        self.expect(*self.admitted(at_once))
+        self.expect(*self.admit_waiting(at_once))
 
     # Requests of ours
 
@@ -1239,13 +1239,13 @@ def test_a_response_beyond_the_budget_waits_until_output_has_left():
     large(line, 1)
     large(line, 2)
     large(line, 3)
-    assert [message["id"] for message in line.gone()] == [1]
+    assert [message["id"] for message in line.take_sent()] == [1]
     line.peer.on_drain(4_999_999)
-    assert line.gone() == []
+    assert line.take_sent() == []
     line.peer.cancel(2, "enough")
     line.held = 0
     line.peer.on_drain(0)
-    assert [message["id"] for message in line.gone()] == [3]
+    assert [message["id"] for message in line.take_sent()] == [3]
     assert not line.peer.running
 
 
@@ -1253,10 +1253,10 @@ def test_a_response_is_dropped_when_too_many_wait_or_nothing_is_read():
     line = Line(max_unread_bytes=8_000_000, high_water_bytes=10**9)
     for id in range(8):
         large(line, id)
-    first, *dropped = line.gone()
+    first, *dropped = line.take_sent()
     assert (first["id"], [message["id"] for message in dropped]) == (0, [6, 7])
     line.peer.drop_waiting_responses()
-    dropped += line.gone()
+    dropped += line.take_sent()
     assert [message["id"] for message in dropped] == [6, 7, 1, 2, 3, 4, 5]
     assert {message["error"]["code"] for message in dropped} == {-32603}
 
@@ -1267,7 +1267,7 @@ def test_a_request_that_stays_open_is_not_expected_to_return_anything():
     line.peer.add_running(incoming, has_result=False)
     assert incoming.kind is None
     line.peer.respond(incoming, b"{}")
-    assert [message["id"] for message in line.gone()] == [1]
+    assert [message["id"] for message in line.take_sent()] == [1]
 
 
 def test_a_response_that_cannot_be_decoded_fails_its_request():

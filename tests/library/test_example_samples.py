@@ -36,7 +36,7 @@ Imported = Callable[[Page], dict[str, ModuleType]]
 
 
 @pytest.fixture
-def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Imported]:
+def import_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Imported]:
     """Pastes a page's files into a folder and imports all but its tests, as `concertino serve`
     would.
     """
@@ -70,10 +70,10 @@ WITH_SAMPLES = [page for page in DOCUMENTS if page.files()]
 
 
 @pytest.mark.parametrize("page", WITH_SAMPLES, ids=lambda page: page.path.stem)
-def test_samples_are_servers_that_clients_can_list(page: Page, imported: Imported) -> None:
+def test_samples_are_servers_that_clients_can_list(page: Page, import_page: Imported) -> None:
     for name, source in page.files().items():
         compile(source, name, "exec")
-    modules = imported(page)
+    modules = import_page(page)
     servers = [
         item
         for module in modules.values()
@@ -97,7 +97,7 @@ async def list_names(server: Server) -> None:
 
 
 @dataclass(frozen=True)
-class Refused:
+class ToolFailure:
     """The tool fails, with these words."""
 
     words: str
@@ -110,20 +110,20 @@ ORDER = {
 SAMPLES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
     "examples/minimal-server shop:server": [
         ("price", {"item": "plum", "amount": 4}, 1.0),
-        ("price", {"item": "pear"}, Refused(r"there is no item 'pear'; there are apple, plum")),
-        ("price", {"item": "plum", "amount": "3"}, Refused(r"amount: expected int")),
-        ("price", {"item": "plum", "amount": 0}, Refused(r"amount: expected int >= 1")),
-        ("price", {"item": "plum", "ammount": 1}, Refused("ammount: unknown argument")),
+        ("price", {"item": "pear"}, ToolFailure(r"there is no item 'pear'; there are apple, plum")),
+        ("price", {"item": "plum", "amount": "3"}, ToolFailure(r"amount: expected int")),
+        ("price", {"item": "plum", "amount": 0}, ToolFailure(r"amount: expected int >= 1")),
+        ("price", {"item": "plum", "ammount": 1}, ToolFailure("ammount: unknown argument")),
     ],
     "best-practices/errors-for-models templates:server": [
         ("template", {"name": "hono"}, "a web service"),
-        ("template", {"name": "htmx"}, Refused("^there is no template 'htmx'; use hono$")),
+        ("template", {"name": "htmx"}, ToolFailure("^there is no template 'htmx'; use hono$")),
     ],
     "best-practices/errors-for-models coded:server": [
         (
             "find",
             {"name": "htmx"},
-            Refused(
+            ToolFailure(
                 re.escape(
                     '{"error":"there is no template \'htmx\'","code":"TEMPLATE_NOT_FOUND",'
                     '"suggestion":"Choose one of these","available":["hono"]}'
@@ -142,13 +142,17 @@ SAMPLES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
     ],
     "examples/process-pool primes:server": [
         ("primes", {"below": 30}, 10),
-        ("primes", {"below": 10**9}, Refused("below: expected int <= 200000")),
+        ("primes", {"below": 10**9}, ToolFailure("below: expected int <= 200000")),
     ],
     "examples/rate-limit-guard limited:guarded": [
         ("search", {"words": "a"}, "nothing found for a"),
         ("search", {"words": "b"}, "nothing found for b"),
         ("search", {"words": "c"}, "nothing found for c"),
-        ("search", {"words": "d"}, Refused(r"Too many calls of search: try again in (60|59) s")),
+        (
+            "search",
+            {"words": "d"},
+            ToolFailure(r"Too many calls of search: try again in (60|59) s"),
+        ),
     ],
     "examples/sqlite-lifespan ledger:server": [
         ("deposit", {"name": "Ann", "cents": 500}, 500),
@@ -157,12 +161,12 @@ SAMPLES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
         (
             "transfer",
             {"source": "Ann", "target": "O'Neil", "cents": 301},
-            Refused("'Ann' has not got 301 cents"),
+            ToolFailure("'Ann' has not got 301 cents"),
         ),
         (
             "transfer",
             {"source": "Ann", "target": "nobody", "cents": 1},
-            Refused("there is no account 'nobody'"),
+            ToolFailure("there is no account 'nobody'"),
         ),
         ("balance", {"name": "Ann"}, 300),
         ("balance", {"name": "O'Neil"}, 201),
@@ -183,7 +187,7 @@ SAMPLES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
             {"first": 100_000},
             {"lines": ["line 100000"], "next_line": None, "total": 100_000},
         ),
-        ("read_lines", {"count": 201}, Refused("count: expected int <= 200")),
+        ("read_lines", {"count": 201}, ToolFailure("count: expected int <= 200")),
     ],
     "guides/stdout-and-stderr chatty:server": [("talk", {}, "the answer")],
     "guides/threads-and-async mixed:server": [
@@ -192,20 +196,20 @@ SAMPLES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
     ],
     "guides/time-outs bounded:server": [
         ("ask_service", {"seconds": 0}, "done"),
-        ("ask_service", {"seconds": 60}, Refused("did not answer within 0.05 s")),
+        ("ask_service", {"seconds": 60}, ToolFailure("did not answer within 0.05 s")),
     ],
     "patterns/_fragments/path-containment contained:server": [
         ("read_file", {"name": "note.txt"}, "a note"),
         ("read_file", {"name": "inner/../note.txt"}, "a note"),
-        ("read_file", {"name": "../outside.txt"}, Refused("is not inside of the folder")),
-        ("read_file", {"name": "/etc/passwd"}, Refused("is not inside of the folder")),
-        ("read_file", {"name": "link.txt"}, Refused("is not inside of the folder")),
-        ("read_file", {"name": "links/outside.txt"}, Refused("is not inside of the folder")),
-        ("read_file", {"name": "pipe"}, Refused("there is no file 'pipe'")),
-        ("read_file", {"name": "gone.txt"}, Refused("there is no file 'gone.txt'")),
-        ("read_file", {"name": "a\0b"}, Refused("NUL")),
-        ("read_file", {"name": "x" * 5000}, Refused("no file")),
-        ("read_file", {"name": "circle"}, Refused("no file")),
+        ("read_file", {"name": "../outside.txt"}, ToolFailure("is not inside of the folder")),
+        ("read_file", {"name": "/etc/passwd"}, ToolFailure("is not inside of the folder")),
+        ("read_file", {"name": "link.txt"}, ToolFailure("is not inside of the folder")),
+        ("read_file", {"name": "links/outside.txt"}, ToolFailure("is not inside of the folder")),
+        ("read_file", {"name": "pipe"}, ToolFailure("there is no file 'pipe'")),
+        ("read_file", {"name": "gone.txt"}, ToolFailure("there is no file 'gone.txt'")),
+        ("read_file", {"name": "a\0b"}, ToolFailure("NUL")),
+        ("read_file", {"name": "x" * 5000}, ToolFailure("no file")),
+        ("read_file", {"name": "circle"}, ToolFailure("no file")),
     ],
     "patterns/compose-servers desk:desk": [
         ("math_add", {"a": 1, "b": 2}, 3.0),
@@ -213,16 +217,18 @@ SAMPLES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
     ],
     "skills/design-tool-schemas orders:server": [
         ("order", ORDER, "3 pieces on Saturday, pickup"),
-        ("order", {**ORDER, "delivery": "drone"}, Refused("delivery")),
+        ("order", {**ORDER, "delivery": "drone"}, ToolFailure("delivery")),
         (
             "order",
             {**ORDER, "lines": [{"item": "plum", "amount": 0}]},
-            Refused(r"lines\[0\]\.amount: expected int >= 1"),
+            ToolFailure(r"lines\[0\]\.amount: expected int >= 1"),
         ),
-        ("order", {**ORDER, "lines": []}, Refused("lines")),
+        ("order", {**ORDER, "lines": []}, ToolFailure("lines")),
     ],
     "skills/fault-test-a-server with_test_tools:server": [("price", {"item": "plum"}, 1.5)],
-    "skills/redact-secrets careful:server": [("account", {}, Refused("SHOP_API_KEY is not set"))],
+    "skills/redact-secrets careful:server": [
+        ("account", {}, ToolFailure("SHOP_API_KEY is not set"))
+    ],
     "skills/report-progress indexer:server": [
         ("index", {"files": ["a", "b"]}, 2),
         ("index_in_a_thread", {"files": ["a", "b", "c"]}, 3),
@@ -230,7 +236,7 @@ SAMPLES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
     ],
     "workflows/migrate-to-concertino moved:server": [
         ("price", {"item": "plum"}, {"item": "plum", "euros": 0.25}),
-        ("price", {"item": "pear"}, Refused("there is no 'pear'; there is plum")),
+        ("price", {"item": "pear"}, ToolFailure("there is no 'pear'; there is plum")),
     ],
     "workflows/ship-a-server shop_mcp:server": [("price", {"item": "plum"}, 1.5)],
 }
@@ -238,13 +244,13 @@ SAMPLES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
 
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_a_sample_does_what_its_page_says(
-    sample: str, imported: Imported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sample: str, import_page: Imported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("SHOP_API_KEY", "LEDGER"):
         monkeypatch.delenv(name, raising=False)
     found = re.fullmatch(r"(\S+) (\w+):(\w+)", sample)
     assert found
-    backend = vars(imported(document(found[1]))[found[2]])[found[3]]
+    backend = vars(import_page(document(found[1]))[found[2]])[found[3]]
     if found[2] == "contained":
         outside = tmp_path.parent / "outside.txt"
         outside.write_text("secret")
@@ -260,14 +266,14 @@ def test_a_sample_does_what_its_page_says(
 async def call_all(backend: Backend, calls: list[tuple[str, dict[str, Any], Any]]) -> None:
     async with Client(backend) as client:
         for name, arguments, expected in calls:
-            if isinstance(expected, Refused):
+            if isinstance(expected, ToolFailure):
                 with pytest.raises(ToolError, match=expected.words):
                     await client.call_tool(name, arguments, into=Any)
             else:
                 assert await client.call_tool(name, arguments, into=type(expected)) == expected
 
 
-def test_the_samples_with_calls_are_all_those_that_have_tools(imported: Imported) -> None:
+def test_the_samples_with_calls_are_all_those_that_have_tools(import_page: Imported) -> None:
     without = {
         "guides/change-notices",
         "guides/sockets",
@@ -290,8 +296,8 @@ def test_the_samples_with_calls_are_all_those_that_have_tools(imported: Imported
     }
 
 
-def test_an_operation_is_started_asked_for_and_forgotten(imported: Imported) -> None:
-    jobs = imported(document("patterns/long-operations"))["jobs"]
+def test_an_operation_is_started_asked_for_and_forgotten(import_page: Imported) -> None:
+    jobs = import_page(document("patterns/long-operations"))["jobs"]
 
     async def through() -> None:
         async with Client(jobs.server) as client:
@@ -319,10 +325,10 @@ def test_an_operation_is_started_asked_for_and_forgotten(imported: Imported) -> 
     asyncio.run(through())
 
 
-def test_resources_prompts_and_completion_do_what_their_pages_say(imported: Imported) -> None:
-    shelf = imported(document("guides/resources-and-templates"))["shelf"]
-    letters = imported(document("guides/prompts-and-completion"))["letters"]
-    fresh = imported(document("guides/caching-hints"))["fresh"]
+def test_resources_prompts_and_completion_do_what_their_pages_say(import_page: Imported) -> None:
+    shelf = import_page(document("guides/resources-and-templates"))["shelf"]
+    letters = import_page(document("guides/prompts-and-completion"))["letters"]
+    fresh = import_page(document("guides/caching-hints"))["fresh"]
 
     async def through() -> None:
         async with Client(shelf.server, era="legacy") as client:
@@ -367,8 +373,8 @@ def test_resources_prompts_and_completion_do_what_their_pages_say(imported: Impo
     asyncio.run(through())
 
 
-def test_a_subscriber_hears_of_a_note_that_was_pinned(imported: Imported) -> None:
-    board = imported(document("guides/change-notices"))["board"]
+def test_a_subscriber_hears_of_a_note_that_was_pinned(import_page: Imported) -> None:
+    board = import_page(document("guides/change-notices"))["board"]
 
     async def through() -> str:
         heard: asyncio.Queue[str] = asyncio.Queue()
@@ -384,20 +390,20 @@ def test_a_subscriber_hears_of_a_note_that_was_pinned(imported: Imported) -> Non
 
 
 def test_the_scripts_end_as_their_pages_say(
-    imported: Imported, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    import_page: Imported, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    era = imported(document("patterns/probe-and-fallback"))["era"]
+    era = import_page(document("patterns/probe-and-fallback"))["era"]
     assert (asyncio.run(era.spoken("auto")), asyncio.run(era.spoken("legacy"))) == (
         "2026-07-28",
         "2025-11-25",
     )
-    overtaking = imported(document("patterns/request-correlation"))["overtaking"]
+    overtaking = import_page(document("patterns/request-correlation"))["overtaking"]
     assert asyncio.run(overtaking.main()) == [0.0, 0.05]
-    last_words = imported(document("patterns/close-ladder"))["last_words"]
+    last_words = import_page(document("patterns/close-ladder"))["last_words"]
     assert asyncio.run(last_words.why()) == (1, "no configuration found")
-    service = imported(document("guides/sockets"))["service"]
+    service = import_page(document("guides/sockets"))["service"]
     assert asyncio.run(service.main("shop.sock")) == 1.5
-    guest = imported(document("examples/client-script"))["guest"]
+    guest = import_page(document("examples/client-script"))["guest"]
     kitchen = [
         "env",
         f"PYTHONPATH={SOURCE}",
@@ -410,13 +416,13 @@ def test_the_scripts_end_as_their_pages_say(
     assert asyncio.run(guest.main(*kitchen)) == 0
     assert capsys.readouterr().out == "plum: 45 minutes\n"
     assert asyncio.run(guest.main("no-such-program")) == 3
-    answering = imported(document("patterns/asking-the-user"))["answering"]
+    answering = import_page(document("patterns/asking-the-user"))["answering"]
     asyncio.run(answering.main(kitchen))
     assert capsys.readouterr().out == "['recipe']\n"
 
 
-def test_names_from_outside_do_not_fill_the_rate_limit(imported: Imported) -> None:
-    limited = imported(document("examples/rate-limit-guard"))["limited"]
+def test_names_from_outside_do_not_fill_the_rate_limit(import_page: Imported) -> None:
+    limited = import_page(document("examples/rate-limit-guard"))["limited"]
 
     async def through() -> None:
         async with Client(limited.guarded) as client:
@@ -428,8 +434,8 @@ def test_names_from_outside_do_not_fill_the_rate_limit(imported: Imported) -> No
     assert len(limited.guarded._accepted) == 1001
 
 
-def test_all_pages_of_a_list_are_walked_and_circles_end(imported: Imported) -> None:
-    pages = imported(document("patterns/_fragments/cursor-pagination"))["pages"]
+def test_all_pages_of_a_list_are_walked_and_circles_end(import_page: Imported) -> None:
+    pages = import_page(document("patterns/_fragments/cursor-pagination"))["pages"]
     answers = {
         None: {"tools": [1], "nextCursor": ""},
         "": {"tools": [2], "nextCursor": "b"},
@@ -448,9 +454,9 @@ def test_all_pages_of_a_list_are_walked_and_circles_end(imported: Imported) -> N
 
 
 def test_the_dropping_log_drops_and_says_so(
-    imported: Imported, monkeypatch: pytest.MonkeyPatch
+    import_page: Imported, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quiet = imported(document("patterns/_fragments/bounded-stderr"))["quiet_log"]
+    quiet = import_page(document("patterns/_fragments/bounded-stderr"))["quiet_log"]
     written: queue.Queue[str] = queue.Queue()
     reading = threading.Event()
 

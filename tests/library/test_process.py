@@ -248,7 +248,7 @@ def test_a_file_with_a_library_is_a_target(tmp_path: Path) -> None:
     assert answers[1]["contents"][0]["text"] == "# One\n\nalpha\n"
 
 
-def without(tmp_path: Path, *modules: str) -> str:
+def path_without(tmp_path: Path, *modules: str) -> str:
     """A path on which these modules cannot be imported."""
     missing = tmp_path / "missing"
     for name in modules:
@@ -258,7 +258,7 @@ def without(tmp_path: Path, *modules: str) -> str:
 
 def test_without_tantivy_all_but_a_match_is_served(tmp_path: Path) -> None:
     match = ("resources/read", {"uri": "orchestr8://match?query=alpha"})
-    path = without(tmp_path, "tantivy", "watchfiles")
+    path = path_without(tmp_path, "tantivy", "watchfiles")
     answers, stderr, code = ran(
         ["serve", "."], [READ, match, ("prompts/list", {})], folder(tmp_path), PYTHONPATH=path
     )
@@ -274,7 +274,7 @@ def test_without_tantivy_all_but_a_match_is_served(tmp_path: Path) -> None:
 
 
 def test_without_pyyaml_front_matter_ends_the_start_and_says_why(tmp_path: Path) -> None:
-    path = without(tmp_path, "yaml")
+    path = path_without(tmp_path, "yaml")
     answers, _, code = ran(["serve", "."], [READ], folder(tmp_path), PYTHONPATH=path)
     assert (code, answers[1]["contents"][0]["text"]) == (0, "# One\n\nalpha\n")
     fill(tmp_path / "resources", {"agents/three.md": "---\nid: three\n---\n"})

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.waits
 BOUND_S = 10
 
 
-class Heard:
+class WatchEvents:
     """What a Watch says, from its thread."""
 
     def __init__(self) -> None:
@@ -48,11 +48,11 @@ class Heard:
 
 
 @pytest.fixture
-def watched() -> Iterator[Callable[[Path], tuple[Watcher, Heard]]]:
+def start_watch() -> Iterator[Callable[[Path], tuple[Watcher, WatchEvents]]]:
     watches: list[Watcher] = []
 
-    def start(folder: Path) -> tuple[Watcher, Heard]:
-        heard = Heard()
+    def start(folder: Path) -> tuple[Watcher, WatchEvents]:
+        heard = WatchEvents()
         watches.append(Watcher([str(folder)], heard, logging.getLogger("concertino.test")))
         return watches[-1], heard
 
@@ -74,19 +74,19 @@ def without_watchfiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_change_is_heard_with_its_path(
-    watched: Callable[[Path], tuple[Watcher, Heard]], tmp_path: Path
+    start_watch: Callable[[Path], tuple[Watcher, WatchEvents]], tmp_path: Path
 ) -> None:
-    _, heard = watched(fill(tmp_path, {"a/b.md": "1"}))
+    _, heard = start_watch(fill(tmp_path, {"a/b.md": "1"}))
     heard.until(lambda said: None in said)  # it listens
     (tmp_path / "a" / "b.md").write_text("2")
     heard.until(lambda said: any(paths and str(tmp_path / "a" / "b.md") in paths for paths in said))
 
 
 def test_a_folder_that_is_put_in_the_others_place_is_heard_of(
-    watched: Callable[[Path], tuple[Watcher, Heard]], tmp_path: Path
+    start_watch: Callable[[Path], tuple[Watcher, WatchEvents]], tmp_path: Path
 ) -> None:
     root = fill(tmp_path / "root", {"a.md": "1"})
-    _, heard = watched(root)
+    _, heard = start_watch(root)
     heard.until(lambda said: None in said)
     root.rename(tmp_path / "old")
     fill(root, {"a.md": "2"})
@@ -99,18 +99,18 @@ def test_a_folder_that_is_put_in_the_others_place_is_heard_of(
 
 
 def test_without_watchfiles_all_is_looked_at_again_and_again(
-    watched: Callable[[Path], tuple[Watcher, Heard]],
+    start_watch: Callable[[Path], tuple[Watcher, WatchEvents]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     without_watchfiles(monkeypatch)
-    watch, heard = watched(tmp_path)
+    watch, heard = start_watch(tmp_path)
     heard.until(lambda said: said[:2] == [None, None])
     assert not watch.receives_events
 
 
 def test_a_system_that_does_not_tell_is_said_once(
-    watched: Callable[[Path], tuple[Watcher, Heard]],
+    start_watch: Callable[[Path], tuple[Watcher, WatchEvents]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -122,7 +122,7 @@ def test_a_system_that_does_not_tell_is_said_once(
 
     monkeypatch.setattr(watchfiles, "watch", refuse)
     monkeypatch.setattr(watcher, "POLL_S", 0.05)
-    _, heard = watched(tmp_path)
+    _, heard = start_watch(tmp_path)
     heard.until(lambda said: said[:2] == [None, None])
     assert [item.message for item in caplog.records] == [
         "changes are looked for every 0.05 s, since the system does not tell: inotify watch limit"
@@ -254,14 +254,14 @@ async def test_a_link_that_leads_to_another_folder_is_followed(tmp_path: Path) -
 async def test_subscribers_are_told_of_what_they_watch(tmp_path: Path) -> None:
     backend = library(tmp_path)
     async with Served(backend) as served:  # pyright: ignore[reportArgumentType]
-        watched = [
+        start_watch = [
             "orchestr8://agents/one",
             "orchestr8://one",  # another name of it
             "orchestr8://match?query=alpha",
             "orchestr8://registry",
             "orchestr8://agents/two",
         ]
-        for uri in watched:
+        for uri in start_watch:
             await served.ask("resources/subscribe", uri=uri)
         await listening(backend)
 
@@ -271,7 +271,7 @@ async def test_subscribers_are_told_of_what_they_watch(tmp_path: Path) -> None:
 
         put(tmp_path, "resources/agents/one.md", "# One\n\nsame\n\nomega\n")
         await until(told)
-        assert sorted(params["uri"] for _, params in served.heard) == sorted(watched[:4])
+        assert sorted(params["uri"] for _, params in served.heard) == sorted(start_watch[:4])
         assert {*in_order(served.heard)} == {"resources/updated"}  # what a list says is what it was
         served.heard.clear()
         put(tmp_path, "resources/agents/one.md", "# Uno\n")

@@ -628,7 +628,7 @@ Configure = Callable[..., StderrHandler]
 
 
 @pytest.fixture
-def configured(writer: BoundedWriter, clock: Clock) -> Iterator[Configure]:
+def configure_logs(writer: BoundedWriter, clock: Clock) -> Iterator[Configure]:
     root = logging.getLogger("concertino")
     before = root.handlers[:], root.level, root.propagate
     root.handlers.clear()
@@ -660,8 +660,8 @@ def say(handler: StderrHandler) -> None:
     log.critical("%(a)s", {"a": "\udcff"})
 
 
-def test_lines(pipe: Pipe, configured: Configure) -> None:
-    say(configured())
+def test_lines(pipe: Pipe, configure_logs: Configure) -> None:
+    say(configure_logs())
     text = re.sub(r'File ".*", line \d+', 'File "x.py", line 1', read(pipe[0]).decode())
     assert text == (
         "[2026-11-20T10:30:30.123Z] [INFO] [calculator] "
@@ -679,8 +679,8 @@ def test_lines(pipe: Pipe, configured: Configure) -> None:
     )
 
 
-def test_json(pipe: Pipe, configured: Configure) -> None:
-    say(configured(format="json"))
+def test_json(pipe: Pipe, configure_logs: Configure) -> None:
+    say(configure_logs(format="json"))
     lines = [msgspec.json.decode(line) for line in read(pipe[0]).splitlines()]
     assert lines[0] == {
         "time": "2026-11-20T10:30:30.123Z",
@@ -694,24 +694,24 @@ def test_json(pipe: Pipe, configured: Configure) -> None:
     assert len(lines) == 4
 
 
-def test_the_profile_with_prefixes(pipe: Pipe, configured: Configure) -> None:
-    say(configured(environment={"CONCERTINO_LOG_FORMAT": "trace"}))
+def test_the_profile_with_prefixes(pipe: Pipe, configure_logs: Configure) -> None:
+    say(configure_logs(environment={"CONCERTINO_LOG_FORMAT": "trace"}))
     lines = read(pipe[0]).decode().splitlines()
     assert lines[0].startswith(r"[TRACE] two\nlines, ")
     assert lines[1] == "Error: failed: {'password': '[REDACTED]', 'a': 1}"
     assert lines[-2:] == ["[TRACE] careful", r"Error: \udcff"]
 
 
-def test_a_stack_is_printed_like_an_exception(pipe: Pipe, configured: Configure) -> None:
-    configured(format="trace")
+def test_a_stack_is_printed_like_an_exception(pipe: Pipe, configure_logs: Configure) -> None:
+    configure_logs(format="trace")
     logger("x").info("here", stack_info=True)
     lines = read(pipe[0]).decode().splitlines()
     assert lines[:2] == ["[TRACE] here", "    Stack (most recent call last):"]
     assert lines[-1] == '        logger("x").info("here", stack_info=True)'
 
 
-def test_no_exception_is_none(pipe: Pipe, configured: Configure) -> None:
-    configured(format="trace")
+def test_no_exception_is_none(pipe: Pipe, configure_logs: Configure) -> None:
+    configure_logs(format="trace")
     logger("x").exception("outside of any handler")
     assert read(pipe[0]) == b"Error: outside of any handler\n"
 
@@ -725,9 +725,9 @@ class Unprintable:
     ("arguments", "problem"), [((Unprintable(),), "KeyError"), ((1, 2), "TypeError")]
 )
 def test_a_record_that_cannot_be_formatted_is_named(
-    pipe: Pipe, configured: Configure, arguments: tuple[object, ...], problem: str
+    pipe: Pipe, configure_logs: Configure, arguments: tuple[object, ...], problem: str
 ) -> None:
-    configured(format="trace")
+    configure_logs(format="trace")
     logger("x").error("with %s", *arguments)
     line = sys._getframe().f_lineno - 1
     assert read(pipe[0]).decode() == (
@@ -750,19 +750,19 @@ def test_a_record_that_cannot_be_formatted_is_named(
         ("error", "WARN ERROR"),  # warnings and errors always print
     ],
 )
-def test_levels(pipe: Pipe, configured: Configure, level: str, printed: str) -> None:
-    configured(environment={"LOG_LEVEL": level})
+def test_levels(pipe: Pipe, configure_logs: Configure, level: str, printed: str) -> None:
+    configure_logs(environment={"LOG_LEVEL": level})
     for number in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR):
         logger("x").log(number, "said")
     assert re.findall(r"\[([A-Z]+)\]", read(pipe[0]).decode()) == printed.split()
 
 
 def test_an_unknown_setting_gives_the_default_and_one_warning(
-    pipe: Pipe, configured: Configure
+    pipe: Pipe, configure_logs: Configure
 ) -> None:
     environment = {"LOG_LEVEL": "loud", "CONCERTINO_LOG_FORMAT": "xml\n"}
-    configured(environment=environment)
-    configured(environment=environment)
+    configure_logs(environment=environment)
+    configure_logs(environment=environment)
     logger("x").debug("not at info")
     assert [line[27:] for line in read(pipe[0]).decode().splitlines()] == [
         r"[WARN] [concertino] CONCERTINO_LOG_FORMAT: expected line, json or trace, got "
@@ -772,18 +772,18 @@ def test_an_unknown_setting_gives_the_default_and_one_warning(
     ]
 
 
-def test_an_unknown_argument_is_refused(configured: Configure) -> None:
+def test_an_unknown_argument_is_refused(configure_logs: Configure) -> None:
     with pytest.raises(ValueError, match="format: expected line, json or trace, got 'xml'"):
-        configured(format="xml")
+        configure_logs(format="xml")
     with pytest.raises(
         ValueError, match="level: expected debug, info, warn, warning or error, got 'loud'"
     ):
-        configured(level="loud")
+        configure_logs(level="loud")
     assert logging.getLogger("concertino").handlers == []
 
 
-def test_an_argument_goes_before_the_environment(pipe: Pipe, configured: Configure) -> None:
-    configured(
+def test_an_argument_goes_before_the_environment(pipe: Pipe, configure_logs: Configure) -> None:
+    configure_logs(
         level="debug",
         format="trace",
         environment={"LOG_LEVEL": "loud", "CONCERTINO_LOG_FORMAT": "xml"},
@@ -793,10 +793,10 @@ def test_an_argument_goes_before_the_environment(pipe: Pipe, configured: Configu
 
 
 def test_configuring_again_starts_over_with_the_same_writer(
-    pipe: Pipe, configured: Configure, writer: BoundedWriter
+    pipe: Pipe, configure_logs: Configure, writer: BoundedWriter
 ) -> None:
-    configured()
-    handler = configured(writer=None, component="calculator")
+    configure_logs()
+    handler = configure_logs(writer=None, component="calculator")
     handler.addFilter(at_a_known_time)
     root = logging.getLogger("concertino")
     assert root.handlers == [handler]
@@ -809,13 +809,13 @@ def test_configuring_again_starts_over_with_the_same_writer(
 
 
 def test_the_default_is_stderr_and_the_environment(
-    configured: Configure, monkeypatch: pytest.MonkeyPatch, pipe: Pipe
+    configure_logs: Configure, monkeypatch: pytest.MonkeyPatch, pipe: Pipe
 ) -> None:
     monkeypatch.setenv("LOG_LEVEL", "warn")
     stderr = os.dup(2)
     os.dup2(pipe[1], 2)
     try:
-        handler = configured(writer=None, environment=None)
+        handler = configure_logs(writer=None, environment=None)
         logger("x").info("not said")
         logger("x").warning("said")
     finally:
@@ -829,8 +829,8 @@ def test_the_default_is_stderr_and_the_environment(
 # ---- how much may be said
 
 
-def test_a_flood_is_cut_and_told_of(pipe: Pipe, configured: Configure, clock: Clock) -> None:
-    configured(format="trace", rate=2, burst=3)
+def test_a_flood_is_cut_and_told_of(pipe: Pipe, configure_logs: Configure, clock: Clock) -> None:
+    configure_logs(format="trace", rate=2, burst=3)
     log = logger("x")
     for number in range(5):
         log.info("%d", number)
@@ -849,16 +849,16 @@ def test_a_flood_is_cut_and_told_of(pipe: Pipe, configured: Configure, clock: Cl
     assert read(pipe[0]) == b"[TRACE] 1 log line suppressed\n[TRACE] 9\n[TRACE] 10\n[TRACE] 11\n"
 
 
-def test_what_was_suppressed_is_told_at_the_end(pipe: Pipe, configured: Configure) -> None:
-    handler = configured(format="trace", rate=1, burst=1)
+def test_what_was_suppressed_is_told_at_the_end(pipe: Pipe, configure_logs: Configure) -> None:
+    handler = configure_logs(format="trace", rate=1, burst=1)
     logger("x").info("one")
     logger("x").info("two")
     handler.close()
     assert read(pipe[0]) == b"[TRACE] one\n[TRACE] 1 log line suppressed\n"
 
 
-def test_flushing_the_handler_flushes_the_writer(pipe: Pipe, configured: Configure) -> None:
-    handler = configured(format="trace")
+def test_flushing_the_handler_flushes_the_writer(pipe: Pipe, configure_logs: Configure) -> None:
+    handler = configure_logs(format="trace")
     fill(pipe[1])
     logger("x").info("one")
     read(pipe[0])

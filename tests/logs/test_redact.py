@@ -729,14 +729,14 @@ def test_a_hostile_text_takes_linear_time(piece: str) -> None:
 
 
 @pytest.fixture
-def _forget_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _forget_known_secrets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(redact, "_known", {})
     yield
     monkeypatch.undo()
     refresh()
 
 
-@pytest.mark.usefixtures("_forget_known")
+@pytest.mark.usefixtures("_forget_known_secrets")
 def test_a_text_that_somebody_calls_a_secret_is_hidden_whatever_it_looks_like() -> None:
     redact.learn_secrets(["7391", "/home/me", "abc"])
     found = redactor().text("7391 /home/me abc")

@@ -44,15 +44,15 @@ class Place:
             address or "127.0.0.1:0", answer, certificates=self.certificates, name="orchestrator"
         )
 
-    async def connected(self, listening: RpcListener) -> RpcConnection:
+    async def connect_to(self, listening: RpcListener) -> RpcConnection:
         return await open_link(
             listening.address, certificates=self.certificates, name="tools.greeter-client"
         )
 
     @asynccontextmanager
-    async def linked(self, answer: RequestHandler) -> AsyncIterator[RpcConnection]:
+    async def open_link_to(self, answer: RequestHandler) -> AsyncIterator[RpcConnection]:
         listening = await self.listening(answer)
-        link = await self.connected(listening)
+        link = await self.connect_to(listening)
         try:
             yield link
         finally:

@@ -211,15 +211,15 @@ def test_a_cancelled_call_is_cancelled_in_the_plugin(transport: str, folder: Pat
     with orchestra(transport, folder) as made, bridge(made.bridged) as process:
         process.initialize()
         process.send(call(1, "hang", {"note": str(folder / "x")}))
-        _until_there(process, folder / "x.began")
+        _wait_for_file(process, folder / "x.began")
         process.send(
             {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
         )
-        _until_there(process, folder / "x.cancelled")
+        _wait_for_file(process, folder / "x.cancelled")
         assert process.answers(1) == []
 
 
-def _until_there(process: Any, path: Path) -> None:
+def _wait_for_file(process: Any, path: Path) -> None:
     """Wait for a file.
 
     Each look asks something of the plugin first, so what it does there has its turns.

@@ -46,7 +46,7 @@ def where(kind: str, folder: Path) -> str:
     return f"--workspace={folder}" if kind == "markdown" else f"--file={folder / 'kept.db'}"
 
 
-class Asked:
+class LinkedPlugin:
     """A plugin's process, and a link to it, used from a loop of the test's own."""
 
     def __init__(
@@ -118,10 +118,10 @@ class Asked:
 @pytest.fixture(scope="module", params=KINDS)
 def store(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Asked]:
+) -> Iterator[LinkedPlugin]:
     folder = tmp_path_factory.mktemp("s")
     os.chmod(folder, 0o700)
-    made = Asked(request.param, folder)
+    made = LinkedPlugin(request.param, folder)
     yield made
     assert made.close() == 0
 
@@ -154,7 +154,9 @@ STEPS = some.lists(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(steps=STEPS)
-def test_a_store_behind_a_link_does_what_the_model_does(store: Asked, steps: list[Any]) -> None:
+def test_a_store_behind_a_link_does_what_the_model_does(
+    store: LinkedPlugin, steps: list[Any]
+) -> None:
     root = f"t{next(_numbers)}/"  # of this run alone
     model: dict[str, tuple[bytes, dict[str, Any], int]] = {}
     for kind, name, *rest in steps:
@@ -191,7 +193,7 @@ def test_a_store_behind_a_link_does_what_the_model_does(store: Asked, steps: lis
             )
 
 
-def test_errors_are_told_apart_from_what_is_empty(store: Asked) -> None:
+def test_errors_are_told_apart_from_what_is_empty(store: LinkedPlugin) -> None:
     store.write("errors/empty.md", b"", -1)
     empty = store.read("errors/empty.md")
     assert (empty.content, empty.version, empty.HasField("failure")) == (b"", 1, False)
@@ -211,7 +213,7 @@ def test_errors_are_told_apart_from_what_is_empty(store: Asked) -> None:
     assert (other.failure.code, "paper" in other.failure.message) == ("storage_error", True)
 
 
-def test_of_many_writers_who_expect_the_same_version_one_succeeds(store: Asked) -> None:
+def test_of_many_writers_who_expect_the_same_version_one_succeeds(store: LinkedPlugin) -> None:
     store.write("race.md", b"0", -1)
     version = store.read("race.md").version
     asked = [
@@ -230,11 +232,11 @@ def test_of_many_writers_who_expect_the_same_version_one_succeeds(store: Asked) 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_written_outlives_a_plugin_that_is_killed(kind: str, folder: Path) -> None:
-    first = Asked(kind, folder)
+    first = LinkedPlugin(kind, folder)
     assert first.write("features/FEAT-001.md", b"# One", 0, {"status": "todo"}).new_version == 1
     first.process.kill()
     first.close()
-    second = Asked(kind, folder)
+    second = LinkedPlugin(kind, folder)
     kept = second.read("features/FEAT-001.md")
     assert (kept.content, kept.version, unpack(kept.metadata)) == (b"# One", 1, {"status": "todo"})
     assert second.write("features/FEAT-001.md", b"# Two", 1).new_version == 2
@@ -244,7 +246,7 @@ def test_what_was_written_outlives_a_plugin_that_is_killed(kind: str, folder: Pa
 def test_it_is_called_over_quic_with_certificates_of_its_own(folder: Path) -> None:
     certificates = make_certificates(folder)
     issue(certificates, "orchestrator-to-storage.markdown")
-    store = Asked(
+    store = LinkedPlugin(
         "markdown", folder, f"--certs-dir={certificates.folder}", certificates=certificates
     )
     assert store.write("a.md", b"x" * 1_000_000, 0).new_version == 1
@@ -277,7 +279,7 @@ def test_a_database_that_cannot_be_opened_ends_the_start(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_registration_that_names_somebody_else_is_refused(kind: str, folder: Path) -> None:
-    store = Asked(kind, folder)
+    store = LinkedPlugin(kind, folder)
     assert not store.ask(register=PluginManifest(id="tools.other")).accepted
     assert store.ask(register=PluginManifest(id=f"storage.{kind}")).accepted
     store.close()

@@ -276,7 +276,7 @@ ROWS: list[Row] = [
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[tuple[Hub, Process]]:
+def hub_and_process() -> Iterator[tuple[Hub, Process]]:
     with tempfile.TemporaryDirectory(prefix="o") as name:
         hub = Hub("unix", Path(name))
         hub.start()
@@ -288,8 +288,8 @@ def served() -> Iterator[tuple[Hub, Process]]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
-def test_a_row(served: tuple[Hub, Process], row: Row) -> None:
-    hub, process = served
+def test_a_row(hub_and_process: tuple[Hub, Process], row: Row) -> None:
+    hub, process = hub_and_process
     what, answers, method, params, expected = row
     hub.answers = dict(answers)
     answer = process.ask(request(what, method, params))
@@ -301,15 +301,15 @@ def test_a_row(served: tuple[Hub, Process], row: Row) -> None:
         assert answer["result"] == expected
 
 
-def test_what_is_offered(served: tuple[Hub, Process]) -> None:
-    _, process = served
+def test_what_is_offered(hub_and_process: tuple[Hub, Process]) -> None:
+    _, process = hub_and_process
     offered = process.answers("initialize")[0]["result"]["capabilities"]
     assert set(offered) == {"tools", "prompts", "resources", "logging"}
     assert offered["tools"]["listChanged"] is True
 
 
-def test_templates_in_order(served: tuple[Hub, Process]) -> None:
-    _, process = served
+def test_templates_in_order(hub_and_process: tuple[Hub, Process]) -> None:
+    _, process = hub_and_process
     found = process.ask(request("templates", "resources/templates/list"))["result"][
         "resourceTemplates"
     ]
@@ -319,9 +319,11 @@ def test_templates_in_order(served: tuple[Hub, Process]) -> None:
     ]
 
 
-def test_rubbish_and_blank_lines_and_a_request_without_jsonrpc(served: tuple[Hub, Process]) -> None:
+def test_rubbish_and_blank_lines_and_a_request_without_jsonrpc(
+    hub_and_process: tuple[Hub, Process],
+) -> None:
     """Upstream's overlooks a missing version, and makes 12345678901234567000 of the last id."""
-    _, process = served
+    _, process = hub_and_process
     seen = len(process.messages)
     process.write(b"\n  \n{bad\n")
     process.pump(lambda: len(process.messages) > seen)
@@ -333,8 +335,10 @@ def test_rubbish_and_blank_lines_and_a_request_without_jsonrpc(served: tuple[Hub
     assert process.ask(request(12345678901234567890, "ping"))["result"] == {}
 
 
-def test_opening_notification_and_ping_make_two_lines_in_order(served: tuple[Hub, Process]) -> None:
-    hub, _ = served
+def test_opening_notification_and_ping_make_two_lines_in_order(
+    hub_and_process: tuple[Hub, Process],
+) -> None:
+    hub, _ = hub_and_process
     with bridge(hub) as process:
         process.initialize()
         process.send(request(1, "ping"))

@@ -54,7 +54,7 @@ SHUFFLED = {
 }
 
 
-class Told:
+class FakeHub:
     """An Notifier, and a hub whose answers can be changed."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Told:
 
 @on_a_loop
 async def test_a_list_in_another_order_is_the_same_object_and_no_change() -> None:
-    told = Told()
+    told = FakeHub()
     await told.front.start(told)  # type: ignore[arg-type]
     told.answer = tools(definition("greet", "", SCHEMA), definition("count"))
     first = await told.call("tools/list")
@@ -98,7 +98,7 @@ async def test_two_tools_of_one_name_in_any_order_are_one_list_and_one_warning(
 ) -> None:
     """Upstream's hub lists both, and calls the last; 24 lists are two minutes of a bridge."""
     caplog.set_level("WARNING", "concertino")
-    told = Told()
+    told = FakeHub()
     await told.front.start(told)  # type: ignore[arg-type]
     definitions = [
         definition("list_notes", "of the workspace", SCHEMA),
@@ -124,7 +124,7 @@ async def test_two_tools_of_one_name_in_any_order_are_one_list_and_one_warning(
 
 @on_a_loop
 async def test_two_prompts_of_one_name_in_any_order_are_one_list() -> None:
-    told = Told()
+    told = FakeHub()
     await told.front.start(told)  # type: ignore[arg-type]
     prompts = [PromptDefinition(name="hello", description=each) for each in ("one", "two")]
     told.answer = PluginResponse(list_prompts=ListPromptsResponse(prompts=prompts))
@@ -137,7 +137,7 @@ async def test_two_prompts_of_one_name_in_any_order_are_one_list() -> None:
 
 @on_a_loop
 async def test_who_was_given_no_list_is_told_of_none() -> None:
-    told = Told()
+    told = FakeHub()
     await told.front.start(told)  # type: ignore[arg-type]
     told.answer = tools(definition("greet"))
     await told.front.refresh()
@@ -157,7 +157,7 @@ async def test_who_was_given_no_list_is_told_of_none() -> None:
 def test_every_change_is_told_once(now: PluginResponse) -> None:
     @on_a_loop
     async def told_once() -> None:
-        told = Told()
+        told = FakeHub()
         await told.front.start(told)  # type: ignore[arg-type]
         told.answer = tools(definition("greet", "", SCHEMA))
         await told.call("tools/list")
@@ -171,7 +171,7 @@ def test_every_change_is_told_once(now: PluginResponse) -> None:
 
 @on_a_loop
 async def test_prompts_are_told_of_by_themselves() -> None:
-    told = Told()
+    told = FakeHub()
     await told.front.start(told)  # type: ignore[arg-type]
     told.answer = PluginResponse(list_prompts=ListPromptsResponse())
     await told.call("prompts/list")
@@ -188,7 +188,7 @@ async def test_prompts_are_told_of_by_themselves() -> None:
 def test_a_list_that_could_not_be_had_is_told_of_when_it_can(why: Any) -> None:
     @on_a_loop
     async def told_later() -> None:
-        told = Told()
+        told = FakeHub()
         await told.front.start(told)  # type: ignore[arg-type]
         told.answer = why
         with pytest.raises(RpcError) as caught:
@@ -203,7 +203,7 @@ def test_a_list_that_could_not_be_had_is_told_of_when_it_can(why: Any) -> None:
 
 @on_a_loop
 async def test_tools_have_ten_minutes_and_everything_else_half_a_one() -> None:
-    told = Told()
+    told = FakeHub()
     told.answer = gave({"text": "done"})
     await told.call("tools/call", name="x")
     told.answer = tools()
@@ -220,7 +220,7 @@ async def test_tools_have_ten_minutes_and_everything_else_half_a_one() -> None:
 
 @on_a_loop
 async def test_a_cursor_is_nobody_s_but_the_empty_one() -> None:
-    told = Told()
+    told = FakeHub()
     told.answer = tools()
     await told.call("tools/list", cursor="")
     with pytest.raises(RpcError) as caught:

@@ -42,14 +42,14 @@ plugins:
 """
 
 
-def wrote(folder: Path, text: str) -> Path:
+def write_file(folder: Path, text: str) -> Path:
     path = folder / "plugins.yaml"
     path.write_text(text)
     return path
 
 
 def test_upstream_s_format_is_read(tmp_path: Path) -> None:
-    file = read_plugins(wrote(tmp_path, UPSTREAM))
+    file = read_plugins(write_file(tmp_path, UPSTREAM))
     assert (file.listen_addr, file.certs_dir) == (
         "localhost:9200",
         str(Path.home() / ".orchestra/certs"),
@@ -85,16 +85,18 @@ def test_upstream_s_format_is_read(tmp_path: Path) -> None:
 def test_a_bare_name_is_the_file_beside_before_it_is_a_command(tmp_path: Path) -> None:
     (tmp_path / "here.py").write_text("")
     file = read_plugins(
-        wrote(tmp_path, "plugins: [{id: a, binary: here.py}, {id: b, binary: there.py}]")
+        write_file(tmp_path, "plugins: [{id: a, binary: here.py}, {id: b, binary: there.py}]")
     )
     assert [each.binary for each in file.plugins] == [f"{tmp_path}/here.py", "there.py"]
 
 
 def test_places_are_relative_to_the_file(tmp_path: Path) -> None:
-    file = read_plugins(wrote(tmp_path, "listen_addr: unix:run/hub\ncerts_dir: certs\nplugins: []"))
+    file = read_plugins(
+        write_file(tmp_path, "listen_addr: unix:run/hub\ncerts_dir: certs\nplugins: []")
+    )
     assert (file.listen_addr, file.certs_dir) == (f"unix:{tmp_path}/run/hub", f"{tmp_path}/certs")
     assert (
-        read_plugins(wrote(tmp_path, "listen_addr: unix:/run/hub\nplugins: []")).listen_addr
+        read_plugins(write_file(tmp_path, "listen_addr: unix:/run/hub\nplugins: []")).listen_addr
         == "unix:/run/hub"
     )
 
@@ -104,7 +106,7 @@ def test_a_variable_without_a_value_is_the_hub_s(
 ) -> None:
     monkeypatch.setenv("GIVEN", "x")
     file = read_plugins(
-        wrote(tmp_path, "plugins:\n- id: a\n  binary: a\n  env:\n    GIVEN:\n    EMPTY: ''\n")
+        write_file(tmp_path, "plugins:\n- id: a\n  binary: a\n  env:\n    GIVEN:\n    EMPTY: ''\n")
     )
     assert file.plugins[0].env == {"GIVEN": None, "EMPTY": ""}
 
@@ -169,7 +171,7 @@ def test_a_variable_without_a_value_is_the_hub_s(
     ],
 )  # fmt: skip
 def test_a_mistake_is_named(tmp_path: Path, text: str, expected: str) -> None:
-    path = wrote(tmp_path, text)
+    path = write_file(tmp_path, text)
     with pytest.raises(InvalidPluginsFile) as raised:
         read_plugins(path)
     assert str(raised.value).startswith(str(path))
@@ -180,7 +182,7 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     with pytest.raises(InvalidPluginsFile, match=r"missing\.yaml: No such file or directory"):
         read_plugins(tmp_path / "missing.yaml")
     with pytest.raises(InvalidPluginsFile, match="expected at most 1048576 bytes"):
-        read_plugins(wrote(tmp_path, "#" * (2**20 + 1)))
+        read_plugins(write_file(tmp_path, "#" * (2**20 + 1)))
 
 
 def test_dependencies_in_a_long_chain_and_a_wide_fan_are_no_circle(tmp_path: Path) -> None:
@@ -190,4 +192,4 @@ def test_dependencies_in_a_long_chain_and_a_wide_fan_are_no_circle(tmp_path: Pat
     ]
     everybody = ", ".join(f"p{n}" for n in range(900))
     lines.append(f"- {{id: last, binary: p, enabled: true, depends_on: [{everybody}]}}")
-    assert len(read_plugins(wrote(tmp_path, "plugins:\n" + "\n".join(lines))).enabled) == 901
+    assert len(read_plugins(write_file(tmp_path, "plugins:\n" + "\n".join(lines))).enabled) == 901

@@ -26,7 +26,7 @@ def place(request: pytest.FixtureRequest, folder: Path, certificates: Certificat
 
 @on_a_loop
 async def test_a_request_gets_its_response_under_the_id_that_its_caller_gave(place: Place) -> None:
-    async with place.linked(echo) as link:
+    async with place.open_link_to(echo) as link:
         response = await link.request(call(arguments=b"\x0a\x00"))
     assert response.request_id == "mine"
     assert response.tool_call.result == b"\x0a\x00"
@@ -35,7 +35,7 @@ async def test_a_request_gets_its_response_under_the_id_that_its_caller_gave(pla
 @on_a_loop
 async def test_the_request_itself_is_not_changed(place: Place) -> None:
     request = call()
-    async with place.linked(echo) as link:
+    async with place.open_link_to(echo) as link:
         await link.request(request)
     assert request == call()
 
@@ -47,7 +47,7 @@ async def test_many_at_once_are_never_mixed_up(place: Place) -> None:
             await asyncio.sleep(0)
         return await echo(request, peer)
 
-    async with place.linked(backwards) as link:
+    async with place.open_link_to(backwards) as link:
         responses = await asyncio.gather(
             *(link.request(call(arguments=b"%d" % n)) for n in range(500))
         )
@@ -57,7 +57,7 @@ async def test_many_at_once_are_never_mixed_up(place: Place) -> None:
 @on_a_loop
 async def test_a_slow_one_does_not_hold_up_the_others(place: Place) -> None:
     holding = Holding()
-    async with place.linked(holding) as link:
+    async with place.open_link_to(holding) as link:
         slow = asyncio.create_task(link.request(call()))
         await holding.began.acquire()
         assert (await link.request(health())).HasField("health")
@@ -72,7 +72,7 @@ async def test_responses_that_nobody_reads_are_dropped_beyond_a_limit(
 ) -> None:
     monkeypatch.setattr(rpc, "MAX_UNREAD_BYTES", 2_000_000)
     holding = Holding()
-    async with place.linked(holding) as link:
+    async with place.open_link_to(holding) as link:
         large = call(arguments=bytes(900_000))
         tasks = [asyncio.create_task(link.request(large)) for _ in range(10)]
         for _ in tasks:
@@ -90,7 +90,7 @@ async def test_responses_that_nobody_reads_are_dropped_beyond_a_limit(
 @on_a_loop
 async def test_any_size_comes_back_as_it_went(place: Place, size: int) -> None:
     data = bytes(range(256)) * (size // 256 + 1)
-    async with place.linked(echo) as link:
+    async with place.open_link_to(echo) as link:
         assert (await link.request(call(arguments=data[:size]))).tool_call.result == data[:size]
 
 
@@ -105,7 +105,7 @@ async def test_the_longest_frame_passes_and_a_longer_one_is_refused_before_it_is
         taken.append(request.ByteSize())
         return PluginResponse(tool_call=ToolResponse(success=True))
 
-    async with place.linked(measure) as link:
+    async with place.open_link_to(measure) as link:
         request = call(arguments=bytes(MAX_FRAME_BYTES - 64))
         request.request_id = new_request_id()  # as long as the link's own
         request.tool_call.arguments += bytes(MAX_FRAME_BYTES - request.ByteSize())
@@ -124,7 +124,7 @@ async def test_a_response_that_fits_no_frame_is_told_as_an_error(place: Place) -
     async def huge(request: PluginRequest, peer: RemotePeer) -> PluginResponse:
         return PluginResponse(tool_call=ToolResponse(success=True, result=bytes(MAX_FRAME_BYTES)))
 
-    async with place.linked(huge) as link:
+    async with place.open_link_to(huge) as link:
         response = await link.request(call())
     assert response.request_id == "mine"
     assert response.tool_call.error_code == "response_too_large"
@@ -140,7 +140,7 @@ async def test_what_answering_raises_is_told_without_its_text_and_logged(
     async def broken(request: PluginRequest, peer: RemotePeer) -> PluginResponse:
         raise RuntimeError("the password is 1234")
 
-    async with place.linked(broken) as link:
+    async with place.open_link_to(broken) as link:
         response = await link.request(call())
         assert response.tool_call.error_code == "internal_error"
         assert "1234" not in response.tool_call.error_message
@@ -151,7 +151,7 @@ async def test_what_answering_raises_is_told_without_its_text_and_logged(
 @on_a_loop
 async def test_after_its_time_a_request_fails_and_the_other_side_is_told(place: Place) -> None:
     holding = Holding()
-    async with place.linked(holding) as link:
+    async with place.open_link_to(holding) as link:
         with pytest.raises(TimedOut, match=r"no response to tool_call within 0\.05 s"):
             await link.request(call(), timeout_s=0.05)
         await holding.cancelled.acquire()
@@ -161,7 +161,7 @@ async def test_after_its_time_a_request_fails_and_the_other_side_is_told(place: 
 @on_a_loop
 async def test_a_cancelled_request_is_cancelled_over_there(place: Place) -> None:
     holding = Holding()
-    async with place.linked(holding) as link:
+    async with place.open_link_to(holding) as link:
         others = [asyncio.create_task(link.request(call())) for _ in range(3)]
         for _ in others:
             await holding.began.acquire()
@@ -176,7 +176,7 @@ async def test_a_cancelled_request_is_cancelled_over_there(place: Place) -> None
 
 @on_a_loop
 async def test_cancelled_at_once_nothing_is_left_behind(place: Place) -> None:
-    async with place.linked(echo) as link:
+    async with place.open_link_to(echo) as link:
         for steps in range(6):
             task = asyncio.create_task(link.request(call()))
             for _ in range(steps):
@@ -192,7 +192,7 @@ async def test_when_the_link_is_closed_what_is_under_way_fails_and_is_cancelled_
     place: Place,
 ) -> None:
     holding = Holding()
-    async with place.linked(holding) as link:
+    async with place.open_link_to(holding) as link:
         task = asyncio.create_task(link.request(call()))
         await holding.began.acquire()
         await link.close()
@@ -209,7 +209,7 @@ async def test_when_the_link_is_closed_what_is_under_way_fails_and_is_cancelled_
 async def test_when_who_answers_ends_what_is_under_way_fails_at_once(place: Place) -> None:
     holding = Holding()
     listening = await place.listening(holding)
-    link = await place.connected(listening)
+    link = await place.connect_to(listening)
     task = asyncio.create_task(link.request(call()))
     await holding.began.acquire()
     await listening.close()
@@ -224,7 +224,7 @@ async def test_when_who_answers_ends_what_is_under_way_fails_at_once(place: Plac
 async def test_ending_in_peace_answers_what_was_asked(place: Place) -> None:
     holding = Holding()
     listening = await place.listening(holding)
-    link = await place.connected(listening)
+    link = await place.connect_to(listening)
     task = asyncio.create_task(link.request(call(arguments=b"x" * 100_000)))
     await holding.began.acquire()
     closing = asyncio.create_task(listening.close(drain_s=20))
@@ -254,7 +254,7 @@ async def test_an_address_can_be_listened_at_again(place: Place) -> None:
     listening = await place.listening(echo)
     await listening.close()
     again = await place.listening(echo, listening.address)
-    link = await place.connected(again)
+    link = await place.connect_to(again)
     assert (await link.request(health())).HasField("health")
     await link.close()
     await again.close()

@@ -26,7 +26,7 @@ def body(name: str, arguments: bytes | None = None) -> bytes:
     ).SerializeToString()
 
 
-def twice(*fields: bytes) -> bytes:
+def make_tool_call(*fields: bytes) -> bytes:
     """A tool call of these fields."""
     content = b"".join(fields)
     return b"\xa2\x01" + bytes((len(content),)) + content
@@ -63,7 +63,7 @@ def test_the_names_are_those_which_a_decoder_reads_whatever_else_there_is(
     rest: bytes, name: str
 ) -> None:
     payload = (
-        twice(b"\x0a" + bytes((len(name.encode()),)) + name.encode(), rest)
+        make_tool_call(b"\x0a" + bytes((len(name.encode()),)) + name.encode(), rest)
         if len(rest) < 40
         else rest
     )
@@ -102,18 +102,18 @@ def test_every_field_may_be_there_once_in_their_order() -> None:
         b"\xa2\x01\x03\x0a\x01\xff",  # no UTF-8
         b"\xa2\x01\xff\xff\xff\xff\xff\xff",
         body("x" * 128),
-        twice(b"\x0a\x04echo", b"\x0a\x05other"),  # a decoder takes the last
-        twice(b"\x0a\x04echo", b"\x12\x00", b"\x0a\x05other"),
-        twice(b"\x0a\x04echo", b"\xc2\x3e\x00", b"\x0a\x05other"),  # behind field 1000
-        twice(b"\x0a\x04echo", b"\x8a\x80\x00\x05other"),  # the number 1 in three bytes
-        twice(b"\x0a\x04echo", b"\x12\x00", b"\x12\x01x"),
-        twice(b"\x0a\x04echo", b"\x1a\x01a", b"\x1a\x01b"),  # two callers
-        twice(b"\x0a\x04echo", b"\x1a\x01a", b"\xc2\x3e\x00", b"\x1a\x01b"),
-        twice(b"\x0a\x04echo", b"\x1a\x01\xff"),  # no UTF-8
-        twice(b"\x0a\x04echo", b"\x10\x01"),  # a number, where a Struct is expected
-        twice(b"\x0a\x04echo", b"\x12\x05"),  # cut off
-        twice(b"\x0a\x04echo", b"\x12\xff\xff\xff\xff\xff\x01"),
-        twice(b"\x0a\x04echo", b"\xc2"),
+        make_tool_call(b"\x0a\x04echo", b"\x0a\x05other"),  # a decoder takes the last
+        make_tool_call(b"\x0a\x04echo", b"\x12\x00", b"\x0a\x05other"),
+        make_tool_call(b"\x0a\x04echo", b"\xc2\x3e\x00", b"\x0a\x05other"),  # behind field 1000
+        make_tool_call(b"\x0a\x04echo", b"\x8a\x80\x00\x05other"),  # the number 1 in three bytes
+        make_tool_call(b"\x0a\x04echo", b"\x12\x00", b"\x12\x01x"),
+        make_tool_call(b"\x0a\x04echo", b"\x1a\x01a", b"\x1a\x01b"),  # two callers
+        make_tool_call(b"\x0a\x04echo", b"\x1a\x01a", b"\xc2\x3e\x00", b"\x1a\x01b"),
+        make_tool_call(b"\x0a\x04echo", b"\x1a\x01\xff"),  # no UTF-8
+        make_tool_call(b"\x0a\x04echo", b"\x10\x01"),  # a number, where a Struct is expected
+        make_tool_call(b"\x0a\x04echo", b"\x12\x05"),  # cut off
+        make_tool_call(b"\x0a\x04echo", b"\x12\xff\xff\xff\xff\xff\x01"),
+        make_tool_call(b"\x0a\x04echo", b"\xc2"),
     ],
 )
 def test_anything_unusual_is_for_the_decoder(payload: bytes) -> None:

@@ -517,7 +517,7 @@ class Process:
                 return line.rstrip()
         raise AssertionError(f"never said {word!r}: {self.said}")
 
-    async def ended(self) -> int:
+    async def wait_for_end(self) -> int:
         assert self.process.stderr is not None
         self.said += (await self.process.stderr.read()).decode().splitlines()
         return await self.process.wait()
@@ -619,7 +619,7 @@ async def test_a_plugin_s_life_under_a_hub(
         assert result(await link.request(call("greet", {"name": "Ada"}))) == {"text": "Hello, Ada!"}
         assert result(await link.request(call("other", {"name": "x"}))) == {"text": "nobody has x"}
         assert (await link.request(PluginRequest(shutdown=ShutdownRequest()))).shutdown.clean
-        assert await plugin.ended() == 0
+        assert await plugin.wait_for_end() == 0
         assert plugin.said.count("bye") == 1
         await link.end_reason
         await link.close()
@@ -666,7 +666,7 @@ async def test_a_plugin_ends_when_its_parent_and_the_hub_are_gone_whatever_the_h
         await link.close()
         await listening.close()
         # Its stderr ends with it.
-        await plugin.ended()
+        await plugin.wait_for_end()
         assert "bye" in plugin.said
         assert "the hub and the process that started this plugin are gone" in plugin.said[-2]
     finally:
@@ -683,7 +683,7 @@ async def test_a_signal_drains_and_ends_the_plugin(folder: Path) -> None:
         hanging = asyncio.create_task(link.request(call("hang")))
         await plugin.until("hanging")
         plugin.process.send_signal(signal.SIGTERM)
-        assert await plugin.ended() == 0
+        assert await plugin.wait_for_end() == 0
         assert plugin.said.count("bye") == 1
         with pytest.raises(Exception, match="ended"):
             await hanging
@@ -749,7 +749,7 @@ async def test_a_plugin_ends_with_the_process_of_its_hub(folder: Path) -> None:
         await plugin.until("READY ")
         hub.kill()
         await hub.wait()
-        assert await plugin.ended() == 0
+        assert await plugin.wait_for_end() == 0
 
 
 @on_a_loop
@@ -760,7 +760,7 @@ async def test_a_hub_that_refuses_ends_the_plugin_with_the_reason(folder: Path) 
     listening = await listen_for_links(f"unix:{folder}/hub", hub)
     flags = ("--listen-addr", f"unix:{folder}/p", "--orchestrator-addr", listening.address)
     async with start_plugin(folder, *flags) as plugin:
-        assert await plugin.ended() == 1
+        assert await plugin.wait_for_end() == 1
         assert any("refuses this plugin: two of you" in line for line in plugin.said)
     await listening.close()
 
@@ -817,7 +817,7 @@ async def test_a_start_that_fails_says_why_in_one_line(
     if "--certs-dir" not in flags:
         flags = [*flags, "--certs-dir", str(certificates.folder)]
     async with start_plugin(folder, *flags) as plugin:
-        assert await plugin.ended() == code
+        assert await plugin.wait_for_end() == code
         assert sum(said in line for line in plugin.said) == 1
         assert not any("Traceback" in line for line in plugin.said)
 

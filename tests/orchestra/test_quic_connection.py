@@ -31,7 +31,7 @@ async def open_linked(
             await link.close()
 
 
-class Still:
+class StoppedLoop:
     """A loop whose clock stands: nothing that is for later is ever due."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Still:
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+def datagram_sizes(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """The sizes of the datagrams of each sending, on both sides."""
     sizes: list[list[int]] = []
     send = QuicConnection.datagrams_to_send
@@ -65,27 +65,27 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 
 @on_a_loop
 async def test_datagrams_are_no_larger_than_upstream_takes(
-    certificates: Certificates, sent: list[list[int]]
+    certificates: Certificates, datagram_sizes: list[list[int]]
 ) -> None:
     async with open_linked(certificates) as (link, _):
         await link.request(call(arguments=bytes(300_000)))
-    assert max(map(max, filter(None, sent))) == 1452
+    assert max(map(max, filter(None, datagram_sizes))) == 1452
 
 
 @on_a_loop
 async def test_acknowledgements_go_with_requests_and_responses(
-    certificates: Certificates, sent: list[list[int]]
+    certificates: Certificates, datagram_sizes: list[list[int]]
 ) -> None:
     async with open_linked(certificates) as (link, answering):
         for each in (link.connection, answering):
-            each._loop = Still()
+            each._loop = StoppedLoop()
         await link.request(call())
-        sent.clear()
+        datagram_sizes.clear()
         for _ in range(20):
             await link.request(call())
-        assert sum(map(len, sent)) == 40  # for each call two
+        assert sum(map(len, datagram_sizes)) == 40  # for each call two
         assert (
-            len(sent) <= 42
+            len(datagram_sizes) <= 42
             # No datagram was sent in vain, but when an earlier timer was due.
         )
         assert (
@@ -97,15 +97,15 @@ async def test_acknowledgements_go_with_requests_and_responses(
 
 @on_a_loop
 async def test_a_connection_that_is_idle_does_nothing(
-    certificates: Certificates, sent: list[list[int]]
+    certificates: Certificates, datagram_sizes: list[list[int]]
 ) -> None:
     async with open_linked(certificates) as (link, _):
         await link.request(call())
         # What is due after a request: acknowledgements, after 25 ms at most, and their timers.
         await asyncio.sleep(0.2)
-        sent.clear()
+        datagram_sizes.clear()
         await asyncio.sleep(0.5)
-        assert len(sent) <= 2
+        assert len(datagram_sizes) <= 2
 
 
 @on_a_loop
@@ -121,7 +121,7 @@ async def test_an_acknowledgement_that_nothing_goes_with_is_sent_by_itself(
 
 @on_a_loop
 async def test_the_loop_turns_often_while_something_large_is_sent(
-    certificates: Certificates, sent: list[list[int]]
+    certificates: Certificates, datagram_sizes: list[list[int]]
 ) -> None:
     """The way of decision 0013 stands on aioquic's pacing: a burst is a quarter of the window, and
     16 datagrams at most.
@@ -138,7 +138,7 @@ async def test_the_loop_turns_often_while_something_large_is_sent(
         turn()
         before, size = turns, 4_000_000
         assert len((await link.request(call(arguments=bytes(size)))).tool_call.result) == size
-        assert max(map(len, sent)) <= 17
+        assert max(map(len, datagram_sizes)) <= 17
         assert turns - before > 2 * size // (17 * 1452)
 
 

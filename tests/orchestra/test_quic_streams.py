@@ -104,7 +104,7 @@ async def test_what_comes_after_a_response_is_overlooked_and_costs_nobody_else_a
             "health"
         )  # in the same packet
         answering = other_end(listening)
-        await given_back(peer, answering)
+        await wait_until_forgotten(peer, answering)
     assert len(recording.requests) == 2
     assert not wrong
 
@@ -206,7 +206,7 @@ async def test_a_reset_alone_gives_a_stream_back(certificates: Certificates, sai
             assert (await peer.response(peer.say(frame(health())))).HasField("health")
             peer._quic.reset_stream(stream, 1)
             peer.transmit()
-        await given_back(peer, answering)
+        await wait_until_forgotten(peer, answering)
     assert holding.running == 0
 
 
@@ -226,7 +226,7 @@ async def test_a_request_that_comes_together_with_its_cancel_troubles_nobody(
         assert (await peer.response(peer.say(frame(health())))).HasField(
             "health"
         )  # in the same packet
-        await given_back(peer, answering)
+        await wait_until_forgotten(peer, answering)
     assert not wrong
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
@@ -246,10 +246,10 @@ async def test_a_request_that_comes_after_its_cancel_troubles_nobody(
         assert (await peer.response(peer.say(frame(health())))).HasField("health")
         peer.say(frame(call()), True, stream)
         await holding.began.acquire()
-        await given_back(peer, answering, but={stream})
+        await wait_until_forgotten(peer, answering, but={stream})
         holding.go.set()
         assert (await peer.response(peer.say(frame(health())))).HasField("health")
-        await given_back(peer, answering)
+        await wait_until_forgotten(peer, answering)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
@@ -266,7 +266,7 @@ async def test_a_large_request_that_is_cancelled_half_way_troubles_nobody(
             await asyncio.sleep(0)
         asking.cancel()
         assert (await link.request(health())).HasField("health")
-        await given_back(link.connection, answering)
+        await wait_until_forgotten(link.connection, answering)
         await link.close()
     assert not wrong
     assert not caplog.records
@@ -292,7 +292,7 @@ async def test_an_answer_that_comes_in_spite_of_a_cancel_is_dropped(
             await asyncio.sleep(0)
         asking.cancel()
         assert (await link.request(health())).HasField("health")
-        await given_back(link.connection, answering)
+        await wait_until_forgotten(link.connection, answering)
         await link.close()
     assert not caplog.records
 
@@ -304,7 +304,7 @@ def complaints() -> list[Any]:
     return heard
 
 
-async def given_back(asking: Any, answering: Any, but: set[int] = set()) -> None:  # noqa: B006
+async def wait_until_forgotten(asking: Any, answering: Any, but: set[int] = set()) -> None:  # noqa: B006
     """Wait until no stream is left at either end, and nothing that was kept of one. but: those
     whose answers are awaited.
     """

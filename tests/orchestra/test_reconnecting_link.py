@@ -35,7 +35,7 @@ def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconnecting_link, "LAST_S", 0.05)
 
 
-class Told:
+class LinkStates:
     """Whether the link is up, as it is told."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ def opening(place: Place, address: str) -> partial[object]:
 
 @on_a_loop
 async def test_it_comes_back_with_the_hub_and_registers_each_time(place: Place) -> None:
-    told = Told()
+    told = LinkStates()
     entered: list[RpcConnection] = []
 
     async def enter(link: RpcConnection) -> None:

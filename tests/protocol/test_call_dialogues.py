@@ -100,7 +100,7 @@ def test_a_suspended_call_is_answered_with_what_it_asked():
     assert rig.session.dialogues.open(incoming) is dialogue
     assert dialogue.ask({"q1": to_wire_request(WHO)}) is None
     rig.session.reply_suspended(incoming)
-    [answer] = rig.gone()
+    [answer] = rig.take_sent()
     assert list(answer["result"]["inputRequests"]) == ["q1"]
 
 

@@ -42,7 +42,7 @@ def test_progress_goes_to_the_token_and_older_clients_get_no_message(
     rig, incoming = progressing(version, token)
     rig.session.notifications.progress(incoming, 0.5, 2, "half")
     rig.session.notifications.progress(incoming, 1, None, None)
-    first, second = (line["params"] for line in rig.gone())
+    first, second = (line["params"] for line in rig.take_sent())
     assert first == {"progressToken": token, "progress": 0.5, "total": 2} | (
         {} if version == A else {"message": "half"}
     )
@@ -54,7 +54,7 @@ def test_progress_that_does_not_grow_is_not_sent():
     rig, incoming = progressing()
     for done in (1, 1, 0.5, 1.5, 1.5, -3):
         rig.session.notifications.progress(incoming, done, None, None)
-    assert [line["params"]["progress"] for line in rig.gone()] == [1, 1.5]
+    assert [line["params"]["progress"] for line in rig.take_sent()] == [1, 1.5]
 
 
 @pytest.mark.requirement("PR-2")
@@ -63,7 +63,7 @@ def test_progress_that_nobody_asked_for_is_not_sent():
     rig.session.notifications.progress(rig.call(1, "tools/call", {"_meta": {}}), 1, None, None)
     rig.session.notifications.progress(rig.call(2, "tools/call"), 1, None, None)
     rig.session.notifications.progress(rig.call(3, "tools/call", modern()), 1, None, None)
-    assert rig.gone() == []
+    assert rig.take_sent() == []
 
 
 @pytest.mark.requirement("PR-5")
@@ -71,7 +71,7 @@ def test_no_progress_after_the_answer():
     rig, incoming = progressing()
     rig.answer(incoming, TEXT)
     rig.session.notifications.progress(incoming, 1, None, None)
-    assert rig.gone() == []
+    assert rig.take_sent() == []
 
 
 @pytest.mark.requirement("ME-10", "PR-1")
@@ -81,7 +81,7 @@ def test_two_calls_progress_on_their_own_tokens():
     two = rig.call(2, "tools/call", modern(progressToken="1"))
     rig.session.notifications.progress(two, 5, None, None)
     rig.session.notifications.progress(one, 3, None, None)
-    assert [line["params"] for line in rig.gone()] == [
+    assert [line["params"] for line in rig.take_sent()] == [
         {"progressToken": "1", "progress": 5},
         {"progressToken": 1, "progress": 3},
     ]
@@ -92,17 +92,17 @@ def test_a_slow_reader_gets_the_newest_progress_when_it_catches_up():
     rig.session.peer.buffered_bytes = 2**20
     for done in range(1, 20_000):
         rig.session.notifications.progress(incoming, done, None, None)
-    assert rig.gone() == []
+    assert rig.take_sent() == []
     rig.session.peer.on_drain(0)
-    assert [line["params"]["progress"] for line in rig.gone()] == [19_999]
+    assert [line["params"]["progress"] for line in rig.take_sent()] == [19_999]
     rig.session.notifications.progress(incoming, 20_000, None, None)
-    assert [line["params"]["progress"] for line in rig.gone()] == [20_000]
+    assert [line["params"]["progress"] for line in rig.take_sent()] == [20_000]
 
 
 def test_a_text_too_long_for_a_message_is_left_out_of_progress():
     rig, incoming = progressing()
     rig.session.notifications.progress(incoming, 1, 2, "x" * 11 * 2**20)
-    [told] = rig.gone()
+    [told] = rig.take_sent()
     assert told["params"] == {
         "progressToken": told["params"]["progressToken"],
         "progress": 1,
@@ -116,7 +116,7 @@ def test_a_slow_reader_gets_the_newest_progress_before_the_answer():
     rig.session.notifications.progress(incoming, 1, None, None)
     rig.session.notifications.progress(incoming, 2, None, None)
     rig.session.respond(incoming, TEXT)
-    progress, answer = rig.gone()
+    progress, answer = rig.take_sent()
     assert progress["params"]["progress"] == 2
     assert answer["id"] == 1
 
@@ -129,7 +129,7 @@ def test_progress_that_was_overtaken_is_not_sent_after_newer():
     rig.session.notifications.progress(incoming, 2, None, None)
     rig.session.peer.on_drain(0)
     rig.session.respond(incoming, TEXT)
-    first, second = rig.gone()
+    first, second = rig.take_sent()
     assert first["params"]["progress"] == 2
     assert second["id"] == 1
 
@@ -177,7 +177,7 @@ def test_a_modern_request_hears_what_it_asked_for_and_nothing_else():
 def test_a_message_names_its_logger_if_it_has_one():
     rig = Rig().opened()
     rig.session.notifications.log(rig.call(1, "tools/call"), "error", [1, None], "db")
-    assert rig.gone()[0]["params"] == {"level": "error", "data": [1, None], "logger": "db"}
+    assert rig.take_sent()[0]["params"] == {"level": "error", "data": [1, None], "logger": "db"}
 
 
 @pytest.mark.requirement("LO-1")
@@ -192,15 +192,15 @@ def test_beyond_the_high_water_mark_the_last_log_message_is_kept_and_others_are_
     rig = Rig(max_message_bytes=2000, high_water_bytes=10).opened()
     incoming = rig.call(1, "tools/call")
     rig.session.notifications.log(incoming, "error", "x" * 2000, None)
-    assert rig.gone() == []
+    assert rig.take_sent() == []
     assert rig.session.notifications.dropped_logs == 1  # longer than a message may be
     rig.session.peer.buffered_bytes = 10
     for number in range(3):
         rig.session.notifications.log(incoming, "error", number, None)
-    assert rig.gone() == []
+    assert rig.take_sent() == []
     assert rig.session.notifications.dropped_logs == 3
     rig.session.peer.on_drain(0)
-    assert [line["params"]["data"] for line in rig.gone()] == [2]
+    assert [line["params"]["data"] for line in rig.take_sent()] == [2]
 
 
 # Rates
@@ -213,10 +213,10 @@ def test_progress_that_is_too_much_is_merged_and_the_last_leaves_before_the_answ
     incoming = rig.call(1, "tools/call", {**CALL, "_meta": {"progressToken": 5}})
     for done in range(10):
         rig.session.notifications.progress(incoming, done, None, None)
-    assert [line["params"]["progress"] for line in rig.gone()] == [0, 1, 2]
+    assert [line["params"]["progress"] for line in rig.take_sent()] == [0, 1, 2]
     assert len(later) == 7
     rig.session.respond(incoming, TEXT)
-    assert [line.get("params", {}).get("progress", "answer") for line in rig.gone()] == [
+    assert [line.get("params", {}).get("progress", "answer") for line in rig.take_sent()] == [
         9,
         "answer",
     ]
@@ -228,17 +228,17 @@ def test_what_was_held_back_leaves_a_moment_later_and_what_is_newer_takes_its_pl
     for number in range(4):
         rig.session.notifications.progress(incoming, number, None, None)
         rig.session.notifications.log(incoming, "info", number, None)
-    assert len(rig.gone()) == 2
+    assert len(rig.take_sent()) == 2
     assert rig.session.notifications.dropped_logs == 2
     rig.session.peer.on_drain(0)
-    first, second = rig.gone()
+    first, second = rig.take_sent()
     assert (first["params"]["progress"], second["params"]["data"]) == (3, 3)
     rig.session.notifications.log(incoming, "info", 4, None)
-    assert rig.gone() == []
+    assert rig.take_sent() == []
     assert incoming.throttle is not None
     incoming.throttle.log = TokenBucket(1, lambda: 0.0)  # as if time had gone on
     rig.session.notifications.log(incoming, "info", 5, None)
-    assert [line["params"]["data"] for line in rig.gone()] == [5]
+    assert [line["params"]["data"] for line in rig.take_sent()] == [5]
     assert rig.session.notifications.dropped_logs == 3
 
 
@@ -256,7 +256,7 @@ def test_the_example_of_progress_is_what_is_sent(example: Example):
     rig.session.notifications.progress(
         incoming, params["progress"], params.get("total"), params.get("message")
     )
-    assert rig.gone() == [wanted]
+    assert rig.take_sent() == [wanted]
 
 
 @pytest.mark.parametrize("example", examples("LoggingMessageNotification"))
@@ -268,7 +268,7 @@ def test_the_example_of_a_log_message_is_what_is_sent(example: Example):
     # Which a server may add.
     params.pop("_meta", None)
     rig.session.notifications.log(incoming, params["level"], params["data"], params.get("logger"))
-    assert rig.gone() == [wanted]
+    assert rig.take_sent() == [wanted]
 
 
 def test_a_closed_session_schedules_nothing():

@@ -65,7 +65,9 @@ def a_seal(clock: Clock | None = None) -> Seal:
     return Seal(b"k" * 32, clock or Clock(), lambda size: next(numbers).to_bytes(size, "big"))
 
 
-def again(seal: Seal, token: str | None, answers: dict[str, Raw], bound: bytes = CALL) -> Dialogue:
+def accept_next_round(
+    seal: Seal, token: str | None, answers: dict[str, Raw], bound: bytes = CALL
+) -> Dialogue:
     """The next round of a call, accepted."""
     dialogue, sealed = resume_dialogue(lambda: seal, token, answers, lambda: bound)
     if sealed is not None:
@@ -81,7 +83,7 @@ def test_a_question_is_put_and_answered_in_the_next_round() -> None:
     seal, first = a_seal(), Dialogue()
     assert first.ask({"who": WHO}) is None
     assert first.unanswered == {"who": WHO}
-    second = again(seal, first.seal_state(seal, CALL, b""), {"who": ADA})
+    second = accept_next_round(seal, first.seal_state(seal, CALL, b""), {"who": ADA})
     assert second.ask({"who": WHO}) == {"who": ADA}
     assert second.unanswered == {}
     assert second.answers == {"who": ADA}
@@ -93,7 +95,9 @@ def test_answers_of_all_rounds_stay() -> None:
         for before in range(number):
             assert dialogue.ask({f"q{before}": WHO}) is not None
         assert dialogue.ask({f"q{number}": WHO}) is None
-        dialogue = again(seal, dialogue.seal_state(seal, CALL, b""), {f"q{number}": ADA})
+        dialogue = accept_next_round(
+            seal, dialogue.seal_state(seal, CALL, b""), {f"q{number}": ADA}
+        )
     assert list(dialogue.answers) == ["q0", "q1", "q2", "q3", "q4"]
 
 
@@ -102,10 +106,10 @@ def test_several_at_once_and_those_that_were_left_out_are_asked_again() -> None:
     """REQUIREMENTS MR-10: "Missing needed response -> ask again"."""
     seal, first = a_seal(), Dialogue()
     assert first.ask({"a": WHO, "b": WHERE}) is None
-    second = again(seal, first.seal_state(seal, CALL, b""), {"a": ADA})
+    second = accept_next_round(seal, first.seal_state(seal, CALL, b""), {"a": ADA})
     assert second.ask({"a": WHO, "b": WHERE}) is None
     assert second.unanswered == {"b": WHERE}
-    third = again(seal, second.seal_state(seal, CALL, b""), {"b": ADA})
+    third = accept_next_round(seal, second.seal_state(seal, CALL, b""), {"b": ADA})
     assert third.ask({"a": WHO, "b": WHERE}) == {"a": ADA, "b": ADA}
 
 
@@ -113,14 +117,16 @@ def test_several_at_once_and_those_that_were_left_out_are_asked_again() -> None:
 def test_answers_that_nobody_asked_for_are_ignored() -> None:
     seal, first = a_seal(), Dialogue()
     first.ask({"a": WHO})
-    second = again(seal, first.seal_state(seal, CALL, b""), {"a": ADA, "other": Raw(b"5"), "": ADA})
+    second = accept_next_round(
+        seal, first.seal_state(seal, CALL, b""), {"a": ADA, "other": Raw(b"5"), "": ADA}
+    )
     assert second.answers == {"a": ADA}
 
 
 def test_an_answer_counts_for_its_own_question_only() -> None:
     seal, first = a_seal(), Dialogue()
     first.ask({"sure": WHO})
-    second = again(seal, first.seal_state(seal, CALL, b""), {"sure": ADA})
+    second = accept_next_round(seal, first.seal_state(seal, CALL, b""), {"sure": ADA})
     assert second.ask({"sure": WHERE}) is None
     assert second.unanswered == {"sure": WHERE}
 
@@ -131,9 +137,9 @@ def test_an_answer_to_an_earlier_question_of_a_backend_is_none_to_what_it_asks_n
     """
     seal, dialogue = a_seal(), Dialogue()
     dialogue.unanswered = {"sure": WHO}
-    dialogue = again(seal, dialogue.seal_state(seal, CALL, b"1"), {"sure": ADA})
+    dialogue = accept_next_round(seal, dialogue.seal_state(seal, CALL, b"1"), {"sure": ADA})
     dialogue.unanswered = {"sure": WHERE}
-    dialogue = again(seal, dialogue.seal_state(seal, CALL, b"2"), {})
+    dialogue = accept_next_round(seal, dialogue.seal_state(seal, CALL, b"2"), {})
     assert dialogue.answers == {}
 
 
@@ -157,14 +163,14 @@ def test_keys_are_numbered_in_the_order_of_asking() -> None:
 def test_what_was_kept_and_a_backend_s_state_come_back() -> None:
     seal, first = a_seal(), Dialogue()
     first.saved["once"] = Raw(b"[1]")
-    second = again(seal, first.seal_state(seal, CALL, b"\0\xff"), {})
+    second = accept_next_round(seal, first.seal_state(seal, CALL, b"\0\xff"), {})
     assert (second.saved, second.state, second.round) == ({"once": Raw(b"[1]")}, b"\0\xff", 1)
 
 
 def test_rounds_are_bounded() -> None:
     seal, dialogue = a_seal(), Dialogue()
     for _ in range(MAX_ROUNDS):
-        dialogue = again(seal, dialogue.seal_state(seal, CALL, b""), {})
+        dialogue = accept_next_round(seal, dialogue.seal_state(seal, CALL, b""), {})
     with pytest.raises(RpcError, match="asked 16 times") as error:
         dialogue.seal_state(seal, CALL, b"")
     assert error.value.code == -32603
@@ -180,18 +186,20 @@ def test_a_state_that_is_too_large_is_refused() -> None:
 
 def test_an_answer_may_come_with_the_first_call() -> None:
     """The official suite does that: input-required-result-ignore-extra-params."""
-    dialogue = again(a_seal(), None, {"who": ADA, "extra": Raw(b"5")})
+    dialogue = accept_next_round(a_seal(), None, {"who": ADA, "extra": Raw(b"5")})
     assert dialogue.ask({"who": WHO}) == {"who": ADA}
     assert dialogue.ask({"who": WHO}) == {"who": ADA}
 
 
 def test_such_an_answer_is_checked_when_it_is_asked_for_and_kept_only_then() -> None:
     seal = a_seal()
-    dialogue = again(seal, None, {"who": Raw(b"12345"), "where": ADA, "extra": ADA})
+    dialogue = accept_next_round(seal, None, {"who": Raw(b"12345"), "where": ADA, "extra": ADA})
     with pytest.raises(InvalidClientResponse, match="who: an answer to elicitation/create"):
         dialogue.ask({"who": WHO})
     assert dialogue.ask({"where": WHERE, "more": WHO}) is None
-    assert list(again(seal, dialogue.seal_state(seal, CALL, b""), {}).answers) == ["where"]
+    assert list(accept_next_round(seal, dialogue.seal_state(seal, CALL, b""), {}).answers) == [
+        "where"
+    ]
 
 
 # States that are refused
@@ -201,7 +209,7 @@ def test_such_an_answer_is_checked_when_it_is_asked_for_and_kept_only_then() -> 
 @pytest.mark.parametrize("token", ["", "AAAA", "x" * 70000, "é"])
 def test_what_is_no_state_is_invalid(token: str) -> None:
     with pytest.raises(RpcError, match=r"Invalid params: requestState") as error:
-        again(a_seal(), token, {})
+        accept_next_round(a_seal(), token, {})
     assert error.value.code == -32602
 
 
@@ -209,7 +217,7 @@ def test_a_state_of_another_release_with_the_same_key_is_invalid() -> None:
     seal = a_seal()
     for content in (b"", b"[1]", b"[1,{},{},{}]", b"null", b"\xff"):
         with pytest.raises(RpcError, match="requestState: it is none of this server's") as error:
-            again(seal, seal.create_token(content, CALL), {})
+            accept_next_round(seal, seal.create_token(content, CALL), {})
         assert error.value.code == -32602
 
 
@@ -219,14 +227,14 @@ def test_a_state_is_good_once_for_its_call_and_in_time() -> None:
     seal = a_seal(clock)
     token = Dialogue().seal_state(seal, CALL, b"")
     with pytest.raises(RpcError, match="belongs to another call"):
-        again(seal, token, {}, b"d" * 32)
-    again(seal, token, {})
+        accept_next_round(seal, token, {}, b"d" * 32)
+    accept_next_round(seal, token, {})
     with pytest.raises(RpcError, match="used before"):
-        again(seal, token, {})
+        accept_next_round(seal, token, {})
     late = Dialogue().seal_state(seal, CALL, b"")
     clock.now += LIFETIME_S
     with pytest.raises(RpcError, match="older than 600 s"):
-        again(seal, late, {})
+        accept_next_round(seal, late, {})
 
 
 @pytest.mark.requirement("MR-12")
@@ -243,9 +251,11 @@ def test_an_answer_of_the_wrong_shape_is_refused_before_anything_runs() -> None:
         b"[" * 2000 + b"]" * 2000,
     ):
         with pytest.raises(InvalidClientResponse) as error:
-            again(seal, token, {"who": Raw(wrong)})
+            accept_next_round(seal, token, {"who": Raw(wrong)})
         assert error.value.code == -32602
-    assert again(seal, token, {"who": ADA}).answers == {"who": ADA}  # the refusals did not spend it
+    assert accept_next_round(seal, token, {"who": ADA}).answers == {
+        "who": ADA
+    }  # the refusals did not spend it
 
 
 @pytest.mark.requirement("MR-17")
@@ -555,9 +565,9 @@ class Chains(RuleBasedStateMachine):
         refused = text in self.spent or owner != call or self.clock.now - made >= LIFETIME_S
         if refused:
             with pytest.raises(RpcError, match=r"Invalid params: requestState"):
-                again(self.seal, text, answers, f"call-{call}".encode())
+                accept_next_round(self.seal, text, answers, f"call-{call}".encode())
             return None
-        dialogue = again(self.seal, text, answers, f"call-{call}".encode())
+        dialogue = accept_next_round(self.seal, text, answers, f"call-{call}".encode())
         self.spent.add(text)
         return dialogue
 
@@ -594,7 +604,7 @@ class Chains(RuleBasedStateMachine):
         if text in self.spent or self.clock.now - made >= LIFETIME_S:
             return
         with pytest.raises(InvalidClientResponse):
-            again(self.seal, text, {f"k{number}": Raw(b"[]")}, f"call-{call}".encode())
+            accept_next_round(self.seal, text, {f"k{number}": Raw(b"[]")}, f"call-{call}".encode())
 
     @rule(seconds=st.sampled_from([1.0, 100.0, LIFETIME_S - 1, LIFETIME_S]))
     def wait(self, seconds: float) -> None:

@@ -591,7 +591,7 @@ def test_a_batch_is_served_in_2025_03_26_as_one_array():
     assert rig.feed(batch) == []
     [incoming] = rig.started
     rig.session.respond(incoming, ListToolsResult([]))
-    [answers] = rig.gone()
+    [answers] = rig.take_sent()
     assert [(each["id"], "result" in each) for each in answers] == [
         (1, True),
         (3, False),
@@ -630,7 +630,7 @@ def test_a_call_that_was_cancelled_gets_no_answer_and_no_message():
     rig.session.respond(incoming, TEXT)
     rig.session.notifications.progress(incoming, 1, None, None)
     rig.session.notifications.log(incoming, "error", "x", None)
-    assert rig.gone() == []
+    assert rig.take_sent() == []
 
 
 def test_a_result_that_cannot_be_written_becomes_one_that_says_so():
@@ -689,7 +689,7 @@ def test_indented_json_from_a_backend_stays_on_one_line(version: str):
     assert result.get("structuredContent", {"a": "\n"}) == {"a": "\n"}
     incoming = rig.call(3, "tools/call", modern(**{LOG_LEVEL: "debug"}) if version == E else {})
     rig.session.notifications.log(incoming, "error", Raw(b"[\n1\n]"), None)
-    assert rig.gone()[0]["params"]["data"] == [1]
+    assert rig.take_sent()[0]["params"]["data"] == [1]
 
 
 def test_calls_wait_while_the_backend_starts_and_begin_in_order():
@@ -724,7 +724,7 @@ def test_a_level_that_does_not_exist_is_refused(params: Any):
 def test_a_change_is_told_to_clients_in_operation(what: str, version: str):
     rig = Rig().opened(version)
     rig.session.report_change(what)
-    assert [line["method"] for line in rig.gone()] == [f"notifications/{what}/list_changed"]
+    assert [line["method"] for line in rig.take_sent()] == [f"notifications/{what}/list_changed"]
 
 
 @pytest.mark.requirement("LC-9")
@@ -735,7 +735,7 @@ def test_a_change_is_not_told_before_the_handshake_is_complete_nor_unasked_to_th
     rig.session.report_change("tools")
     rig.ask(2, "initialize", opening(D))
     rig.session.report_change("tools")
-    assert rig.gone() == []
+    assert rig.take_sent() == []
 
 
 def test_a_client_that_does_not_read_is_told_of_any_number_of_changes_once():
@@ -744,16 +744,16 @@ def test_a_client_that_does_not_read_is_told_of_any_number_of_changes_once():
     rig.session.peer.buffered_bytes = 2**20
     for _ in range(1000):
         rig.session.report_change("tools")
-    assert rig.gone() == []
+    assert rig.take_sent() == []
     rig.session.peer.on_drain(0)
-    assert [line["method"] for line in rig.gone()] == ["notifications/tools/list_changed"]
+    assert [line["method"] for line in rig.take_sent()] == ["notifications/tools/list_changed"]
 
 
 def test_a_change_of_what_is_not_offered_is_not_told():
     rig = Rig(ServerFeatures(Implementation("n", "1"), tools=True)).opened()
     rig.session.report_change("prompts")
     rig.session.report_change("features")
-    assert rig.gone() == []
+    assert rig.take_sent() == []
 
 
 def test_a_changed_offer_holds_for_the_next_request_of_both_eras():
@@ -779,9 +779,9 @@ def test_a_change_of_what_the_handshake_did_not_declare_is_not_told():
     rig = Rig(ServerFeatures(Implementation("n", "1"), tools=True)).opened()
     rig.offer = EVERYTHING
     rig.session.report_change("prompts")
-    assert rig.gone() == []
+    assert rig.take_sent() == []
     rig.session.report_change("tools")
-    assert len(rig.gone()) == 1
+    assert len(rig.take_sent()) == 1
     assert rig.call(1, "prompts/list").call.method == "prompts/list"
 
 
@@ -794,17 +794,17 @@ def test_a_slow_reader_hears_of_each_change_once_when_it_catches_up():
         rig.session.report_change("tools")
         rig.session.report_update("a:b")
         rig.session.report_change("prompts")
-    assert rig.gone() == []
+    assert rig.take_sent() == []
     rig.session.peer.on_drain(99)
-    assert [line["method"] for line in rig.gone()] == ["notifications/tools/list_changed"]
+    assert [line["method"] for line in rig.take_sent()] == ["notifications/tools/list_changed"]
     rig.held = 0
     rig.session.peer.on_drain(0)
-    assert [line["method"] for line in rig.gone()] == [
+    assert [line["method"] for line in rig.take_sent()] == [
         "notifications/resources/updated",
         "notifications/prompts/list_changed",
     ]
     rig.session.peer.on_drain(0)
-    assert rig.gone() == []
+    assert rig.take_sent() == []
 
 
 # Subscriptions to resources, A.7 and server/resources
@@ -817,13 +817,13 @@ def test_who_subscribed_hears_of_updates_until_it_unsubscribes(version: str):
     assert rig.ask(2, "resources/subscribe", {"uri": "a:b"})["result"] == {}
     for uri in ("a:b", "a:c"):
         rig.session.report_update(uri)
-    assert rig.gone() == [
+    assert rig.take_sent() == [
         {"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": "a:b"}}
     ]
     assert rig.ask(3, "resources/unsubscribe", {"uri": "a:b"})["result"] == {}
     assert rig.ask(4, "resources/unsubscribe", {"uri": "a:b"})["result"] == {}
     rig.session.report_update("a:b")
-    assert rig.gone() == []
+    assert rig.take_sent() == []
     assert rig.started == []
 
 
@@ -885,7 +885,7 @@ def test_a_client_that_forgets_initialized_hears_of_changes_once_it_has_subscrib
     rig.ask(1, "resources/subscribe", {"uri": "a:b"})
     rig.session.report_update("a:b")
     rig.session.report_change("tools")
-    assert [line["method"] for line in rig.gone()] == [
+    assert [line["method"] for line in rig.take_sent()] == [
         "notifications/resources/updated",
         "notifications/tools/list_changed",
     ]
@@ -896,7 +896,7 @@ def test_nobody_hears_of_an_update_before_the_handshake_is_complete():
     rig = Rig()
     rig.ask(0, "initialize", opening(D))
     rig.session.report_update("a:b")
-    assert rig.gone() == []
+    assert rig.take_sent() == []
 
 
 @pytest.mark.parametrize("method", ["resources/subscribe", "resources/unsubscribe"])
@@ -913,7 +913,7 @@ def test_a_resource_that_is_not_there_has_the_code_of_the_callers_revision():
     for params, expected in ({"uri": "a:b"}, -32002), (modern({"uri": "a:b"}), -32602):
         incoming = rig.call(1, "resources/read", params)
         rig.session.fail(incoming, -32602, "Resource not found", {"uri": "a:b"})
-        assert rig.gone() == [
+        assert rig.take_sent() == [
             {
                 "jsonrpc": "2.0",
                 "id": 1,
@@ -970,26 +970,26 @@ def test_every_line_of_a_server_of_everything_fits_the_schema_of_the_revision(ve
     )
     for done in (0, 1.5):
         rig.session.notifications.progress(incoming, done, 2, "so far")
-    assert len(rig.gone()) == 2
+    assert len(rig.take_sent()) == 2
     assert received_levels(rig, incoming) == (LEVELS if version == E else LEVELS[1:])
     rig.session.peer.fail(incoming, -32603, "Internal error", {"a": [1]})
-    assert len(rig.gone()) == 1
+    assert len(rig.take_sent()) == 1
     rig.session.fail(
         rig.call("gone", "resources/read", params()), -32602, "Resource not found", {"uri": "a:b"}
     )
     for what in ("tools", "prompts", "resources"):
         rig.session.report_change(what)
-    assert len(rig.gone()) == (1 if version == E else 4)
+    assert len(rig.take_sent()) == (1 if version == E else 4)
     if version != E:
         rig.ask("subscribe", "resources/subscribe", {"uri": "file:///a"})
         rig.session.report_update("file:///a")
-        assert len(rig.gone()) == 1
+        assert len(rig.take_sent()) == 1
     rig.ask(10, "nope", modern() if version == E else None)
     rig.ask(11, "tools/list", {"_meta": {VERSION: "1900-01-01"}})
     rig.feed(b"{not json}")
     rig.feed(b"5")
     rig.session.peer.on_frame_too_long(5)
-    assert len(rig.gone()) == 1
+    assert len(rig.take_sent()) == 1
 
 
 # Examples: the specification's own where they are, and some made from official models
@@ -1060,7 +1060,7 @@ def test_the_example_cancellation_cancels(example: Example):
     assert rig.feed(message) == []
     assert reasons == [message["params"].get("reason", "")]
     rig.session.respond(incoming, TEXT)
-    assert rig.gone() == []
+    assert rig.take_sent() == []
 
 
 @pytest.mark.parametrize("example", examples("ProgressNotification", "LoggingMessageNotification"))
@@ -1090,7 +1090,7 @@ def test_an_example_error_is_sent_as_it_is(example: Example):
     rig = Rig()
     incoming = rig.call(1, "tools/call", modern({"name": "x"}))
     rig.session.peer.fail(incoming, body["code"], body["message"], body.get("data"))
-    assert rig.gone() == [{"jsonrpc": "2.0", "id": 1, "error": body}]
+    assert rig.take_sent() == [{"jsonrpc": "2.0", "id": 1, "error": body}]
 
 
 @pytest.mark.parametrize("example", examples("ResourceUpdatedNotification"))
@@ -1101,7 +1101,7 @@ def test_the_example_of_an_update_is_what_is_sent_but_for_its_subscription(examp
     rig = Rig().opened()
     rig.ask(1, "resources/subscribe", {"uri": uri})
     rig.session.report_update(uri)
-    assert rig.gone() == [wanted]
+    assert rig.take_sent() == [wanted]
 
 
 # A model beside the session: both eras, malformed openers, cancels, in any order
@@ -1278,7 +1278,7 @@ class SessionMachine(RuleBasedStateMachine):
         incoming, _, token = self.pending[data.draw(st.sampled_from(list(self.pending)))]
         before = incoming.last_progress
         self.rig.session.notifications.progress(incoming, done, None, "m")
-        lines = self.rig.gone()
+        lines = self.rig.take_sent()
         assert [line["params"]["progressToken"] for line in lines] == (
             [token] if token is not None and done > before else []
         )
@@ -1290,12 +1290,12 @@ class SessionMachine(RuleBasedStateMachine):
         self.rig.session.notifications.progress(incoming, 100, None, None)
         self.rig.session.notifications.log(incoming, "emergency", "x", None)
         self.rig.session.respond(incoming, TEXT)
-        assert self.rig.gone() == []
+        assert self.rig.take_sent() == []
 
     @rule()
     def the_tools_change(self) -> None:
         self.rig.session.report_change("tools")
-        lines = self.rig.gone()
+        lines = self.rig.take_sent()
         assert len(lines) == (1 if self.ready else 0)
 
     @invariant()
@@ -1415,7 +1415,7 @@ def test_a_suspended_call_is_answered_with_input_required():
     incoming = rig.call(1, "tools/call", modern(CALL, **DECLARED))
     rig.session.dialogues.open(incoming).ask({"q1": to_wire_request(WHO)})
     rig.session.reply_suspended(incoming)
-    [answer] = rig.gone()
+    [answer] = rig.take_sent()
     assert answer["result"]["resultType"] == "input_required"
 
 
@@ -1424,7 +1424,7 @@ def test_before_2026_07_28_a_question_is_a_request_and_there_are_only_so_many():
     heard: list[Any] = []
     for number in (1, 2):
         rig.session.send_client_request(to_wire_request(WHO), heard.append)
-        [asked] = rig.gone()
+        [asked] = rig.take_sent()
         assert (asked["id"], asked["method"], asked["params"]["message"]) == (
             number,
             "elicitation/create",
@@ -1452,10 +1452,10 @@ def test_subscriptions_are_counted_apart_and_ended_in_order():
     )
     assert (rig.session.open_subscriptions, rig.session.subscribed_uris) == (1, {"a:b"})
     rig.session.report_update("a:b")
-    [told] = rig.gone()
+    [told] = rig.take_sent()
     assert told["params"]["uri"] == "a:b"
     rig.session.end_subscriptions()
-    result, notice = rig.gone()
+    result, notice = rig.take_sent()
     assert result["result"]["resultType"] == "complete"
     assert result["result"]["_meta"]["io.modelcontextprotocol/subscriptionId"] == 7
     assert result["result"]["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == INFO.name
@@ -1471,7 +1471,7 @@ def test_a_list_that_changes_is_told_to_those_who_listen():
     )
     rig.session.report_change("tools")
     rig.session.report_change("prompts")
-    assert [line["method"] for line in rig.gone()] == ["notifications/tools/list_changed"]
+    assert [line["method"] for line in rig.take_sent()] == ["notifications/tools/list_changed"]
 
 
 @pytest.mark.requirement("PR-8")
@@ -1480,7 +1480,7 @@ def test_progress_that_a_client_tells_of_a_question_disturbs_nothing():
     rig = Rig().opened(D)
     heard: list[Any] = []
     rig.session.send_client_request(to_wire_request(WHO), heard.append)
-    [asked] = rig.gone()
+    [asked] = rig.take_sent()
     assert "_meta" not in asked["params"]
     progress = {
         "jsonrpc": "2.0",
@@ -1496,6 +1496,6 @@ def test_what_may_have_to_be_changed_first_is_not_answered_yet() -> None:
     rig = Rig().opened(D)
     incoming = rig.call(1, "tools/call", {"name": "x"})
     assert not rig.session.respond(incoming, TEXT, lambda text: False)
-    assert rig.gone() == []
+    assert rig.take_sent() == []
     assert rig.session.respond(incoming, TEXT, lambda text: True)
-    assert [answer["id"] for answer in rig.gone()] == [1]
+    assert [answer["id"] for answer in rig.take_sent()] == [1]

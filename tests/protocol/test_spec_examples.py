@@ -100,7 +100,7 @@ PARAMS = {
 }
 
 
-def again(kind: str, raw: bytes) -> Any:
+def reencode(kind: str, raw: bytes) -> Any:
     """The example as it is after this package has read it and written it again."""
     value = json.loads(raw)
     if kind in TYPES:
@@ -131,7 +131,7 @@ def again(kind: str, raw: bytes) -> Any:
         return (
             {"params": {}, **json.loads(frame)}
             if "params" in value
-            else without(json.loads(frame), "params")
+            else remove_member(json.loads(frame), "params")
         )
     return json.loads(messages.encode_request(message.id, message.method, params))
 
@@ -166,16 +166,16 @@ def error(value: Any, raw: bytes) -> Any:
         return written["error"]
     message = messages.decode(raw.replace(b"\n", b" "))
     assert isinstance(message, messages.Message)
-    again = json.loads(encode(decode(message.error, type=dict[str, Raw])))
-    assert again == written["error"]
+    reencode = json.loads(encode(decode(message.error, type=dict[str, Raw])))
+    assert reencode == written["error"]
     return {
         "jsonrpc": message.jsonrpc,
         **({} if message.id is UNSET else {"id": message.id}),
-        "error": again,
+        "error": reencode,
     }
 
 
-def without(value: Any, name: str) -> Any:
+def remove_member(value: Any, name: str) -> Any:
     return {key: each for key, each in value.items() if key != name}
 
 
@@ -195,7 +195,7 @@ MESSAGES = {
 
 @pytest.mark.parametrize("example", examples(*sorted({*TYPES, *RESULTS, *PARAMS, *MESSAGES})))
 def test_an_example_is_the_same_after_it_was_read_and_written(example: Example) -> None:
-    assert again(example.kind, example.raw) == example.value
+    assert reencode(example.kind, example.raw) == example.value
 
 
 def test_every_type_is_of_a_kind_that_is_known() -> None:

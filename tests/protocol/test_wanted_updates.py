@@ -59,7 +59,7 @@ class Rig:
     def _watch(self) -> None:
         self.watches += 1
 
-    def gone(self) -> list[Any]:
+    def take_sent(self) -> list[Any]:
         lines, self.lines = self.lines, []
         return lines
 
@@ -68,21 +68,25 @@ class Rig:
         params = {"notifications": Raw(json.dumps(wanted).encode())}
         incoming = IncomingRequest(id, "subscriptions/listen", params, 100)
         self.subscriptions.listen(incoming, offer, encode_closing)
-        [told] = self.gone()
+        [told] = self.take_sent()
         return told
 
-    def refused(self, params: dict[str, Raw], id: int = 9, batch: Batch | None = None) -> RpcError:
+    def get_refusal(
+        self, params: dict[str, Raw], id: int = 9, batch: Batch | None = None
+    ) -> RpcError:
         with pytest.raises(RpcError) as error:
             self.subscriptions.listen(
                 IncomingRequest(id, "subscriptions/listen", params, 1, batch=batch),
                 ALL,
                 encode_closing,
             )
-        assert self.gone() == []
+        assert self.take_sent() == []
         return error.value
 
-    def heard(self) -> list[tuple[Any, str]]:
-        return [(each["params"].get("_meta", {}).get(ID), each["method"]) for each in self.gone()]
+    def take_notifications(self) -> list[tuple[Any, str]]:
+        return [
+            (each["params"].get("_meta", {}).get(ID), each["method"]) for each in self.take_sent()
+        ]
 
 
 @pytest.mark.requirement("SU-2")
@@ -130,7 +134,7 @@ def test_what_was_not_honoured_is_not_told() -> None:
     for what in ("prompts", "resources", "tools", "features"):
         rig.subscriptions.report_change(what)
     rig.subscriptions.report_update(URI)
-    assert rig.heard() == [(1, "notifications/tools/list_changed")]
+    assert rig.take_notifications() == [(1, "notifications/tools/list_changed")]
     assert rig.subscriptions.subscribed_uris == frozenset()
 
 
@@ -143,12 +147,12 @@ def test_several_at_once_each_hear_what_they_asked_for() -> None:
     rig.subscriptions.subscribe(URI)
     assert rig.subscriptions.open_count == 3
     rig.subscriptions.report_change("tools")
-    assert rig.heard() == [
+    assert rig.take_notifications() == [
         (1, "notifications/tools/list_changed"),
         (2, "notifications/tools/list_changed"),
     ]
     rig.subscriptions.report_update(URI)
-    told = rig.gone()
+    told = rig.take_sent()
     assert [each["params"].get("_meta", {}).get(ID) for each in told] == [None, "1", 2]
     assert {each["params"]["uri"] for each in told} == {URI}
     assert rig.subscriptions.subscribed_uris == {URI, "notes://b"}
@@ -164,12 +168,12 @@ def test_nothing_follows_a_cancel_not_even_what_waits_for_a_slow_reader() -> Non
     rig.peer.buffered_bytes = 10
     for _ in range(3):
         rig.subscriptions.report_update(URI)
-    assert rig.gone() == []
+    assert rig.take_sent() == []
     rig.peer.cancel(1, "enough")
     rig.peer.on_drain(0)
-    assert rig.heard() == [(2, "notifications/resources/updated")]
+    assert rig.take_notifications() == [(2, "notifications/resources/updated")]
     rig.subscriptions.report_update(URI)
-    assert rig.heard() == [(2, "notifications/resources/updated")]
+    assert rig.take_notifications() == [(2, "notifications/resources/updated")]
 
 
 @pytest.mark.requirement("SU-8", "SU-9", "CA-2")
@@ -178,13 +182,13 @@ def test_the_end_is_the_result_and_then_the_notice() -> None:
     rig = Rig()
     rig.listen("a", EVERYTHING)
     rig.subscriptions.close_all()
-    result, notice = rig.gone()
+    result, notice = rig.take_sent()
     assert (result["id"], result["result"]) == ("a", {"resultType": "complete", "_meta": {ID: "a"}})
     assert notice["method"] == "notifications/cancelled"
     assert notice["params"]["requestId"] == "a"
     rig.subscriptions.report_update(URI)
     rig.subscriptions.close_all()
-    assert rig.gone() == []
+    assert rig.take_sent() == []
     assert rig.peer.running == {}
 
 
@@ -207,23 +211,24 @@ def test_an_open_one_takes_no_room_of_the_calls_and_its_id_is_in_use() -> None:
     ],
 )
 def test_what_is_malformed_is_refused(params: dict[str, Raw], said: str) -> None:
-    error = Rig().refused(params)
+    error = Rig().get_refusal(params)
     assert error.code == -32602
     assert said in error.message
 
 
 def test_one_in_a_batch_is_refused_since_the_batch_would_never_be_answered() -> None:
-    assert Rig().refused({"notifications": Raw(b"{}")}, batch=Batch()).code == -32600
+    assert Rig().get_refusal({"notifications": Raw(b"{}")}, batch=Batch()).code == -32600
 
 
 def test_there_are_at_most_so_many_and_of_so_many_resources() -> None:
     rig = Rig(max_listening=2, max_subscriptions=3)
     rig.listen(1, {"resourceSubscriptions": ["a", "b"]})
     assert (
-        rig.refused({"notifications": Raw(b'{"resourceSubscriptions":["c","d"]}')}).code == -31001
+        rig.get_refusal({"notifications": Raw(b'{"resourceSubscriptions":["c","d"]}')}).code
+        == -31001
     )
     rig.listen(2, {"resourceSubscriptions": ["c"]})
-    error = rig.refused({"notifications": Raw(b"{}")})
+    error = rig.get_refusal({"notifications": Raw(b"{}")})
     assert (error.code, error.data) == (-31001, {"maxListening": 2})
     rig.peer.cancel(1, "")
     rig.listen(3, {})
@@ -264,12 +269,14 @@ def test_beside_a_model(acts: list[str], data: st.DataObject) -> None:
             model.pop(id, None)
         elif act == "tools":
             rig.subscriptions.report_change("tools")
-            assert [id for id, _ in rig.heard()] == [
+            assert [id for id, _ in rig.take_notifications()] == [
                 id for id, (tools, _) in model.items() if tools
             ]
         elif act == "update":
             rig.subscriptions.report_update(URI)
-            assert [id for id, _ in rig.heard()] == [id for id, (_, uri) in model.items() if uri]
+            assert [id for id, _ in rig.take_notifications()] == [
+                id for id, (_, uri) in model.items() if uri
+            ]
     assert rig.subscriptions.subscribed_uris == (
         {URI} if any(uri for _, uri in model.values()) else set()
     )

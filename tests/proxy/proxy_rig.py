@@ -50,7 +50,7 @@ class Caller:
     def on_frames(self, batch: Sequence[bytes]) -> None:
         for frame in batch:
             self.frames.append(frame)
-            line = self._wire.received(frame) if self.checked else json.loads(frame)
+            line = self._wire.on_received(frame) if self.checked else json.loads(frame)
             self.lines.append(line)
         self._changed.set()
 
@@ -65,7 +65,7 @@ class Caller:
     def send(self, message: Mapping[str, Any]) -> None:
         frame = json.dumps({"jsonrpc": "2.0", **message}).encode()
         if self.checked:
-            self._wire.sent(frame)
+            self._wire.on_sent(frame)
         self.connection.write(frame, None)
         self.connection.flush()
 

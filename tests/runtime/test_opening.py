@@ -22,7 +22,7 @@ HANDSHAKE = {
 }
 
 
-class Gated(BackendWrapper):
+class GatedServer(BackendWrapper):
     """A server that starts, or fails, when the gate is opened."""
 
     def __init__(self, failure: Exception | None = None) -> None:
@@ -53,7 +53,7 @@ async def open_client(host: Host) -> Any:
 
 def test_the_opener_waits_for_the_start() -> None:
     async def main() -> None:
-        backend = Gated()
+        backend = GatedServer()
         async with Host(backend, Limits(opening_s=20)) as host:
             caller = await open_client(host)
             opener = asyncio.create_task(caller.request("initialize", HANDSHAKE))
@@ -68,7 +68,7 @@ def test_the_opener_waits_for_the_start() -> None:
 
 def test_the_opener_waits_no_longer_than_opening_s() -> None:
     async def main() -> None:
-        async with Host(Gated(), Limits(opening_s=0.02, drain_s=0.01)) as host:
+        async with Host(GatedServer(), Limits(opening_s=0.02, drain_s=0.01)) as host:
             caller = await open_client(host)
             assert (await caller.request("initialize", HANDSHAKE))["serverInfo"]["name"] == "gated"
             assert await caller.request("ping") == {}
@@ -78,7 +78,7 @@ def test_the_opener_waits_no_longer_than_opening_s() -> None:
 
 def test_a_client_that_comes_after_opening_s_does_not_wait() -> None:
     async def main() -> None:
-        async with Host(Gated(), Limits(opening_s=0.001, drain_s=0.01)) as host:
+        async with Host(GatedServer(), Limits(opening_s=0.001, drain_s=0.01)) as host:
             await asyncio.sleep(0.01)
             caller = await open_client(host)
             opener = asyncio.create_task(caller.request("ping"))
@@ -91,7 +91,7 @@ def test_a_client_that_comes_after_opening_s_does_not_wait() -> None:
 @pytest.mark.parametrize("method", ["initialize", "server/discover", "tools/list", "ping"])
 def test_a_failing_start_answers_the_opener(method: str) -> None:
     async def main() -> None:
-        backend = Gated(OSError("no disk"))
+        backend = GatedServer(OSError("no disk"))
         async with Host(backend, Limits(opening_s=20)) as host:
             caller = await open_client(host)
             opener = asyncio.create_task(caller.request(method, HANDSHAKE))
@@ -111,7 +111,7 @@ def test_a_connection_whose_start_failed_ends_by_itself(monkeypatch: pytest.Monk
     monkeypatch.setattr(refusal, "FIRST_S", 0.02)
 
     async def main() -> None:
-        backend = Gated(OSError("no disk"))
+        backend = GatedServer(OSError("no disk"))
         backend.gate.set()
         async with Host(backend) as host:
             ours, _ = memory_pair()
@@ -122,7 +122,7 @@ def test_a_connection_whose_start_failed_ends_by_itself(monkeypatch: pytest.Monk
 
 
 def test_a_backend_that_will_not_fail_can_open_early() -> None:
-    class Early(Gated):
+    class Early(GatedServer):
         async def start(self, outlet: Notifier) -> None:
             assert isinstance(outlet, SupportsEarlyOpening)
             self.began.set()
@@ -143,7 +143,7 @@ def test_a_backend_that_will_not_fail_can_open_early() -> None:
 
 def test_more_input_than_an_opener_needs_is_not_held() -> None:
     async def main() -> None:
-        async with Host(Gated(), Limits(opening_s=20, drain_s=0.01)) as host:
+        async with Host(GatedServer(), Limits(opening_s=20, drain_s=0.01)) as host:
             caller = await open_client(host)
             pings = [asyncio.create_task(caller.request("ping")) for _ in range(opening.MAX_FRAMES)]
             await asyncio.wait_for(asyncio.gather(*pings), 5)
@@ -153,7 +153,7 @@ def test_more_input_than_an_opener_needs_is_not_held() -> None:
 
 def test_leaving_the_host_answers_what_was_held() -> None:
     async def main() -> None:
-        async with Host(Gated(), Limits(opening_s=20, drain_s=0.05)) as host:
+        async with Host(GatedServer(), Limits(opening_s=20, drain_s=0.05)) as host:
             caller = await open_client(host)
             opener = asyncio.create_task(caller.request("ping"))
             await turns()

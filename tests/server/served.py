@@ -59,7 +59,9 @@ class Served:
 
     def _see(self, direction: str, frame: str) -> None:
         try:
-            (self._onlooker.sent if direction == "<-" else self._onlooker.received)(frame.encode())
+            (self._onlooker.on_sent if direction == "<-" else self._onlooker.on_received)(
+                frame.encode()
+            )
         except wire.Violation as why:
             self._violations.append(why)
 

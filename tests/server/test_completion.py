@@ -69,7 +69,7 @@ async def test_whatever_completion_offers_the_prompt_takes(version: str) -> None
 
     async with Served(server, version) as served:
         offered = [
-            (await completed(served, name, target="pick"))["values"] for name in ("mixed", "either")
+            (await complete(served, name, target="pick"))["values"] for name in ("mixed", "either")
         ]
         assert offered == [["A", "2", "3"], ["on", "5", "true"]]
         for mixed, member in zip(offered[0], (Mixed.LETTER, Mixed.NUMBER, Mixed.TEXT), strict=True):
@@ -104,9 +104,9 @@ async def test_values_that_are_made_as_they_are_asked_for_may_never_end(version:
         return itertools.islice(numbers(value), 3)
 
     async with Served(server, version) as served:
-        got = await completed(served, "number", "n", target="count")
+        got = await complete(served, "number", "n", target="count")
         assert got == {"values": [f"n{number}" for number in range(100)], "hasMore": True}
-        assert await completed(served, "few", target="count") == {
+        assert await complete(served, "few", target="count") == {
             "values": ["0", "1", "2"],
             "total": 3,
             "hasMore": False,
@@ -114,7 +114,7 @@ async def test_values_that_are_made_as_they_are_asked_for_may_never_end(version:
     assert set(loops) == {False}  # what waits there holds up nobody else
 
 
-async def completed(
+async def complete(
     served: Served, name: str, value: str = "", target: str = "order", **context: str
 ) -> Any:
     ref = (
@@ -143,10 +143,10 @@ async def test_choices_complete_by_themselves(version: str) -> None:
             ("number", "1", ["12"]),
             ("note", "", []),
         ):
-            assert (await completed(served, name, value)).get("values") == expected
-        found = await completed(served, "kind", "", "stock://{shelf}{?kind}")
+            assert (await complete(served, name, value)).get("values") == expected
+        found = await complete(served, "kind", "", "stock://{shelf}{?kind}")
         assert found == {"values": ["full", "empty"], "total": 2, "hasMore": False}
-        assert await completed(served, "shelf", "", "stock://{shelf}{?kind}") == {"values": []}
+        assert await complete(served, "shelf", "", "stock://{shelf}{?kind}") == {"values": []}
 
 
 @version
@@ -155,13 +155,13 @@ async def test_a_function_gets_the_value_and_the_other_arguments_and_gives_a_hun
     version: str,
 ) -> None:
     async with Served(shop(), version) as served:
-        found = await completed(served, "what", "w", size="l")
+        found = await complete(served, "what", "w", size="l")
         assert found == {
             "values": [f"wl{number}" for number in range(100)],
             "total": 250,
             "hasMore": True,
         }
-        assert (await completed(served, "what", "w"))["values"][0] == "w0"
+        assert (await complete(served, "what", "w"))["values"][0] == "w0"
 
 
 @pytest.mark.parametrize(
@@ -212,16 +212,16 @@ async def test_functions_may_be_of_any_shape() -> None:
     server.complete("p", "f")(lambda value: "text")
     server.complete("p", "g")(lambda value: ["a", 5])
     async with Served(server) as served:
-        assert await completed(served, "a", "v", "p") == {
+        assert await complete(served, "a", "v", "p") == {
             "values": ["vc"],
             "total": 1,
             "hasMore": False,
         }
-        assert (await completed(served, "b", "v", "p", z="1"))["values"] == ["v", "z"]
-        found = await completed(served, "c", "v", "p")
+        assert (await complete(served, "b", "v", "p", z="1"))["values"] == ["v", "z"]
+        found = await complete(served, "c", "v", "p")
         assert (len(found.pop("values")), found) == (100, {"hasMore": True})
-        assert await completed(served, "d", "v", "p") == {"values": [], "total": 7}
-        assert await completed(served, "e", "v", "p") == {
+        assert await complete(served, "d", "v", "p") == {"values": [], "total": 7}
+        assert await complete(served, "e", "v", "p") == {
             "values": [],
             "total": 0,
             "hasMore": False,
@@ -241,8 +241,8 @@ async def test_a_function_stands_in_front_of_the_choices_of_the_type() -> None:
     server.complete("order", "kind")(lambda value: ["blue"])
     server.complete("stock://{shelf}{?kind}", "shelf")(lambda value: ["top"])
     async with Served(server) as served:
-        assert (await completed(served, "kind"))["values"] == ["blue"]
-        assert (await completed(served, "shelf", "", "stock://{shelf}{?kind}"))["values"] == ["top"]
+        assert (await complete(served, "kind"))["values"] == ["blue"]
+        assert (await complete(served, "shelf", "", "stock://{shelf}{?kind}"))["values"] == ["top"]
 
 
 @on_a_loop
@@ -279,7 +279,7 @@ async def test_completion_is_offered_where_something_can_be_completed() -> None:
         assert "completions" not in served.opened["capabilities"]
         assert (await served.refused("completion/complete")).code == -32601
         server.complete("p", "a")(lambda value: ["b"])
-        assert (await completed(served, "a", "", "p"))["values"] == ["b"]
+        assert (await complete(served, "a", "", "p"))["values"] == ["b"]
 
 
 @pytest.mark.parametrize(

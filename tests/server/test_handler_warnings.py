@@ -17,7 +17,7 @@ def server() -> Server:
     return Server("s")
 
 
-def here(function: object) -> str:
+def place_of(function: object) -> str:
     return f"(test_handler_warnings.py:{function.__code__.co_firstlineno})"  # type: ignore[attr-defined]
 
 
@@ -30,8 +30,8 @@ def test_missing_annotations_are_reported_once(
     server.add_tool(add)
     server.add_tool(add, name="plus")
     assert caplog.messages == [
-        f"add() {here(add)}: no parameter has a type, so models are not told any, and every JSON "
-        "value is accepted; write `def add(a: ..., b: ...)` with types (reported once)"
+        f"add() {place_of(add)}: no parameter has a type, so models are not told any, and every "
+        "JSON value is accepted; write `def add(a: ..., b: ...)` with types (reported once)"
     ]
 
 
@@ -84,7 +84,7 @@ def test_a_documented_parameter_that_does_not_exist_is_reported(
         return factor
 
     server.add_tool(scale)
-    start = f"scale() {here(scale)}: the docstring describes"
+    start = f"scale() {place_of(scale)}: the docstring describes"
     assert caplog.messages == [
         f"{start} 'facto', and there is no such parameter; did you mean 'factor'?",
         f"{start} 'unit', and there is no such parameter",

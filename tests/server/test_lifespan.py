@@ -253,7 +253,7 @@ class Database:
         self.rows = {"a": "1", "b": "2"}
 
 
-def served() -> tuple[Server, list[str]]:
+def make_server() -> tuple[Server, list[str]]:
     server = Server("s")
     events: list[str] = []
 
@@ -286,7 +286,7 @@ def ask(server: Server, *requests: tuple[str, dict[str, Any]]) -> list[Any]:
 
 
 def test_handlers_of_every_kind_get_what_they_ask_for_and_clients_see_nothing_of_it() -> None:
-    server, events = served()
+    server, events = make_server()
 
     @server.tool
     async def waits(key: str, db: Database, times: int = 1) -> str:
@@ -466,7 +466,7 @@ def test_a_second_start_meanwhile_fails_as_the_first_does() -> None:
 
 
 def test_a_server_that_is_served_twice_at_once_opens_once_and_closes_with_the_last() -> None:
-    server, events = served()
+    server, events = make_server()
 
     async def main() -> None:
         async with Host(server) as one:
@@ -545,7 +545,7 @@ def test_a_partial_that_asks_has_no_name_of_its_own_and_the_description_of_its_f
 
 
 def test_a_handler_that_asks_for_nothing_is_left_as_it_is() -> None:
-    server, _ = served()
+    server, _ = make_server()
 
     def handler(key: str) -> str:
         return key

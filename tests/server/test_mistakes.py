@@ -357,7 +357,7 @@ CALLS = [
 ]
 
 
-def normalized(err: str, folder: Path) -> str:
+def normalize(err: str, folder: Path) -> str:
     """Return stderr without what differs between machines, versions of Python and runs."""
     text = re.sub(r"(?m)^\[\d{4}-[^]]*\] ", "", err)
     text = re.sub(r"(?m)^\[INFO\] \[calculator\] .*\n", "", text)
@@ -402,4 +402,4 @@ def test_what_is_said_about(mistake: Mistake, tmp_path: Path) -> None:
         check=False,
         text=True,
     )
-    assert (normalized(done.stderr, folder), done.returncode) == (mistake.err, mistake.code)
+    assert (normalize(done.stderr, folder), done.returncode) == (mistake.err, mistake.code)

@@ -12,7 +12,7 @@ from math import inf
 
 from simulation.dice import Dice
 from simulation.kernel import Channel
-from simulation.script import Said, Script
+from simulation.script import ClientLine, Script
 
 __all__ = ["Client"]
 
@@ -37,7 +37,7 @@ class Client:
         self._loop = loop
         self._dice = dice
         self._script = script
-        self._items: deque[tuple[float, Said]] = deque(
+        self._items: deque[tuple[float, ClientLine]] = deque(
             () if script.leaving.how == "by hand" else script.items
         )
         self._stalls = deque(script.stalls)

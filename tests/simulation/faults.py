@@ -276,11 +276,18 @@ def out_of_memory(scenario: str, name: str, n: int) -> Sequence[str]:
         if not line.down.writer_open:
             return
         answered = [item.get("id") for item in answers(bytes(line.client.received))]
-        gone = {said.target for said in line.said() if said.kind == "cancel"}
+        gone = {
+            client_line.target
+            for client_line in line.client_lines()
+            if client_line.kind == "cancel"
+        }
         unanswered.extend(
-            f"{said.kind} {said.id!r} was neither answered nor was the connection closed"
-            for said in line.said()
-            if said.id is not None and said.id not in answered and said.id not in gone
+            f"{client_line.kind} {client_line.id!r} was neither answered nor was the connection"
+            " closed"
+            for client_line in line.client_lines()
+            if client_line.id is not None
+            and client_line.id not in answered
+            and client_line.id not in gone
         )
 
     world.loop.call_later(STAYS_S - 1, look)

@@ -28,7 +28,7 @@ from concertino.transports.pipe import PipeConnection
 from simulation.dice import Calm
 from simulation.kernel import Channel, Kernel
 from simulation.loop import Poller, VirtualLoop
-from simulation.script import Leaving, Plan, Said, Script, batch, call, cancel, initialize
+from simulation.script import ClientLine, Leaving, Plan, Script, batch, call, cancel, initialize
 from simulation.world import Setting, World
 
 # Between two events: all that the first one causes has happened. Else: so many turns of the loop.
@@ -110,10 +110,10 @@ class Server:
             Setting([script], Limits(max_in_flight=in_flight, drain_s=DRAIN_S)), Calm()
         )
 
-    def say(self, said: Said) -> None:
+    def say(self, client_line: ClientLine) -> None:
         up = self.world.lines[0].up
         if up.writer_open:
-            up.put(said.line)
+            up.put(client_line.line)
 
     def end(self) -> None:
         self.world.lines[0].up.writer_open = False

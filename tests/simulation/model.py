@@ -21,7 +21,7 @@ from typing import Any
 
 from concertino.jsonrpc.limits import Limits
 from concertino.transports.connection import Connection, Receiver
-from simulation.script import Id, Said, Script
+from simulation.script import ClientLine, Id, Script
 from simulation.workshop import Handler
 
 __all__ = ["Entry", "Model", "Tap"]
@@ -50,7 +50,7 @@ class Batch:
     def answered_by(self, ids: Counter[Id]) -> bool:
         """Whether an array with answers to these ids can be the answer to this one."""
         perhaps = self.perhaps + Counter[Id](
-            entry.said.id for entry in self.undecided if not entry.ended
+            entry.client_line.id for entry in self.undecided if not entry.ended
         )  # pyright: ignore[reportArgumentType]
         surely = self.expected - perhaps
         return not surely - ids and not ids - surely - perhaps
@@ -60,7 +60,7 @@ class Batch:
 class Entry:
     """A call that is not answered yet."""
 
-    said: Said
+    client_line: ClientLine
     order: int
     batch: Batch | None = None
     handler: Handler | None = None
@@ -104,7 +104,7 @@ class Model:
         self._limits = limits
         self._wrong = wrong
         self._time = time
-        self._coming = [said for _, said in script.items]
+        self._coming = [client_line for _, client_line in script.items]
         self._next = 0
         self._due: list[
             tuple[Id | None, int]
@@ -117,85 +117,85 @@ class Model:
 
     # What comes in
 
-    def saw(self, frame: bytes) -> None:
+    def on_read(self, frame: bytes) -> None:
         """The next frame is about to be dealt with."""
-        self.settled()
+        self.check_direct_answers()
         if self._next >= len(self._coming):
             return self._wrong(f"a frame came that was never sent: {frame[:80]!r}")
-        said = self._coming[self._next]
+        client_line = self._coming[self._next]
         self._next += 1
-        if frame == said.frame:
-            return self._take(said)
-        if said.frame.startswith(frame) and self.may_be_cut:
+        if frame == client_line.frame:
+            return self._take(client_line)
+        if client_line.frame.startswith(frame) and self.may_be_cut:
             if not frame.strip():
                 return None
             self._next = len(self._coming)  # the last, cut off
-            return self._take(Said("truncated", b"", frame))
-        return self._wrong(f"expected the frame {said.frame[:80]!r}, got {frame[:80]!r}")
+            return self._take(ClientLine("truncated", b"", frame))
+        return self._wrong(f"expected the frame {client_line.frame[:80]!r}, got {frame[:80]!r}")
 
     def on_frame_too_long(self) -> None:
-        self.settled()
-        said = self._coming[self._next] if self._next < len(self._coming) else None
+        self.check_direct_answers()
+        client_line = self._coming[self._next] if self._next < len(self._coming) else None
         self._next += 1
-        if said is None or said.kind != "overlong":
-            return self._wrong(f"an overlong message was told of, expected {said}")
-        return self._take(said)
+        if client_line is None or client_line.kind != "overlong":
+            return self._wrong(f"an overlong message was told of, expected {client_line}")
+        return self._take(client_line)
 
-    def _take(self, said: Said) -> None:
-        kind = said.kind
+    def _take(self, client_line: ClientLine) -> None:
+        kind = client_line.kind
         if kind == "call":
-            if self._served(said):
-                self._call(said, None)
+            if self._reaches_workshop(client_line):
+                self._call(client_line, None)
         elif kind == "cancel":
-            self._cancel(said, None)
+            self._cancel(client_line, None)
         elif kind in ("garbage", "overlong"):
             self._garbage += 1
         elif kind == "batch":
-            self._array(said)
+            self._array(client_line)
         elif kind not in ("silent", "truncated"):
-            assert said.id is not None
-            self._due.append((said.id, self._direct(said, None)))
+            assert client_line.id is not None
+            self._due.append((client_line.id, self._direct(client_line, None)))
 
-    def _served(self, said: Said, batch: Batch | None = None) -> bool:
+    def _reaches_workshop(self, client_line: ClientLine, batch: Batch | None = None) -> bool:
         """Whether a call reaches the workshop; if not, its answer is due."""
-        assert said.id is not None
+        assert client_line.id is not None
         code = 0
-        entry = self.open.get(said.id)
+        entry = self.open.get(client_line.id)
         # What a batch has an answer for is no longer in flight, although the answer waits for the
         # others.
         in_use = entry is not None and not (entry.batch is not None and entry.ended)
-        if in_use or (batch is not None and batch.expected[said.id]):
+        if in_use or (batch is not None and batch.expected[client_line.id]):
             code = -32600
-        elif not said.modern and not self.initialized:
+        elif not client_line.modern and not self.initialized:
             code = -32602
         if code and batch is None:
-            self._due.append((said.id, code))
+            self._due.append((client_line.id, code))
         return not code
 
-    def _direct(self, said: Said, batch: Batch | None) -> int:
+    def _direct(self, client_line: ClientLine, batch: Batch | None) -> int:
         """The error code, or 0, of what the session answers itself."""
-        kind = said.kind
+        kind = client_line.kind
         if kind == "initialize":
             if self.initialized or batch is not None:
                 return -32600
-            self.initialized = said.version
+            self.initialized = client_line.version
             return 0
         if kind == "level":
             return 0 if self.initialized else -32602
         return ERRORS.get(kind, 0)
 
-    def _call(self, said: Said, batch: Batch | None) -> None:
-        assert said.id is not None
-        assert said.n is not None
-        entry = Entry(said, len(self.calls), batch)
+    def _call(self, client_line: ClientLine, batch: Batch | None) -> None:
+        assert client_line.id is not None
+        assert client_line.n is not None
+        entry = Entry(client_line, len(self.calls), batch)
         self.calls.append(entry)
-        self.open[said.id] = self.by_n[said.n] = entry
+        self.open[client_line.id] = self.by_n[client_line.n] = entry
         if batch is not None:
             batch.calls.append(entry)
 
-    def _cancel(self, said: Said, batch: Batch | None) -> None:
-        assert said.target is not None
-        entry = self.open.get(said.target)
+    def _cancel(self, client_line: ClientLine, batch: Batch | None) -> None:
+        assert client_line.target is not None
+        entry = self.open.get(client_line.target)
         if entry is None or entry.closed:
             return
         if batch is not None and entry.batch is batch:
@@ -205,31 +205,34 @@ class Model:
         if entry.batch is not None:
             if entry.ended:
                 return  # its answer is in the array already
-            entry.batch.expected[said.target] -= 1
-        self._cancelled(entry)
+            entry.batch.expected[client_line.target] -= 1
+        self._on_cancelled(entry)
 
-    def _cancelled(self, entry: Entry) -> None:
+    def _on_cancelled(self, entry: Entry) -> None:
         entry.closed = entry.cancelled = True
-        if self.open.get(entry.said.id) is entry:  # pyright: ignore[reportArgumentType]
-            del self.open[entry.said.id]  # pyright: ignore[reportArgumentType]
+        if self.open.get(entry.client_line.id) is entry:  # pyright: ignore[reportArgumentType]
+            del self.open[entry.client_line.id]  # pyright: ignore[reportArgumentType]
         self._complete(entry.batch)
 
-    def _array(self, said: Said) -> None:
-        if self.initialized != "2025-03-26" or not 0 < len(said.elements) <= self._limits.max_batch:
+    def _array(self, client_line: ClientLine) -> None:
+        if (
+            self.initialized != "2025-03-26"
+            or not 0 < len(client_line.elements) <= self._limits.max_batch
+        ):
             self._garbage += 1
             return
         batch = Batch()
         self._batches.append(batch)
         self._fresh.append(batch)
-        served: list[tuple[Said, bool]] = []
-        for item in said.elements:  # ids are compared before any of them is opened
+        served: list[tuple[ClientLine, bool]] = []
+        for item in client_line.elements:  # ids are compared before any of them is opened
             if item.kind == "garbage":
                 batch.idless += 1
             elif item.id is not None:
-                served.append((item, item.kind == "call" and self._served(item, batch)))
+                served.append((item, item.kind == "call" and self._reaches_workshop(item, batch)))
                 batch.expected[item.id] += 1
         opened = {id(item): is_served for item, is_served in served}
-        for item in said.elements:
+        for item in client_line.elements:
             if item.kind == "cancel":
                 self._cancel(item, batch)
             elif item.kind == "call" and opened[id(item)]:
@@ -257,7 +260,7 @@ class Model:
             )
         return None
 
-    def unfinished(self) -> list[Entry]:
+    def unfinished_calls(self) -> list[Entry]:
         """Open calls whose handler is at work."""
         return [
             entry
@@ -278,7 +281,7 @@ class Model:
 
     # What goes out
 
-    def wrote(self, frame: bytes, about: Id | None) -> None:
+    def on_written(self, frame: bytes, about: Id | None) -> None:
         self.sent.append(frame)
         self.sent_bytes += len(frame) + 1
         self.wrote_answer = False
@@ -298,10 +301,10 @@ class Model:
         if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
             return self._wrong(f"no JSON-RPC was written: {frame[:80]!r}")
         if "method" in message:
-            return self._told(message, about)  # pyright: ignore[reportUnknownArgumentType]
-        return self._answered(message, None)  # pyright: ignore[reportUnknownArgumentType]
+            return self._check_notification(message, about)  # pyright: ignore[reportUnknownArgumentType]
+        return self._check_answer(message, None)  # pyright: ignore[reportUnknownArgumentType]
 
-    def _told(self, message: Mapping[str, Any], about: Id | None) -> None:
+    def _check_notification(self, message: Mapping[str, Any], about: Id | None) -> None:
         if "id" in message:
             return self._wrong(f"the server asked the client: {message}")
         method, params = message["method"], message["params"]
@@ -313,10 +316,13 @@ class Model:
         if entry is None or entry.closed:
             return self._wrong(f"{method} about {about!r}, which is not open")
         if method == "notifications/progress":
-            if entry.said.token is None or params["progressToken"] != entry.said.token:
+            if (
+                entry.client_line.token is None
+                or params["progressToken"] != entry.client_line.token
+            ):
                 return self._wrong(
                     f"progress with the token {params['progressToken']!r}, expected"
-                    f" {entry.said.token!r}"
+                    f" {entry.client_line.token!r}"
                 )
             if params["progress"] <= entry.progress:
                 return self._wrong(f"progress {params['progress']} after {entry.progress}")
@@ -326,7 +332,7 @@ class Model:
             return self._wrong(f"an unexpected notification: {method}")
         return None
 
-    def _answered(self, message: Mapping[str, Any], batch: Batch | None) -> None:
+    def _check_answer(self, message: Mapping[str, Any], batch: Batch | None) -> None:
         """One answer, alone or of an array."""
         if ("result" in message) is ("error" in message):
             return self._wrong(f"neither a result nor an error alone: {message}")
@@ -342,7 +348,7 @@ class Model:
         if (id, code) in self._due:
             return self._due.remove((id, code))
         entry = self.open.get(id)
-        if entry is None or entry.closed or type(id) is not type(entry.said.id):
+        if entry is None or entry.closed or type(id) is not type(entry.client_line.id):
             return self._wrong(f"an answer to {id!r}, which is not open: {str(message)[:200]}")
         if entry.batch is not None:
             return self._wrong(f"an answer to {id!r} alone; it came in a batch")
@@ -357,31 +363,34 @@ class Model:
         handler = entry.handler
         if message.get("error") == SHUTTING_DOWN:
             if self.drain_by is None or self._time() < self.drain_by - 1e-6:
-                self._wrong(f"call {entry.said.n} was cut off before the drain time was over")
+                self._wrong(
+                    f"call {entry.client_line.n} was cut off before the drain time was over"
+                )
             elif handler is not None and handler.ended and not handler.cancels:
                 self._wrong(f"call {handler.n} had ended, and was cut off")
             return
         if code == -31001:
             waiting = [item for item in self.waiting() if item is not entry]
-            size = sum(len(item.said.frame) for item in waiting)
+            size = sum(len(item.client_line.frame) for item in waiting)
             limits = self._limits
             if handler is not None:
                 self._wrong(f"call {handler.n} was started, and is answered as busy")
             elif entry.batch is None and not (  # in a batch it was decided earlier
                 len(waiting) >= limits.max_waiting
-                or size + len(entry.said.frame) > limits.max_waiting_bytes
+                or size + len(entry.client_line.frame) > limits.max_waiting_bytes
             ):
                 self._wrong(f"busy, with {len(waiting)} calls of {size} bytes waiting")
             return
         if handler is None:
             if not (self.failed and code == -32603):
                 self._wrong(
-                    f"call {entry.said.n} was answered without being started: {str(message)[:200]}"
+                    f"call {entry.client_line.n} was answered without being started:"
+                    f" {str(message)[:200]}"
                 )
             return
         text = json.dumps(message)
         end = handler.plan.end
-        listing = b'"tools/list"' in entry.said.frame
+        listing = b'"tools/list"' in entry.client_line.frame
         kind = end[0]
         if not handler.ended:
             self._wrong(f"call {handler.n} was answered before its handler ended")
@@ -429,7 +438,7 @@ class Model:
         self._decide(batch)
         self._batches.remove(batch)
         self.wrote_answer = any(entry.handler is not None for entry in batch.calls)
-        by_id = {entry.said.id: entry for entry in batch.calls if not entry.cancelled}
+        by_id = {entry.client_line.id: entry for entry in batch.calls if not entry.cancelled}
         for item in answers:
             if item.get("jsonrpc") != "2.0" or ("result" in item) is ("error" in item):
                 self._wrong(f"no answer, in an array: {item}")
@@ -440,8 +449,8 @@ class Model:
                 entry.closed = True
         for entry in batch.calls:
             entry.closed = True
-            if self.open.get(entry.said.id) is entry:  # pyright: ignore[reportArgumentType]
-                del self.open[entry.said.id]  # pyright: ignore[reportArgumentType]
+            if self.open.get(entry.client_line.id) is entry:  # pyright: ignore[reportArgumentType]
+                del self.open[entry.client_line.id]  # pyright: ignore[reportArgumentType]
         return None
 
     def _complete(self, batch: Batch | None) -> None:
@@ -454,18 +463,18 @@ class Model:
     def _decide(self, batch: Batch) -> None:
         undecided, batch.undecided = batch.undecided, []
         for entry in undecided:
-            assert entry.said.id is not None
+            assert entry.client_line.id is not None
             if entry.ended or entry.closed:
                 continue
             if entry.handler is None:
-                batch.perhaps[entry.said.id] += 1
+                batch.perhaps[entry.client_line.id] += 1
             else:
-                batch.expected[entry.said.id] -= 1
-            self._cancelled(entry)
+                batch.expected[entry.client_line.id] -= 1
+            self._on_cancelled(entry)
 
     # What must hold
 
-    def settled(self) -> None:
+    def check_direct_answers(self) -> None:
         """Direct answers are there before the next frame is dealt with."""
         if self._due:
             self._wrong(f"not answered at once: {self._due}")
@@ -473,7 +482,7 @@ class Model:
         for batch in self._fresh:
             for entry in batch.calls:
                 if entry.handler is None and not entry.closed and entry not in batch.undecided:
-                    entry.refused = not self.is_waiting(entry.said.id)  # pyright: ignore[reportArgumentType]
+                    entry.refused = not self.is_waiting(entry.client_line.id)  # pyright: ignore[reportArgumentType]
             self._decide(batch)
             self._complete(batch)
         self._fresh.clear()
@@ -482,7 +491,7 @@ class Model:
         """Nothing is ready, and nothing was ended."""
         if self.closing_at is not None:
             return
-        self.settled()
+        self.check_direct_answers()
         for entry in list(self.open.values()):
             handler = entry.handler
             if handler is None or not handler.ended or handler.cancels:  # cut off at the end
@@ -512,7 +521,7 @@ class Model:
         if self.closing_at is not None:
             return None
         self.closing_at = self._time()
-        self.settled()
+        self.check_direct_answers()
         if self.lost:
             return None
         if self.drain_by is None:
@@ -526,30 +535,30 @@ class Model:
             self._wrong(f"closed without answering {list(self.open)}")
         return None
 
-    def garbage_answered(self) -> None:
+    def check_garbage_answers(self) -> None:
         """As many answers without an id as the rate allows, and not fewer than a burst."""
         if self._idless < min(self._garbage, BURST):
             self._wrong(f"{self._garbage} times garbage came, {self._idless} answers went")
 
 
-class _Noted(Sequence[bytes]):
+class _ObservedFrames(Sequence[bytes]):
     """The frames of one read, told to the model one by one as they are taken."""
 
-    def __init__(self, frames: Sequence[bytes], saw: Callable[[bytes], None]) -> None:
+    def __init__(self, frames: Sequence[bytes], on_read: Callable[[bytes], None]) -> None:
         self._frames = frames
-        self._saw = saw
+        self._on_read = on_read
 
     def __len__(self) -> int:
         return len(self._frames)
 
     def __getitem__(self, index: Any) -> Any:
         frame = self._frames[index]
-        self._saw(frame)
+        self._on_read(frame)
         return frame
 
     def __iter__(self) -> Iterator[bytes]:
         for frame in self._frames:
-            self._saw(frame)
+            self._on_read(frame)
             yield frame
 
 
@@ -565,7 +574,7 @@ class Tap:
         self.model = model
         self.to: Any = None
         self.held = 0  # as the connection said last
-        self.wrote: Callable[[int], None] = lambda held: None
+        self.on_written: Callable[[int], None] = lambda held: None
         self.closing: Callable[[], None] = lambda: None
         self.closed = False
         self._limits = limits
@@ -581,10 +590,10 @@ class Tap:
 
     def write(self, frame: bytes, about: Id | None) -> int:
         if not self.closed:
-            self.model.wrote(frame, about)
+            self.model.on_written(frame, about)
         self.held = self.inner.write(frame, about)
         if not self.closed:
-            self.wrote(self.held)
+            self.on_written(self.held)
         return self.held
 
     def flush(self) -> None:
@@ -607,13 +616,13 @@ class Tap:
             model.drain_by = model.end_at + self._limits.drain_s
 
     def on_frames(self, batch: Sequence[bytes]) -> None:
-        self.to.on_frames(_Noted(batch, self.model.saw))
-        self.model.settled()
+        self.to.on_frames(_ObservedFrames(batch, self.model.on_read))
+        self.model.check_direct_answers()
 
     def on_frame_too_long(self, size: int) -> None:
         self.model.on_frame_too_long()
         self.to.on_frame_too_long(size)
-        self.model.settled()
+        self.model.check_direct_answers()
 
     def on_drain(self, held: int) -> None:
         self.held = held

@@ -16,9 +16,9 @@ from simulation.dice import Dice
 
 __all__ = [
     "MODERN",
+    "ClientLine",
     "Leaving",
     "Plan",
-    "Said",
     "Script",
     "batch",
     "call",
@@ -48,7 +48,7 @@ class Plan:
 
 
 @dataclass(slots=True, eq=False)
-class Said:
+class ClientLine:
     """One line of the client's.
 
     kind: see model.py; line: the bytes, with the newline; frame: what the framer makes of it.
@@ -63,7 +63,7 @@ class Said:
     token: Id | None = None
     target: Id | None = None  # of a cancel
     version: str = ""
-    elements: Sequence[Said] = ()  # of a batch
+    elements: Sequence[ClientLine] = ()  # of a batch
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class Script:
     passed; what is said).
     """
 
-    items: list[tuple[float, Said]] = field(default_factory=list[tuple[float, Said]])
+    items: list[tuple[float, ClientLine]] = field(default_factory=list[tuple[float, ClientLine]])
     plans: dict[int, Plan] = field(default_factory=dict[int, Plan])
     leaving: Leaving = field(default_factory=Leaving)
     stalls: list[tuple[int, float]] = field(
@@ -96,18 +96,18 @@ class Script:
     chunk: int = 1 << 16  # most bytes at once, either way
     pace_s: float = 0.0  # between two acts, at most
 
-    def add(self, said: Said, gap_s: float = 0.0) -> Said:
-        self.items.append((gap_s, said))
-        return said
+    def add(self, client_line: ClientLine, gap_s: float = 0.0) -> ClientLine:
+        self.items.append((gap_s, client_line))
+        return client_line
 
 
 def line_of(message: object) -> bytes:
     return json.dumps(message, separators=(",", ":")).encode()
 
 
-def make_line(kind: str, message: object, **about: Any) -> Said:
+def make_line(kind: str, message: object, **about: Any) -> ClientLine:
     frame = line_of(message)
-    return Said(kind, frame + b"\n", frame, **about)
+    return ClientLine(kind, frame + b"\n", frame, **about)
 
 
 def request(id: Id, method: str, params: object = None) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def request(id: Id, method: str, params: object = None) -> dict[str, Any]:
     return message
 
 
-def initialize(id: Id, version: str = "2025-11-25") -> Said:
+def initialize(id: Id, version: str = "2025-11-25") -> ClientLine:
     params = {
         "protocolVersion": version,
         "capabilities": {},
@@ -134,7 +134,7 @@ def call(
     token: Id | None = None,
     listing: bool = False,
     pad: int = 0,
-) -> Said:
+) -> ClientLine:
     """A call that the workshop answers by plan n.
 
     The session passes unknown members of params on.
@@ -153,7 +153,7 @@ def call(
     return make_line("call", message, id=id, n=n, modern=modern, token=token)
 
 
-def cancel(target: Id, reason: str = "") -> Said:
+def cancel(target: Id, reason: str = "") -> ClientLine:
     params = {"requestId": target, "reason": reason}
     return make_line(
         "cancel",
@@ -162,13 +162,13 @@ def cancel(target: Id, reason: str = "") -> Said:
     )
 
 
-def ping(id: Id) -> Said:
+def ping(id: Id) -> ClientLine:
     return make_line("ping", request(id, "ping"), id=id)
 
 
-def batch(elements: Sequence[Said]) -> Said:
+def batch(elements: Sequence[ClientLine]) -> ClientLine:
     frame = b"[" + b",".join(each.frame for each in elements) + b"]"
-    return Said("batch", frame + b"\n", frame, elements=elements)
+    return ClientLine("batch", frame + b"\n", frame, elements=elements)
 
 
 GARBAGE = (
@@ -258,7 +258,7 @@ class _Writer:
         how = dice.pick(("leave", "leave", "leave", "swallow", "linger"))
         return Plan(steps, end, how, dice.pick((0.0, 0.01, 0.3, 0.9)))
 
-    def any_call(self, id: Id | None = None) -> Said:
+    def any_call(self, id: Id | None = None) -> ClientLine:
         n = next(self.serial)
         self.script.plans[n] = self.plan()
         id = self.fresh_id() if id is None else id
@@ -273,7 +273,7 @@ class _Writer:
             pad=self.dice.pick((0, 0, 0, 100, min(1000, self.limit // 2))),
         )
 
-    def one(self, in_batch: bool = False) -> Said:
+    def one(self, in_batch: bool = False) -> ClientLine:
         """One message of any kind."""
         dice = self.dice
         roll = dice.fraction()
@@ -294,13 +294,13 @@ class _Writer:
             frame = dice.pick(GARBAGE)
             if in_batch:
                 frame = dice.pick((b"42", b"null", b'{"jsonrpc":"2.0"}', b"{}"))
-            return Said("garbage", frame + b"\n", frame)
+            return ClientLine("garbage", frame + b"\n", frame)
         if roll < 0.82:
             frame = dice.pick(SILENT[:-2] if in_batch else SILENT)
-            return Said("silent", frame + b"\n", frame)
+            return ClientLine("silent", frame + b"\n", frame)
         return self.rarer(in_batch)
 
-    def rarer(self, in_batch: bool) -> Said:
+    def rarer(self, in_batch: bool) -> ClientLine:
         dice = self.dice
         id = self.fresh_id()
         kind = dice.pick(
@@ -344,7 +344,7 @@ class _Writer:
             return batch([self.one(in_batch=True) for _ in range(dice.pick((0, 1, 2, 3, 5, 8)))])
         size = self.limit + (1 + dice.below(3000) if kind == "overlong" else 0)
         frame = b'{"a":"%b"}' % (b"x" * (size - 8))  # 8: what is around; sound JSON, but no message
-        return Said("garbage" if kind == "exact" else "overlong", frame + b"\n", frame)
+        return ClientLine("garbage" if kind == "exact" else "overlong", frame + b"\n", frame)
 
     def write(self) -> Script:
         dice, script = self.dice, self.script
@@ -355,7 +355,7 @@ class _Writer:
             )
             if dice.chance(0.5):
                 script.add(
-                    Said(
+                    ClientLine(
                         "silent",
                         b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n',
                         SILENT[4],
@@ -369,7 +369,7 @@ class _Writer:
             else:
                 item = self.one()
             script.add(
-                self.disguised(item), dice.pick((0.0, 0.0, 0.0, 0.0, 1e-4, 0.005, 0.05, 0.3, -1))
+                self.disguise(item), dice.pick((0.0, 0.0, 0.0, 0.0, 1e-4, 0.005, 0.05, 0.3, -1))
             )
         total = sum(len(each.line) for _, each in script.items)
         how = dice.pick(
@@ -387,7 +387,7 @@ class _Writer:
         script.pace_s = dice.pick((0.0, 0.0, 1e-4, 0.003))
         return script
 
-    def disguised(self, item: Said) -> Said:
+    def disguise(self, item: ClientLine) -> ClientLine:
         """The same, as some clients write it: CRLF, a byte order mark, spaces, blank
         lines before.
         """

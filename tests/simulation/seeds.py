@@ -107,7 +107,7 @@ def attempt(seed: int) -> Sequence[str]:
         return [f"raised out of the loop: {why!r}"]
 
 
-def kept() -> list[int]:
+def read_failed_seeds() -> list[int]:
     """The seeds that once failed."""
     return [
         int(line.split()[0])
@@ -117,7 +117,7 @@ def kept() -> list[int]:
 
 
 def keep(failed: dict[int, Sequence[str]]) -> None:
-    known = set(kept())
+    known = set(read_failed_seeds())
     with KEPT.open("a") as file:
         for seed, problems in sorted(failed.items()):
             if seed not in known:

@@ -34,7 +34,7 @@ from simulation.dice import Dice
 from simulation.kernel import Channel, Kernel
 from simulation.loop import OVERSHOOT_S, Poller, Stuck, VirtualLoop
 from simulation.model import Model, Tap
-from simulation.script import Said, Script, make_script
+from simulation.script import ClientLine, Script, make_script
 from simulation.workshop import Handler, Workshop
 
 __all__ = ["Line", "Setting", "World", "run", "setting"]
@@ -91,21 +91,21 @@ class Line:
                 ),
             ]
         self.client = Client(world.loop, world.dice, script, self.up, self.down)
-        self.model = Model(script, setting.limits, world.judged, world.loop.time)
+        self.model = Model(script, setting.limits, world.add_problem, world.loop.time)
         self.model.may_be_cut |= world.input_may_be_cut
         self.pipe = PipeConnection(*descriptors, setting.limits)
         self.descriptors = set(world.kernel.open_now) - {
             each for one in world.lines for each in one.descriptors
         }
         self.tap = Tap(self.pipe, self.model, setting.limits, world.loop.time)
-        self.tap.wrote = self.wrote
+        self.tap.on_written = self.on_written
         self.model.is_waiting = lambda id: id in self.peer.waiting
         self.tap.closing = self.closing
         self.script = script
         self.attached = False
         self.closed_at: float | None = None
 
-    def said(self) -> list[Said]:
+    def client_lines(self) -> list[ClientLine]:
         """All that the client says, those of arrays one by one."""
         return [each for _, item in self.script.items for each in item.elements or (item,)]
 
@@ -126,7 +126,7 @@ class Line:
         """Bytes of output that were written and that the kernel did not take."""
         return self.model.sent_bytes - self.down.passed
 
-    def wrote(self, held: int) -> None:
+    def on_written(self, held: int) -> None:
         """One frame was given to the connection.
 
         Held output is bounded: below the high-water mark H anything may be written, so it passes it
@@ -137,7 +137,7 @@ class Line:
         messages + those answers.
         """
         if not self.broken and held != self.held:
-            self.world.judged(
+            self.world.add_problem(
                 f"the connection says that it holds {held} bytes; it holds {self.held}"
             )
         high = self.world.setting.limits.high_water_bytes
@@ -148,7 +148,9 @@ class Line:
             return
         self.answers_above += self.model.wrote_answer
         if self.answers_above > self.world.setting.limits.max_in_flight:
-            self.world.judged(f"{self.answers_above} calls were answered above the high-water mark")
+            self.world.add_problem(
+                f"{self.answers_above} calls were answered above the high-water mark"
+            )
         frame = self.model.sent[-1]
         if frame.startswith(b'{"jsonrpc":"2.0","method"'):
             # Before an answer: the last progress and the last log message of its call, if they were
@@ -158,7 +160,7 @@ class Line:
                 b"notifications/progress",
                 b"notifications/message",
             ):
-                self.world.judged(
+                self.world.add_problem(
                     f"{frame[:80]!r} was written with {before} bytes held; the high-water mark is"
                     f" {high}"
                 )
@@ -177,7 +179,7 @@ class Line:
             return
         turn = self.world.poller.turns
         if self.reads_above and turn != self.read_above_at:
-            self.world.judged(f"one more read with {self.tap.held} bytes held")
+            self.world.add_problem(f"one more read with {self.tap.held} bytes held")
         self.reads_above += 1
         self.read_above_at = turn
 
@@ -190,13 +192,13 @@ class Line:
             return
         limits, peer = self.world.setting.limits, self.peer
         if len(peer.running) > limits.max_in_flight:
-            self.world.judged(f"{len(peer.running)} calls in flight")
+            self.world.add_problem(f"{len(peer.running)} calls in flight")
         if len(peer.waiting) > limits.max_waiting:
-            self.world.judged(f"{len(peer.waiting)} calls waiting")
+            self.world.add_problem(f"{len(peer.waiting)} calls waiting")
 
     def rest(self) -> None:
         """Nothing is ready and the clock will jump."""
-        wrong, limits = self.world.judged, self.world.setting.limits
+        wrong, limits = self.world.add_problem, self.world.setting.limits
         model = self.model
         if not self.attached or self.tap.closed:
             return
@@ -218,8 +220,8 @@ class Line:
             and model.end_at is None
         ):
             wrong(f"input is there and nobody reads it; {self.held} bytes are held")
-        waiting, running = self.peer.waiting, model.unfinished()
-        sizes = sum(len(entry.said.frame) for entry in running)
+        waiting, running = self.peer.waiting, model.unfinished_calls()
+        sizes = sum(len(entry.client_line.frame) for entry in running)
         if (
             waiting
             and self.world.workshop.up
@@ -232,9 +234,9 @@ class Line:
         if model.end_at is not None and not model.open and all(each.ended for each in handlers):
             wrong("the end was ordered, nothing is under way, and it does not come")
 
-    def finished(self) -> None:
+    def check_end(self) -> None:
         """The run is over."""
-        wrong, model = self.world.judged, self.model
+        wrong, model = self.world.add_problem, self.model
         limits = self.world.setting.limits
         sent = b"".join(frame + b"\n" for frame in model.sent)
         received = bytes(self.client.received) + bytes(self.down.data)
@@ -247,7 +249,7 @@ class Line:
                 f"other bytes came than were written, at {at}: {received[at : at + 80]!r}, not"
                 f" {sent[at : at + 80]!r}"
             )
-        model.settled()
+        model.check_direct_answers()
         if not self.attached:
             return None
         peer = self.peer
@@ -263,7 +265,7 @@ class Line:
             if received != sent:
                 wrong(f"{len(sent) - len(received)} bytes were lost at the end")
             if not model.failed:
-                model.garbage_answered()
+                model.check_garbage_answers()
         if closed_at > model.end_at + limits.drain_s + CLEANUP_S + SLACK_S:
             self.world.wrong(f"the end took {closed_at - model.end_at:g} s")
         return None
@@ -296,7 +298,7 @@ class World:
         self.workshop = Workshop(
             plans, self._began, self._in_a_thread, setting.limits.max_message_bytes,
             setting.start_s, setting.start_fails,
-            self._start_failed,
+            self._on_start_failed,
         )  # fmt: skip
         self.lenient = False  # only what the loop is told, and what is left, is wrong
         self.input_may_be_cut = False
@@ -305,8 +307,8 @@ class World:
         self.lines: list[Line] = []
         self.main: asyncio.Task[Any] | None = None
 
-    def judged(self, what: str) -> None:
-        """What model and lines find wrong."""
+    def add_problem(self, what: str) -> None:
+        """Note what model and lines find wrong."""
         if not self.lenient:
             self.wrong(what)
 
@@ -315,7 +317,7 @@ class World:
 
     def run(self) -> Sequence[str]:
         """Run to the end. Returns the problems."""
-        with self._patched():
+        with self._patch_modules():
             for number, script in enumerate(self.setting.scripts):
                 self.lines.append(Line(self, script, number))
             self.kernel.before = self._before
@@ -334,7 +336,7 @@ class World:
             except _TooLong:
                 self.wrong(f"not over after {TURNS} turns of the loop")
             else:
-                self._finished()
+                self._check_end()
             self._dispose()
         return self.problems
 
@@ -346,7 +348,7 @@ class World:
     async def _host(self) -> None:
         async with Host(self.workshop, self.setting.limits) as host:
             self.host = host
-            host.connections = _Ordered()  # pyright: ignore[reportAttributeAccessIssue]  # a set's order is not the seed's
+            host.connections = _OrderedSet()  # pyright: ignore[reportAttributeAccessIssue]  # a set's order is not the seed's
             links: list[Any] = []
             for line in self.lines:
                 if links and self.setting.attach_gap_s:
@@ -362,15 +364,15 @@ class World:
         if leaving.how in ("drain", "cancel"):
             self.loop.call_later(leaving.after_s, self._end, leaving.how)
         if self.setting.serve:
-            self.loop.call_soon(self._attached, line)
+            self.loop.call_soon(self._on_attached, line)
         if self.workshop.up and self.setting.start_fails:
             line.model.failed = True
             line.tap.ending()
 
-    def _attached(self, line: Line) -> None:
+    def _on_attached(self, line: Line) -> None:
         line.attached = line.tap.to is not None
         if not line.attached and self.main is not None and not self.main.done():
-            self.loop.call_soon(self._attached, line)
+            self.loop.call_soon(self._on_attached, line)
 
     def _end(self, how: str) -> None:
         """The process is told to end."""
@@ -387,7 +389,7 @@ class World:
         else:
             self.host.drain()
 
-    def _start_failed(self) -> None:
+    def _on_start_failed(self) -> None:
         for line in self.lines:
             line.model.failed = True
             if line.attached or self.setting.serve:
@@ -403,7 +405,7 @@ class World:
         """Handlers that did not listen end by themselves; then nobody is left."""
         await asyncio.sleep(5)
 
-    def _finished(self) -> None:
+    def _check_end(self) -> None:
         for task in asyncio.all_tasks(self.loop):
             self.wrong(f"a task is left: {task}")
         never = {number for line in self.lines if not line.attached for number in line.descriptors}
@@ -412,7 +414,7 @@ class World:
         if self.poller.watched:
             self.wrong(f"descriptors are still watched: {sorted(self.poller.watched)}")
         for line in self.lines:
-            line.finished()
+            line.check_end()
         workshop = self.workshop
         if workshop.started > 1 or workshop.closed != workshop.started:
             self.wrong(
@@ -421,7 +423,7 @@ class World:
             )
         for handler in workshop.handlers.values():
             if not handler.ended:
-                self.judged(f"the handler of call {handler.n} never ended")
+                self.add_problem(f"the handler of call {handler.n} never ended")
 
     def _dispose(self) -> None:
         """Leave nothing behind that would speak up later, however the run ended."""
@@ -475,7 +477,7 @@ class World:
     def _began(self, handler: Handler) -> None:
         for line in self.lines:
             if handler.n in line.model.by_n:
-                return line.model.began(handler, len(line.model.unfinished()))
+                return line.model.began(handler, len(line.model.unfinished_calls()))
         return self.wrong(f"call {handler.n} was started, and nobody had sent it")
 
     @contextmanager
@@ -491,7 +493,7 @@ class World:
         return get_ident() + self.elsewhere
 
     @contextmanager
-    def _patched(self) -> Iterator[None]:
+    def _patch_modules(self) -> Iterator[None]:
         complaints = _Complaints(self)
         logger = logging.getLogger("concertino")
         level, propagate = logger.level, logger.propagate
@@ -517,7 +519,7 @@ class World:
             logger.propagate = propagate
 
 
-class _Ordered(dict[Any, None]):
+class _OrderedSet(dict[Any, None]):
     """What a set does, in order."""
 
     def add(self, each: Any) -> None:
@@ -622,15 +624,19 @@ def trace(seed: int, say: Callable[[str], None]) -> None:
         f"{world.setting.limits}\n{world.setting.kind} {world.setting.capacity}"
         f" serve={world.setting.serve}"
     )
-    original_saw, original_wrote, original_began = Model.saw, Model.wrote, World._began
+    original_on_read, original_on_written, original_began = (
+        Model.on_read,
+        Model.on_written,
+        World._began,
+    )
 
-    def saw(model: Model, frame: bytes) -> None:
+    def on_read(model: Model, frame: bytes) -> None:
         say(f"{world.poller.now:.6f} <- {frame[:160]!r}")
-        original_saw(model, frame)
+        original_on_read(model, frame)
 
-    def wrote(model: Model, frame: bytes, about: Any) -> None:
+    def on_written(model: Model, frame: bytes, about: Any) -> None:
         say(f"{world.poller.now:.6f} -> {about!r} {frame[:160]!r}")
-        original_wrote(model, frame, about)
+        original_on_written(model, frame, about)
 
     def wrong(world: World, what: str) -> None:
         say(f"{world.poller.now:.6f} WRONG {what}")
@@ -642,8 +648,8 @@ def trace(seed: int, say: Callable[[str], None]) -> None:
     world.kernel._wrong = lambda what: wrong(world, what)  # pyright: ignore[reportPrivateUsage]
     with (
         patch.object(World, "wrong", wrong),
-        patch.object(Model, "saw", saw),
-        patch.object(Model, "wrote", wrote),
+        patch.object(Model, "on_read", on_read),
+        patch.object(Model, "on_written", on_written),
         patch.object(World, "_began", began),
     ):
         for script in world.setting.scripts:
