@@ -155,8 +155,8 @@ BEFORE_THE_FIRST_RESPONSE = {
     "jsonrpc": "framing limits messages peer requests unread_results",
     "logs": "formats handler redact secret_checks stderr_redirect writer",
     "protocol": "call call_notifications request_profile revisions session wire_results",
-    "runtime": "connection_end context entry host output_flow process server_connection shutdown "
-    "tasks",
+    "runtime": "call_answers connection_end context entry host output_flow process "
+    "server_connection shutdown tasks",
     "schema": "arguments constraints docstrings json_values return_values signature type_schema "
     "violations",
     "server": "functions lazy_features registry server settings tool_errors tools",

@@ -58,7 +58,7 @@ def test_the_memory_runs_out_wherever_something_is_made(scenario: str):
 
 def test_a_call_that_is_forgotten_for_want_of_memory_is_found():
     """The enumeration can fail: here the fault that it looks for is put in."""
-    with patch.object(ServerConnection, "_report_fault", lambda self, what: None):
+    with patch.object(ServerConnection, "report_fault", lambda self, what: None):
         found = [
             faults.out_of_memory("cancels", "concertino.protocol.session:SessionRequest", n)
             for n in range(1, 4)

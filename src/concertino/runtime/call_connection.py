@@ -1,7 +1,7 @@
-"""CallConnection: the interface through which a CallContext uses its ServerConnection.
+"""CallConnection and AnsweringConnection: what a ServerConnection is to a call and to its answer.
 
-It is a module of its own, so that runtime/context.py need not import server_connection.py, which
-imports runtime/context.py.
+They are a module of their own, so that runtime/context.py and runtime/call_answers.py need not
+import server_connection.py, which imports both.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from concertino.backend.call_hooks import Work
 from concertino.backend.caller import CallerSession
 from concertino.backend.interface import Backend
+from concertino.protocol.request_profile import SessionRequest
 from concertino.protocol.session import Session
 
-__all__ = ["CallConnection"]
+__all__ = ["AnsweringConnection", "CallConnection"]
 
 
 class CallConnection(CallerSession, Protocol):
@@ -42,4 +44,16 @@ class CallConnection(CallerSession, Protocol):
 
         May be called from any thread.
         """
+        ...
+
+
+class AnsweringConnection(CallConnection, Protocol):
+    """The same connection, for the functions of runtime/call_answers.py."""
+
+    def run(self, work: Work, request: SessionRequest) -> None:
+        """Run work for a call, then answer the call with its result."""
+        ...
+
+    def report_fault(self, what: str) -> None:
+        """Log the current exception as a fault of concertino, and end the connection soon."""
         ...

@@ -5,7 +5,8 @@ Backend, which handles calls. A call takes this path:
 
     on_frames -> Session.receive -> _start -> backend.handle -> _on_call_done -> Session.respond
 
-Each call gets exactly one response, whether its handler returns, raises, is cancelled or times out.
+Each call gets exactly one response, whether its handler returns, raises, is cancelled or times out;
+the functions of call_answers.py send those that are not a plain result.
 OutputFlow (backpressure) and ConnectionEnd (draining, closing) are parts of a ServerConnection.
 
 Responses are not flushed one by one. All output that one read causes is flushed at the end of that
@@ -25,22 +26,19 @@ from typing import TYPE_CHECKING
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder
 
-from concertino.backend.call_hooks import CallStarter, call_starter_of
+from concertino.backend.call_hooks import CallStarter, Work, call_starter_of
 from concertino.backend.interface import Backend
-from concertino.errors import INTERNAL_ERROR, InvalidClientResponse, MissingCapability, RpcError
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import Id
 from concertino.jsonrpc.unread_results import ProcessBudget
 from concertino.logs.formats import AS_ERROR
-from concertino.protocol.call import Call, InputRequired
 from concertino.protocol.request_profile import SessionRequest
 from concertino.protocol.session import Session
-from concertino.protocol.wire_results import InputRequiredSignal
+from concertino.runtime.call_answers import answer_call, answer_unsent, end_call, finish_call
 from concertino.runtime.connection_end import ConnectionEnd
 from concertino.runtime.context import CallContext
 from concertino.runtime.output_flow import OutputFlow
 from concertino.runtime.tasks import eager_task_runner, loop_watch_of, read_batch_of
-from concertino.types.results import CallToolResult, TextContent
 
 if TYPE_CHECKING:
     from concertino.protocol.seal import Seal
@@ -142,7 +140,7 @@ class ServerConnection:
             try:
                 receive(frame)
             except Exception:
-                self._report_fault("a message could not be dealt with")
+                self.report_fault("a message could not be dealt with")
         self._flush()
 
     def on_frame_too_long(self, size: int) -> None:
@@ -155,7 +153,7 @@ class ServerConnection:
         try:
             self.session.peer.on_drain(held)
         except Exception:
-            self._report_fault("what waited for a slow reader could not be written")
+            self.report_fault("what waited for a slow reader could not be written")
         self._flow.on_drain(held)
         self._flush()
 
@@ -193,7 +191,7 @@ class ServerConnection:
         try:
             refused.refuse(list(peer.waiting.values()))
         except Exception:
-            self._report_fault("a call could not be answered")
+            self.report_fault("a call could not be answered")
         self._open_input(refused.receive)
         self._flush()
 
@@ -259,7 +257,7 @@ class ServerConnection:
             self._connection.flush()
         except Exception:
             self._is_flush_due = False
-            self._report_fault("a call could not be started, or output not be written")
+            self.report_fault("a call could not be started, or output not be written")
 
         end = self._end
         if end.has_fault:
@@ -268,7 +266,7 @@ class ServerConnection:
         if end.is_draining:
             end.close_when_idle()
 
-    def _report_fault(self, what: str) -> None:
+    def report_fault(self, what: str) -> None:
         """Log the current exception as a bug of concertino; the next flush starts to drain."""
         self._end.report_fault(what)
         self._schedule_flush()
@@ -379,6 +377,15 @@ class ServerConnection:
 
         return start
 
+    def run(self, work: Work, request: SessionRequest) -> None:
+        """Run work for a call, then answer the call with its result.
+
+        The functions above do the same without this function call.
+        """
+        task = self._run_eagerly(work, request)
+        if task is not None:
+            self._on_suspended(request, task)
+
     def _on_suspended(self, request: SessionRequest, task: asyncio.Task[None]) -> None:
         """Make a call cancellable, and start its time limit, because its handler waits."""
         if request.table is None:
@@ -388,7 +395,8 @@ class ServerConnection:
         if hooks is not None and hooks.timeout_s is not None:
             from concertino.runtime.call_hooks import TimedCall
 
-            request.timer = TimedCall(request, hooks, hooks.timeout_s, task, self._answer, cancel)
+            answer = partial(answer_call, self)
+            request.timer = TimedCall(request, hooks, hooks.timeout_s, task, answer, cancel)
 
     def _cancel(
         self,
@@ -428,13 +436,13 @@ class ServerConnection:
             accepts_text = hooks.accepts_text
 
         if error is not None or request.dialogue is not None:
-            return self._answer_exception_or_dialogue(request, result, error)
+            return end_call(self, request, result, error)
         try:
             if self.session.respond(request, result, accepts_text):
                 return None
         except BaseException as exc:
-            return self._on_unsent(request, result, exc)
-        return self._finish(request, result)
+            return answer_unsent(self, request, result, exc)
+        return finish_call(self, request, result)
 
     def _release_task(self, request: SessionRequest) -> None:
         # The callback refers to the request, so this breaks a reference cycle, which would keep the
@@ -443,178 +451,6 @@ class ServerConnection:
         if request.timer is not None:
             request.timer.on_work_done()
             request.timer = None
-
-    def _answer_exception_or_dialogue(
-        self,
-        request: SessionRequest,
-        result: Struct | Raw,
-        error: BaseException | None,
-    ) -> None:
-        hooks = request.hooks
-        if hooks is not None and error is not None:
-            error = hooks.fail(error)
-            request.hooks = hooks = None
-
-        if request.dialogue is not None and request.dialogue.suspended and request.open:
-            # The handler has asked the client something, and has no answer so far. It may have
-            # caught Suspended and returned or raised something else, which must not be sent.
-            request.hooks = None
-            return self._reply_input_required(request, self.session.reply_suspended, request)
-
-        if error is not None or hooks is None:
-            return self._answer(request, result, error)
-        return self._finish(request, result)
-
-    def _finish(self, request: SessionRequest, result: Struct | Raw) -> None:
-        """Pass a call's result through its hooks, and answer with what they return or raise."""
-        hooks = request.hooks
-        assert hooks is not None
-        request.hooks = None
-        error: BaseException | None = None
-        try:
-            result = hooks.finish(result)
-        except BaseException as exc:
-            error = exc
-        return self._answer(request, result, error)
-
-    def _answer(
-        self,
-        request: SessionRequest,
-        result: Struct | Raw,
-        error: BaseException | None,
-    ) -> None:
-        """Answer a call with `result`, or with `error` if it is not None. Hooks are done."""
-        if error is not None:
-            return self._answer_error(request, error)
-        try:
-            self.session.respond(request, result)
-        except BaseException as exc:
-            self._on_unsent(request, result, exc)
-        return None
-
-    def _on_unsent(
-        self,
-        request: SessionRequest,
-        result: Struct | Raw,
-        exc: BaseException,
-    ) -> None:
-        """Answer a call whose result could not be sent, because Session.respond() raised `exc`.
-
-        exc: InputRequiredSignal if the result is a question to the client. Otherwise a MemoryError,
-            or the exception of a property of the result.
-        """
-        request.hooks = None
-        if isinstance(exc, InputRequiredSignal):
-            assert isinstance(result, InputRequired)
-            return self._on_input_required(request, result)
-        if not request.open:
-            return self._report_fault("an answer could not be written")
-        return self._answer_error(request, exc)
-
-    def _answer_error(self, request: SessionRequest, error: BaseException) -> None:
-        """Answer a call with an error response that fits the exception `error`."""
-        if isinstance(error, (MissingCapability, InvalidClientResponse)):
-            return self._client_cannot_answer(request, error)
-        if isinstance(error, RpcError):
-            return self._fail(request, error)
-        if isinstance(error, asyncio.CancelledError):
-            # When the client cancels, the request is no longer open and _fail() sends nothing. If
-            # it is open, the handler has cancelled its own task.
-            text = "Internal error: the call was cancelled by its handler"
-            return self._fail(request, RpcError(INTERNAL_ERROR, text))
-        # SystemExit comes here too: no handler can end the server.
-        if request.open:
-            log.error("%s failed", request.method, exc_info=error)
-        return self._fail(request, RpcError(INTERNAL_ERROR, "Internal error"))
-
-    def _fail(self, request: SessionRequest, error: RpcError) -> None:
-        """Send an error response, even if the backend has put invalid values into the error."""
-        code, message = error.code, error.message
-        is_text = isinstance(message, str)  # pyright: ignore[reportUnnecessaryIsInstance]
-        if type(code) is not int or not is_text:
-            log.error(
-                "%s: an RpcError needs an int and a str, got %r and %r",
-                request.method,
-                code,
-                message,
-            )
-            code, message = INTERNAL_ERROR, "Internal error"
-
-        # The data may have no JSON form, and the text may contain a lone surrogate. Then send less,
-        # so that the client gets a response in any case.
-        for text, data in ((message, error.data), (message, None), ("Internal error", None)):
-            try:
-                return self.session.fail(request, code, text, data)
-            except Exception as exc:
-                if not request.open:
-                    break
-                log.error("%s: an error answer could not be written: %s", request.method, exc)
-        return self._report_fault("a call could not be answered")
-
-    # Requests to the client
-
-    def _reply_input_required(
-        self,
-        request: SessionRequest,
-        reply: Callable[..., None],
-        *arguments: object,
-    ) -> None:
-        """Answer a call with `input_required`, by calling `reply(*arguments)`.
-
-        reply: the session's method that sends this response.
-        """
-        if request.dialogue is not None:
-            request.dialogue.suspended = False
-        try:
-            return reply(*arguments)
-        except RpcError as exc:
-            return self._answer_error(request, exc)
-        except Exception as exc:
-            # The backend has made a mistake, such as a key that is not a string.
-            log.error("%s: the client could not be asked: %s", request.method, exc)
-            text = "Internal error: the client could not be asked"
-            return self._fail(request, RpcError(INTERNAL_ERROR, text))
-
-    def _on_input_required(self, request: SessionRequest, wanted: InputRequired) -> None:
-        """Ask the client the questions of an InputRequired that a backend has returned.
-
-        Since 2026-07-28, send them in the response; the client repeats the call with its answers.
-        Before, send a request for each question; then repeat the call here, with the answers.
-        """
-        if request.profile.encoder.revision.modern:
-            return self._reply_input_required(
-                request, self.session.reply_input_required, request, wanted
-            )
-        task = self._run_eagerly(self._retry_with_answers(request, wanted), request)
-        if task is not None:
-            self._on_suspended(request, task)
-        return None
-
-    async def _retry_with_answers(
-        self, request: SessionRequest, wanted: InputRequired
-    ) -> Struct | Raw:
-        """Send the questions, wait for the answers, and call the backend again with them."""
-        from concertino.runtime.client_questions import send_questions
-
-        dialogue = self.session.dialogues.load_client_requests(request, wanted)
-        if wanted.questions:
-            await send_questions(self.session, dialogue, wanted.questions)
-        else:
-            dialogue.count_round()
-        call = request.call
-        request.call = Call(call.method, call.params, call.meta, dialogue.answers, wanted.state)
-        return await self.backend.handle(request.call, CallContext(self, request))
-
-    def _client_cannot_answer(self, request: SessionRequest, error: RpcError) -> None:
-        """Answer a call whose client lacks a capability, or has sent a malformed answer.
-
-        Before 2026-07-28 MCP had no error code for this, so a call of a tool gets a result with
-        isError.
-        """
-        if request.profile.encoder.revision.modern or request.method != "tools/call":
-            return self._fail(request, error)
-        self.session.respond(request, CallToolResult([TextContent(error.message)], is_error=True))
-        return None
 
     # The end of the connection
 

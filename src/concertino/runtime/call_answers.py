@@ -1,0 +1,226 @@
+"""Answers calls that did not simply return a result: errors, results for hooks, questions.
+
+ServerConnection sends the usual result itself and leaves all other calls to these functions:
+
+- end_call: the call has raised an exception, or asked its client something before it ended.
+- finish_call: the hooks of a guard must see the result (protocol/call_hooks.py).
+- answer_unsent: Session.respond() has raised an exception instead of sending the result.
+- answer_call: the hooks have made the result, for example because the call's time is over.
+
+Each sends one response, unless the request is no longer open. A call that asks its client something
+may be called again instead (_retry_with_answers); then its response follows later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from msgspec import Raw, Struct
+
+from concertino.errors import INTERNAL_ERROR, InvalidClientResponse, MissingCapability, RpcError
+from concertino.protocol.call import Call, InputRequired
+from concertino.protocol.request_profile import SessionRequest
+from concertino.protocol.wire_results import InputRequiredSignal
+from concertino.runtime.context import CallContext
+from concertino.types.results import CallToolResult, TextContent
+
+if TYPE_CHECKING:
+    from concertino.runtime.call_connection import AnsweringConnection
+
+__all__ = ["answer_call", "answer_unsent", "end_call", "finish_call"]
+
+log = logging.getLogger("concertino.host")
+
+
+def end_call(
+    connection: AnsweringConnection,
+    request: SessionRequest,
+    result: Struct | Raw,
+    error: BaseException | None,
+) -> None:
+    """Answer a call that has raised `error`, or has asked its client something before it ended.
+
+    result: what it has returned if `error` is None.
+    """
+    hooks = request.hooks
+    if hooks is not None and error is not None:
+        error = hooks.fail(error)
+        request.hooks = hooks = None
+
+    if request.dialogue is not None and request.dialogue.suspended and request.open:
+        # The handler has asked the client something, and has no answer so far. It may have
+        # caught Suspended and returned or raised something else, which must not be sent.
+        request.hooks = None
+        return _reply_input_required(
+            connection, request, connection.session.reply_suspended, request
+        )
+
+    if error is not None or hooks is None:
+        return answer_call(connection, request, result, error)
+    return finish_call(connection, request, result)
+
+
+def finish_call(
+    connection: AnsweringConnection, request: SessionRequest, result: Struct | Raw
+) -> None:
+    """Pass a call's result through its hooks, and answer with what they return or raise."""
+    hooks = request.hooks
+    assert hooks is not None
+    request.hooks = None
+    error: BaseException | None = None
+    try:
+        result = hooks.finish(result)
+    except BaseException as exc:
+        error = exc
+    return answer_call(connection, request, result, error)
+
+
+def answer_call(
+    connection: AnsweringConnection,
+    request: SessionRequest,
+    result: Struct | Raw,
+    error: BaseException | None,
+) -> None:
+    """Answer a call with `result`, or with `error` if it is not None. Hooks are done."""
+    if error is not None:
+        return _answer_error(connection, request, error)
+    try:
+        connection.session.respond(request, result)
+    except BaseException as exc:
+        answer_unsent(connection, request, result, exc)
+    return None
+
+
+def answer_unsent(
+    connection: AnsweringConnection,
+    request: SessionRequest,
+    result: Struct | Raw,
+    exc: BaseException,
+) -> None:
+    """Answer a call whose result could not be sent, because Session.respond() raised `exc`.
+
+    exc: InputRequiredSignal if the result is a question to the client. Otherwise a MemoryError,
+        or the exception of a property of the result.
+    """
+    request.hooks = None
+    if isinstance(exc, InputRequiredSignal):
+        assert isinstance(result, InputRequired)
+        return _on_input_required(connection, request, result)
+    if not request.open:
+        return connection.report_fault("an answer could not be written")
+    return _answer_error(connection, request, exc)
+
+
+def _answer_error(
+    connection: AnsweringConnection, request: SessionRequest, error: BaseException
+) -> None:
+    """Answer a call with an error response that fits the exception `error`."""
+    if isinstance(error, (MissingCapability, InvalidClientResponse)):
+        return _client_cannot_answer(connection, request, error)
+    if isinstance(error, RpcError):
+        return _fail(connection, request, error)
+    if isinstance(error, asyncio.CancelledError):
+        # When the client cancels, the request is no longer open and _fail() sends nothing. If
+        # it is open, the handler has cancelled its own task.
+        text = "Internal error: the call was cancelled by its handler"
+        return _fail(connection, request, RpcError(INTERNAL_ERROR, text))
+    # SystemExit comes here too: no handler can end the server.
+    if request.open:
+        log.error("%s failed", request.method, exc_info=error)
+    return _fail(connection, request, RpcError(INTERNAL_ERROR, "Internal error"))
+
+
+def _fail(connection: AnsweringConnection, request: SessionRequest, error: RpcError) -> None:
+    """Send an error response, even if the backend has put invalid values into the error."""
+    code, message = error.code, error.message
+    is_text = isinstance(message, str)  # pyright: ignore[reportUnnecessaryIsInstance]
+    if type(code) is not int or not is_text:
+        log.error(
+            "%s: an RpcError needs an int and a str, got %r and %r",
+            request.method,
+            code,
+            message,
+        )
+        code, message = INTERNAL_ERROR, "Internal error"
+
+    # The data may have no JSON form, and the text may contain a lone surrogate. Then send less,
+    # so that the client gets a response in any case.
+    for text, data in ((message, error.data), (message, None), ("Internal error", None)):
+        try:
+            return connection.session.fail(request, code, text, data)
+        except Exception as exc:
+            if not request.open:
+                break
+            log.error("%s: an error answer could not be written: %s", request.method, exc)
+    return connection.report_fault("a call could not be answered")
+
+
+def _reply_input_required(
+    connection: AnsweringConnection,
+    request: SessionRequest,
+    reply: Callable[..., None],
+    *arguments: object,
+) -> None:
+    """Answer a call with `input_required`, by calling `reply(*arguments)`.
+
+    reply: the session's method that sends this response.
+    """
+    if request.dialogue is not None:
+        request.dialogue.suspended = False
+    try:
+        return reply(*arguments)
+    except RpcError as exc:
+        return _answer_error(connection, request, exc)
+    except Exception as exc:
+        # The backend has made a mistake, such as a key that is not a string.
+        log.error("%s: the client could not be asked: %s", request.method, exc)
+        text = "Internal error: the client could not be asked"
+        return _fail(connection, request, RpcError(INTERNAL_ERROR, text))
+
+
+def _on_input_required(
+    connection: AnsweringConnection, request: SessionRequest, wanted: InputRequired
+) -> None:
+    """Ask the client the questions of an InputRequired that a backend has returned.
+
+    Since 2026-07-28, send them in the response; the client repeats the call with its answers.
+    Before, send a request for each question; then repeat the call here, with the answers.
+    """
+    if request.profile.encoder.revision.modern:
+        return _reply_input_required(
+            connection, request, connection.session.reply_input_required, request, wanted
+        )
+    return connection.run(_retry_with_answers(connection, request, wanted), request)
+
+
+async def _retry_with_answers(
+    connection: AnsweringConnection, request: SessionRequest, wanted: InputRequired
+) -> Struct | Raw:
+    """Send the questions, wait for the answers, and call the backend again with them."""
+    from concertino.runtime.client_questions import send_questions
+
+    dialogue = connection.session.dialogues.load_client_requests(request, wanted)
+    if wanted.questions:
+        await send_questions(connection.session, dialogue, wanted.questions)
+    else:
+        dialogue.count_round()
+    call = request.call
+    request.call = Call(call.method, call.params, call.meta, dialogue.answers, wanted.state)
+    return await connection.backend.handle(request.call, CallContext(connection, request))
+
+
+def _client_cannot_answer(
+    connection: AnsweringConnection, request: SessionRequest, error: RpcError
+) -> None:
+    """Answer a call whose client lacks a capability, or has sent a malformed answer.
+
+    Before 2026-07-28 MCP had no error code for this, so a call of a tool gets a result with
+    isError.
+    """
+    if request.profile.encoder.revision.modern or request.method != "tools/call":
+        return _fail(connection, request, error)
+    connection.session.respond(request, CallToolResult([TextContent(error.message)], is_error=True))
+    return None
