@@ -1,9 +1,9 @@
 """PipeConnection: a Connection over two file descriptors, one to read and one to write.
 
 The descriptors may be pipes, sockets (Node.js gives its children a Unix socket as stdin), terminals
-or regular files. Regular files and /dev/null cannot be polled, so a thread reads them; writing to
-them does not block for long. StdioConnection, ChildProcess and SocketConnection are derived from
-this class.
+or regular files. Regular files and /dev/null cannot be polled, so a thread reads them
+(file_reader.py); writing to them does not block for long. StdioConnection, ChildProcess and
+SocketConnection are derived from this class.
 
 os.read() and os.write() are called directly. asyncio's transports would take 12 to 15 us more for
 each message.
@@ -21,8 +21,7 @@ import logging
 import os
 import select
 import stat
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from concertino.jsonrpc.framing import Framer, OversizeFrame
@@ -31,6 +30,7 @@ from concertino.jsonrpc.messages import Id
 
 if TYPE_CHECKING:
     from concertino.transports.connection import Receiver
+    from concertino.transports.file_reader import FileReader
 
 __all__ = ["READS", "READ_BYTES", "PipeConnection"]
 
@@ -70,7 +70,7 @@ class _Input:
         self.paused = False
         self.has_read = False
         self.over = False
-        self.thread: _FileReader | None = None
+        self.thread: FileReader | None = None
 
 
 class _Output:
@@ -227,7 +227,9 @@ class PipeConnection:
             self._loop.add_reader(self._in, self._on_readable)
         except PermissionError:
             # epoll refuses regular files and /dev/null with EPERM.
-            self._input.thread = _FileReader(self._in, self._loop, self.on_chunk)
+            from concertino.transports.file_reader import FileReader
+
+            self._input.thread = FileReader(self._in, self._loop, self.on_chunk, READ_BYTES)
 
     def _on_readable(self) -> None:
         state = self._input
@@ -559,61 +561,3 @@ class PipeConnection:
             os.set_blocking(descriptor, False)
             self._restore.append(descriptor)
         return descriptor
-
-
-class _FileReader:
-    """Reads a descriptor that cannot be polled, in a daemon thread.
-
-    The thread reads one chunk, and waits until the event loop has handled it.
-    on_chunk: called on the loop with each chunk.
-    """
-
-    def __init__(
-        self,
-        descriptor: int,
-        loop: asyncio.AbstractEventLoop,
-        on_chunk: Callable[[bytes], None],
-    ) -> None:
-        self._descriptor = descriptor
-        self._loop = loop
-        self.on_chunk = on_chunk
-        # Released once for each chunk that the thread may read.
-        self._permits = threading.Semaphore(1)
-        self._stopped = False
-        self._paused = False
-        # Whether a chunk was handled while reading was paused: pause(False) releases the permit.
-        self._permit_owed = False
-        threading.Thread(target=self._run, name="concertino-reader", daemon=True).start()
-
-    def pause(self, paused: bool) -> None:
-        self._paused = paused
-        if self._permit_owed and not paused:
-            self._permit_owed = False
-            self._permits.release()
-
-    def stop(self) -> None:
-        self._stopped = True
-        self._permits.release()
-
-    def _run(self) -> None:
-        chunk = b" "
-        while chunk:
-            self._permits.acquire()
-            if self._stopped:
-                return
-            try:
-                chunk = os.read(self._descriptor, READ_BYTES)
-            except OSError:
-                chunk = b""
-            try:
-                self._loop.call_soon_threadsafe(self._deliver, chunk)
-            except RuntimeError:
-                # The loop is closed.
-                return
-
-    def _deliver(self, chunk: bytes) -> None:
-        self.on_chunk(chunk)
-        if self._paused:
-            self._permit_owed = True
-        else:
-            self._permits.release()

@@ -1,0 +1,71 @@
+"""FileReader: reads input that the event loop cannot poll, such as a regular file or /dev/null."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+
+__all__ = ["FileReader"]
+
+
+class FileReader:
+    """Reads a descriptor that cannot be polled, in a daemon thread.
+
+    The thread reads one chunk, and waits until the event loop has handled it.
+    on_chunk: called on the loop with each chunk; an empty one is the end of input.
+    read_bytes: the most bytes of a chunk.
+    """
+
+    def __init__(
+        self,
+        descriptor: int,
+        loop: asyncio.AbstractEventLoop,
+        on_chunk: Callable[[bytes], None],
+        read_bytes: int,
+    ) -> None:
+        self._descriptor = descriptor
+        self._loop = loop
+        self._on_chunk = on_chunk
+        self._read_bytes = read_bytes
+        # Released once for each chunk that the thread may read.
+        self._permits = threading.Semaphore(1)
+        self._stopped = False
+        self._paused = False
+        # Whether a chunk was handled while reading was paused: pause(False) releases the permit.
+        self._permit_owed = False
+        threading.Thread(target=self._run, name="concertino-reader", daemon=True).start()
+
+    def pause(self, paused: bool) -> None:
+        self._paused = paused
+        if self._permit_owed and not paused:
+            self._permit_owed = False
+            self._permits.release()
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._permits.release()
+
+    def _run(self) -> None:
+        chunk = b" "
+        while chunk:
+            self._permits.acquire()
+            if self._stopped:
+                return
+            try:
+                chunk = os.read(self._descriptor, self._read_bytes)
+            except OSError:
+                chunk = b""
+            try:
+                self._loop.call_soon_threadsafe(self._deliver, chunk)
+            except RuntimeError:
+                # The loop is closed.
+                return
+
+    def _deliver(self, chunk: bytes) -> None:
+        self._on_chunk(chunk)
+        if self._paused:
+            self._permit_owed = True
+        else:
+            self._permits.release()
