@@ -269,7 +269,14 @@ def test_a_signal_ends_it_and_its_server_and_leaves_no_folder(
     number: signal.Signals, tmp_path: Path
 ) -> None:
     environment = ENVIRONMENT | {"TMPDIR": str(tmp_path)}
-    with subprocess.Popen(DEMO, env=environment, stdout=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(
+        DEMO,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        # It may be ignored here, as under nohup.
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
+    ) as child:
         assert child.stdout is not None
         for line in child.stdout:
             if match := re.match(r"kill -9 (\d+)", line):

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import termios
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,26 @@ from concertino.cli.docs import find_pages, find_topic
 from concertino.cli.page_layout import lay_out
 
 DOCS = Path(__file__).parents[2] / "docs"
-FOLDERS = ("tutorial", "how-to", "reference")
+FOLDERS = ("tutorial", "how-to", "reference", "")
+
+
+def pages_in(folder: str) -> list[Path]:
+    """Return the pages of a folder below docs; without the start page, which lists them."""
+    return [path for path in (DOCS / folder).glob("*.md") if path != DOCS / "README.md"]
+
+
+def test_the_wheel_has_every_page_that_the_list_has() -> None:
+    with (DOCS.parent / "pyproject.toml").open("rb") as file:
+        targets = tomllib.load(file)["tool"]["hatch"]["build"]["targets"]
+    included = targets["wheel"]["force-include"]
+    # A page is included itself, or its folder is.
+    for path in [DOCS / "README.md", *find_pages().values()]:
+        source = next(
+            str(part.relative_to(DOCS.parent))
+            for part in (path, path.parent)
+            if str(part.relative_to(DOCS.parent)) in included
+        )
+        assert included[source] == f"concertino/{source}"
 
 
 def run_docs(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -31,9 +51,7 @@ def test_the_list_has_every_page_and_fits_a_terminal(capsys: pytest.CaptureFixtu
     lines = run_docs(capsys).splitlines()
     assert max(map(len, lines)) <= 80
     titles = [re.split(r"  +", line)[2] for line in lines if line.startswith("  ")]
-    pages = [
-        path.read_text().splitlines()[0] for name in FOLDERS for path in (DOCS / name).glob("*.md")
-    ]
+    pages = [path.read_text().splitlines()[0] for name in FOLDERS for path in pages_in(name)]
     assert sorted(titles) == sorted(page.removeprefix("# ").replace("`", "") for page in pages)
     # In the order in which they are to be read.
     assert titles.index("A first server") < titles.index("A first client")
@@ -41,10 +59,11 @@ def test_the_list_has_every_page_and_fits_a_terminal(capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_a_topic_is_a_page_as_it_is(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
-    paths = sorted((DOCS / folder).glob("*.md"))
+    paths = pages_in(folder)
     assert paths
     for path in paths:
-        assert run_docs(capsys, f"{folder}/{path.stem}") == path.read_text()
+        topic = str(path.relative_to(DOCS).with_suffix(""))
+        assert run_docs(capsys, topic) == path.read_text()
 
 
 def test_a_name_is_enough_if_there_is_one_page_of_it(capsys: pytest.CaptureFixture[str]) -> None:

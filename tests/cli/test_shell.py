@@ -210,6 +210,12 @@ class Typing:
         self._terminal = terminal
         self.output = ""
 
+    def hang_up(self) -> None:
+        """Close the terminal, if it is open."""
+        if self._terminal >= 0:
+            os.close(self._terminal)
+            self._terminal = -1
+
     def type(self, keys: str) -> None:
         os.write(self._terminal, keys.encode())
 
@@ -248,14 +254,17 @@ def at_terminal(folder: Path, *words: str, **environment: str) -> Iterator[tuple
     }
     pid, terminal = pty.fork()
     if pid == 0:
+        # It may be ignored here, as under nohup.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         os.chdir(folder)
         os.execvpe(sys.executable, [sys.executable, "-m", "concertino", *words], variables)
+    person = Typing(terminal)
     try:
-        yield Typing(terminal), pid
+        yield person, pid
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        os.close(terminal)
+        person.hang_up()
 
 
 def exit_code(pid: int) -> int:
@@ -309,6 +318,27 @@ def test_ctrl_c_ends_a_call_and_ctrl_d_the_session(folder: Path) -> None:
         person.until("shop>")
         person.type("\x04")
         assert exit_code(pid) == 0
+
+
+@pytest.mark.parametrize("end", ["SIGHUP", "SIGTERM", "a closed terminal"])
+@pytest.mark.parametrize("is_calling", [False, True], ids=["at the prompt", "during a call"])
+def test_the_end_of_the_terminal_ends_session_and_server(
+    end: str, is_calling: bool, folder: Path
+) -> None:
+    note_pid = "import os, pathlib; pathlib.Path('pid').write_text(str(os.getpid()))\nif __name__"
+    (folder / "shop.py").write_text(SERVER.replace("if __name__", note_pid))
+    with at_terminal(folder, "shell", "-v", "--", sys.executable, "shop.py") as (person, pid):
+        person.until("shop>")
+        if is_calling:
+            person.type("wait\r")
+            person.until("waiting")
+        if end == "a closed terminal":
+            person.hang_up()
+        else:
+            os.kill(pid, signal.Signals[end])
+        assert exit_code(pid) == 128 + (signal.SIGTERM if end == "SIGTERM" else signal.SIGHUP)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((folder / "pid").read_text()), 0)
 
 
 def test_a_question_of_the_server_is_answered_at_the_prompt(folder: Path) -> None:

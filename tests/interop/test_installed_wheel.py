@@ -88,6 +88,8 @@ def test_a_project_is_installed_and_tested_by_uv(
 def test_the_documentation_is_in_the_wheel(tmp_path: Path, programs: Path) -> None:
     page = (ROOT / "docs" / "tutorial" / "first-server.md").read_text()
     assert run(tmp_path, programs / "concertino", "docs", "first-server") == page
+    comparison = (ROOT / "docs" / "comparison.md").read_text()
+    assert run(tmp_path, programs / "concertino", "docs", "comparison") == comparison
 
 
 def test_uvx_runs_the_demo_and_what_the_demo_says_to_paste(

@@ -21,8 +21,14 @@ DESCRIPTION = (
     "Markdown otherwise. Exit codes: 0 success, 2 usage."
 )
 
-# Folder -> the heading of its pages in the list.
-SECTIONS = {"tutorial": "Tutorials", "how-to": "How-to guides", "reference": "Reference"}
+# Folder -> the heading of its pages in the list. The last one is the folder of the others.
+SECTIONS = {
+    "tutorial": "Tutorials",
+    "how-to": "How-to guides",
+    "reference": "Reference",
+    "docs": "Explanation",
+}
+START_PAGE = "README.md"
 WIDEST = 100
 
 
@@ -64,13 +70,14 @@ def find_pages() -> dict[str, Path]:
     # In a checkout, the documentation is beside src.
     folders = (package / "docs", package.parents[1] / "docs")
     folder = next((path for path in folders if path.is_dir()), folders[0])
-    start = (folder / "README.md").read_text(encoding="utf-8")
+    start = (folder / START_PAGE).read_text(encoding="utf-8")
 
     def place(path: Path) -> int:
-        found = start.find(f"({path.parent.name}/{path.name}")
+        found = start.find(f"({path.relative_to(folder).as_posix()}")
         return len(start) if found < 0 else found
 
-    paths = [path for section in SECTIONS for path in (folder / section).glob("*.md")]
+    folders = [folder if name == folder.name else folder / name for name in SECTIONS]
+    paths = [path for parent in folders for path in parent.glob("*.md") if path.name != START_PAGE]
     paths.sort(key=lambda path: (place(path), path))
     names = [path.stem for path in paths]
     return {
