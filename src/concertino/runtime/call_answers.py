@@ -8,7 +8,8 @@ ServerConnection sends the usual result itself and leaves all other calls to the
 - answer_call: the hooks have made the result, for example because the call's time is over.
 
 Each sends one response, unless the request is no longer open. A call that asks its client something
-may be called again instead (_retry_with_answers); then its response follows later.
+may be called again instead (_retry_with_answers); then its response follows later. If the call has
+waited, release_task() comes first.
 """
 
 from __future__ import annotations
@@ -30,9 +31,19 @@ from concertino.types.results import CallToolResult, TextContent
 if TYPE_CHECKING:
     from concertino.runtime.call_connection import AnsweringConnection
 
-__all__ = ["answer_call", "answer_unsent", "end_call", "finish_call"]
+__all__ = ["answer_call", "answer_unsent", "end_call", "finish_call", "release_task"]
 
 log = logging.getLogger("concertino.host")
+
+
+def release_task(request: SessionRequest) -> None:
+    """Forget the task of a call that has waited, and stop its time limit."""
+    # The callback refers to the request, so this breaks a reference cycle, which would keep the
+    # request's message in memory until the next garbage collection.
+    request.on_cancel = None
+    if request.timer is not None:
+        request.timer.on_work_done()
+        request.timer = None
 
 
 def end_call(

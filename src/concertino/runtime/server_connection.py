@@ -34,7 +34,7 @@ from concertino.jsonrpc.unread_results import ProcessBudget
 from concertino.logs.formats import AS_ERROR
 from concertino.protocol.request_profile import SessionRequest
 from concertino.protocol.session import Session
-from concertino.runtime.call_answers import answer_call, answer_unsent, end_call, finish_call
+from concertino.runtime import call_answers
 from concertino.runtime.connection_end import ConnectionEnd
 from concertino.runtime.context import CallContext
 from concertino.runtime.output_flow import OutputFlow
@@ -395,7 +395,7 @@ class ServerConnection:
         if hooks is not None and hooks.timeout_s is not None:
             from concertino.runtime.call_hooks import TimedCall
 
-            answer = partial(answer_call, self)
+            answer = partial(call_answers.answer_call, self)
             request.timer = TimedCall(request, hooks, hooks.timeout_s, task, answer, cancel)
 
     def _cancel(
@@ -421,7 +421,7 @@ class ServerConnection:
     ) -> None:
         """Answer a call whose handler has returned `result` or raised `error`."""
         if request.on_cancel is not None:
-            self._release_task(request)
+            call_answers.release_task(request)
 
         # Sending a response schedules a flush. A call in a batch and a cancelled one may send none,
         # but need the flush too: it starts waiting calls, and closes a draining connection.
@@ -436,21 +436,13 @@ class ServerConnection:
             accepts_text = hooks.accepts_text
 
         if error is not None or request.dialogue is not None:
-            return end_call(self, request, result, error)
+            return call_answers.end_call(self, request, result, error)
         try:
             if self.session.respond(request, result, accepts_text):
                 return None
         except BaseException as exc:
-            return answer_unsent(self, request, result, exc)
-        return finish_call(self, request, result)
-
-    def _release_task(self, request: SessionRequest) -> None:
-        # The callback refers to the request, so this breaks a reference cycle, which would keep the
-        # request's message in memory until the next garbage collection.
-        request.on_cancel = None
-        if request.timer is not None:
-            request.timer.on_work_done()
-            request.timer = None
+            return call_answers.answer_unsent(self, request, result, exc)
+        return call_answers.finish_call(self, request, result)
 
     # The end of the connection
 
