@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from client.scripted import LEGACY, MODERN, SILENCE, Refusal, Script, modern, on_a_loop
 from proxy.proxy_rig import CAPABILITIES, CLIENT, INFO, VERSION, proxied
+
+from concertino import Server
+from concertino.backend.interface import Notifier
+from concertino.backend.listing import list_names
+from concertino.proxy import Proxy
 
 OLD = ("2024-11-05", "2025-03-26", "2025-06-18")
 TEXT = {"content": [{"type": "text", "text": "hello"}]}
@@ -451,3 +456,18 @@ def acknowledge(script: Script, message: dict[str, Any]) -> Any:
     wanted = message["params"]["notifications"]
     script.notify("notifications/subscriptions/acknowledged", _meta=meta, notifications=wanted)
     return SILENCE
+
+
+@on_a_loop
+async def test_lists_are_read_without_a_client() -> None:
+    server = Server("s")
+
+    @server.tool
+    def add(a: int, b: int) -> int:
+        "Add."
+        return a + b
+
+    proxy = Proxy(server)
+    await proxy.start(cast("Notifier", None))
+    assert await list_names("s", proxy, "tools/list") == ["add"]
+    await proxy.close()

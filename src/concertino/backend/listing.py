@@ -16,13 +16,24 @@ from concertino.backend.caller import DetachedCaller
 from concertino.backend.interface import Backend, Call, ClientFacts, Context
 from concertino.backend.methods import LIST_METHODS, ListMethod
 from concertino.protocol.pagination import read_all_pages
+from concertino.protocol.revisions import MODERN
 from concertino.types.results import Level
 
-__all__ = ["decode_page", "list_names"]
+__all__ = ["decode_page", "list_items", "list_names"]
 
 
 async def list_names(label: str, backend: Backend, method: str) -> list[str]:
     """Return the names, URIs or URI templates on all pages of a list.
+
+    label, method: see list_items(), which also says what is raised.
+    """
+    name_member = LIST_METHODS[method].name_member
+    return [getattr(item, name_member) for item in await list_items(label, backend, method)]
+
+
+# Any, because the items of the four lists have no common base class.
+async def list_items(label: str, backend: Backend, method: str) -> list[Any]:
+    """Return the items on all pages of a list.
 
     label: names the backend in errors.
     method: the list, a key of LIST_METHODS such as "resources/list".
@@ -35,10 +46,9 @@ async def list_names(label: str, backend: Backend, method: str) -> list[str]:
         context = cast("Context", _StartContext())
         return decode_page(await backend.handle(Call(method, params), context), listing)
 
-    items: list[Any] = await read_all_pages(
+    return await read_all_pages(
         f"{label}: {method}", fetch, lambda page: getattr(page, listing.member)
     )
-    return [getattr(item, listing.name_member) for item in items]
 
 
 # Any, because the results of the four list methods have no common base class.
@@ -50,7 +60,8 @@ def decode_page(result: Struct | Raw, listing: ListMethod) -> Any:
 class _StartContext:
     """The Context for reading a list without a client: it sends nothing."""
 
-    client = ClientFacts("concertino", "", "", {})
+    # Everything inside is in the form of the newest revision.
+    client = ClientFacts("concertino", "", MODERN.name, {})
     caller = DetachedCaller()
     cancelled = False
     meta: Mapping[str, Any] = {}

@@ -19,6 +19,7 @@ from msgspec import Raw, Struct
 
 from concertino.backend.caller import CallerSession
 from concertino.backend.interface import Call, Context, Notifier
+from concertino.backend.methods import LIST_METHODS
 from concertino.client.client import Client, Timeouts
 from concertino.client.client_connection import FOREVER
 from concertino.client.negotiation import Era
@@ -153,7 +154,11 @@ class Proxy:
         session = context.caller.session
         upstream = self._by_session.get(session)
         if upstream is None:
-            upstream = await self._assign(session, context.client.capabilities)
+            upstream = self._unclaimed if session is None and call.method in LIST_METHODS else None
+            # A list that is read without a client, as at the start of a composition, leaves nothing
+            # behind: it needs no process of its own.
+            if upstream is None:
+                upstream = await self._assign(session, context.client.capabilities)
         return await upstream.handle(call, context)
 
     async def watch(self, uris: frozenset[str]) -> None:
@@ -190,9 +195,12 @@ class Proxy:
 
     def _key_of(self, session: CallerSession | None) -> object:
         """Return what the sessions have in common that share this session's upstream."""
-        if not self._can_reopen or session is None or self._isolation == "shared":
+        if not self._can_reopen or self._isolation == "shared":
             return None
-        return session if self._isolation == "session" else session.principal
+        if self._isolation == "session":
+            return session
+        # A call without a connection comes from a user as little known as one over stdin.
+        return b"" if session is None else session.principal
 
     async def _assign(
         self, session: CallerSession | None, capabilities: Mapping[str, Any]
