@@ -16,7 +16,7 @@ from concertino.client import RawClient
 from concertino.transports import connect, memory_pair
 from concertino.types.results import Implementation
 
-__all__ = ["Failing", "GatedPart", "Part", "calculator", "client_of"]
+__all__ = ["INITIALIZE", "Failing", "GatedPart", "Part", "calculator", "client_of"]
 
 INITIALIZE = {
     "protocolVersion": "2025-11-25",

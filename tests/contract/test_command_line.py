@@ -64,8 +64,11 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--tcp": VALUE,
         "--allow-remote": FLAG,
         "--max-connections": VALUE,
+        "--trust": FLAG,
+        "--input": VALUE,
         **GUARDS,
     },
+    "approve": {"--yes": FLAG, "--show": FLAG, "--input": VALUE},
     "demo": {"--wire": FLAG},
     "check": {
         "--list": FLAG,
@@ -146,6 +149,7 @@ COMMANDS = {
         "serve",
         "config",
         "proxy",
+        "approve",
         "check",
         "tools",
         "call",
@@ -670,6 +674,8 @@ def test_a_tool_that_is_not_there_is_not_found_with_json(offering: str) -> None:
         (["certs", "show", "--certs-dir", "/nonexistent/folder"], 1),
         (["certs", "issue", "--certs-dir", "/nonexistent/folder", "x"], 1),
         (["plugin"], 2),
+        (["approve"], 2),
+        (["approve", "/nonexistent/mcp.json"], 2),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
 )
@@ -687,6 +693,9 @@ def test_the_exit_code_of(capsys: pytest.CaptureFixture[str], words: list[str], 
         (["serve", "good.py", "--", "more"], 2),
         (["bridge", "--timeout", "-1"], 2),
         (["serve", "none.py"], 2),
+        (["serve", "none.json"], 2),
+        (["serve", "mcp.json", "--input", "id"], 2),
+        (["serve", "mcp.json"], 0),
         (["serve", "empty.py"], 2),
         (["serve", "broken.py"], 1),
         (["serve", "good.py"], 0),
@@ -711,6 +720,7 @@ def test_the_exit_code_of_a_program_that_serves(
     (tmp_path / "broken.py").write_text("1 / 0")
     (tmp_path / "good.py").write_text("from concertino import Server\nserver = Server('good')\n")
     (tmp_path / "good.yaml").write_text("plugins: []\n")
+    (tmp_path / "mcp.json").write_text('{"mcpServers": {}}')
     assert run(command(*words), cwd=tmp_path).code == code
 
 

@@ -309,9 +309,13 @@ def test_a_mistake_is_an_error_with_its_place(text: str, error: str) -> None:
         ),
         (
             '{"isolation": "sesion"}',
-            "2:15: mcpServers.a.x-concertino.isolation: expected one of 'server', 'session', "
-            "'principal'; "
+            "2:15: mcpServers.a.x-concertino.isolation: expected one of 'auto', 'principal', "
+            "'session'; "
             "did you mean 'session'?",
+        ),
+        (
+            '{"isolation": "session", "shared": true}',
+            "2:26: mcpServers.a.x-concertino.shared: expected no isolation, got 'session' too",
         ),
         (
             '{"rename": {"a": "c", "b": "c"}}',

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,13 @@ from concertino.proxy.value_reader import InvalidServerFile
 from concertino.transports.process import INHERITED
 
 
-async def launch(folder: Path, members: str) -> ServerLaunch:
+async def launch(
+    folder: Path, members: str, env_file: Mapping[str, str] | None = None
+) -> ServerLaunch:
     text = f'{{"mcpServers": {{"a": {{{members}}}}}}}'
     file = parse_server_file(text.encode(), folder / "mcp.json")
     expander = Expander(file, {"WHO": "me"}, {})
-    return await read_launch_secrets(expand_entry(file.servers[0], file, expander))
+    return await read_launch_secrets(expand_entry(file.servers[0], file, expander, env_file or {}))
 
 
 async def program(folder: Path, members: str) -> ServerParameters:
@@ -74,11 +77,10 @@ async def test_the_working_directory_is_relative_to_the_project(tmp_path: Path) 
 async def test_variables_of_the_file_of_variables_are_beneath_the_entrys_own(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / ".env").write_text("A=file\nB=file ${WHO}\n")
-    target = await program(
-        tmp_path, '"command": "x", "envFile": "${workspaceFolder}/.env", "env": {"A": "entry"}'
-    )
-    assert target.env == {"A": "entry", "B": "file ${WHO}"}
+    variables = {"A": "file", "B": "file ${WHO}"}
+    found = await launch(tmp_path, '"command": "x", "env": {"A": "entry"}', variables)
+    assert isinstance(found.target, ServerParameters)
+    assert found.target.env == {"A": "entry", "B": "file ${WHO}"}
 
 
 @on_a_loop

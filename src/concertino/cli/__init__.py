@@ -28,6 +28,7 @@ COMMANDS = {
     "serve": ("serve", "serve a server over stdin and stdout, or on sockets"),
     "config": ("config", "print what clients need in their configuration for a server"),
     "proxy": ("proxy", "stand in front of any server: supervise, guard, translate revisions"),
+    "approve": ("approve", "let the servers of a file such as mcp.json run"),
     "check": ("check", "run fault tests against any stdio server"),
     "tools": ("call", "list the tools of a server"),
     "call": ("call", "call a tool"),

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from concertino.cli.folders import LibraryOptions
 from concertino.cli.guards import GuardBackend
+from concertino.cli.server_files import ServerFileOptions
 from concertino.cli.target_loading import FAILED, USAGE, load_or_exit
 from concertino.logs import handler as logging_setup
 from concertino.runtime.process import run as run_process
@@ -28,6 +29,7 @@ from concertino.transports.stdio import bounded_stderr
 def serve_sockets(
     targets: Sequence[str],
     options: LibraryOptions,
+    file_options: ServerFileOptions,
     *,
     unix: Sequence[str],
     tcp: Sequence[str],
@@ -68,7 +70,9 @@ def serve_sockets(
         exit_process(FAILED if isinstance(exc, OSError) else USAGE, writer)
 
     frontend = SocketFrontend(listeners, writer, max_connections)
-    target = load_or_exit(targets, options, frontend, traceback=traceback, strict=strict)
+    target = load_or_exit(
+        targets, options, file_options, frontend, traceback=traceback, strict=strict
+    )
     run_process(
         guard(target.backend) if guard else target.backend,
         frontend,

@@ -16,6 +16,11 @@ from concertino.cli.options import (
     add_repeatable,
     add_trace,
 )
+from concertino.cli.server_files import (
+    ServerFileOptions,
+    add_server_file_options,
+    read_server_file_options,
+)
 from concertino.cli.serving import reject_extra_args
 from concertino.cli.target_loading import load_or_exit
 from concertino.errors import ConcertinoError
@@ -36,8 +41,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         "targets",
         metavar="[NAME=]TARGET",
         nargs="*",
-        help="file.py, file.py:attribute, package.module:attribute, or a folder of Markdown; "
-        "several are served as one, with the tools of each under its name",
+        help="file.py, file.py:attribute, package.module:attribute, a folder of Markdown, or a "
+        "file of servers such as mcp.json; several are served as one, with the tools of each under "
+        "its name",
     )
     add_log_format(parser)
     add_trace(parser)
@@ -65,6 +71,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="version of the server; also for several targets (default 0.0.0)",
     )
 
+    add_server_file_options(parser)
     sockets = parser.add_argument_group("sockets")
     add_repeatable(
         sockets,
@@ -113,6 +120,7 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
         )
     try:
         guard = make_guard(args)
+        file_options = read_server_file_options(args)
     except (ValueError, ConcertinoError) as exc:
         reject_usage(str(exc))
 
@@ -124,6 +132,7 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
         serve_sockets(
             args.targets,
             options,
+            file_options,
             unix=args.unix,
             tcp=args.tcp,
             allow_remote=args.allow_remote,
@@ -139,10 +148,15 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
             "--allow-remote and --max-connections are for sockets: --unix, --tcp, or those of "
             "systemd"
         )
-    _serve_stdio(args, options, guard)
+    _serve_stdio(args, options, file_options, guard)
 
 
-def _serve_stdio(args: Namespace, options: LibraryOptions, guard: GuardBackend | None) -> NoReturn:
+def _serve_stdio(
+    args: Namespace,
+    options: LibraryOptions,
+    file_options: ServerFileOptions,
+    guard: GuardBackend | None,
+) -> NoReturn:
     """Serve the targets over stdin and stdout, and end the process.
 
     Exit codes: 2 for a target that does not exist, 1 when importing or starting one failed.
@@ -160,7 +174,7 @@ def _serve_stdio(args: Namespace, options: LibraryOptions, guard: GuardBackend |
             os.getpid(),
         )
     target = load_or_exit(
-        args.targets, options, frontend, traceback=args.traceback, strict=args.strict
+        args.targets, options, file_options, frontend, traceback=args.traceback, strict=args.strict
     )
     run_process(
         guard(target.backend) if guard else target.backend,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from concertino.cli.folders import LibraryOptions, MissingFolders
+from concertino.cli.server_files import ServerFileOptions
 from concertino.cli.serving import exit_on_signals
 from concertino.cli.targets import LoadedTarget, load_targets
 from concertino.errors import TargetError
@@ -21,6 +22,7 @@ USAGE = 2
 def load_or_exit(
     targets: Sequence[str],
     options: LibraryOptions,
+    file_options: ServerFileOptions,
     frontend: Frontend,
     *,
     traceback: bool,
@@ -38,7 +40,7 @@ def load_or_exit(
     log = logging_setup.logger("concertino")
     exit_on_signals(frontend.writer)
     try:
-        return load_targets(targets, options, strict=strict, traceback=traceback)
+        return load_targets(targets, options, file_options, strict=strict, traceback=traceback)
     except MissingFolders as exc:
         log.error("Failed to start server: %s", exc)
         frontend.refuse(str(exc))

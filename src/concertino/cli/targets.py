@@ -5,6 +5,7 @@ file.py:attribute          an object in a file
 package.module:attribute   an object in a module
 DIR                        a folder of Markdown
 plugins.yaml               a hub with its plugins
+mcp.json, config.toml      the servers that a host would start
 NAME=TARGET                any of these under a name, next to others
 """
 
@@ -28,6 +29,13 @@ from concertino.backend.interface import Backend, describe_non_backend
 from concertino.backend.wrappers import BackendWrapper
 from concertino.cli.folders import NO_VERSION, LibraryOptions, make_library
 from concertino.cli.main_block import run_main_block
+from concertino.cli.server_files import (
+    FILE_SUFFIXES,
+    NO_FILE_OPTIONS,
+    ServerFileOptions,
+    load_servers,
+    opening_limits,
+)
 from concertino.errors import RegistrationError, TargetError
 from concertino.jsonrpc.limits import Limits
 from concertino.runtime import entry
@@ -56,6 +64,7 @@ class LoadedTarget(Struct, frozen=True):
 def load_targets(
     targets: Sequence[str],
     options: LibraryOptions = NO_LIBRARY,
+    file_options: ServerFileOptions = NO_FILE_OPTIONS,
     *,
     strict: bool = False,
     traceback: bool = False,
@@ -69,6 +78,7 @@ def load_targets(
     options: for the folder among the targets. If no target is a folder, they make a library of
         their own, called `library`. If there are several folders, the URIs of each have the
         folder's name as their scheme. Name and version are for the composition if there is one.
+    file_options: for files of servers.
     strict: whether to load all parts now, one after the other, and fail if one fails. Otherwise
         each part is loaded in a thread when the composition starts, and a failure is logged.
     traceback: whether to log the whole traceback of such a failure.
@@ -83,14 +93,14 @@ def load_targets(
     if not named:
         return LoadedTarget(make_library(None, options))
     if len(named) == 1 and not named[0][0] and (folders or not options):
-        if not folders and (options.name or options.version):
+        if not folders and not is_server_file(targets[0]) and (options.name or options.version):
             raise TargetError(
                 f"{targets[0]}: --name and --version are for folders and for several targets; here "
                 "they are arguments of Server(...)"
             )
-        return load_target(targets[0], options)
+        return load_target(targets[0], options, file_options)
 
-    parts = _load_parts(named, folders, options, strict=strict, traceback=traceback)
+    parts = _load_parts(named, folders, options, file_options, strict=strict, traceback=traceback)
     info = Implementation(options.name or "+".join(parts), options.version or NO_VERSION)
     from concertino.composition.compose import compose
 
@@ -105,6 +115,7 @@ def _load_parts(
     named: Sequence[tuple[str, str]],
     folders: Sequence[str],
     options: LibraryOptions,
+    file_options: ServerFileOptions,
     *,
     strict: bool,
     traceback: bool,
@@ -129,7 +140,7 @@ def _load_parts(
             hint = f"give one another: NAME={target}"
             raise TargetError(f"{target}: there are two with the name {name!r}; {hint}")
         part_options = LibraryOptions(scheme=name) if len(folders) > 1 else options
-        load = partial(_load_backend, target, part_options)
+        load = partial(_load_backend, target, part_options, file_options)
         if strict:
             parts[name] = load()
         else:
@@ -140,8 +151,13 @@ def _load_parts(
     return parts
 
 
-def _load_backend(target: str, options: LibraryOptions) -> Backend:
-    return load_target(target, options).backend
+def _load_backend(target: str, options: LibraryOptions, file_options: ServerFileOptions) -> Backend:
+    return load_target(target, options, file_options).backend
+
+
+def is_server_file(target: str) -> bool:
+    """Return whether a target is a file of servers, as hosts have them."""
+    return target.endswith(FILE_SUFFIXES)
 
 
 def _split_name(target: str) -> tuple[str, str]:
@@ -155,23 +171,30 @@ def _default_name(target: str) -> str:
     """Return the name of a target's file, module or folder."""
     if os.path.isdir(target):
         return os.path.basename(os.path.abspath(target))
-    if target.endswith(PLUGIN_FILES):
+    if target.endswith((*PLUGIN_FILES, *FILE_SUFFIXES)):
         return os.path.splitext(os.path.basename(target))[0]
     source = target if target.endswith(".py") else target.rpartition(":")[0]
     return os.path.basename(source).removesuffix(".py").rpartition(".")[2]
 
 
-def load_target(target: str, options: LibraryOptions = NO_LIBRARY) -> LoadedTarget:
+def load_target(
+    target: str,
+    options: LibraryOptions = NO_LIBRARY,
+    file_options: ServerFileOptions = NO_FILE_OPTIONS,
+) -> LoadedTarget:
     """Load the backend of a target.
 
     A file without an attribute must contain a single server, or call run() on one.
     options: for a folder.
+    file_options: for a file of servers.
     Raises TargetError, and the exceptions of importing the target.
     """
     if os.path.isdir(target):
         return LoadedTarget(make_library(target, options))
     if target.endswith(PLUGIN_FILES):
         return LoadedTarget(_load_hub(target))
+    if is_server_file(target):
+        return LoadedTarget(load_servers(target, file_options), opening_limits())
 
     # A path may contain a colon. It separates an attribute only if there is no file of this name.
     source, attribute = target, ""

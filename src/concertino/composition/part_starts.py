@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import chain, repeat
 
@@ -16,6 +17,7 @@ __all__ = ["PartStarts", "start_strictly"]
 
 log = logging.getLogger("concertino.composition")
 
+NUMBER = re.compile(r"\d+")
 # A part that failed is not tried again earlier, in seconds.
 LEAST_RETRY_S = 1.0
 
@@ -175,7 +177,8 @@ class PartStarts:
                 raise
             self._errors[name] = exc
             text = start_failure_text(f"{name}: {describe_failure(exc)}")
-            is_new = self.failures.get(name) != text
+            # Process ids and times differ from try to try.
+            is_new = NUMBER.sub("", self.failures.get(name, "")) != NUMBER.sub("", text)
             self.failures[name] = text
             log.log(
                 logging.ERROR if is_new else logging.DEBUG,

@@ -41,6 +41,7 @@ class Watcher:
     folders: absolute paths.
     report: called with the changed paths, or with None if everything may have changed; in threads
         of the watcher. Exceptions are logged.
+    is_recursive: watch folders in these folders, too.
     receives_events: whether the operating system reports changes; False while polling.
     """
 
@@ -49,8 +50,11 @@ class Watcher:
         folders: Sequence[str],
         report: ReportChange,
         log: logging.Logger,
+        *,
+        is_recursive: bool = True,
     ) -> None:
         self.receives_events = False
+        self._is_recursive = is_recursive
         self._folders = folders
         self._report_change = report
         self._log = log
@@ -103,6 +107,7 @@ class Watcher:
         events = watch(
             *self._folders,
             watch_filter=None,
+            recursive=self._is_recursive,
             debounce=DEBOUNCE_MS,
             step=STEP_MS,
             rust_timeout=TICK_MS,

@@ -11,15 +11,18 @@ from msgspec import Struct
 
 from concertino.client.targets import ServerParameters
 from concertino.logs.redact import learn
-from concertino.proxy.env_file import read_env_file
 from concertino.proxy.expansion import Expander, Parts
 from concertino.proxy.secret_sources import SecretReference, read_secret
 from concertino.proxy.server_file import ServerEntry, ServerFile
 from concertino.proxy.value_reader import ValueReader
 from concertino.runtime.threads import Threads
-from concertino.transports.process import INHERITED
+from concertino.transports.process import INHERITED, ShutdownTimeouts
 
 __all__ = ["ServerLaunch", "UnreadLaunch", "expand_entry", "read_launch_secrets"]
+
+
+# All steps together fit into the time in which our own process ends.
+SHUTDOWN = ShutdownTimeouts(stdin_closed_s=0.8, terminated_s=0.6, killed_s=0.5)
 
 
 class UnreadLaunch(Struct, frozen=True):
@@ -55,8 +58,11 @@ def expand_entry(
     entry: ServerEntry,
     file: ServerFile,
     expander: Expander,
+    env_file: Mapping[str, str],
 ) -> UnreadLaunch:
     """Replace everything but secrets in the entry of a server. Raises InvalidServerFile.
+
+    env_file: the variables in the server's own file, beneath those of its entry.
 
     A program runs in the folder of the workspace unless the entry has another one; relative paths
     begin there. It gets few variables of ours: those of every server, and those in `inherit`.
@@ -65,10 +71,7 @@ def expand_entry(
     def path(text: str) -> Path:
         return file.workspace / Path(text).expanduser()
 
-    env: dict[str, Parts] = {}
-    if entry.env_file is not None:
-        variables = read_env_file(path(expander.text(entry.env_file, f"{entry.name}.envFile")))
-        env = {name: (value,) for name, value in variables.items()}
+    env: dict[str, Parts] = {name: (value,) for name, value in env_file.items()}
     for name, template in entry.env.items():
         env[name] = expander.parts(template, f"{entry.name}.env.{name}")
     command = None
@@ -133,7 +136,12 @@ async def read_launch_secrets(launch: UnreadLaunch) -> ServerLaunch:
         return ServerLaunch(launch.url, headers)
     return ServerLaunch(
         ServerParameters(
-            launch.command, launch.args, env=env, cwd=launch.cwd, inherit=launch.inherit
+            launch.command,
+            launch.args,
+            env=env,
+            cwd=launch.cwd,
+            inherit=launch.inherit,
+            ladder=SHUTDOWN,
         ),
         headers,
     )

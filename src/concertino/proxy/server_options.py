@@ -12,8 +12,8 @@ from concertino.proxy.value_reader import ValueReader
 
 __all__ = ["GUARD_KEYS", "ISOLATIONS", "OPTION_KEYS", "Isolation", "ServerOptions", "read_options"]
 
-Isolation = Literal["server", "session", "principal"]
-ISOLATIONS = ("server", "session", "principal")
+Isolation = Literal["auto", "principal", "session"]
+ISOLATIONS = ("auto", "principal", "session")
 
 
 class ServerOptions(Struct, frozen=True, kw_only=True):
@@ -22,8 +22,8 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
     allow, deny: globs of the tools that clients see, or `prompt:GLOB` and `resource:GLOB`. rename:
     name of a tool -> the name that clients see.
     rate_limit, max_in_flight, timeout_s, max_result_bytes, redact: those of a Guard.
-    isolation: who shares a process of the server; None leaves the choice to the proxy. idle_s:
-    seconds without a call after which a process ends. shared: different users may share a process.
+    isolation: who shares a process of the server, as for a Proxy. shared: everybody does, also
+    different users. idle_s: seconds without a call after which a process ends.
     pin: withhold tools whose definition has changed since the approval. inherit: names of
     variables that the server gets from our environment.
     """
@@ -36,7 +36,7 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
     timeout_s: float | None = None
     max_result_bytes: int | None = None
     redact: bool = False
-    isolation: Isolation | None = None
+    isolation: Isolation = "auto"
     idle_s: float | None = None
     shared: bool = False
     pin: bool = False
@@ -66,7 +66,14 @@ def read_options(
             fields |= _read_guards(reader, member.value, f"{label}.guards")
         else:
             fields[name] = _READERS[name](reader, member.value, f"{label}.{name}")
-    return ServerOptions(**fields)
+    options = ServerOptions(**fields)
+    if options.shared and options.isolation != "auto":
+        raise reader.error(
+            members["shared"],
+            f"{label}.shared",
+            f"expected no isolation, got {options.isolation!r} too",
+        )
+    return options
 
 
 def _read_guards(

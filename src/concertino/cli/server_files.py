@@ -1,0 +1,130 @@
+"""Files of servers as targets: `concertino serve mcp.json`, and the options for them."""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from concertino.backend.interface import Backend
+from concertino.cli.options import Options, add_repeatable
+from concertino.errors import ConcertinoError, TargetError
+from concertino.jsonrpc.limits import Limits
+
+__all__ = [
+    "FILE_SUFFIXES",
+    "NO_FILE_OPTIONS",
+    "ServerFileOptions",
+    "add_input_option",
+    "add_server_file_options",
+    "load_servers",
+    "opening_limits",
+    "parse_inputs",
+    "read_server_file_options",
+    "refuse_plain_secrets",
+]
+
+FILE_SUFFIXES = (".json", ".toml")
+OPENING_VARIABLE = "CONCERTINO_OPENING_S"
+
+
+class ServerFileOptions(Struct, frozen=True):
+    """The values of the options for a file of servers.
+
+    trust: approve what the file says. inputs: by id. name, version: what clients see of us.
+    """
+
+    trust: bool = False
+    inputs: Mapping[str, str] = {}
+    name: str | None = None
+    version: str | None = None
+
+
+NO_FILE_OPTIONS = ServerFileOptions()
+
+
+def add_server_file_options(parser: ArgumentParser) -> None:
+    """Add --trust and --input, in a group of their own."""
+    group = parser.add_argument_group("a file of servers: mcp.json, .vscode/mcp.json, config.toml")
+    group.add_argument(
+        "--trust",
+        action="store_true",
+        help="approve the servers of the file as they are now; without it those that are not "
+        "approved are shown and not started: see concertino approve",
+    )
+    add_input_option(group)
+
+
+def add_input_option(options: Options) -> None:
+    """Add --input."""
+    add_repeatable(
+        options,
+        "--input",
+        "ID=VALUE",
+        "value of ${input:ID}, or secret:NAME, secret:file:PATH, secret:command:WORDS; repeatable",
+    )
+
+
+def read_server_file_options(args: Namespace) -> ServerFileOptions:
+    """Return the values of the options. Raises ValueError."""
+    return ServerFileOptions(args.trust, parse_inputs(args.input), args.name, args.server_version)
+
+
+def parse_inputs(texts: Sequence[str]) -> dict[str, str]:
+    """Return the values of --input by id. Raises ValueError."""
+    inputs: dict[str, str] = {}
+    for text in texts:
+        id, equals, value = text.partition("=")
+        if not id or not equals:
+            # Not the text itself, which may be a secret.
+            raise ValueError("--input: expected ID=VALUE")
+        inputs[id] = value
+    return inputs
+
+
+def load_servers(path: str, options: ServerFileOptions) -> Backend:
+    """Return the servers of a file as one backend. Raises TargetError."""
+    from concertino.proxy.server_file import read_server_file
+    from concertino.proxy.servers import Servers
+    from concertino.types.results import Implementation
+
+    try:
+        refuse_plain_secrets(options.inputs, read_server_file(path).inputs)
+        return Servers(
+            path,
+            inputs=options.inputs,
+            trust=options.trust,
+            info=Implementation(options.name or "concertino", options.version or "0.0.0"),
+        )
+    except ConcertinoError as exc:
+        raise TargetError(str(exc)) from None
+
+
+def refuse_plain_secrets(given: Mapping[str, str], declared: Mapping[str, object]) -> None:
+    """Raise TargetError for a password on the command line, which every user can see."""
+    from concertino.proxy.expansion import input_variable
+    from concertino.proxy.secret_sources import SECRET
+    from concertino.proxy.server_file import InputEntry
+
+    for id, value in given.items():
+        entry = declared.get(id)
+        if isinstance(entry, InputEntry) and entry.is_secret and not value.startswith(SECRET):
+            raise TargetError(
+                f"--input {id}: every user of this machine sees the arguments of programs; write "
+                f"--input {id}=secret:NAME, or set {input_variable(id)}"
+            )
+
+
+def opening_limits() -> Limits | None:
+    """Return limits with which clients wait for slow servers; None if variables are invalid."""
+    from concertino.proxy.servers import OPENING_S
+
+    try:
+        limits = Limits.from_environment(os.environ)
+    except ValueError:
+        # Reported when the process begins to serve.
+        return None
+    return limits if OPENING_VARIABLE in os.environ else replace(limits, opening_s=OPENING_S)

@@ -1,0 +1,144 @@
+"""Definitions: what a server of a file runs or reaches, as people approve it."""
+
+from __future__ import annotations
+
+import hmac
+import re
+import shlex
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from concertino.excerpts import shorten
+from concertino.logs.formats import escape_controls
+from concertino.logs.redact import learn, redactor
+from concertino.proxy.secret_sources import SECRET
+from concertino.proxy.server_file import ServerEntry, ServerFile
+from concertino.proxy.value_reader import Template
+
+__all__ = ["Definition", "DefinitionPart", "compare_definitions", "define_server"]
+
+# How much of a value is shown.
+MAX_SHOWN = 300
+INPUT = re.compile(r"\$\{input:([^}]*)\}")
+
+
+class DefinitionPart(Struct, frozen=True, array_like=True):
+    """One member of a definition.
+
+    digest: of its text, with a key of the user, so that nobody can guess secrets from it.
+    shown: the text for people; empty if it may be a secret.
+    """
+
+    digest: str
+    shown: str
+
+
+# Member -> what it says.
+Definition = Mapping[str, DefinitionPart]
+
+
+def define_server(
+    entry: ServerEntry,
+    file: ServerFile,
+    env_file: Mapping[str, str],
+    key: bytes,
+) -> Definition:
+    """Return the definition of a server: everything that decides what runs, and as whom.
+
+    That is the command, arguments, working directory, variables and headers with the commands of
+    secrets, the address, and who shares a process. The texts are those of the file: values of
+    variables belong to the user who starts us. env_file: the variables in the server's own file.
+    """
+    texts, hidden = _plain_texts(entry), {f"envFile.{name}": env_file[name] for name in env_file}
+    for label, templates in (("env", entry.env), ("headers", entry.headers)):
+        for name, template in templates.items():
+            # A reference or a variable is no secret; a text may be one.
+            is_reference = template.text.startswith((SECRET, "${"))
+            (texts if is_reference else hidden)[f"{label}.{name}"] = template.text
+    used = {id for template in _templates(entry) for id in INPUT.findall(template.text)}
+    for id in sorted(used & file.inputs.keys()):
+        if (default := file.inputs[id].default) is not None:
+            texts[f"inputs.{id}"] = default
+    # A secret in an argument is not shown either, if a variable has it too.
+    learn({name.partition(".")[2]: value for name, value in hidden.items()})
+    definition = {
+        member: DefinitionPart(_digest(key, member, text), _clean(text))
+        for member, text in texts.items()
+    }
+    for member, text in hidden.items():
+        definition[member] = DefinitionPart(_digest(key, member, text), "")
+    return definition
+
+
+def _plain_texts(entry: ServerEntry) -> dict[str, str]:
+    """Return the members of an entry that are no secrets."""
+    texts: dict[str, str] = {}
+    if entry.command is not None:
+        texts["command"] = entry.command.text
+        if entry.args:
+            texts["args"] = shlex.join(arg.text for arg in entry.args)
+    if entry.url is not None:
+        texts["url"] = entry.url.text
+    if entry.cwd is not None:
+        texts["cwd"] = entry.cwd.text
+    options = entry.options
+    if options.inherit:
+        texts["inherit"] = ", ".join(options.inherit)
+    for option, value in (
+        ("isolation", "" if options.isolation == "auto" else options.isolation),
+        ("shared", "true" if options.shared else ""),
+        ("pin", "true" if options.pin else ""),
+    ):
+        if value:
+            texts[option] = value
+    return texts
+
+
+def _templates(entry: ServerEntry) -> list[Template]:
+    single = (entry.command, entry.url, entry.cwd, entry.env_file)
+    return [
+        *(template for template in single if template is not None),
+        *entry.args,
+        *entry.env.values(),
+        *entry.headers.values(),
+    ]
+
+
+def _digest(
+    key: bytes,
+    member: str,
+    text: str,
+) -> str:
+    data = f"{member}\0{text}".encode("utf-8", "surrogatepass")
+    return hmac.digest(key, data, "sha256").hex()
+
+
+def _clean(text: str) -> str:
+    return shorten(escape_controls(redactor().text(text)), MAX_SHOWN)
+
+
+def compare_definitions(approved: Definition | None, current: Definition) -> list[str]:
+    """Return the differences as lines for people; empty if there are none.
+
+    approved: None if the server is new.
+    """
+    before = approved or {}
+    lines: list[str] = []
+    for member in (*current, *(name for name in before if name not in current)):
+        old, new = before.get(member), current.get(member)
+        if old is not None and new is not None:
+            if hmac.compare_digest(old.digest, new.digest):
+                continue
+            if not old.shown and not new.shown:
+                lines.append(f"  ~ {member}: another value")
+                continue
+        if old is not None:
+            lines.append(f"  - {member}: {_describe(old)}")
+        if new is not None:
+            lines.append(f"  + {member}: {_describe(new)}")
+    return lines
+
+
+def _describe(part: DefinitionPart) -> str:
+    return part.shown or "(not shown)"

@@ -1,0 +1,202 @@
+"""FileParts: which servers of a file run, and with which definitions, as approved by the user."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from msgspec import Struct
+
+from concertino.backend.interface import Backend
+from concertino.errors import ConcertinoError
+from concertino.proxy.approvals import ApprovalStore, ApprovedFile
+from concertino.proxy.definitions import Definition, compare_definitions, define_server
+from concertino.proxy.env_file import read_env_file
+from concertino.proxy.expansion import Expander
+from concertino.proxy.file_server import FileServer, WithheldServer
+from concertino.proxy.pinned_tools import PinnedTools
+from concertino.proxy.server_file import ServerEntry, ServerFile
+from concertino.proxy.server_launch import expand_entry
+from concertino.proxy.server_options import ServerOptions
+from concertino.proxy.value_reader import InvalidServerFile
+
+__all__ = ["DefinedServer", "FileParts", "define_servers", "describe_unapproved"]
+
+log = logging.getLogger("concertino.proxy")
+
+
+class DefinedServer(Struct, frozen=True):
+    """A server of a file with its definition. env_file: the variables of its own file.
+
+    problem: why it has no definition; "" if it has one.
+    """
+
+    entry: ServerEntry
+    definition: Definition = {}
+    env_file: Mapping[str, str] = {}
+    problem: str = ""
+
+
+def define_servers(
+    file: ServerFile,
+    expander: Expander,
+    key: bytes,
+) -> list[DefinedServer]:
+    """Return the servers of a file that are enabled, with their definitions."""
+    servers: list[DefinedServer] = []
+    for entry in file.servers:
+        if not entry.is_enabled:
+            continue
+        try:
+            variables: dict[str, str] = {}
+            if entry.env_file is not None:
+                text = expander.text(entry.env_file, f"{entry.name}.envFile")
+                variables = read_env_file(file.workspace / Path(text).expanduser())
+        except InvalidServerFile as exc:
+            servers.append(DefinedServer(entry, problem=str(exc)))
+            continue
+        definition = define_server(entry, file, variables, key)
+        servers.append(DefinedServer(entry, definition, variables))
+    return servers
+
+
+def describe_unapproved(approved: ApprovedFile, server: DefinedServer) -> list[str]:
+    """Return what a user should see before a server is approved; empty if it is approved."""
+    name = server.entry.name
+    before = approved.servers.get(name)
+    if before == server.definition:
+        return []
+    title = f"{name} (new)" if before is None else f"{name} (changed)"
+    return [title, *compare_definitions(before, server.definition)]
+
+
+class FileParts:
+    """Keeps the parts of a composition for one file.
+
+    path: of the file, absolute and without links. environment: for `${VAR}`. inputs: values that
+    the user gave.
+    """
+
+    def __init__(
+        self,
+        store: ApprovalStore,
+        environment: Mapping[str, str],
+        inputs: Mapping[str, str],
+    ) -> None:
+        self.path = Path()
+        self._store = store
+        self._environment = environment
+        self._inputs = inputs
+        self._parts: dict[str, FileServer | WithheldServer] = {}
+        # Options that servers which go on should get.
+        self._new_options: list[tuple[FileServer, ServerOptions]] = []
+        # Name -> the definition that was last shown, so that it is shown once.
+        self._shown: dict[str, Definition] = {}
+
+    def _define(self, file: ServerFile) -> list[DefinedServer]:
+        self.path = Path(file.path).resolve()
+        return define_servers(
+            file, Expander(file, self._environment, self._inputs), self._store.key()
+        )
+
+    def approve(self, file: ServerFile) -> None:
+        """Approve all servers of a file. Raises UnusableState."""
+        servers = self._define(file)
+        self._store.approve(
+            self.path,
+            {server.entry.name: server.definition for server in servers if not server.problem},
+        )
+
+    def update(self, file: ServerFile) -> Mapping[str, Backend]:
+        """Return the parts for what a file says now; a server that stays is the same object.
+
+        Call set_options() before they are used. Raises UnusableState.
+        """
+        servers = self._define(file)
+        approved = self._store.read(self.path)
+        expander = Expander(file, self._environment, self._inputs)
+        self._new_options.clear()
+        parts: dict[str, FileServer | WithheldServer] = {}
+        for server in servers:
+            name = server.entry.name
+            parts[name] = self._part(server, file, expander, approved)
+        self._parts = parts
+        return dict(parts)
+
+    async def set_options(self) -> None:
+        """Give the servers that go on the options that the file has for them now."""
+        for part, options in self._new_options:
+            await part.set_options(options)
+        self._new_options.clear()
+
+    def _part(
+        self,
+        server: DefinedServer,
+        file: ServerFile,
+        expander: Expander,
+        approved: ApprovedFile,
+    ) -> FileServer | WithheldServer:
+        entry = server.entry
+        current = self._parts.get(entry.name)
+        if server.problem:
+            return self._withheld(entry.name, server.problem)
+        if approved.servers.get(entry.name) != server.definition:
+            return self._unapproved(server, approved)
+        self._shown.pop(entry.name, None)
+        try:
+            launch = expand_entry(entry, file, expander, server.env_file)
+        except ConcertinoError as exc:
+            return self._withheld(entry.name, str(exc))
+        if isinstance(current, FileServer) and (
+            current.launch == launch
+            and current.start_timeout_s == entry.start_timeout_s
+            and _needs_no_restart(current.options, entry.options)
+        ):
+            current.set_pins(approved.pins.get(entry.name))
+            if current.options != entry.options:
+                self._new_options.append((current, entry.options))
+            return current
+        pin = partial(PinnedTools, store=self._store, path=self.path, name=entry.name)
+        return FileServer(
+            entry.name,
+            launch,
+            entry.options,
+            start_timeout_s=entry.start_timeout_s,
+            pin=pin if entry.options.pin else None,
+        )
+
+    def _unapproved(
+        self, server: DefinedServer, approved: ApprovedFile
+    ) -> FileServer | WithheldServer:
+        """Show a definition that is not approved; the one that was goes on if it runs."""
+        name = server.entry.name
+        command = f"concertino approve {self.path}"
+        if self._shown.get(name) != server.definition:
+            self._shown[name] = server.definition
+            log.warning("%s is not approved, and not started; to approve it: %s", name, command)
+            # A log has one line for each record.
+            for line in describe_unapproved(approved, server):
+                log.warning("%s", line)
+        current = self._parts.get(name)
+        if isinstance(current, FileServer):
+            return current
+        return self._withheld(name, f"not approved; to see and approve it: {command}")
+
+    def _withheld(self, name: str, reason: str) -> WithheldServer:
+        """Return the part of a server that is not started; the same one for the same reason."""
+        current = self._parts.get(name)
+        if isinstance(current, WithheldServer) and current.reason == reason:
+            return current
+        return WithheldServer(name, reason)
+
+
+def _needs_no_restart(before: ServerOptions, now: ServerOptions) -> bool:
+    """Return whether the options that the process of a server depends on are the same."""
+    return (before.isolation, before.shared, before.idle_s, before.pin) == (
+        now.isolation,
+        now.shared,
+        now.idle_s,
+        now.pin,
+    )

@@ -1,0 +1,196 @@
+"""FileServer: one server of a file as a Backend, with the options of its entry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Raw, Struct
+
+from concertino.backend.interface import Backend, Call, ChangeKind, Context, Notifier
+from concertino.backend.wrappers import BackendWrapper
+from concertino.errors import ConcertinoError
+from concertino.protocol.call import ServerFeatures
+from concertino.proxy.approvals import ToolPins
+from concertino.proxy.features import features_before_start
+from concertino.proxy.pinned_tools import PinnedTools
+from concertino.proxy.proxy import Proxy
+from concertino.proxy.server_launch import UnreadLaunch, read_launch_secrets
+from concertino.proxy.server_options import GUARD_KEYS, ServerOptions
+
+__all__ = ["FileServer", "WithheldServer"]
+
+# How long a server may take to start, in seconds, if its entry does not say: npx and uvx install it
+# first.
+START_S = 300.0
+GUARD_OPTIONS = ("allow", "deny", *GUARD_KEYS)
+
+
+class FileServer:
+    """A server that is started or connected to by start(), which may be called again if it fails.
+
+    pin: puts a PinnedTools around the server, if its entry wants that. start_timeout_s: of the
+    entry.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        launch: UnreadLaunch,
+        options: ServerOptions,
+        *,
+        start_timeout_s: float | None = None,
+        pin: Callable[[Backend], PinnedTools] | None = None,
+    ) -> None:
+        self.name = name
+        self.launch = launch
+        self.options = options
+        self.start_timeout_s = start_timeout_s
+        self._pin = pin
+        self._pinned: PinnedTools | None = None
+        self._outlet: Notifier | None = None
+        # The server that has started, and the same with guards around it.
+        self._server: _StartedServer | None = None
+        self._served: Backend | None = None
+        self._unknown = features_before_start(name)
+
+    async def start(self, outlet: Notifier) -> None:
+        """Read the secrets, and start the server or connect to it. Raises ConcertinoError."""
+        launch = await read_launch_secrets(self.launch)
+        if launch.headers or (isinstance(launch.target, str) and "://" in launch.target):
+            raise ConcertinoError(
+                f"{launch.target}: servers with a URL are reached at unix:PATH or tcp:HOST:PORT; "
+                "HTTP is not supported"
+            )
+        try:
+            proxy = Proxy(
+                launch.target,
+                name=self.name,
+                connect_s=self.start_timeout_s or START_S,
+                isolation="shared" if self.options.shared else self.options.isolation,
+                idle_s=self.options.idle_s,
+            )
+        except ValueError as exc:
+            raise ConcertinoError(str(exc)) from None
+        server: Backend = proxy
+        if self._pin is not None:
+            server = self._pinned = self._pin(proxy)
+        relay = _Relay(outlet)
+        try:
+            await server.start(relay)
+        except BaseException as exc:
+            await proxy.close()
+            if type(exc) is ConcertinoError:
+                # The composition says which server it is.
+                raise ConcertinoError(str(exc).removeprefix(f"{self.name}: ")) from None
+            raise
+        self._outlet, self._server = outlet, _StartedServer(server, relay)
+        await self._guard(self._server, outlet)
+
+    async def _guard(self, server: Backend, outlet: Notifier) -> None:
+        """Put guards and other names of tools around a server that has started."""
+        options = self.options
+        guards: dict[str, Any] = {
+            name: value for name in GUARD_OPTIONS if (value := getattr(options, name))
+        }
+        served = server
+        if guards:
+            from concertino.guards.guard import Guard
+
+            served = Guard(served, **guards)
+        if options.rename:
+            from concertino.proxy.renamed_tools import RenamedTools
+
+            served = RenamedTools(served, options.rename)
+        await served.start(outlet)
+        self._served = served
+
+    async def set_options(self, options: ServerOptions) -> None:
+        """Take over other options without a new process, and tell the clients."""
+        self.options = options
+        if self._server is None or self._outlet is None:
+            return
+        await self._guard(self._server, self._outlet)
+        self._report_changes()
+
+    def set_pins(self, pins: ToolPins | None) -> None:
+        """Take over which tools are approved now, and tell the clients."""
+        if self._pinned is not None and self._pinned.set_pins(pins):
+            self._report_changes()
+
+    def _report_changes(self) -> None:
+        if self._outlet is None:
+            return
+        changes: tuple[ChangeKind, ...] = ("features", "tools", "prompts", "resources")
+        for what in changes:
+            self._outlet.report_change(what)
+
+    def features(self) -> ServerFeatures:
+        """Return what the server offers; everything before it has started."""
+        return self._unknown if self._served is None else self._served.features()
+
+    async def handle(self, call: Call, context: Context) -> Struct | Raw:
+        return await self._started().handle(call, context)
+
+    async def watch(self, uris: frozenset[str]) -> None:
+        await self._started().watch(uris)
+
+    async def close(self) -> None:
+        if self._served is not None:
+            await self._served.close()
+
+    def _started(self) -> Backend:
+        assert self._served is not None, "a composition calls only parts that have started"
+        return self._served
+
+
+class _Relay:
+    """The Notifier of a server. outlet: may be another one later, that of other guards."""
+
+    def __init__(self, outlet: Notifier) -> None:
+        self.outlet = outlet
+
+    def report_change(self, what: ChangeKind) -> None:
+        self.outlet.report_change(what)
+
+    def report_update(self, uri: str) -> None:
+        self.outlet.report_update(uri)
+
+
+class _StartedServer(BackendWrapper):
+    """A server that has started already, for guards, which may come and go."""
+
+    def __init__(self, inner: Backend, relay: _Relay) -> None:
+        super().__init__(inner)
+        self._relay = relay
+
+    async def start(self, outlet: Notifier) -> None:
+        self._relay.outlet = outlet
+
+
+class WithheldServer:
+    """A server that is not started, because its entry has a mistake or is not approved.
+
+    reason: what calls of its tools get, and what the log says.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.name = name
+        self.reason = reason
+        self._features = ServerFeatures(features_before_start(name).info)
+
+    async def start(self, outlet: Notifier) -> None:
+        """Raise ConcertinoError with the reason."""
+        raise ConcertinoError(self.reason)
+
+    def features(self) -> ServerFeatures:
+        return self._features
+
+    async def handle(self, call: Call, context: Context) -> Struct | Raw:
+        raise ConcertinoError(self.reason)
+
+    async def watch(self, uris: frozenset[str]) -> None:
+        """Do nothing: nobody can subscribe."""
+
+    async def close(self) -> None:
+        """Do nothing: nothing has been started."""

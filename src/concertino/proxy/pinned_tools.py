@@ -1,0 +1,179 @@
+"""PinnedTools: withholds tools whose definition is another than the user has approved.
+
+A server may describe a harmless tool at first and another one later, when nobody looks any more:
+the description is what a model reads. See `pin` in the reference of files of servers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from difflib import unified_diff
+from pathlib import Path
+from typing import Any
+
+from msgspec import Raw, Struct
+from msgspec.json import decode, encode, format
+from msgspec.structs import replace
+
+from concertino.backend.interface import Backend, Call, ChangeKind, Context, Notifier
+from concertino.backend.listing import decode_page, list_items
+from concertino.backend.methods import LIST_METHODS
+from concertino.backend.wrappers import BackendWrapper
+from concertino.errors import INVALID_PARAMS, RpcError
+from concertino.logs.formats import escape_controls
+from concertino.logs.redact import redactor
+from concertino.proxy.approvals import ApprovalStore, ToolPins
+from concertino.proxy.state_files import UnusableState
+
+__all__ = ["PinnedTools", "compare_tools"]
+
+log = logging.getLogger("concertino.proxy")
+
+LISTING = LIST_METHODS["tools/list"]
+
+
+class PinnedTools(BackendWrapper):
+    """A Backend that serves only the tools of another one that are as they were approved.
+
+    The tools that the server lists first after it was approved count as approved with it.
+    path: the file of servers. name: of the server in it.
+    """
+
+    def __init__(
+        self,
+        inner: Backend,
+        store: ApprovalStore,
+        path: Path,
+        name: str,
+    ) -> None:
+        super().__init__(inner)
+        self._store = store
+        self._path = path
+        self._name = name
+        # Name -> the JSON of the tools that may be served; None until the list was looked at.
+        self._approved: Mapping[str, str] | None = None
+        self._withheld: frozenset[str] = frozenset()
+        self._is_current = False
+        self._checking = asyncio.Lock()
+
+    async def start(self, outlet: Notifier) -> None:
+        await self.inner.start(_ForgettingNotifier(self, outlet))
+
+    async def handle(self, call: Call, context: Context) -> Struct | Raw:
+        if call.method == "tools/list":
+            await self._check()
+            page = decode_page(await self.inner.handle(call, context), LISTING)
+            tools = [tool for tool in page.tools if self._is_approved(tool)]
+            if any(tool.name not in self._withheld for tool in page.tools if tool not in tools):
+                # It has changed since the check, and nobody has told.
+                self.forget()
+                await self._check()
+                tools = [tool for tool in page.tools if self._is_approved(tool)]
+            return page if len(tools) == len(page.tools) else replace(page, tools=tools)
+        if call.method == "tools/call":
+            await self._check()
+            if (name := call.name) is not None and name in self._withheld:
+                raise RpcError(
+                    INVALID_PARAMS,
+                    f"{self._name}: the tool {name} is withheld, because its definition has "
+                    f"changed; to see and approve it: concertino approve {self._path}",
+                )
+        return await self.inner.handle(call, context)
+
+    def forget(self) -> None:
+        """Look at the tools again before the next use. Thread-safe."""
+        self._is_current = False
+
+    def set_pins(self, pins: ToolPins | None) -> bool:
+        """Take over what the user has approved meanwhile. Returns whether it is something else."""
+        approved = None if pins is None else pins.approved
+        if self._approved is None or approved is None or approved == self._approved:
+            return False
+        self.forget()
+        return True
+
+    def _is_approved(self, tool: Any) -> bool:
+        return self._approved is not None and self._approved.get(tool.name) == _to_json(tool)
+
+    async def _check(self) -> None:
+        """Compare the tools with those that were approved, after a change of either."""
+        async with self._checking:
+            if self._is_current:
+                return
+            self._is_current = True
+            try:
+                await self._compare()
+            except BaseException:
+                self._is_current = False
+                raise
+
+    async def _compare(self) -> None:
+        listed = await list_items(self._name, self.inner, "tools/list")
+        tools = {tool.name: _to_json(tool) for tool in listed}
+        lines: list[str] = []
+        try:
+            pins = self._store.read(self._path).pins.get(self._name, ToolPins())
+            if pins.approved is None:
+                pins = ToolPins(tools)
+            lines = compare_tools(pins.approved or {}, tools)
+            pins = replace(pins, seen=tools if lines else None)
+            self._store.set_pins(self._path, self._name, pins)
+        except UnusableState as exc:
+            raise RpcError(INVALID_PARAMS, f"{self._name}: {exc}") from None
+        approved = self._approved = pins.approved or {}
+        withheld = frozenset(name for name in tools if approved.get(name) != tools[name])
+        if withheld and withheld != self._withheld:
+            log.warning(
+                "%s: the definitions of tools are others than those approved, so they are "
+                "withheld: %s; to approve them: concertino approve %s",
+                self._name,
+                ", ".join(sorted(withheld)),
+                self._path,
+            )
+            for line in lines:
+                log.warning("%s", line)
+        self._withheld = withheld
+
+
+def _to_json(tool: Any) -> str:
+    return encode(tool, order="sorted").decode()
+
+
+def compare_tools(approved: Mapping[str, str], seen: Mapping[str, str]) -> list[str]:
+    """Return the differences between tools, by name, as lines of a diff; empty if there are none.
+
+    A tool that is missing now is no difference: nobody can call it.
+    """
+    lines: list[str] = []
+    for name, text in seen.items():
+        if (before := approved.get(name)) == text:
+            continue
+        old = [] if before is None else _to_lines(before)
+        label = escape_controls(name)
+        diff = unified_diff(old, _to_lines(text), f"approved/{label}", f"now/{label}", lineterm="")
+        lines += diff
+    return lines
+
+
+def _to_lines(text: str) -> list[str]:
+    """Return the JSON of a tool as lines for people."""
+    shown = format(encode(decode(text)), indent=2).decode()
+    return [escape_controls(line) for line in redactor().text(shown).splitlines()]
+
+
+class _ForgettingNotifier:
+    """A Notifier that lets the tools be compared again after a change."""
+
+    def __init__(self, pinned: PinnedTools, outlet: Notifier) -> None:
+        self._pinned = pinned
+        self._outlet = outlet
+
+    def report_change(self, what: ChangeKind) -> None:
+        if what in ("tools", "features"):
+            self._pinned.forget()
+        self._outlet.report_change(what)
+
+    def report_update(self, uri: str) -> None:
+        self._outlet.report_update(uri)

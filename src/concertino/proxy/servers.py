@@ -1,0 +1,193 @@
+"""Servers: the servers of a file as one Backend, which follows changes of the file.
+
+Only servers that the user has approved are started. One that fails, hangs or waits for approval
+does not hold up the others; what calls of its tools get says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from concertino.backend.interface import Notifier, ServerFeatures
+from concertino.backend.wrappers import BackendWrapper
+from concertino.composition.composed_backend import ComposedBackend
+from concertino.composition.part_names import BoundedNames
+from concertino.composition.rules import CompositionRules
+from concertino.library.watcher import Watcher
+from concertino.proxy.approvals import ApprovalStore
+from concertino.proxy.file_parts import FileParts
+from concertino.proxy.server_file import ServerFile, read_server_file
+from concertino.proxy.state_files import UnusableState
+from concertino.proxy.value_reader import InvalidServerFile
+from concertino.types.results import Implementation
+
+__all__ = ["OPENING_S", "Servers"]
+
+log = logging.getLogger("concertino.proxy")
+
+# How long clients wait for slow servers.
+START_S = 3.0
+# The same for a Host, which must not answer before that.
+OPENING_S = START_S + 0.5
+RULES = CompositionRules(
+    start_s=START_S,
+    lists_s=START_S,
+    may_be_empty=True,
+    list_limit_s=START_S,
+    maps_uris=True,
+    retries_s=(1.0, 2.0, 5.0, 15.0, 60.0),
+)
+
+
+class _Watched(Struct, frozen=True):
+    """What tells whether a file has changed."""
+
+    device: int = 0
+    inode: int = 0
+    size: int = 0
+    time_ns: int = 0
+
+
+class Servers(BackendWrapper):
+    """A Backend of the servers in a file: mcp.json, .vscode/mcp.json, config.toml, ...
+
+    Tools and prompts are called `server_name`; see BoundedNames. Changes of the file are taken over
+    while it runs: servers are started, ended and given other options, and all others go on. A
+    changed definition waits for `concertino approve FILE`, and the old one runs on meanwhile.
+    path: of the file. inputs: values for `${input:ID}`. trust: approve what the file says now.
+    environment: for `${VAR}`; by default that of the process. info: what clients see of us.
+    Raises InvalidServerFile, and UnusableState if approvals cannot be read or written.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        inputs: Mapping[str, str] | None = None,
+        trust: bool = False,
+        environment: Mapping[str, str] | None = None,
+        info: Implementation | None = None,
+        store: ApprovalStore | None = None,
+    ) -> None:
+        self._path = Path(path)
+        self._store = store or ApprovalStore()
+        file = read_server_file(self._path)
+        self._file_parts = FileParts(
+            self._store, os.environ if environment is None else environment, inputs or {}
+        )
+        if trust:
+            self._file_parts.approve(file)
+        self._report(file)
+        parts = self._file_parts.update(file)
+        self._composed = ComposedBackend(
+            info or Implementation("concertino", "0.0.0"), parts, BoundedNames(parts), RULES
+        )
+        super().__init__(self._composed)
+        self._watched = self._look()
+        self._watcher: Watcher | None = None
+        self._has_changed = asyncio.Event()
+        self._following: asyncio.Task[None] | None = None
+
+    def _report(self, file: ServerFile) -> None:
+        for warning in file.warnings:
+            log.warning("%s", warning)
+
+    # Backend
+
+    async def start(self, outlet: Notifier) -> None:
+        """Start the servers, and follow the file."""
+        loop = asyncio.get_running_loop()
+        folders = {self._path.absolute().parent, self._file_parts.path.parent, self._store.folder}
+        try:
+            self._store.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as exc:
+            log.warning("%s: %s", self._store.folder, exc.strerror)
+
+        def report(paths: list[str] | None) -> None:
+            # The watcher reports more than these files, and the loop may have ended.
+            try:
+                loop.call_soon_threadsafe(self._has_changed.set)
+            except RuntimeError:
+                pass
+
+        self._watcher = Watcher(sorted(map(str, folders)), report, log, is_recursive=False)
+        self._following = loop.create_task(self._follow(), name="follow a file of servers")
+        await self._composed.start(outlet)
+
+    async def close(self) -> None:
+        """End all servers."""
+        if self._watcher is not None:
+            self._watcher.close()
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait((self._following,))
+        await self._composed.close()
+
+    def features(self) -> ServerFeatures:
+        """Return the features; the instructions say which servers are missing, and why.
+
+        All lists are offered, whoever serves now: most clients ask only once what there is, and a
+        server may come later.
+        """
+        features = self._composed.features()
+        missing = "\n".join(self._composed.failures.values())
+        # First, since hosts cut what is long.
+        instructions = "\n\n".join(filter(None, (missing, features.instructions)))
+        return replace(
+            features,
+            instructions=instructions or None,
+            tools=True,
+            prompts=True,
+            resources=True,
+            completions=True,
+            logging=True,
+            subscriptions=True,
+        )
+
+    # The file
+
+    def _look(self) -> tuple[_Watched, ...]:
+        """Return the states of the file and of its approvals."""
+        return tuple(
+            _look_at(path) for path in (self._path, self._store.stored_at(self._file_parts.path))
+        )
+
+    async def _follow(self) -> None:
+        """Take over changes of the file, and of its approvals, until it is cancelled."""
+        while True:
+            await self._has_changed.wait()
+            self._has_changed.clear()
+            watched = self._look()
+            if watched != self._watched:
+                self._watched = watched
+                try:
+                    await self.reload()
+                except Exception:
+                    log.exception("%s: a change could not be taken over", self._path)
+
+    async def reload(self) -> None:
+        """Take over what the file says now. A file that cannot be used changes nothing."""
+        try:
+            file = read_server_file(self._path)
+            self._report(file)
+            parts = self._file_parts.update(file)
+        except (InvalidServerFile, UnusableState) as exc:
+            log.error("%s; nothing is changed", exc)
+            return
+        await self._file_parts.set_options()
+        await self._composed.change_parts(parts)
+
+
+def _look_at(path: Path) -> _Watched:
+    try:
+        status = path.stat()
+    except OSError:
+        return _Watched()
+    return _Watched(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)

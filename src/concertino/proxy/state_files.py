@@ -1,0 +1,114 @@
+"""Small files of this user's state: private, and written completely or not at all."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import stat
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from concertino.errors import ConcertinoError
+
+__all__ = [
+    "UnusableState",
+    "lock_state",
+    "read_private",
+    "read_state_key",
+    "state_folder",
+    "write_private",
+]
+
+# The largest file, in bytes.
+MAX_BYTES = 2**22
+KEY_BYTES = 32
+
+
+class UnusableState(ConcertinoError):
+    """A file of the user's state that cannot be read or written, or that others could change."""
+
+
+def state_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return `$XDG_STATE_HOME/concertino`; without the variable it is in `~/.local/state`.
+
+    A relative value is ignored (XDG Base Directory Specification).
+    """
+    variable = environment.get("XDG_STATE_HOME", "")
+    base = Path(variable) if variable.startswith("/") else Path.home() / ".local" / "state"
+    return base / "concertino"
+
+
+def read_private(path: Path) -> bytes | None:
+    """Return the content of a file; None if there is none.
+
+    Raises UnusableState if another user could have written it.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise UnusableState(f"{path}: {exc.strerror}") from None
+    with open(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise UnusableState(f"{path}: expected a file that only you can write")
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise UnusableState(f"{path}: expected at most {MAX_BYTES} bytes")
+    return data
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file that only this user can read, in a folder that is made if it is missing.
+
+    Raises UnusableState.
+    """
+    # In the same folder: replace() does not work across file systems.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(
+            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(descriptor)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    except OSError as exc:
+        raise UnusableState(f"{path}: {exc.strerror}") from None
+
+
+@contextmanager
+def lock_state(folder: Path) -> Generator[None, None, None]:
+    """Let no other process change the state in a folder meanwhile. Raises UnusableState."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as exc:
+        raise UnusableState(f"{folder}: {exc.strerror}") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def read_state_key(folder: Path) -> bytes:
+    """Return a random key of this user, which is made at the first use. Raises UnusableState."""
+    path = folder / "key"
+    if (key := read_private(path)) is None:
+        with lock_state(folder):
+            if (key := read_private(path)) is None:
+                key = secrets.token_bytes(KEY_BYTES)
+                write_private(path, key)
+    if len(key) != KEY_BYTES:
+        raise UnusableState(f"{path}: expected {KEY_BYTES} bytes; remove it, and approve again")
+    return key

@@ -1,0 +1,142 @@
+"""definitions.py: what a user approves of a server, and how changes of it are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from msgspec.json import encode
+
+from concertino.proxy.definitions import Definition, compare_definitions, define_server
+from concertino.proxy.server_file import parse_server_file
+
+KEY = b"k" * 32
+BASE: dict[str, Any] = {
+    "command": "npx",
+    "args": ["-y", "a server"],
+    "env": {"TOKEN": "hunter2hunter2", "HOME": "${HOME}", "KEY": "secret:command:op read x"},
+    "cwd": "sub",
+}
+
+
+def define(
+    members: Mapping[str, Any],
+    env_file: Mapping[str, str] | None = None,
+    inputs: list[dict[str, Any]] | None = None,
+    key: bytes = KEY,
+) -> Definition:
+    text = encode({"servers": {"a": members}, "inputs": inputs or []})
+    file = parse_server_file(text, "/project/mcp.json")
+    return define_server(file.servers[0], file, env_file or {}, key)
+
+
+def test_texts_are_shown_but_no_values_that_may_be_secrets() -> None:
+    assert {name: part.shown for name, part in define(BASE).items()} == {
+        "command": "npx",
+        "args": "-y 'a server'",
+        "cwd": "sub",
+        "env.TOKEN": "",
+        "env.HOME": "${HOME}",
+        "env.KEY": "secret:command:op read x",
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "lines"),
+    [
+        ({"command": "sh"}, ["  - command: npx", "  + command: sh"]),
+        ({"args": ["-y"]}, ["  - args: -y 'a server'", "  + args: -y"]),
+        ({"args": []}, ["  - args: -y 'a server'"]),
+        ({"cwd": "/"}, ["  - cwd: sub", "  + cwd: /"]),
+        (
+            {"env": {**BASE["env"], "LD_PRELOAD": "x.so"}},
+            ["  + env.LD_PRELOAD: (not shown)"],
+        ),
+        ({"env": {**BASE["env"], "TOKEN": "another"}}, ["  ~ env.TOKEN: another value"]),
+        (
+            {"env": {**BASE["env"], "KEY": "secret:command:sh -c x"}},
+            ["  - env.KEY: secret:command:op read x", "  + env.KEY: secret:command:sh -c x"],
+        ),
+        ({"x-concertino": {"inherit": ["SSH_AUTH_SOCK"]}}, ["  + inherit: SSH_AUTH_SOCK"]),
+        ({"x-concertino": {"shared": True}}, ["  + shared: true"]),
+        ({"x-concertino": {"pin": True}}, ["  + pin: true"]),
+        ({"x-concertino": {"isolation": "session"}}, ["  + isolation: session"]),
+    ],
+)
+def test_a_change_of_what_runs_is_a_difference(change: dict[str, Any], lines: list[str]) -> None:
+    assert compare_definitions(define(BASE), define(BASE | change)) == lines
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"timeout": 5000},
+        {"disabled": False},
+        {"startup_timeout_sec": 3},
+        {"x-concertino": {"isolation": "auto"}},
+        {"x-concertino": {"deny": ["x"], "idle_s": 3, "guards": {"timeout_s": 1}}},
+    ],
+)
+def test_a_change_of_limits_and_filters_is_none(change: dict[str, Any]) -> None:
+    assert compare_definitions(define(BASE), define(BASE | change)) == []
+
+
+def test_the_address_and_headers_of_a_server_are_part_of_it() -> None:
+    before = define({"url": "tcp:a:1", "headers": {"X": "1"}})
+    after = define({"url": "tcp:b:1", "headers": {"X": "2"}})
+    assert compare_definitions(before, after) == [
+        "  - url: tcp:a:1",
+        "  + url: tcp:b:1",
+        "  ~ headers.X: another value",
+    ]
+
+
+def test_the_variables_of_a_file_are_part_of_it() -> None:
+    members = {"command": "x", "envFile": ".env"}
+    assert compare_definitions(define(members, {"A": "1"}), define(members, {"A": "2"})) == [
+        "  ~ envFile.A: another value"
+    ]
+
+
+def test_the_default_of_an_input_that_is_used_is_part_of_it() -> None:
+    def with_default(text: str) -> Definition:
+        inputs = [{"id": "used", "default": text}, {"id": "other", "default": text}]
+        return define({"command": "x", "env": {"A": "${input:used}"}}, inputs=inputs)
+
+    before, after = with_default("a"), with_default("secret:command:sh")
+    assert compare_definitions(before, after) == [
+        "  - inputs.used: a",
+        "  + inputs.used: secret:command:sh",
+    ]
+
+
+def test_a_new_server_is_shown_completely() -> None:
+    assert compare_definitions(None, define({"command": "x", "env": {"A": "b"}})) == [
+        "  + command: x",
+        "  + env.A: (not shown)",
+    ]
+
+
+def test_a_secret_in_an_argument_that_a_variable_has_too_is_not_shown() -> None:
+    members = {
+        "command": "x",
+        "args": ["--token=correct-horse-battery"],
+        "env": {"API_TOKEN": "correct-horse-battery"},
+    }
+    assert define(members)["args"].shown == "--token=[REDACTED]"
+
+
+def test_control_characters_do_not_reach_the_terminal() -> None:
+    assert define({"command": "x\x1b[2J"})["command"].shown == "x\\x1b[2J"
+
+
+def test_nobody_can_guess_a_secret_from_its_digest_without_the_users_key() -> None:
+    mine = define(BASE)["env.TOKEN"].digest
+    assert mine == define(BASE)["env.TOKEN"].digest
+    assert mine != define(BASE, key=b"x" * 32)["env.TOKEN"].digest
+
+
+def test_equal_values_of_two_members_have_different_digests() -> None:
+    definition = define({"command": "x", "env": {"A": "v", "B": "v"}})
+    assert definition["env.A"].digest != definition["env.B"].digest
