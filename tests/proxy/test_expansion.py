@@ -114,8 +114,8 @@ def test_a_secret_is_a_part_of_its_own() -> None:
 
 
 def test_a_given_input_goes_before_the_environment_and_the_default() -> None:
-    given = expander({"my-key": "mine", "region": "us"})
-    assert given.text(Template("${input:my-key} ${input:region}"), "a") == "mine us"
+    given = expander({"my-key": "key-of-this-test", "region": "us"})
+    assert given.text(Template("${input:my-key} ${input:region}"), "a") == "key-of-this-test us"
 
 
 def test_an_input_has_one_of_its_choices() -> None:

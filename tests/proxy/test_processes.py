@@ -88,8 +88,9 @@ async def attached(host: Host, principal: str = "") -> AsyncIterator[Caller]:
 
 
 async def pid_of(caller: Caller, tool: str = "pid") -> int:
-    result = (await caller.call("tools/call", name=tool, arguments={}))["result"]
-    return int(result["content"][0]["text"])
+    response = await caller.call("tools/call", name=tool, arguments={})
+    assert "result" in response, response
+    return int(response["result"]["content"][0]["text"])
 
 
 def lives(pid: int) -> bool:
@@ -100,11 +101,26 @@ def lives(pid: int) -> bool:
     return True
 
 
+def state_of(pid: int) -> str:
+    """Return the letter by which the system shows the state of a process; "" if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+async def kill(pid: int) -> None:
+    """Kill a process and wait for its death: until then it may still read a request."""
+    os.kill(pid, signal.SIGKILL)
+    while state_of(pid) not in ("Z", ""):
+        await asyncio.sleep(0)
+
+
 @on_a_loop
 async def test_the_next_call_after_a_kill_is_served(command: list[str]) -> None:
     async with Host(Proxy(command)) as host, attached(host) as caller:
         first = await pid_of(caller)
-        os.kill(first, signal.SIGKILL)
+        await kill(first)
         second = await pid_of(caller)
         assert second != first
 
@@ -129,7 +145,7 @@ async def test_a_call_that_nobody_had_read_is_sent_again(command: list[str]) -> 
     async with Host(Proxy(command)) as host, attached(host) as caller:
         first = await pid_of(caller)
         os.kill(first, signal.SIGSTOP)
-        while Path(f"/proc/{first}/stat").read_text().split()[2] != "T":
+        while state_of(first) != "T":
             await asyncio.sleep(0)
         # It goes into the pipe of a process that will never read it.
         id = caller.ask("tools/call", name="pid", arguments={})
@@ -150,7 +166,7 @@ async def test_a_server_that_dies_again_and_again_is_given_up_with_the_reason(
         pid = await pid_of(caller)
         # From now on it does not even start.
         (tmp_path / "server.py").write_text("raise SystemExit(9)")
-        os.kill(pid, signal.SIGKILL)
+        await kill(pid)
         response = await caller.call("tools/call", name="pid", arguments={})
         assert "started 2 times in a row and ended each time" in response["error"]["message"]
 

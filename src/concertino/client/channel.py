@@ -36,7 +36,7 @@ from concertino.client.pending_request import (
 from concertino.client.skipped_lines import OversizeWatch, SkippedLines, parse_head
 from concertino.errors import ConcertinoError, Disconnected, ProtocolError, TimedOut
 from concertino.jsonrpc.limits import Limits
-from concertino.jsonrpc.messages import NEWLINE, Id, Message, decode, one_line
+from concertino.jsonrpc.messages import JOINED_BYTES, NEWLINE, Id, Message, decode, one_line
 from concertino.jsonrpc.peer import Peer
 from concertino.jsonrpc.requests import IncomingRequest
 from concertino.transports.connection import Connection, SupportsDirectSend, SupportsPolling
@@ -170,7 +170,8 @@ class Channel:
 
         # _fit() handles two rare cases: params with a newline, which would end the frame, and a
         # frame that is too long.
-        frame = prepared.template % (id, params)
+        is_long = len(params) > JOINED_BYTES
+        frame = prepared.join(id, params) if is_long else prepared.template % (id, params)
         if NEWLINE in params or len(frame) > output.max_message_bytes:
             frame = self._fit(prepared, id, params)
 

@@ -92,6 +92,11 @@ class PreparedRequest(Struct, eq=False):
     subject: str
     decode: Callable[[bytes], Any]
 
+    def join(self, id: int, params: bytes) -> bytes:
+        """Return the frame of a long request: the same as the template, in less time."""
+        head, _, tail = self.template.rpartition(b"%b")
+        return b"".join((head % id, params, tail % ()))
+
     @property
     def label(self) -> str:
         return request_label(self.method, self.subject)

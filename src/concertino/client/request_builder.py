@@ -127,7 +127,7 @@ class RequestBuilder:
             meta = encode({**(user_meta or {}), **self._meta, **progress})
         else:
             return body
-        return b'{"_meta":%b,%b' % (meta, body[1:]) if len(body) > 2 else b'{"_meta":%b}' % meta
+        return _join_meta(meta, body)
 
     def forwarded_params(
         self,
@@ -155,7 +155,7 @@ class RequestBuilder:
             meta = encode({**call.meta, **own, **({"progressToken": token} if token else {})})
         else:
             return body
-        return b'{"_meta":%b,%b' % (meta, body[1:]) if len(body) > 2 else b'{"_meta":%b}' % meta
+        return _join_meta(meta, body)
 
     def _meta_of_caller(self, caller: ClientFacts, level: Level | None) -> bytes:
         known = self._caller
@@ -186,6 +186,13 @@ class RequestBuilder:
         if len(self.prepared) < MAX_PREPARED:
             self.prepared[name] = prepared
         return prepared
+
+
+def _join_meta(meta: bytes, body: bytes) -> bytes:
+    """Return params with `_meta`."""
+    if len(body) <= 2:
+        return b'{"_meta":%b}' % meta
+    return b"".join((b'{"_meta":', meta, b",", memoryview(body)[1:]))
 
 
 def _add_member(body: bytes, member: bytes) -> bytes:

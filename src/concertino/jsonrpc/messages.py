@@ -25,6 +25,7 @@ from concertino.errors import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR
 
 __all__ = [
     "ABSENT",
+    "JOINED_BYTES",
     "NEWLINE",
     "Id",
     "InvalidMessage",
@@ -101,6 +102,10 @@ class _Members(Struct):
 # An integer, because `10 in frame` is faster in CPython than `b"\n" in frame`, which first tries to
 # convert the bytes to an integer and handles the exception.
 NEWLINE = 10
+
+# From this size on, joining the parts of a frame takes less time than formatting it: for 1 MB,
+# 0.03 ms instead of 1 ms (CPython 3.11).
+JOINED_BYTES = 32_768
 BOM = b"\xef\xbb\xbf"
 SILENCE = InvalidMessage(0, "")
 NULL = Raw(b"null")

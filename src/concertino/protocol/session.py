@@ -34,7 +34,13 @@ from concertino.errors import (
     RpcError,
 )
 from concertino.jsonrpc.limits import Limits
-from concertino.jsonrpc.messages import Id, Message, decode_request, encode_notification
+from concertino.jsonrpc.messages import (
+    JOINED_BYTES,
+    Id,
+    Message,
+    decode_request,
+    encode_notification,
+)
 from concertino.jsonrpc.peer import RESULT, Peer, Send
 from concertino.jsonrpc.requests import OutgoingRequest
 from concertino.jsonrpc.unread_results import LARGE_BYTES, ProcessBudget
@@ -84,6 +90,8 @@ OPENER = (
 
 # The template RESULT for an integer id, which is the usual kind.
 INT_ID_RESULT = b'{"jsonrpc":"2.0","id":%d,"result":%b}'
+# What precedes the result in a response.
+RESULT_HEAD = b'{"jsonrpc":"2.0","id":%b,"result":'
 
 
 class _CancelParams(Struct, rename="camel"):
@@ -466,7 +474,10 @@ class Session:
             return False
         peer = self.peer
         id = incoming.id
-        frame = INT_ID_RESULT % (id, body) if type(id) is int else RESULT % (encode(id), body)
+        if len(body) > JOINED_BYTES:
+            frame = b"".join((RESULT_HEAD % encode(id), body, b"}"))
+        else:
+            frame = INT_ID_RESULT % (id, body) if type(id) is int else RESULT % (encode(id), body)
 
         # The usual case: the handler has returned in its first step, so the request is in no table,
         # and the response is small. These two lines do the same as peer.send_response(). Without

@@ -84,7 +84,7 @@ class Upstream:
     capabilities: the client capabilities to declare to a server before 2026-07-28.
     sessions: the client sessions that have made calls. client: the client of the server.
     watched: the resources whose changes are watched.
-    last_used: when the last call began, by the loop's clock.
+    last_used: when the last call began, by the loop's clock; infinite before the first.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Upstream:
     ) -> None:
         self.sessions: set[CallerSession] = set()
         self.watched: frozenset[str] = frozenset()
-        self.last_used = asyncio.get_running_loop().time()
+        self.last_used = float("inf")
         self._settings = settings
         self._outlet = outlet
         # A dict keeps the order; the last is the newest.

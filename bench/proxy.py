@@ -1,0 +1,233 @@
+"""What a proxy costs: a stdio server directly, behind a relay that only copies bytes, behind our
+proxy, and behind FastMCP's.
+
+python bench/proxy.py [--rounds N] [--calls N] [--fastmcp PYTHON] [--json FILE]
+
+The server behind all of them is the echo server in C (bench/servers/echo_for_clients.c), which
+costs next to nothing. Rounds over all rows, so that a slow minute of the machine falls on all
+alike; medians of times, minima of CPU time. CPU is that of the process that the client started,
+with all its threads and without its child, from the kernel's scheduler: on a busy machine it says
+more than times.
+--fastmcp: an interpreter that has the package fastmcp. Needs Linux and a C compiler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+BENCH = Path(__file__).parent
+SOURCE = BENCH.parent / "src"
+AT_ONCE = 64
+MEGABYTE = 1_000_000
+RELAY = """
+import os, subprocess, sys, threading
+child = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+def copy(source, target):
+    while data := os.read(source, 65536):
+        os.write(target, data)
+    os.close(target)
+threading.Thread(target=copy, args=(0, child.stdin.fileno()), daemon=True).start()
+copy(child.stdout.fileno(), 1)
+"""
+FASTMCP = """
+import sys
+from fastmcp.client.transports import StdioTransport
+from fastmcp.server import create_proxy
+transport = StdioTransport(sys.argv[1], sys.argv[2:])
+create_proxy(transport).run(show_banner=False)
+"""
+ECHO = """
+from concertino import Server
+server = Server("echo")
+
+@server.tool
+async def echo(text: str) -> str:
+    return text
+
+server.run()
+"""
+
+
+class Process:
+    """A server that answers over pipes, spoken to without a client library."""
+
+    def __init__(self, command: list[str]) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+        )
+        self._last_id = 0
+
+    def frame(self, method: str, params: object) -> bytes:
+        self._last_id += 1
+        message = {"jsonrpc": "2.0", "id": self._last_id, "method": method, "params": params}
+        return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+    def exchange(self, frames: bytes, count: int) -> list[bytes]:
+        """Send frames at once and return so many responses; notifications are skipped."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(frames)
+        self._process.stdin.flush()
+        lines: list[bytes] = []
+        while len(lines) < count:
+            line = self._process.stdout.readline()
+            if not line:
+                raise RuntimeError("the server has ended")
+            if b'"method":' not in line[:64]:
+                lines.append(line)
+        return lines
+
+    def open(self) -> None:
+        info = {"name": "bench", "version": "1"}
+        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info}
+        self.exchange(self.frame("initialize", params), 1)
+        self.exchange(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n', 0)
+
+    def call(self, text: str, count: int = 1) -> float:
+        """Echo a text so many times at once. Returns the microseconds; checks every response."""
+        params = {"name": "echo", "arguments": {"text": text}}
+        frames = b"".join(self.frame("tools/call", params) for _ in range(count))
+        began = time.perf_counter()
+        lines = self.exchange(frames, count)
+        took_us = (time.perf_counter() - began) * 1e6
+        for line in lines:
+            if json.loads(line)["result"]["content"][0]["text"] != text:
+                raise AssertionError(f"another answer than was expected: {line[:200]!r}")
+        return took_us
+
+    @property
+    def cpu_us(self) -> float:
+        """CPU time of the process so far, with all its threads and without its children."""
+        tasks = Path(f"/proc/{self._process.pid}/task").glob("*/schedstat")
+        return sum(int(task.read_text().split()[0]) for task in tasks) / 1000
+
+    @property
+    def rss_mb(self) -> float:
+        pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    def end(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(20)
+
+
+@contextmanager
+def started(command: list[str]) -> Iterator[Process]:
+    process = Process(command)
+    try:
+        process.open()
+        yield process
+    finally:
+        process.end()
+
+
+def measure(command: list[str], calls: int) -> dict[str, float]:
+    """Start a row once, and take all its figures."""
+    with started(command) as process:
+        process.call("hello")
+        figures = {"cold_cpu_ms": process.cpu_us / 1000}
+        for _ in range(200):
+            process.call("hello")
+        before = process.cpu_us
+        times = [process.call("hello") for _ in range(calls)]
+        figures["p50_us"] = statistics.median(times)
+        figures["cpu_us"] = (process.cpu_us - before) / calls
+        figures["rss_mb"] = process.rss_mb
+
+        before = process.cpu_us
+        batches = max(1, calls // AT_ONCE)
+        began = time.perf_counter()
+        for _ in range(batches):
+            process.call("hello", AT_ONCE)
+        figures["calls_s"] = batches * AT_ONCE / (time.perf_counter() - began)
+        figures["cpu_us_64"] = (process.cpu_us - before) / (batches * AT_ONCE)
+
+        before = process.cpu_us
+        text = "x" * MEGABYTE
+        for _ in range(10):
+            process.call(text)
+        figures["cpu_us_1mb"] = (process.cpu_us - before) / 10
+    return figures
+
+
+def rows(folder: Path, fastmcp: str | None) -> dict[str, list[str]]:
+    """Return the rows: name -> command."""
+    child = str(folder / "child")
+    compiler = shutil.which("cc") or "cc"
+    source = str(BENCH / "servers" / "echo_for_clients.c")
+    subprocess.run([compiler, "-O2", "-o", child, source], check=True)
+    for name, text in (("relay.py", RELAY), ("fast.py", FASTMCP), ("echo.py", ECHO)):
+        (folder / name).write_text(text)
+    python = sys.executable
+    commands = {
+        "C server": [child],
+        "our echo server": [python, str(folder / "echo.py")],
+        "relay in Python": [python, str(folder / "relay.py"), child],
+        "concertino proxy": [python, "-m", "concertino", "proxy", "--", child],
+    }
+    if fastmcp is not None:
+        commands["FastMCP create_proxy"] = [fastmcp, str(folder / "fast.py"), child]
+    return commands
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--calls", type=int, default=3200, help="of each kind in a round")
+    parser.add_argument("--fastmcp", metavar="PYTHON", help="an interpreter with fastmcp")
+    parser.add_argument("--json", metavar="FILE", help="write the figures there, too")
+    options = parser.parse_args()
+
+    taken: dict[str, list[dict[str, float]]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        commands = rows(Path(folder), options.fastmcp)
+        for _ in range(options.rounds):
+            for name, command in commands.items():
+                # A row that takes a hundred times as long gets a tenth of the calls.
+                calls = options.calls // 10 if "FastMCP" in name else options.calls
+                taken.setdefault(name, []).append(measure(command, calls))
+    results = {name: summary(rounds) for name, rounds in taken.items()}
+
+    columns = list(next(iter(results.values())))
+    print(f"| row | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 1)}")
+    for name, figures in results.items():
+        print(f"| {name} | {' | '.join(f'{figures[column]:.1f}' for column in columns)} |")
+    direct, ours = results["C server"], results["concertino proxy"]
+    echo = results["our echo server"]
+    print(f"p50, proxy / direct: {ours['p50_us'] / direct['p50_us']:.2f}")
+    print(f"CPU at 64, proxy / our echo server: {ours['cpu_us_64'] / echo['cpu_us_64']:.2f}")
+    if (fast := results.get("FastMCP create_proxy")) is not None:
+        print(f"calls/s at 64, proxy / FastMCP: {ours['calls_s'] / fast['calls_s']:.0f}")
+    if options.json:
+        Path(options.json).write_text(json.dumps(results, indent=1) + "\n")
+    return 0
+
+
+def summary(rounds: list[dict[str, float]]) -> dict[str, Any]:
+    """Return the median of the times of all rounds, and the least CPU time."""
+    return {
+        name: (min if "cpu" in name else statistics.median)(figures[name] for figures in rounds)
+        for name in rounds[0]
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
