@@ -10,6 +10,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+# `nohup scripts/test` ignores SIGHUP, which ends some of the programs under test.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # As hypothesis does it where it knows that it runs in CI: the same examples each time, and no
 # example fails for its time, since machines are busy. `pytest --hypothesis-profile=default` looks

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import wraps
 from typing import Any
@@ -141,12 +141,15 @@ async def opened(
     assert script.over, "the connection was not closed"
 
 
-def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test on a loop of its own, within 30 s, and see to it that it leaves no task behind."""
+def on_a_loop(test: loops.Test) -> Callable[..., None]:
+    """Run a test on a loop of its own, within 30 s, and check that it leaves no task behind."""
+    return loops.on_a_loop(check_leaves_no_task(test))
 
+
+def check_leaves_no_task(test: loops.Test) -> loops.Test:
     @wraps(test)
-    async def leaving_nothing(*args: Any, **kwargs: Any) -> None:
+    async def check(*args: Any, **kwargs: Any) -> None:
         await test(*args, **kwargs)
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
-    return loops.on_a_loop(leaving_nothing)
+    return check

@@ -320,7 +320,7 @@ async def test_a_crash_is_over_at_once_although_the_server_leaves_a_process_behi
         f"#!/bin/sh\nsleep 600 {stdin} & exec {sys.executable} {' '.join(target.args)}\n"
     )
     program.chmod(0o755)
-    patient = ShutdownTimeouts(stdin_closed_s=100, terminated_s=100, killed_s=100)
+    patient = ShutdownTimeouts(stdin_closed_s=1000, terminated_s=1000, killed_s=1000)
     parameters = ServerParameters(str(program), ladder=patient)
     async with Client(parameters, era="legacy", restart=Restart()) as client:
         first = client.pid

@@ -29,8 +29,13 @@ async def hub(
 async def client(
     listening: RpcListener, certificates: Certificates, expects: str | None = None
 ) -> RpcConnection:
+    # Both ends share this process, and the machine may be busy.
     return await open_link(
-        listening.address, certificates=certificates, name="tools.greeter-client", expects=expects
+        listening.address,
+        certificates=certificates,
+        name="tools.greeter-client",
+        expects=expects,
+        timeout_s=60,
     )
 
 
