@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from msgspec import Raw
+from msgspec.json import encode
 from session_rig import (
     ADA,
     BAD_PARAMS,
@@ -130,3 +132,39 @@ def test_what_a_retry_has_means_nothing_to_older_callers_and_to_methods_that_may
     incoming = rig.call(2, "tools/call", {**CALL, **extra, "_meta": {"progressToken": 1}})
     assert incoming.call.params.keys() == CALL.keys()
     assert (incoming.call.answers, incoming.call.state) == ({}, b"")
+
+
+def test_requests_of_another_server_go_to_a_modern_client_as_they_are():
+    raw = Raw(
+        b'{"method":"elicitation/create","params":{"message":"Who?","mode":"form",'
+        b'"requestedSchema":{"type":"object","properties":{}},"example.com/x":1}}'
+    )
+    rig = sealing(Rig())
+    result = input_required_result(
+        rig, 1, modern(CALL, **DECLARED), InputRequired({"who": raw, "name": WHO}, b"")
+    )
+    assert result["inputRequests"] == {
+        "who": json.loads(bytes(raw)),
+        "name": {
+            "method": "elicitation/create",
+            "params": {"message": "Who?", "requestedSchema": FORM},
+        },
+    }
+    refused = rig.call(2, "tools/call", modern(CALL, **DECLARED))
+    with pytest.raises(MissingCapability):
+        rig.session.dialogues.load_client_requests(
+            refused, InputRequired({"where": Raw(b'{"method":"roots/list"}')}, b"")
+        )
+
+
+def test_requests_of_another_server_are_put_to_an_older_client_in_its_words():
+    rig = Rig().opened(D)
+    incoming = rig.call(1, "tools/call", CALL)
+    dialogue = rig.session.dialogues.load_client_requests(
+        incoming,
+        InputRequired({"where": Raw(b'{"method":"roots/list","params":{"_meta":{}}}')}, b""),
+    )
+    assert dialogue.forwarded == {}
+    assert json.loads(encode(dialogue.unanswered)) == {
+        "where": {"method": "roots/list", "params": {}}
+    }

@@ -26,6 +26,7 @@ from concertino.protocol.dialogue import (
     binding,
     check_response,
     downgrade_request,
+    read_forwarded,
     resume_dialogue,
     to_wire_request,
 )
@@ -409,6 +410,34 @@ def test_only_what_was_declared_is_asked(
         put(question, revision, capabilities)
     assert (error.value.code, error.value.data) == (-32021, {"requiredCapabilities": required})
     wire.check(required, E, "ClientCapabilities")
+
+
+@pytest.mark.parametrize(
+    ("request_of_a_server", "missing"),
+    [
+        (b'{"method":"elicitation/create","params":{"message":"Who?"}}', None),
+        (b'{"method":"roots/list"}', {"roots": {}}),
+        # What a later revision may add is the client's own affair.
+        (b'{"method":"example.com/ask","params":{"x":1}}', None),
+    ],
+)
+def test_a_forwarded_request_needs_what_the_client_declared(
+    request_of_a_server: bytes, missing: Any
+) -> None:
+    client = ClientFacts("c", "1", E, {"elicitation": {}})
+    if missing is None:
+        request = read_forwarded(Raw(request_of_a_server), by_name[E], client)
+        assert request.method == json.loads(request_of_a_server)["method"]
+        return
+    with pytest.raises(MissingCapability) as error:
+        read_forwarded(Raw(request_of_a_server), by_name[E], client)
+    assert error.value.data == {"requiredCapabilities": missing}
+
+
+@pytest.mark.parametrize("raw", [b"5", b"{}", b'{"method":5}'])
+def test_what_another_server_sends_instead_of_a_request_is_refused(raw: bytes) -> None:
+    with pytest.raises(ValueError, match=r"Expected|required field"):
+        read_forwarded(Raw(raw), by_name[E], ClientFacts("c", "1", E, {}))
 
 
 def asked_params(question: ClientRequest, revision: str) -> Any:

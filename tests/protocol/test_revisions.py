@@ -90,6 +90,15 @@ def test_an_implementation_says_what_the_revision_knows(version: str, members: l
     assert sorted(to_builtins(revisions.implementation(INFO, by_name[version]))) == members
 
 
+@pytest.mark.parametrize(
+    ("client", "servers"), [(A, [A]), (B, [A, B]), (C, [A, B, C]), (D, [A, B, C, D]), (E, [E])]
+)
+def test_a_client_takes_results_of_older_revisions_of_its_era(client: str, servers: list[str]):
+    assert [
+        server.name for server in revisions.REVISIONS if by_name[client].takes_results_of(server)
+    ] == servers
+
+
 def test_capabilities_are_those_of_the_revision():
     offer = {"tools": {}, "completions": {}, "extensions": {"a/b": {}}}
     assert revisions.capabilities(offer, by_name[A]) == {"tools": {}}

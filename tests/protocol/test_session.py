@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec import UNSET, Raw
 from msgspec.json import encode
+from msgspec.structs import replace
 from session_rig import (
     ADA,
     BAD_PARAMS,
@@ -1499,3 +1500,44 @@ def test_what_may_have_to_be_changed_first_is_not_answered_yet() -> None:
     assert rig.take_sent() == []
     assert rig.session.respond(incoming, TEXT, lambda text: True)
     assert [answer["id"] for answer in rig.take_sent()] == [1]
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_a_method_that_the_specification_does_not_define_reaches_a_backend_that_wants_it(
+    era: str,
+) -> None:
+    rig = Rig(replace(EVERYTHING, other_methods=True), max_in_flight=1)
+    rig.onlooker = None
+    params = {"a": 1}
+    if era == "legacy":
+        # Some clients never send notifications/initialized.
+        rig.ask("hello", "initialize", opening(D))
+        assert rig.session.state == "opened"
+    else:
+        params = modern(params)
+    incoming = rig.call(1, "example.com/x", params)
+    assert rig.session.state == ("ready" if era == "legacy" else "fresh")
+    assert incoming.call.method == "example.com/x"
+    assert bytes(incoming.call.params["a"]) == b"1"
+
+    # The next one waits, as other calls do.
+    assert rig.feed(request(2, "example.com/x", params)) == []
+    assert rig.started == []
+
+    result = Raw(b'{"any":  "thing"}')
+    incoming.forwarded = result
+    assert rig.answer(incoming, result) == {"jsonrpc": "2.0", "id": 1, "result": {"any": "thing"}}
+
+
+def test_a_method_that_the_specification_does_not_define_is_unknown_to_other_backends() -> None:
+    rig = Rig().opened(D)
+    assert code(rig.ask(1, "example.com/x", {"a": 1})) == NO_METHOD
+
+
+def test_a_result_of_another_server_is_checked_like_others_where_somebody_asks() -> None:
+    rig = Rig().opened(D)
+    incoming = rig.call(1, "tools/call", {"name": "x"})
+    result = Raw(b'{"content":[]}')
+    incoming.forwarded = result
+    assert not rig.session.respond(incoming, result, lambda text: False)
+    assert rig.take_sent() == []
