@@ -65,7 +65,8 @@ def test_what_any_part_offers_is_offered_and_the_first_part_is_heard_where_two_d
         {},
         completions=True,
         experimental={"x": {"by": "other"}, "y": {}},
-        extensions={"e.com/z": {}},
+        # Tasks cannot be routed to their part, so they are not offered.
+        extensions={"e.com/z": {}, "io.modelcontextprotocol/tasks": {}},
     )
     offer = compose(one=one, other=other).features()
     assert (offer.tools, offer.prompts, offer.resources, offer.completions, offer.logging) == (

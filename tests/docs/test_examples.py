@@ -135,13 +135,13 @@ def test_every_block_of_python_is_a_file_that_a_test_uses() -> None:
 
 
 def test_every_block_says_what_it_is() -> None:
-    """python is pasted, sh is run, json and yaml are read, text is neither."""
+    """python is pasted, sh is run, json, toml and yaml are read, text is neither."""
     for page in PAGES:
         fences = re.findall(r"^```(.*)$", page.read_text(), re.MULTILINE)
         assert not [
             fence
             for fence in fences[::2]
-            if fence not in ("python", "sh", "json", "yaml", "ini", "text")
+            if fence not in ("python", "sh", "json", "toml", "yaml", "ini", "text")
         ], page.name
         assert set(fences[1::2]) <= {""}, page.name
 

@@ -52,6 +52,7 @@ from concertino.types.results import Implementation
 __all__ = ["ComposedBackend"]
 
 log = logging.getLogger("concertino.composition")
+TASKS = "io.modelcontextprotocol/tasks"
 # With these errors a part says that it lacks a resource or a completion; another part may have it.
 ELSEWHERE = frozenset((INVALID_PARAMS, RESOURCE_NOT_FOUND, METHOD_NOT_FOUND))
 
@@ -190,6 +191,8 @@ class ComposedBackend:
         for part in reversed(features.values()):
             experimental.update(part.experimental)
             extensions.update(part.extensions)
+        # Nobody could tell whose task `tasks/get` asks for.
+        extensions.pop(TASKS, None)
         parts = features.values()
         public = all(part.cache_scope == "public" for part in parts)
         return ServerFeatures(
