@@ -1,10 +1,11 @@
 """docs/how-to/sockets.md: its commands listen where it says, and its program calls itself.
 
-What the rest of the page says is shown by tests/cli/test_serve_sockets.py.
+What the rest of the page says is shown by tests/cli/test_serve_sockets.py and test_connect.py.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
@@ -15,6 +16,8 @@ from pathlib import Path
 
 import pytest
 from docs.pages import DOCS, blocks, environment, paste
+
+from concertino.cli.connect import parse_quickly
 
 PAGE = DOCS / "how-to" / "sockets.md"
 COMMANDS = "".join(blocks(PAGE.read_text(), "sh")).splitlines()
@@ -65,6 +68,15 @@ def test_the_program_calls_itself_and_leaves_no_file(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "{'result': 1.5}\n", "")
     assert [path.name for path in tmp_path.iterdir()] == ["service.py"]
+
+
+def test_the_configuration_names_a_command_that_connects() -> None:
+    [configuration] = blocks(PAGE.read_text(), "json")
+    [server] = json.loads(configuration)["mcpServers"].values()
+    assert server["command"] == "concertino"
+    name, *words = server["args"]
+    assert name == "connect"
+    assert parse_quickly(words) == ("unix:/home/ann/shop.sock", 0.0)
 
 
 def test_the_commands_are_read() -> None:

@@ -7,15 +7,16 @@ failure by raising CommandFailure.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
-from functools import cache
-from typing import Any, NoReturn
 
 from concertino.loading import load
+
+# What type checkers take for True. Importing the module typing would cost 5 ms at the start.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, NoReturn
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
@@ -29,6 +30,7 @@ COMMANDS = {
     "config": ("config", "print what clients need in their configuration for a server"),
     "proxy": ("proxy", "stand in front of any server: supervise, guard, translate revisions"),
     "approve": ("approve", "let the servers of a file such as mcp.json run"),
+    "connect": ("connect", "join stdin and stdout to a server that listens at a socket"),
     "check": ("check", "run fault tests against any stdio server"),
     "tools": ("call", "list the tools of a server"),
     "call": ("call", "call a tool"),
@@ -48,11 +50,9 @@ COMMANDS = {
 }
 
 # Commands that an MCP client starts: stdout carries MCP.
-STDIO_COMMANDS = frozenset(("serve", "bridge", "proxy"))
+STDIO_COMMANDS = frozenset(("serve", "bridge", "proxy", "connect"))
 # Commands that do their work without stdout, or check it themselves.
 SERVING_COMMANDS = STDIO_COMMANDS | {"orchestrate", "plugin"}
-# Commands with commands of their own.
-NESTED_COMMANDS = frozenset(("plugin", "certs"))
 GENERAL_OPTIONS = frozenset(("-h", "--help", "--version"))
 
 
@@ -89,8 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         discard_stdout()
     command = name if name in COMMANDS else ""
     load("concertino.cli.failures").report(failure, command, as_json=as_json)
-    is_told = failure.code == "usage" and name in STDIO_COMMANDS and _tell_client(failure, words)
-    sys.exit(FAILED if is_told else failure.exit_code)
+    is_told = failure.is_for_client and name in STDIO_COMMANDS and _tell_client(failure, words)
+    sys.exit(FAILED if is_told and failure.code == "usage" else failure.exit_code)
 
 
 def _flush_stdout() -> None:
@@ -128,13 +128,21 @@ def _run(name: str, words: Sequence[str], server: Sequence[str]) -> int:
     """Run one command and return the exit code. Raises CommandFailure and SystemExit."""
     if name and name not in COMMANDS:
         raise load("concertino.cli.suggestions").unknown_command(name, COMMANDS, server)
-    parser, commands = _make_parser()
+    if name == "connect" and not server:
+        # A host waits for this command, which does little else than start: without argparse that
+        # takes half the time. Words that it does not know go the way of the other commands.
+        connect = load("concertino.cli.connect")
+        if (request := connect.parse_quickly(words)) is not None:
+            return connect.connect(*request)
+
+    parsers = load("concertino.cli.parsers")
+    parser, commands = parsers.make_parser()
     if not name and not words and _can_converse():
         name = "shell"
     if name:
         # Add only this command, so that no other module is imported.
-        subparser, module = _add_command(commands, name)
-        args = _parse(subparser, name, words)
+        subparser, module = parsers.add_command(commands, name)
+        args = parsers.parse(subparser, name, words)
         # It is None if descriptor 1 is closed.
         is_closed = sys.stdout is None  # pyright: ignore[reportUnnecessaryComparison]
         if is_closed and name not in SERVING_COMMANDS:
@@ -163,62 +171,6 @@ def _can_converse() -> bool:
     return find_spec("prompt_toolkit") is not None
 
 
-def make_whole_parser() -> argparse.ArgumentParser:
-    """Return a parser with the arguments of all commands. Imports the modules of all commands.
-
-    Shell completion and the documentation are made from it.
-    """
-    parser, commands = _make_parser()
-    for command, (_, text) in COMMANDS.items():
-        _add_command(commands, command, help=text)
-    return parser
-
-
-def _make_parser() -> tuple[argparse.ArgumentParser, Any]:
-    """Return a parser without commands, and argparse's object to which commands are added."""
-    parser = _Parser(
-        prog="concertino",
-        formatter_class=_Formatter,
-        description="Servers and clients for MCP, the Model Context Protocol.",
-        epilog="Environment variables: LOG_LEVEL, CONCERTINO_LOG_FORMAT, CONCERTINO_TRACE, "
-        "CONCERTINO_ORPHAN, RESOURCES_PATH, PROMPTS_PATH, CACHE_SIZE, and one for each limit, "
-        "such as CONCERTINO_MAX_MESSAGE_BYTES.",
-    )
-    parser.add_argument(
-        "--version",
-        action="store_true",
-        help="show the versions of package, Python and protocol, and the installed extras",
-    )
-    return parser, parser.add_subparsers(dest="command", metavar="COMMAND")
-
-
-def _add_command(commands: Any, name: str, **options: Any) -> tuple[argparse.ArgumentParser, Any]:
-    """Add a command with its arguments, and return its parser and its module."""
-    module = load(f"concertino.cli.{COMMANDS[name][0]}")
-    parser = commands.add_parser(name, formatter_class=_Formatter, **options)
-    parser.description = module.DESCRIPTION
-    parser.set_defaults(parser=parser, command=name)
-    module.add_arguments(parser)
-    return parser, module
-
-
-def _parse(parser: argparse.ArgumentParser, name: str, words: Sequence[str]) -> argparse.Namespace:
-    """Parse the words of a command. Options may come anywhere. Raises UsageError."""
-    # argparse cannot mix options and arguments freely if a command has subcommands.
-    if name in NESTED_COMMANDS:
-        args, unknown = parser.parse_known_args(words)
-    else:
-        args, unknown = parser.parse_known_intermixed_args(words)
-    if unknown:
-        options: Any = parser._option_string_actions  # pyright: ignore[reportPrivateUsage]
-        suggest = load("concertino.cli.suggestions").suggest_for_unknown
-        # Words after an unknown option may be its value, or arguments.
-        unknown = [word for word in unknown if word.startswith("-")][:1] or unknown
-        text = f"unrecognized arguments: {' '.join(unknown)}"
-        raise UsageError(text, suggest(name, list(options), unknown, words))
-    return args
-
-
 class CommandFailure(Exception):
     """A command has failed. main() reports it and ends the process with its exit code.
 
@@ -228,6 +180,8 @@ class CommandFailure(Exception):
     exit_code: of the process.
     rpc: the error response of the server; None if there is none.
     shows_data: whether the report in words shows the data of `rpc`.
+    is_for_client: whether the requests of the client that has started the command are answered with
+        the failure, because the command could not start.
     """
 
     def __init__(
@@ -239,6 +193,7 @@ class CommandFailure(Exception):
         rpc: Any = None,
         *,
         shows_data: bool = True,
+        is_for_client: bool = False,
     ) -> None:
         super().__init__(text)
         self.hint = hint
@@ -246,13 +201,14 @@ class CommandFailure(Exception):
         self.exit_code = exit_code
         self.rpc = rpc
         self.shows_data = shows_data
+        self.is_for_client = is_for_client
 
 
 class UsageError(CommandFailure):
     """The command line is not valid; exit code 2."""
 
     def __init__(self, text: str, hint: str = "") -> None:
-        super().__init__(text, hint, "usage", USAGE)
+        super().__init__(text, hint, "usage", USAGE, is_for_client=True)
 
 
 def _tell_client(error: CommandFailure, words: Sequence[str]) -> bool:
@@ -260,34 +216,3 @@ def _tell_client(error: CommandFailure, words: Sequence[str]) -> bool:
     if any(word.startswith(("--unix", "--tcp")) for word in words):
         return False
     return load("concertino.runtime.refusal").refuse_requests(0, 1, str(error))
-
-
-class _Parser(argparse.ArgumentParser):
-    def print_help(self, file: Any = None) -> None:
-        """Write the help. Raises OSError if that fails, which argparse would ignore."""
-        # sys.stdout is None if descriptor 1 is closed.
-        with suppress(BrokenPipeError):
-            (file or sys.stdout or sys.stderr).write(self.format_help())
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message, f"`{self.prog} --help` shows all arguments and options")
-
-
-class _Formatter(argparse.HelpFormatter):
-    """A help formatter for the width of the terminal, up to 100 columns.
-
-    argparse's own formatter imports shutil to get the width, which delays a server by 4 ms.
-    """
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, width=_help_width())
-
-
-@cache
-def _help_width() -> int:
-    try:
-        columns = os.get_terminal_size(1).columns
-    except OSError:
-        columns = 0
-    # Some terminals report 0 columns. Two columns stay free, as in argparse.
-    return min(columns - 2, 100) if columns > 20 else 100

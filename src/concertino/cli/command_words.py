@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from concertino.cli import make_whole_parser
+from concertino.cli.parsers import make_whole_parser
 
 __all__ = ["CommandWords", "OptionWords", "Values", "find_commands"]
 

@@ -28,6 +28,7 @@ from concertino.jsonrpc.limits import Limits
 from concertino.logs.formats import escape_controls
 from concertino.logs.redact import learn, redactor
 from concertino.near_names import HintingStructMeta
+from concertino.transports.addresses import parse_address
 from concertino.transports.connection import Connection
 from concertino.transports.process import INHERITED, ChildProcess, ShutdownTimeouts, spawn
 
@@ -270,15 +271,13 @@ class _LooksLikeConnection(Protocol):
 
 
 def _parse_address(text: str) -> TargetLocation:
-    kind, _, rest = text.partition(":")
-    if kind == "unix" and rest:
-        return _Socket(text, rest, None)
-    host, _, port = rest.rpartition(":")
-    if kind == "tcp" and host and port.isdecimal() and 0 < int(port) < 65536:
-        return _Socket(text, host.removeprefix("[").removesuffix("]"), int(port))
-    raise ValueError(
-        f"expected unix:PATH or tcp:HOST:PORT, or a command as a list of words, got {text!r}"
-    )
+    try:
+        place = parse_address(text)
+    except ValueError:
+        raise ValueError(
+            f"expected unix:PATH or tcp:HOST:PORT, or a command as a list of words, got {text!r}"
+        ) from None
+    return _Socket(text, place, None) if isinstance(place, str) else _Socket(text, *place)
 
 
 class _Program:

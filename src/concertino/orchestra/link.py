@@ -21,8 +21,8 @@ from concertino.orchestra.rpc_interface import (
     RpcListener,
 )
 from concertino.orchestra.unix_link import listen_unix_links, open_unix_link
+from concertino.transports.addresses import unix_name
 from concertino.transports.listeners import split_address
-from concertino.transports.sockets import unix_name
 
 # Not at run time: a Unix socket does not need the package cryptography.
 if TYPE_CHECKING:

@@ -38,6 +38,7 @@ from concertino.orchestra.rpc_interface import (
     RpcListener,
 )
 from concertino.runtime.tasks import read_batch_of
+from concertino.transports.addresses import unix_name
 from concertino.transports.connection import Receiver
 from concertino.transports.listeners import Listener, errno_message, listen_unix
 from concertino.transports.sockets import (
@@ -45,7 +46,6 @@ from concertino.transports.sockets import (
     credentials,
     is_trusted,
     open_unix_socket,
-    unix_name,
 )
 
 __all__ = ["listen_unix_links", "open_unix_link"]

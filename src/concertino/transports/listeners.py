@@ -23,7 +23,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from concertino.transports.sockets import configure_socket, format_address, is_trusted, unix_name
+from concertino.transports.addresses import unix_name
+from concertino.transports.sockets import configure_socket, format_address, is_trusted
 
 __all__ = [
     "Listener",

@@ -23,7 +23,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from concertino.jsonrpc.limits import Limits
+from concertino.transports.addresses import unix_name
 from concertino.transports.pipe import PipeConnection
+from concertino.transports.tcp_options import set_tcp_options
 
 __all__ = [
     "AcceptedSocket",
@@ -35,13 +37,10 @@ __all__ = [
     "format_address",
     "is_trusted",
     "open_unix_socket",
-    "unix_name",
 ]
 
 log = logging.getLogger("concertino.socket")
 
-# The longest path of a Unix socket: the size of sun_path without the final NUL, see unix(7).
-MAX_PATH_BYTES = 107 if sys.platform == "linux" else 103
 # The longest first line that does not look like JSON-RPC. Many HTTP servers have the same limit.
 MAX_FIRST_LINE_BYTES = 8192
 BLANK = b" \t\r\n"
@@ -49,13 +48,6 @@ BLANK = b" \t\r\n"
 JSON_STARTS = (b"{", b"[", b"\xef\xbb\xbf")
 # How TLS may begin: with a handshake record, or with the ClientHello of SSL 2.
 TLS_STARTS = (b"\x16\x03", b"\x80\x2e")
-# Options for TCP: two times in seconds, and a count. A peer that has crashed is noticed within
-# 2 minutes.
-KEEPALIVE = {
-    "TCP_KEEPIDLE": 60,
-    "TCP_KEEPINTVL": 15,
-    "TCP_KEEPCNT": 4,
-}
 CONNECT_RETRY_S = 0.01
 
 
@@ -219,12 +211,7 @@ def configure_socket(sock: socket.socket) -> dict[str, object]:
             facts["pid"] = pid
         return facts
 
-    # Nagle's algorithm would delay a response until the peer has acknowledged the one before.
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in KEEPALIVE.items():
-        if hasattr(socket, option):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    set_tcp_options(sock)
     return {"transport": "tcp", "address": format_address(sock.getpeername())}
 
 
@@ -239,25 +226,6 @@ def format_address(address: Any) -> str:
     if isinstance(address, bytes):
         address = os.fsdecode(address)
     return f"@{address[1:]}" if address.startswith("\0") else address
-
-
-def unix_name(path: str | os.PathLike[str]) -> str:
-    """Return a path as a str. Raises ValueError if it cannot be the path of a Unix socket."""
-    name = os.fspath(path)
-    if not name or "\0" in name:
-        raise ValueError(f"unix:{name!r}: expected a path")
-    if name.startswith("@"):
-        raise ValueError(
-            f"unix:{name}: abstract names are not supported, because any user can take one; "
-            f"for a file of this name write ./{name}"
-        )
-    size = len(os.fsencode(name))
-    if size > MAX_PATH_BYTES:
-        raise ValueError(
-            f"unix:{name}: the path has {size} bytes, and that of a socket may have "
-            f"{MAX_PATH_BYTES}; use a relative or a shorter one"
-        )
-    return name
 
 
 # The client's end

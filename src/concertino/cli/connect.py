@@ -1,0 +1,330 @@
+"""`concertino connect unix:PATH | tcp:HOST:PORT`: join stdin and stdout to a server at a socket.
+
+For MCP clients that can only start commands. Bytes are copied both ways, and no message is parsed.
+
+Each direction has a thread of its own, with blocking calls and one buffer. So a direction whose
+reader is slow stops reading, and the other one goes on; and O_NONBLOCK need not be set on stdin and
+stdout, which would also affect the processes that share them.
+
+The command starts with every session of a client. So this module imports little: `concertino.cli`
+calls parse_quickly() and connect() without argparse, and _socket, which is the C part of the module
+socket, saves three fifths of the start, 7 ms of CPU time.
+"""
+
+from __future__ import annotations
+
+import _socket
+import _thread
+import errno
+import os
+import select
+import sys
+import time
+
+from concertino.cli import INTERRUPTED, CommandFailure, UsageError
+from concertino.transports.addresses import parse_address, unix_name
+from concertino.transports.tcp_options import set_tcp_options
+
+# What type checkers take for True. Importing the module typing would cost 5 ms at the start.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Sequence
+
+UNREACHABLE = 3
+STDIN, STDOUT, STDERR = 0, 1, 2
+# The size of each direction's buffer: what a pipe holds on Linux.
+CHUNK_BYTES = 2**16
+# How long to wait between two attempts to connect.
+RETRY_S = 0.05
+# Errors which mean that nobody listens, and that somebody may listen later.
+NOT_LISTENING = frozenset((errno.ENOENT, errno.ECONNREFUSED))
+
+DESCRIPTION = (
+    "Join stdin and stdout to a server that listens at a socket (concertino serve --unix, --tcp), "
+    "for MCP clients that can only start commands. Bytes are copied both ways. Exit codes: 0 after "
+    "the end of input or when the client is gone, 2 usage, 3 if nobody listens or the server "
+    "closes the connection."
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of `concertino connect` to its parser."""
+    parser.add_argument("address", metavar="ADDRESS", help="unix:PATH or tcp:HOST:PORT")
+    parser.add_argument(
+        "--wait",
+        metavar="SECONDS",
+        default="0",
+        help="how long to wait until somebody listens there (default 0)",
+    )
+
+
+def run(args: Namespace, server: Sequence[str]) -> int:
+    """Run the command with arguments that parse_quickly() does not take, and return its exit code.
+
+    Raises UsageError.
+    """
+    if server:
+        raise UsageError(
+            f"this command takes no words after --, got {server[0]!r}",
+            "for example: concertino connect unix:/run/user/1000/shop.sock",
+        )
+    wait_s = _parse_seconds(args.wait)
+    if wait_s is None:
+        raise UsageError(f"--wait: expected a number of seconds, got {args.wait!r}")
+    return connect(args.address, wait_s)
+
+
+def parse_quickly(words: Sequence[str]) -> tuple[str, float] | None:
+    """Return the address and the seconds to wait, without a parser. None for all other words."""
+    rest = list(words)
+    wait_s: float | None = 0.0
+    if len(rest) == 3 and "--wait" in rest[:2]:
+        at = rest.index("--wait")
+        wait_s = _parse_seconds(rest[at + 1])
+        del rest[at : at + 2]
+    if len(rest) != 1 or wait_s is None or not rest[0].startswith(("unix:", "tcp:")):
+        return None
+    return rest[0], wait_s
+
+
+def _parse_seconds(text: str) -> float | None:
+    """Return a number that is not negative; None for any other text."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        return None
+    return seconds if 0 <= seconds < float("inf") else None
+
+
+def connect(address: str, wait_s: float) -> int:
+    """Copy bytes between this process's stdin and stdout and the server at an address.
+
+    wait_s: how long to wait until somebody listens there.
+    Returns the exit code when the client or the server has ended the conversation. Raises
+    CommandFailure if the server cannot be reached or closes the connection before the client has,
+    UsageError if there can be no such address, and OSError if stdout cannot be written.
+    """
+    try:
+        place = parse_address(address)
+        place = unix_name(place) if isinstance(place, str) else place
+    except ValueError as exc:
+        raise UsageError(str(exc)) from None
+    _reserve_standard_descriptors()
+    # SIGTERM and SIGHUP have their default action, which ends this process at once: it has nothing
+    # to restore.
+    try:
+        sock = _open(address, place, wait_s)
+        return 0 if sock is None else _Bridge(address, sock).run()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _reserve_standard_descriptors() -> None:
+    """Open /dev/null in place of stdin and stderr if they are closed.
+
+    Otherwise the socket would get the number of one of them. Raises CommandFailure if stdout is
+    closed.
+    """
+    # It is None if descriptor 1 is closed.
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
+        raise CommandFailure("stdout is closed, so there is nobody to connect to the server")
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STDERR:
+        pass
+    os.close(descriptor)
+
+
+# Opening the connection
+
+
+def _open(address: str, place: str | tuple[str, int], wait_s: float) -> _socket.socket | None:
+    """Return a connected socket. None if the client is gone before somebody listens.
+
+    Raises CommandFailure.
+    """
+    stdout = _watch_reader()
+    until = time.monotonic() + wait_s
+    while True:
+        try:
+            return _connect(place)
+        except (OSError, UnicodeError) as exc:
+            code = exc.errno if isinstance(exc, OSError) else None
+            left_s = until - time.monotonic()
+            if code not in NOT_LISTENING or left_s <= 0:
+                raise _explain(address, place, exc, wait_s) from None
+        if _is_gone(stdout.poll(min(left_s, RETRY_S) * 1000)):
+            return None
+
+
+def _connect(place: str | tuple[str, int]) -> _socket.socket:
+    """Return a connected socket. Raises OSError, and UnicodeError for an impossible host."""
+    if isinstance(place, str):
+        return _connect_one(_socket.AF_UNIX, place)
+    host, port = place
+    # For a str, Python would import the codec of international names: 5 ms.
+    name = host.encode() if host.isascii() else host
+    failure = OSError(errno.EADDRNOTAVAIL, "no address")
+    for family, _, _, _, address in _socket.getaddrinfo(name, port, 0, _socket.SOCK_STREAM):
+        try:
+            sock = _connect_one(family, address)
+            set_tcp_options(sock)
+            return sock
+        except OSError as exc:
+            failure = exc
+    raise failure
+
+
+def _connect_one(family: int, address: str | tuple[object, ...]) -> _socket.socket:
+    sock = _socket.socket(family, _socket.SOCK_STREAM)
+    try:
+        sock.connect(address)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _explain(
+    address: str, place: str | tuple[str, int], exc: OSError | UnicodeError, wait_s: float
+) -> CommandFailure:
+    """Return the failure for an error of connecting."""
+    hint = ""
+    if isinstance(exc, OSError) and exc.errno in NOT_LISTENING:
+        from shlex import quote
+
+        option, _, where = address.partition(":")
+        command = f"concertino serve server.py --{option} {quote(where)}"
+        waited = f" after {wait_s:g} s" if wait_s else ""
+        text = f"nothing listens at {address}{waited}; start it with: {command}"
+        if not wait_s:
+            hint = "if it starts at the same time: --wait 10 waits up to 10 s for it"
+    elif isinstance(exc, PermissionError) and isinstance(place, str):
+        text = (
+            f"{address}: {exc.strerror}; a server at a Unix socket is for one user: run this "
+            "command as the user of the server"
+        )
+    else:
+        reason = exc.strerror if isinstance(exc, OSError) else None
+        text = f"{address}: {reason or exc}"
+    return CommandFailure(text, hint, "unreachable", UNREACHABLE, is_for_client=True)
+
+
+# Copying
+
+
+def _watch_reader() -> select.poll:
+    """Return a poll object that reports when nobody reads our stdout any more."""
+    poll = select.poll()
+    # Without an event mask, only errors and hang-ups are reported.
+    poll.register(STDOUT, 0)
+    return poll
+
+
+def _is_gone(events: Sequence[tuple[int, int]]) -> bool:
+    """Return whether the events say that nobody reads our stdout any more."""
+    return any(
+        descriptor == STDOUT and event & (select.POLLERR | select.POLLHUP)
+        for descriptor, event in events
+    )
+
+
+class _Bridge:
+    """Copies between stdin, stdout and one connected socket."""
+
+    def __init__(self, address: str, sock: _socket.socket) -> None:
+        self._address = address
+        self._socket = sock
+        # Whether the client has closed our stdin.
+        self._input_ended = False
+        # Whether the server has sent anything.
+        self._has_answered = False
+
+    def run(self) -> int:
+        """Copy until the end, and return the exit code. Raises CommandFailure, and OSError."""
+        # The thread ends with the process. The module threading would cost 1 ms.
+        _thread.start_new_thread(self._send_input, ())
+        try:
+            is_served = self._write_output()
+        except BrokenPipeError:
+            # The client is gone.
+            return 0
+        if is_served or self._input_ended:
+            return 0
+        text = f"{self._address}: the server closed the connection"
+        if not self._has_answered:
+            text += " without an answer; its log says why"
+        raise CommandFailure(text, "", "unreachable", UNREACHABLE)
+
+    def _send_input(self) -> None:
+        """Copy stdin to the socket until either ends."""
+        buffer = memoryview(bytearray(CHUNK_BYTES))
+        while size := _read(STDIN, buffer):
+            try:
+                self._socket.sendall(buffer[:size])
+            except OSError:
+                # _write_output() learns this from the same socket, and what the server has sent
+                # before it went is still delivered.
+                return
+        # Before the shutdown, to which the server may respond at once.
+        self._input_ended = True
+        try:
+            # Responses may still come.
+            self._socket.shutdown(_socket.SHUT_WR)
+        except OSError:
+            pass
+
+    def _write_output(self) -> bool:
+        """Copy the socket to stdout until either ends.
+
+        Returns False if the server has closed the connection, and True if the client is gone.
+        Raises CommandFailure if the connection is lost, OSError if stdout cannot be written.
+        """
+        buffer = memoryview(bytearray(CHUNK_BYTES))
+        # Without this, a server that never closes its end would keep this process when the client
+        # is gone.
+        poll = _watch_reader()
+        poll.register(self._socket.fileno(), select.POLLIN)
+        while True:
+            if _is_gone(poll.poll()):
+                return True
+            try:
+                size = self._socket.recv_into(buffer)
+            except OSError as exc:
+                raise CommandFailure(
+                    f"{self._address}: the connection to the server was lost: {exc.strerror}",
+                    "",
+                    "unreachable",
+                    UNREACHABLE,
+                ) from None
+            if not size:
+                return False
+            self._has_answered = True
+            _write_all(STDOUT, buffer[:size])
+
+
+def _read(descriptor: int, buffer: memoryview) -> int:
+    """Read what there is, and return how many bytes that are; 0 at the end, and after errors."""
+    while True:
+        try:
+            return os.readv(descriptor, [buffer])
+        except BlockingIOError:
+            # Another process has set O_NONBLOCK.
+            _wait_for(descriptor, select.POLLIN)
+        except OSError:
+            # For example a terminal that has gone.
+            return 0
+
+
+def _write_all(descriptor: int, data: memoryview) -> None:
+    """Write all of the data. Raises OSError."""
+    while data:
+        try:
+            data = data[os.write(descriptor, data) :]
+        except BlockingIOError:
+            _wait_for(descriptor, select.POLLOUT)
+
+
+def _wait_for(descriptor: int, event: int) -> None:
+    poll = select.poll()
+    poll.register(descriptor, event)
+    poll.poll()

@@ -1,0 +1,109 @@
+"""The parsers of the command line, which are argparse's.
+
+`concertino connect` starts without this module, because argparse costs some milliseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from typing import Any, NoReturn
+
+from concertino.cli import COMMANDS, UsageError
+from concertino.loading import load
+
+__all__ = ["add_command", "make_parser", "make_whole_parser", "parse"]
+
+# Commands with commands of their own.
+NESTED_COMMANDS = frozenset(("plugin", "certs"))
+
+
+def make_whole_parser() -> argparse.ArgumentParser:
+    """Return a parser with the arguments of all commands. Imports the modules of all commands.
+
+    Shell completion and the documentation are made from it.
+    """
+    parser, commands = make_parser()
+    for command, (_, text) in COMMANDS.items():
+        add_command(commands, command, help=text)
+    return parser
+
+
+def make_parser() -> tuple[argparse.ArgumentParser, Any]:
+    """Return a parser without commands, and argparse's object to which commands are added."""
+    parser = _Parser(
+        prog="concertino",
+        formatter_class=_Formatter,
+        description="Servers and clients for MCP, the Model Context Protocol.",
+        epilog="Environment variables: LOG_LEVEL, CONCERTINO_LOG_FORMAT, CONCERTINO_TRACE, "
+        "CONCERTINO_ORPHAN, RESOURCES_PATH, PROMPTS_PATH, CACHE_SIZE, and one for each limit, "
+        "such as CONCERTINO_MAX_MESSAGE_BYTES.",
+    )
+    parser.add_argument(
+        "--version",
+        action="store_true",
+        help="show the versions of package, Python and protocol, and the installed extras",
+    )
+    return parser, parser.add_subparsers(dest="command", metavar="COMMAND")
+
+
+def add_command(commands: Any, name: str, **options: Any) -> tuple[argparse.ArgumentParser, Any]:
+    """Add a command with its arguments, and return its parser and its module."""
+    module = load(f"concertino.cli.{COMMANDS[name][0]}")
+    parser = commands.add_parser(name, formatter_class=_Formatter, **options)
+    parser.description = module.DESCRIPTION
+    parser.set_defaults(parser=parser, command=name)
+    module.add_arguments(parser)
+    return parser, module
+
+
+def parse(parser: argparse.ArgumentParser, name: str, words: Sequence[str]) -> argparse.Namespace:
+    """Parse the words of a command. Options may come anywhere. Raises UsageError."""
+    # argparse cannot mix options and arguments freely if a command has subcommands.
+    if name in NESTED_COMMANDS:
+        args, unknown = parser.parse_known_args(words)
+    else:
+        args, unknown = parser.parse_known_intermixed_args(words)
+    if unknown:
+        options: Any = parser._option_string_actions  # pyright: ignore[reportPrivateUsage]
+        suggest = load("concertino.cli.suggestions").suggest_for_unknown
+        # Words after an unknown option may be its value, or arguments.
+        unknown = [word for word in unknown if word.startswith("-")][:1] or unknown
+        text = f"unrecognized arguments: {' '.join(unknown)}"
+        raise UsageError(text, suggest(name, list(options), unknown, words))
+    return args
+
+
+class _Parser(argparse.ArgumentParser):
+    def print_help(self, file: Any = None) -> None:
+        """Write the help. Raises OSError if that fails, which argparse would ignore."""
+        # sys.stdout is None if descriptor 1 is closed.
+        with suppress(BrokenPipeError):
+            (file or sys.stdout or sys.stderr).write(self.format_help())
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, f"`{self.prog} --help` shows all arguments and options")
+
+
+class _Formatter(argparse.HelpFormatter):
+    """A help formatter for the width of the terminal, up to 100 columns.
+
+    argparse's own formatter imports shutil to get the width, which delays a server by 4 ms.
+    """
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=_help_width())
+
+
+@cache
+def _help_width() -> int:
+    try:
+        columns = os.get_terminal_size(1).columns
+    except OSError:
+        columns = 0
+    # Some terminals report 0 columns. Two columns stay free, as in argparse.
+    return min(columns - 2, 100) if columns > 20 else 100

@@ -1,0 +1,29 @@
+"""set_tcp_options(): the options of every TCP connection, of servers and of clients."""
+
+from __future__ import annotations
+
+# Not socket, which `concertino connect` does without (cli/connect.py).
+import _socket
+
+__all__ = ["set_tcp_options"]
+
+# Options for TCP: two times in seconds, and a count. A peer that has crashed is noticed within
+# 2 minutes.
+KEEPALIVE = {
+    "TCP_KEEPIDLE": 60,
+    "TCP_KEEPINTVL": 15,
+    "TCP_KEEPCNT": 4,
+}
+
+
+def set_tcp_options(sock: _socket.socket) -> None:
+    """Send small messages at once, and notice a peer that has crashed.
+
+    Raises OSError, for example if the peer has gone.
+    """
+    # Nagle's algorithm would delay a response until the peer has acknowledged the one before.
+    sock.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
+    sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_KEEPALIVE, 1)
+    for option, value in KEEPALIVE.items():
+        if hasattr(_socket, option):
+            sock.setsockopt(_socket.IPPROTO_TCP, getattr(_socket, option), value)
