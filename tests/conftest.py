@@ -1,7 +1,9 @@
-"""Settings of Hypothesis and of signals, for all tests."""
+"""Settings of coverage, of Hypothesis and of signals, for all tests."""
 
+import os
 import signal
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # A shell starts a command in the background with SIGINT and SIGQUIT ignored, and children inherit
@@ -21,3 +23,12 @@ settings.register_profile(
     "same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("same")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    """Leave the coverage of workers to pytest-cov, which the mark `no_cover` stops.
+
+    They are subprocesses, so coverage would start in them by itself too, and go on there.
+    """
+    os.environ.pop("COVERAGE_PROCESS_CONFIG", None)

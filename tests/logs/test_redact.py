@@ -728,15 +728,17 @@ def test_a_hostile_text_takes_linear_time(piece: str) -> None:
     assert seconds(80_000) < 64 * small + 0.2
 
 
-@pytest.fixture
-def _forget_known_secrets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+@pytest.fixture(autouse=True)
+def _forget_known_secrets(  # pyright: ignore[reportUnusedFunction]
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[None]:
+    """Hide what other tests in this process have called secrets."""
     monkeypatch.setattr(redact, "_known", {})
     yield
     monkeypatch.undo()
     refresh()
 
 
-@pytest.mark.usefixtures("_forget_known_secrets")
 def test_a_text_that_somebody_calls_a_secret_is_hidden_whatever_it_looks_like() -> None:
     redact.learn_secrets(["7391", "/home/me", "abc"])
     found = redactor().text("7391 /home/me abc")

@@ -1541,3 +1541,15 @@ def test_a_result_of_another_server_is_checked_like_others_where_somebody_asks()
     incoming.forwarded = result
     assert not rig.session.respond(incoming, result, lambda text: False)
     assert rig.take_sent() == []
+
+
+@pytest.mark.parametrize("id", [7, "seven"])
+@pytest.mark.parametrize("size", [10, 1_000_000])
+def test_a_result_of_any_length_is_one_frame_with_the_id_of_its_request(
+    id: int | str, size: int
+) -> None:
+    rig = Rig().opened(D)
+    incoming = rig.call(id, "tools/call", {"name": "x"})
+    answer = rig.answer(incoming, CallToolResult([TextContent("x" * size)]))
+    content = [{"type": "text", "text": "x" * size}]
+    assert answer == {"jsonrpc": "2.0", "id": id, "result": {"content": content}}
