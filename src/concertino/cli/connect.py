@@ -7,8 +7,9 @@ reader is slow stops reading, and the other one goes on; and O_NONBLOCK need not
 stdout, which would also affect the processes that share them.
 
 The command starts with every session of a client. So this module imports little: `concertino.cli`
-calls parse_quickly() and connect() without argparse, and _socket, which is the C part of the module
-socket, saves three fifths of the start, 7 ms of CPU time.
+calls parse_quickly() and connect() without argparse. _socket is the C part of the module socket,
+whose import costs 6 ms of CPU time on Python 3.13; all else that this command adds to a bare
+interpreter costs 3 ms.
 """
 
 from __future__ import annotations
