@@ -166,7 +166,7 @@ BEFORE_THE_FIRST_RESPONSE = {
 # Those that a list of tools and the first call add. Some are imported a moment later.
 WITH_THE_FIRST_CALL = {
     "": "excerpts token_estimate",
-    "protocol": "host_limits",
+    "protocol": "host_limits object_schemas",
     "runtime": "loop_watcher running_calls",
     "server": "host_warnings",
     "types": "result_checks",

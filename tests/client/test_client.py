@@ -24,7 +24,8 @@ from concertino.errors import ProtocolError, ToolError
 from concertino.runtime.acceptor import serve_connections
 from concertino.transports import listen_unix
 from concertino.types.completion import PromptReference
-from concertino.types.results import Prompt, Resource, ResourceTemplate, TextContent, Tool
+from concertino.types.resources_and_prompts import Prompt, Resource, ResourceTemplate
+from concertino.types.results import TextContent, Tool
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "calculator.py"
 BOTH = pytest.mark.parametrize("like", ["legacy", "modern"])

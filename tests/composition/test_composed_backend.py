@@ -19,7 +19,7 @@ from concertino.composition.composed_backend import ComposedBackend
 from concertino.composition.part_names import PrefixNames
 from concertino.composition.rules import CompositionRules
 from concertino.errors import RegistrationError
-from concertino.types import results
+from concertino.types import resources_and_prompts, results
 from concertino.types.results import Implementation
 
 
@@ -98,8 +98,8 @@ async def test_a_tool_that_no_part_has_is_unknown(name: str) -> None:
 async def test_malformed_params_are_refused(method: str, params: dict[str, Any]) -> None:
     part = Part(
         {
-            "resources/list": results.ListResourcesResult([]),
-            "resources/templates/list": results.ListResourceTemplatesResult([]),
+            "resources/list": resources_and_prompts.ListResourcesResult([]),
+            "resources/templates/list": resources_and_prompts.ListResourceTemplatesResult([]),
         },
         tools=True,
         prompts=True,
@@ -145,9 +145,11 @@ def resources(*uris: str, templates: tuple[str, ...] = (), **more: Any) -> Part:
             )
         return RpcError(-32602, "Resource not found", {"uri": uri})
 
-    listed = results.ListResourcesResult([results.Resource(uri, uri) for uri in uris])
-    shapes = results.ListResourceTemplatesResult(
-        [results.ResourceTemplate(each, each) for each in templates]
+    listed = resources_and_prompts.ListResourcesResult(
+        [resources_and_prompts.Resource(uri, uri) for uri in uris]
+    )
+    shapes = resources_and_prompts.ListResourceTemplatesResult(
+        [resources_and_prompts.ResourceTemplate(each, each) for each in templates]
     )
     answers = {
         "resources/list": listed,
@@ -316,11 +318,15 @@ async def test_a_list_is_the_same_object_while_no_part_has_another() -> None:
 
 @on_a_loop
 async def test_prompts_and_their_completions_go_to_their_part() -> None:
-    answer = results.GetPromptResult([results.PromptMessage("user", results.TextContent("hi"))])
-    values = results.CompleteResult(results.Completion(["x"]))
+    answer = resources_and_prompts.GetPromptResult(
+        [resources_and_prompts.PromptMessage("user", results.TextContent("hi"))]
+    )
+    values = resources_and_prompts.CompleteResult(resources_and_prompts.Completion(["x"]))
     one = Part(
         {
-            "prompts/list": results.ListPromptsResult([results.Prompt("ask")]),
+            "prompts/list": resources_and_prompts.ListPromptsResult(
+                [resources_and_prompts.Prompt("ask")]
+            ),
             "prompts/get": answer,
             "completion/complete": values,
         },
@@ -355,7 +361,7 @@ async def test_prompts_and_their_completions_go_to_their_part() -> None:
 
 @on_a_loop
 async def test_the_variables_of_a_template_are_completed_by_its_part() -> None:
-    values = results.CompleteResult(results.Completion(["x"]))
+    values = resources_and_prompts.CompleteResult(resources_and_prompts.Completion(["x"]))
     one = resources("a:1")
     other = resources(templates=("t:{x}",), **{"completion/complete": values})
     async with client_of(compose(one=one, other=other, more=Part({}, completions=True))) as caller:
@@ -370,7 +376,7 @@ async def test_the_variables_of_a_template_are_completed_by_its_part() -> None:
 
 @on_a_loop
 async def test_after_a_change_a_part_that_completes_nothing_does_not_hide_one_that_does() -> None:
-    values = results.CompleteResult(results.Completion(["x"]))
+    values = resources_and_prompts.CompleteResult(resources_and_prompts.Completion(["x"]))
     plain = Server("plain")
     plain.add_resource("a:1", text="")
     gone = resources(
@@ -458,7 +464,9 @@ async def test_a_part_whose_list_fails_after_a_change_is_asked_again() -> None:
             await caller.request("resources/list")
         one._answers = {
             **whole,
-            "resources/list": results.ListResourcesResult([results.Resource("b:1", "mine")]),
+            "resources/list": resources_and_prompts.ListResourcesResult(
+                [resources_and_prompts.Resource("b:1", "mine")]
+            ),
         }
         listed = await caller.request("resources/list")
         assert [each["name"] for each in listed["resources"]] == ["mine"]
@@ -466,7 +474,9 @@ async def test_a_part_whose_list_fails_after_a_change_is_asked_again() -> None:
 
 @on_a_loop
 async def test_a_list_without_an_end_is_an_error_at_the_start() -> None:
-    endless = results.ListResourcesResult([results.Resource("a:1", "1")], "again")
+    endless = resources_and_prompts.ListResourcesResult(
+        [resources_and_prompts.Resource("a:1", "1")], "again"
+    )
     async with Host(
         compose(one=resources(), other=resources(**{"resources/list": endless}))
     ) as host:

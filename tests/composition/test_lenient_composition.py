@@ -18,7 +18,7 @@ from concertino.composition import part_starts
 from concertino.composition.composed_backend import ComposedBackend
 from concertino.composition.part_names import BoundedNames
 from concertino.composition.rules import CompositionRules
-from concertino.types import results
+from concertino.types import resources_and_prompts, results
 from concertino.types.results import Implementation
 
 LENIENT = CompositionRules(
@@ -130,8 +130,10 @@ async def test_resources_of_a_part_that_hangs_do_not_hold_up_the_others() -> Non
     stuck = Stuck({}, resources=True)
     files = Part(
         {
-            "resources/list": results.ListResourcesResult([results.Resource("u:1", "one")]),
-            "resources/templates/list": results.ListResourceTemplatesResult([]),
+            "resources/list": resources_and_prompts.ListResourcesResult(
+                [resources_and_prompts.Resource("u:1", "one")]
+            ),
+            "resources/templates/list": resources_and_prompts.ListResourceTemplatesResult([]),
         },
         resources=True,
     )
@@ -274,9 +276,11 @@ def notes(name: str) -> Part:
     link = {"type": "resource_link", "uri": "note://1", "name": "one"}
     return Part(
         {
-            "resources/list": results.ListResourcesResult([results.Resource("note://1", "one")]),
-            "resources/templates/list": results.ListResourceTemplatesResult(
-                [results.ResourceTemplate("note://{id}/page", "page")]
+            "resources/list": resources_and_prompts.ListResourcesResult(
+                [resources_and_prompts.Resource("note://1", "one")]
+            ),
+            "resources/templates/list": resources_and_prompts.ListResourceTemplatesResult(
+                [resources_and_prompts.ResourceTemplate("note://{id}/page", "page")]
             ),
             "resources/read": read,
             "tools/call": Raw(encode({"content": [link]})),

@@ -22,7 +22,7 @@ from msgspec.json import decode, encode
 from concertino.jsonrpc import messages
 from concertino.protocol.revisions import MODERN
 from concertino.protocol.wire_results import ResultEncoder
-from concertino.types import client_requests, completion, results
+from concertino.types import client_requests, completion, resources_and_prompts, results
 from concertino.types.results import ContentBlock
 
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
@@ -37,7 +37,7 @@ TYPES: dict[str, Any] = {
     "EmbeddedResource": ContentBlock,
     "BlobResourceContents": results.ResourceContents,
     "TextResourceContents": results.ResourceContents,
-    "Resource": results.Resource,
+    "Resource": resources_and_prompts.Resource,
     "Tool": results.Tool,
     "CompleteRequestParams": completion.CompleteParams,
     # What a server asks of its client, and what it gets back.
@@ -55,16 +55,16 @@ TYPES: dict[str, Any] = {
 # A result -> the method that it answers, and the Struct; Raw where a backend gives it as JSON.
 RESULTS: dict[str, tuple[str, Any]] = {
     "CallToolResult": ("tools/call", results.CallToolResult),
-    "CompleteResult": ("completion/complete", results.CompleteResult),
+    "CompleteResult": ("completion/complete", resources_and_prompts.CompleteResult),
     "DiscoverResult": ("server/discover", Raw),
-    "GetPromptResult": ("prompts/get", results.GetPromptResult),
+    "GetPromptResult": ("prompts/get", resources_and_prompts.GetPromptResult),
     "InputRequiredResult": ("tools/call", Raw),
-    "ListPromptsResult": ("prompts/list", results.ListPromptsResult),
+    "ListPromptsResult": ("prompts/list", resources_and_prompts.ListPromptsResult),
     "ListResourceTemplatesResult": (
         "resources/templates/list",
-        results.ListResourceTemplatesResult,
+        resources_and_prompts.ListResourceTemplatesResult,
     ),
-    "ListResourcesResult": ("resources/list", results.ListResourcesResult),
+    "ListResourcesResult": ("resources/list", resources_and_prompts.ListResourcesResult),
     "ListToolsResult": ("tools/list", results.ListToolsResult),
     "ReadResourceResult": ("resources/read", results.ReadResourceResult),
     "SubscriptionsListenResult": ("subscriptions/listen", Raw),

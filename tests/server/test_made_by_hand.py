@@ -12,12 +12,11 @@ from loops import on_a_loop
 from server.served import Served
 
 from concertino import Server
+from concertino.types.resources_and_prompts import GetPromptResult, PromptMessage
 from concertino.types.results import (
     Annotations,
     CallToolResult,
-    GetPromptResult,
     ImageContent,
-    PromptMessage,
     ReadResourceResult,
     ResourceContents,
     ResourceLink,

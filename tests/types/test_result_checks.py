@@ -17,25 +17,27 @@ from hypothesis import strategies as some
 from msgspec import UNSET, Struct
 
 from concertino.types import result_checks
+from concertino.types.resources_and_prompts import (
+    CompleteResult,
+    Completion,
+    GetPromptResult,
+    ListPromptsResult,
+    ListResourcesResult,
+    Prompt,
+    PromptArgument,
+    PromptMessage,
+    Resource,
+)
 from concertino.types.result_checks import check
 from concertino.types.results import (
     Annotations,
     AudioContent,
     CallToolResult,
-    CompleteResult,
-    Completion,
     EmbeddedResource,
-    GetPromptResult,
     Icon,
     ImageContent,
-    ListPromptsResult,
-    ListResourcesResult,
     ListToolsResult,
-    Prompt,
-    PromptArgument,
-    PromptMessage,
     ReadResourceResult,
-    Resource,
     ResourceContents,
     ResourceLink,
     TextContent,

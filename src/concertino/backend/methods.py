@@ -10,12 +10,12 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from concertino.types.results import (
+from concertino.types.resources_and_prompts import (
     ListPromptsResult,
     ListResourcesResult,
     ListResourceTemplatesResult,
-    ListToolsResult,
 )
+from concertino.types.results import ListToolsResult
 
 __all__ = ["KINDS", "LIST_METHODS", "ListMethod"]
 

@@ -16,18 +16,20 @@ from msgspec.json import decode, encode, format
 from concertino.cli.call_arguments import describe_schema
 from concertino.cli.terminal_text import escape_json, escape_lines
 from concertino.logs.formats import escape_controls
+from concertino.types.resources_and_prompts import (
+    GetPromptResult,
+    Prompt,
+    Resource,
+    ResourceTemplate,
+)
 from concertino.types.results import (
     AudioContent,
     CallToolResult,
     ContentBlock,
     EmbeddedResource,
-    GetPromptResult,
     ImageContent,
-    Prompt,
-    Resource,
     ResourceContents,
     ResourceLink,
-    ResourceTemplate,
     TextContent,
     Tool,
 )

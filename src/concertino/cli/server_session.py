@@ -40,7 +40,8 @@ from concertino.client.pending_request import Progress
 from concertino.client.skipped_lines import SKIPPED
 from concertino.errors import NotSupported, ProtocolError, RpcError
 from concertino.logs.formats import escape_controls
-from concertino.types.results import CallToolResult, GetPromptResult, ReadResourceResult
+from concertino.types.resources_and_prompts import GetPromptResult
+from concertino.types.results import CallToolResult, ReadResourceResult
 
 __all__ = ["ServerCommand", "ServerSession"]
 

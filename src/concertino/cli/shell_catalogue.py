@@ -16,7 +16,8 @@ from concertino.cli.shell_words import split_line
 from concertino.client.client import Client
 from concertino.errors import ConcertinoError
 from concertino.types.completion import PromptReference
-from concertino.types.results import Level, Prompt, Tool
+from concertino.types.resources_and_prompts import Prompt
+from concertino.types.results import Level, Tool
 
 __all__ = ["COMMANDS", "Catalogue", "Suggestion"]
 

@@ -59,21 +59,23 @@ from concertino.types.completion import (
     PromptReference,
     ResourceTemplateReference,
 )
-from concertino.types.results import (
-    CallToolResult,
+from concertino.types.resources_and_prompts import (
     CompleteResult,
     Completion,
     GetPromptResult,
-    Implementation,
-    Level,
     ListPromptsResult,
     ListResourcesResult,
     ListResourceTemplatesResult,
-    ListToolsResult,
     Prompt,
-    ReadResourceResult,
     Resource,
     ResourceTemplate,
+)
+from concertino.types.results import (
+    CallToolResult,
+    Implementation,
+    Level,
+    ListToolsResult,
+    ReadResourceResult,
     Tool,
 )
 

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from concertino.client.conversation import Conversation
 from concertino.errors import ConcertinoError
-from concertino.protocol.wire_results import WRAPS_RESULT
+from concertino.protocol.object_schemas import WRAPS_RESULT
 from concertino.types.results import CallToolResult, Tool
 
 __all__ = ["WrappedResults"]

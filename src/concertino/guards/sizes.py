@@ -14,12 +14,12 @@ from msgspec.json import decode, encode
 
 from concertino.errors import ResourceNotFound
 from concertino.guards.refusals import as_result
+from concertino.types.resources_and_prompts import GetPromptResult
 from concertino.types.results import (
     AudioContent,
     CallToolResult,
     ContentBlock,
     EmbeddedResource,
-    GetPromptResult,
     ImageContent,
     ReadResourceResult,
     ResourceContents,

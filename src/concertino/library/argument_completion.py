@@ -15,7 +15,7 @@ from concertino.library.document_registry import DocumentRegistry
 from concertino.library.query_params import MODES
 from concertino.library.templates import Templates
 from concertino.types.completion import CompleteParams, PromptReference
-from concertino.types.results import CompleteResult, Completion
+from concertino.types.resources_and_prompts import CompleteResult, Completion
 
 # 2026-07-28 server/utilities/completion.
 MAX_VALUES = 100

@@ -24,15 +24,15 @@ from concertino.library.file_parsing import mime_type_of
 from concertino.library.prompt_files import fill_prompt, to_list_entry
 from concertino.library.resource_reader import ResourceReader, RunInThread
 from concertino.library.templates import Templates
-from concertino.types.results import (
+from concertino.types.resources_and_prompts import (
     CompleteResult,
     GetPromptResult,
     ListPromptsResult,
     ListResourcesResult,
     ListResourceTemplatesResult,
-    ReadResourceResult,
     Resource,
 )
+from concertino.types.results import ReadResourceResult
 
 # Pages of `resources/list` that are cached. A client may send any number of different cursors.
 MAX_PAGES = 256

@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from concertino.errors import invalid_params
-from concertino.types.results import (
+from concertino.types.resources_and_prompts import (
     GetPromptResult,
     Prompt,
     PromptArgument,
     PromptMessage,
-    TextContent,
 )
+from concertino.types.results import TextContent
 
 PLACEHOLDER = re.compile(
     r"\$ARGUMENTS\b|\$\{\s*([A-Za-z_][\w.-]*)\s*\}|\{\{\s*([A-Za-z_][\w.-]*)\s*\}\}", re.ASCII

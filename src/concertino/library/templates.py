@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from concertino.library.file_parsing import MARKDOWN
 from concertino.library.query_params import PARAMETERS
 from concertino.library.uris import MATCH, REGISTRY
-from concertino.types.results import ResourceTemplate
+from concertino.types.resources_and_prompts import ResourceTemplate
 
 JSON = "application/json"
 MODE = (

@@ -55,13 +55,12 @@ from concertino.orchestra.translation import (
     tools_of,
 )
 from concertino.protocol.call import ServerFeatures
-from concertino.types.results import (
-    Implementation,
+from concertino.types.resources_and_prompts import (
     ListPromptsResult,
     ListResourcesResult,
     ListResourceTemplatesResult,
-    ListToolsResult,
 )
+from concertino.types.results import Implementation, ListToolsResult
 
 __all__ = ["CALL_S", "AskHub", "HubBackend"]
 

@@ -48,13 +48,8 @@ from concertino.orchestra.structs import (
 )
 from concertino.orchestra.tool_calls import encode_result, encode_text_result
 from concertino.server.tools import Tools
-from concertino.types.results import (
-    CallToolResult,
-    GetPromptResult,
-    ListPromptsResult,
-    ListToolsResult,
-    TextContent,
-)
+from concertino.types.resources_and_prompts import GetPromptResult, ListPromptsResult
+from concertino.types.results import CallToolResult, ListToolsResult, TextContent
 
 __all__ = ["Handler", "PluginRequests"]
 

@@ -59,17 +59,19 @@ from concertino.orchestra.structs import (
     unpack,
 )
 from concertino.orchestra.tool_calls import encode_caller, encode_tool_call, read_text_result
-from concertino.types.results import (
-    CallToolResult,
-    ContentBlock,
+from concertino.types.resources_and_prompts import (
     GetPromptResult,
     Prompt,
     PromptArgument,
     PromptMessage,
-    ReadResourceResult,
     Resource,
-    ResourceContents,
     ResourceTemplate,
+)
+from concertino.types.results import (
+    CallToolResult,
+    ContentBlock,
+    ReadResourceResult,
+    ResourceContents,
     TextContent,
     Tool,
 )

@@ -16,8 +16,7 @@ server/utilities/caching.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import UNSET, Raw, Struct
 from msgspec.json import Decoder, decode, encode
@@ -38,26 +37,31 @@ from concertino.types.results import (
     AudioContent,
     Cacheable,
     CallToolResult,
-    CompleteResult,
     ContentBlock,
     EmbeddedResource,
-    GetPromptResult,
     Implementation,
-    ListPromptsResult,
-    ListResourcesResult,
-    ListResourceTemplatesResult,
+    ListResult,
     ListToolsResult,
-    Prompt,
     ReadResourceResult,
-    Resource,
     ResourceContents,
     ResourceLink,
-    ResourceTemplate,
     TextContent,
     Tool,
 )
 
+if TYPE_CHECKING:
+    from concertino.types.resources_and_prompts import (
+        GetPromptResult,
+        ListPromptsResult,
+        ListResourcesResult,
+        ListResourceTemplatesResult,
+        Prompt,
+    )
+
 __all__ = ["CACHED", "InputRequiredSignal", "ResultEncoder"]
+
+# Translates a result to an older revision. Any: each takes and returns one type of results.
+Downgrade = Callable[[Any, Revision], Any]
 
 
 class InputRequiredSignal(Exception):
@@ -76,6 +80,8 @@ class ResultEncoder:
         self._info = info
         # A cache, because lists rarely change: type of a list result -> the last one and its JSON.
         self._lists: dict[type[Struct], tuple[Struct, bytes]] = {}
+        # Method -> decoder of its results. Making one takes longer than decoding a short result.
+        self._decoders: dict[str, Callable[[Raw], Struct] | None] = {}
 
         # The beginning of the JSON of every 2026-07-28 result.
         start = encode(
@@ -128,7 +134,7 @@ class ResultEncoder:
         # The type says Struct or Raw, but the backend may be untyped code.
         if not isinstance(result, Struct):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"expected a Struct or Raw, got {type(result).__name__}")
-        if type(result) in _LIST_RESULTS:
+        if isinstance(result, ListResult):
             cached = self._lists.get(type(result))
             if cached is None or cached[0] is not result:
                 cached = (result, one_line(self._encode_checked(result, method)))
@@ -170,8 +176,10 @@ class ResultEncoder:
         Raises what encode() raises.
         """
         downgrade = _DOWNGRADES.get(type(result))
-        if downgrade is None and type(result) is InputRequired:
-            raise InputRequiredSignal
+        if downgrade is None:
+            if type(result) is InputRequired:
+                raise InputRequiredSignal
+            downgrade = _feature_downgrades().get(type(result))
         if downgrade is not None and not _is_plain_text(result):
             # Imported here, because most servers send plain text only and never need it.
             from concertino.types.result_checks import check
@@ -203,8 +211,8 @@ class ResultEncoder:
 
     def _encode_members(self, result: Raw, method: str) -> bytes:
         """Encode a result that is JSON already, or that has a `_meta` to be merged with ours."""
-        if not self._modern and (result_type := _RESULT_TYPES.get(method)) is not None:
-            return self._encode_checked(_decoder_of(result_type)(result), method)
+        if not self._modern and (decode_result := self._decoder_of(method)) is not None:
+            return self._encode_checked(decode_result(result), method)
         # msgspec does not check the UTF-8 of members that it keeps raw.
         str(result, "utf-8")
         members = decode(result, type=dict[str, Raw])
@@ -218,6 +226,16 @@ class ResultEncoder:
         if method in CACHED and members.get("resultType", COMPLETE) == COMPLETE:
             first |= NOT_CACHED
         return encode({**first, **members})
+
+    def _decoder_of(self, method: str) -> Callable[[Raw], Struct] | None:
+        """Return the function that decodes the results of a method; None if MCP has no such method.
+
+        Made on first use: making all of them would take 1 ms of every start.
+        """
+        if method not in self._decoders:
+            result_type = _RESULT_TYPES.get(method) or _feature_types().get(method)
+            self._decoders[method] = result_type and Decoder(result_type).decode
+        return self._decoders[method]
 
 
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
@@ -240,28 +258,24 @@ PRIVATE = b'"cacheScope":"private"'
 NO_HINTS = Cacheable()
 COMPLETE = Raw(b'"complete"')
 
-_LIST_RESULTS = frozenset(
-    (ListToolsResult, ListResourcesResult, ListResourceTemplatesResult, ListPromptsResult)
-)
 _RESULT_TYPES: Mapping[str, type[Struct]] = {
     "tools/call": CallToolResult,
     "tools/list": ListToolsResult,
-    "resources/list": ListResourcesResult,
-    "resources/templates/list": ListResourceTemplatesResult,
     "resources/read": ReadResourceResult,
-    "prompts/list": ListPromptsResult,
-    "prompts/get": GetPromptResult,
-    "completion/complete": CompleteResult,
 }
 
 
-@cache
-def _decoder_of(result_type: type[Struct]) -> Callable[[Raw], Struct]:
-    """Return the function that decodes results of this type.
+def _feature_types() -> Mapping[str, type[Struct]]:
+    """Return what is missing in _RESULT_TYPES: results that servers of tools never have."""
+    from concertino.types import resources_and_prompts as types
 
-    Making one takes longer than decoding a short result. Making all would take 1 ms of every start.
-    """
-    return Decoder(result_type).decode
+    return {
+        "resources/list": types.ListResourcesResult,
+        "resources/templates/list": types.ListResourceTemplatesResult,
+        "prompts/list": types.ListPromptsResult,
+        "prompts/get": types.GetPromptResult,
+        "completion/complete": types.CompleteResult,
+    }
 
 
 def _is_plain_text(result: Struct) -> bool:
@@ -371,7 +385,8 @@ def _drop_argument_titles(prompt: Prompt) -> Prompt:
     return replace(prompt, arguments=arguments)
 
 
-Item = TypeVar("Item", Resource, ResourceTemplate, Prompt)
+# A Resource, a ResourceTemplate or a Prompt.
+Item = TypeVar("Item", bound=Struct)
 
 
 def _downgrade_item(item: Item, annotations: Annotations | None, revision: Revision) -> Item:
@@ -412,15 +427,11 @@ def _downgrade_tool(tool: Tool, revision: Revision) -> Tool:
     if not revision.resource_links:
         changes |= {"title": None, "output_schema": None, "meta": None}
     elif tool.output_schema is not None:
-        changes["output_schema"] = _to_object_schema(tool.output_schema)
+        # Imported here, because clients of 2026-07-28 never need it.
+        from concertino.protocol.object_schemas import to_object_schema
+
+        changes["output_schema"] = _replace_boolean_schemas(to_object_schema(tool.output_schema))
     return replace(tool, **changes)
-
-
-# Output schemas. Before 2026-07-28, structured content is always an object.
-
-# This keyword in a schema marks an object that only wraps the value: {"result": value}. FastMCP has
-# introduced it; its client and ours unwrap the value.
-WRAPS_RESULT = "x-fastmcp-wrap-result"
 
 
 def _replace_boolean_schemas(schema: dict[str, Any]) -> dict[str, Any]:
@@ -439,105 +450,31 @@ def _replace_boolean_schemas(schema: dict[str, Any]) -> dict[str, Any]:
     return {**schema, "properties": replaced}
 
 
-def _to_object_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return an output schema for revisions in which structured content is always an object.
-
-    There, a value that is no object is sent as `{"result": value}`, so the schema describes that
-    object, and has the keyword WRAPS_RESULT. If the schema allows objects and other values, such as
-    `Point | None`, the new one allows both forms, because only the value decides.
-    """
-    kind = _resolve_root(schema).get("type")
-    if kind == "object":
-        return _replace_boolean_schemas({**schema, "type": "object"})
-
-    either = kind is None or (isinstance(kind, list) and "object" in kind)
-    base = root_id if isinstance(root_id := schema.get("$id"), str) else ""
-    new_root = "#/anyOf/1" if either else "#/properties/result"
-    schema = _rebase_refs(schema, new_root, base.rstrip("#"))
-    root_members = {
-        key: schema.pop(key) for key in ("$defs", "definitions", "$schema", "$id") if key in schema
-    }
-
-    inner = schema
-    if either and any(
-        word in encode(schema) for word in (b'"$id"', b'"$anchor"', b'"$dynamicAnchor"')
-    ):
-        # A second copy of the schema would define the same `$id` or anchor twice, so refer to the
-        # first one.
-        inner = {"$ref": "#/anyOf/1"}
-    wrapped: dict[str, Any] = {
-        "properties": {"result": inner},
-        "required": ["result"],
-        WRAPS_RESULT: True,
-    }
-    if either:
-        wrapped = {"anyOf": [wrapped, schema]}
-    return {"type": "object", **wrapped, **root_members}
-
-
-def _resolve_root(schema: dict[str, Any]) -> dict[str, Any]:
-    """Follow the `$ref` of a schema that has no `type`, and return the schema at the end."""
-    defs: dict[str, Any] = schema.get("$defs", {})
-    targets: dict[str, dict[str, Any]] = {
-        f"#/$defs/{name}": value for name, value in defs.items() if isinstance(value, dict)
-    }
-    root = schema
-    visited: set[str] = set()
-    while "type" not in root and isinstance(ref := root.get("$ref"), str) and ref not in visited:
-        visited.add(ref)
-        root = targets.get(ref, {})
-    return root
-
-
-def _rebase_refs(part: Any, new_root: str, base: str) -> Any:
-    """Return a copy of a schema in which references fit a new place of the schema.
-
-    The schema becomes a part of a larger one. References to its root, or to a place below, then
-    need the prefix `new_root`, such as "#/properties/result".
-    part: the schema, or any part of it.
-    base: the `$id` of the schema, which moves to the larger one; "" if there is none.
-    """
-    if isinstance(part, list):
-        items = cast("list[Any]", part)
-        return [_rebase_refs(item, new_root, base) for item in items]
-    if not isinstance(part, dict):
-        return part
-
-    copy: dict[str, Any] = {}
-    for key, value in cast("dict[str, Any]", part).items():
-        # References inside an embedded schema are relative to that schema.
-        embedded = isinstance(value, dict) and isinstance(
-            cast("dict[str, Any]", value).get("$id"), str
-        )
-        copy[key] = value if embedded else _rebase_refs(value, new_root, base)
-
-    for word in ("$ref", "$dynamicRef"):
-        target = copy.get(word)
-        if not isinstance(target, str):
-            continue
-        if base and target[:1] != "#":
-            from urllib.parse import urldefrag, urljoin
-
-            uri, fragment = urldefrag(urljoin(base, target))
-            target = f"#{fragment}" if uri == base else target
-        if target[:2] in ("#", "#/") and not target.startswith(("#/$defs/", "#/definitions/")):
-            copy[word] = new_root + target[1:]
-    return copy
-
-
 def _keep(result: Any, revision: Revision) -> Any:
     return result
 
 
-# The functions that translate results to older revisions. Results of other types are of the
-# backend's own making: they are neither checked nor translated.
-_DOWNGRADES: Mapping[type[Struct], Callable[[Any, Revision], Any]] = {
+# The functions that translate results to older revisions. Results of other types than these and
+# those of _feature_downgrades() are of the backend's own making: they are neither checked nor
+# translated.
+_DOWNGRADES: Mapping[type[Struct], Downgrade] = {
     CallToolResult: _downgrade_call_result,
     ListToolsResult: _downgrade_tools,
-    ListResourcesResult: _downgrade_resources,
-    ListResourceTemplatesResult: _downgrade_templates,
     ReadResourceResult: _downgrade_read_result,
-    ListPromptsResult: _downgrade_prompts,
-    GetPromptResult: _downgrade_prompt_result,
-    CompleteResult: _keep,
 }
+
+
+def _feature_downgrades() -> Mapping[type[Struct], Downgrade]:
+    """Return what is missing in _DOWNGRADES: results that servers of tools never have.
+
+    A call takes 0.4 us, for the results of prompts and completions and for lists that have changed.
+    """
+    from concertino.types import resources_and_prompts as types
+
+    return {
+        types.ListResourcesResult: _downgrade_resources,
+        types.ListResourceTemplatesResult: _downgrade_templates,
+        types.ListPromptsResult: _downgrade_prompts,
+        types.GetPromptResult: _downgrade_prompt_result,
+        types.CompleteResult: _keep,
+    }

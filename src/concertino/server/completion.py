@@ -35,7 +35,7 @@ from concertino.server.functions import (
 )
 from concertino.server.settings import check_setting
 from concertino.types.completion import CompleteParams, PromptReference
-from concertino.types.results import CompleteResult, Completion
+from concertino.types.resources_and_prompts import CompleteResult, Completion
 
 # The largest number of values in a response (2026-07-28 server/utilities/completion).
 MAX_VALUES = 100

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from os import PathLike
 
+from concertino.types.resources_and_prompts import PromptMessage
 from concertino.types.results import (
     AudioContent,
     ContentBlock,
     EmbeddedResource,
     ImageContent,
-    PromptMessage,
     ResourceContents,
     TextContent,
 )

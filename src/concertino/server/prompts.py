@@ -40,15 +40,14 @@ from concertino.server.settings import (
     take_access,
 )
 from concertino.server.tool_errors import describe_violation
-from concertino.types.results import (
-    ContentBlock,
+from concertino.types.resources_and_prompts import (
     GetPromptResult,
     ListPromptsResult,
     Prompt,
     PromptArgument,
     PromptMessage,
-    ResourceContents,
 )
+from concertino.types.results import ContentBlock, ResourceContents
 
 # The longest name, in characters. 2026-07-28 has this limit for tools, and none for prompts.
 MAX_NAME = 128

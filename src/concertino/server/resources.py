@@ -54,15 +54,13 @@ from concertino.server.settings import (
     take_access,
 )
 from concertino.server.tool_errors import describe_violation
-from concertino.types.results import (
+from concertino.types.resources_and_prompts import (
     ListResourcesResult,
     ListResourceTemplatesResult,
-    ReadResourceResult,
     Resource,
-    ResourceContents,
     ResourceTemplate,
-    TextContent,
 )
+from concertino.types.results import ReadResourceResult, ResourceContents, TextContent
 
 # RFC 3986: a scheme, and the characters that a URI may contain.
 _URI = re.compile(

@@ -1,11 +1,12 @@
-"""MCP's results, content blocks and items of lists, as msgspec Structs of revision 2026-07-28.
+"""MCP's content blocks, tools and their results, as msgspec Structs of revision 2026-07-28.
 
     encode(TextContent("hello"))    # b'{"type":"text","text":"hello"}'
 
 An attribute such as mime_type is mimeType on the wire, and meta is `_meta`. Members that every
 result has (`resultType`, `serverInfo`, caching hints) are not declared here: protocol/
 wire_results.py adds them, and translates results for older revisions.
-Spec: 2026-07-28 schema; server/tools, server/resources, server/prompts, server/utilities.
+Resources, prompts and completions: types/resources_and_prompts.py.
+Spec: 2026-07-28 schema; server/tools, server/resources, server/utilities.
 """
 
 # No `from __future__ import annotations` here: msgspec compiles annotations that are strings when
@@ -23,27 +24,17 @@ __all__ = [
     "CacheScope",
     "Cacheable",
     "CallToolResult",
-    "CompleteResult",
-    "Completion",
     "ContentBlock",
     "EmbeddedResource",
-    "GetPromptResult",
     "Icon",
     "ImageContent",
     "Implementation",
     "Level",
-    "ListPromptsResult",
-    "ListResourceTemplatesResult",
-    "ListResourcesResult",
+    "ListResult",
     "ListToolsResult",
-    "Prompt",
-    "PromptArgument",
-    "PromptMessage",
     "ReadResourceResult",
-    "Resource",
     "ResourceContents",
     "ResourceLink",
-    "ResourceTemplate",
     "Role",
     "TextContent",
     "Tool",
@@ -320,8 +311,14 @@ class Cacheable(
     cache_scope: CacheScope | UnsetType = UNSET
 
 
-class ListToolsResult(
+class ListResult(
     Cacheable, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"
+):
+    """A page of a list of tools, resources, resource templates or prompts."""
+
+
+class ListToolsResult(
+    ListResult, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"
 ):
     """One page of the available tools, in a stable order.
 
@@ -333,128 +330,10 @@ class ListToolsResult(
     meta: Meta | None = field(name="_meta", default=None)
 
 
-class Resource(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"):
-    """A resource as `resources/list` returns it. size: the size of its content in bytes."""
-
-    uri: str
-    name: str
-    title: str | None = None
-    description: str | None = None
-    mime_type: str | None = None
-    size: int | None = None
-    annotations: Annotations | None = None
-    icons: list[Icon] | None = None
-    meta: Meta | None = field(name="_meta", default=None)
-
-
-class ResourceTemplate(
-    Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"
-):
-    """A resource template as `resources/templates/list` returns it.
-
-    uri_template: an RFC 6570 template for the URIs of its resources.
-    mime_type: only if all these resources have the same type.
-    """
-
-    uri_template: str
-    name: str
-    title: str | None = None
-    description: str | None = None
-    mime_type: str | None = None
-    annotations: Annotations | None = None
-    icons: list[Icon] | None = None
-    meta: Meta | None = field(name="_meta", default=None)
-
-
-class ListResourcesResult(
-    Cacheable, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"
-):
-    """One page of the available resources, without those of templates."""
-
-    resources: list[Resource]
-    next_cursor: str | None = None
-    meta: Meta | None = field(name="_meta", default=None)
-
-
-class ListResourceTemplatesResult(
-    Cacheable, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"
-):
-    """One page of the available resource templates."""
-
-    resource_templates: list[ResourceTemplate]
-    next_cursor: str | None = None
-    meta: Meta | None = field(name="_meta", default=None)
-
-
 class ReadResourceResult(
     Cacheable, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"
 ):
     """The content of a resource: at least one part, each with its own URI."""
 
     contents: list[ResourceContents]
-    meta: Meta | None = field(name="_meta", default=None)
-
-
-class PromptArgument(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
-    """An argument of a prompt; its values are strings."""
-
-    name: str
-    title: str | None = None
-    description: str | None = None
-    required: bool | None = None
-
-
-class Prompt(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
-    """A prompt as `prompts/list` returns it."""
-
-    name: str
-    title: str | None = None
-    description: str | None = None
-    arguments: list[PromptArgument] | None = None
-    icons: list[Icon] | None = None
-    meta: Meta | None = field(name="_meta", default=None)
-
-
-class PromptMessage(Struct, frozen=True):
-    """A message of a prompt, with one content block. role: who says it."""
-
-    role: Role
-    content: ContentBlock
-
-
-class GetPromptResult(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
-    """The messages of a prompt, with its arguments filled in."""
-
-    messages: list[PromptMessage]
-    description: str | None = None
-    meta: Meta | None = field(name="_meta", default=None)
-
-
-class ListPromptsResult(
-    Cacheable, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"
-):
-    """One page of the available prompts."""
-
-    prompts: list[Prompt]
-    next_cursor: str | None = None
-    meta: Meta | None = field(name="_meta", default=None)
-
-
-class Completion(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"):
-    """Suggested values for an argument.
-
-    values: at most 100.
-    total: how many values exist in all; None if that is not known.
-    has_more: whether there are more than these.
-    """
-
-    values: list[str]
-    total: int | None = None
-    has_more: bool | None = None
-
-
-class CompleteResult(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
-    """The result of `completion/complete`."""
-
-    completion: Completion
     meta: Meta | None = field(name="_meta", default=None)

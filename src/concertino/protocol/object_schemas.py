@@ -1,0 +1,106 @@
+"""Output schemas for revisions in which the structured content of a tool is always an object.
+
+    to_object_schema({"type": "integer"})    # describes {"result": 5} instead of 5
+
+Since 2026-07-28, structured content can be any JSON value, and so can what an output schema
+describes. protocol/wire_results.py wraps the values and the schemas for clients of older revisions.
+Spec: 2025-11-25 and 2026-07-28 server/tools "Structured Content", "Output Schema".
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from msgspec.json import encode
+
+__all__ = ["WRAPS_RESULT", "to_object_schema"]
+
+# This keyword in a schema marks an object that only wraps the value: {"result": value}. FastMCP has
+# introduced it; its client and ours unwrap the value.
+WRAPS_RESULT = "x-fastmcp-wrap-result"
+
+
+def to_object_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return an output schema for revisions in which structured content is always an object.
+
+    There, a value that is no object is sent as `{"result": value}`, so the schema describes that
+    object, and has the keyword WRAPS_RESULT. If the schema allows objects and other values, such as
+    `Point | None`, the new one allows both forms, because only the value decides.
+    """
+    kind = _resolve_root(schema).get("type")
+    if kind == "object":
+        return {**schema, "type": "object"}
+
+    either = kind is None or (isinstance(kind, list) and "object" in kind)
+    base = root_id if isinstance(root_id := schema.get("$id"), str) else ""
+    new_root = "#/anyOf/1" if either else "#/properties/result"
+    schema = _rebase_refs(schema, new_root, base.rstrip("#"))
+    root_members = {
+        key: schema.pop(key) for key in ("$defs", "definitions", "$schema", "$id") if key in schema
+    }
+
+    inner = schema
+    if either and any(
+        word in encode(schema) for word in (b'"$id"', b'"$anchor"', b'"$dynamicAnchor"')
+    ):
+        # A second copy of the schema would define the same `$id` or anchor twice, so refer to the
+        # first one.
+        inner = {"$ref": "#/anyOf/1"}
+    wrapped: dict[str, Any] = {
+        "properties": {"result": inner},
+        "required": ["result"],
+        WRAPS_RESULT: True,
+    }
+    if either:
+        wrapped = {"anyOf": [wrapped, schema]}
+    return {"type": "object", **wrapped, **root_members}
+
+
+def _resolve_root(schema: dict[str, Any]) -> dict[str, Any]:
+    """Follow the `$ref` of a schema that has no `type`, and return the schema at the end."""
+    defs: dict[str, Any] = schema.get("$defs", {})
+    targets: dict[str, dict[str, Any]] = {
+        f"#/$defs/{name}": value for name, value in defs.items() if isinstance(value, dict)
+    }
+    root = schema
+    visited: set[str] = set()
+    while "type" not in root and isinstance(ref := root.get("$ref"), str) and ref not in visited:
+        visited.add(ref)
+        root = targets.get(ref, {})
+    return root
+
+
+def _rebase_refs(part: Any, new_root: str, base: str) -> Any:
+    """Return a copy of a schema in which references fit a new place of the schema.
+
+    The schema becomes a part of a larger one. References to its root, or to a place below, then
+    need the prefix `new_root`, such as "#/properties/result".
+    part: the schema, or any part of it.
+    base: the `$id` of the schema, which moves to the larger one; "" if there is none.
+    """
+    if isinstance(part, list):
+        items = cast("list[Any]", part)
+        return [_rebase_refs(item, new_root, base) for item in items]
+    if not isinstance(part, dict):
+        return part
+
+    copy: dict[str, Any] = {}
+    for key, value in cast("dict[str, Any]", part).items():
+        # References inside an embedded schema are relative to that schema.
+        embedded = isinstance(value, dict) and isinstance(
+            cast("dict[str, Any]", value).get("$id"), str
+        )
+        copy[key] = value if embedded else _rebase_refs(value, new_root, base)
+
+    for word in ("$ref", "$dynamicRef"):
+        target = copy.get(word)
+        if not isinstance(target, str):
+            continue
+        if base and target[:1] != "#":
+            from urllib.parse import urldefrag, urljoin
+
+            uri, fragment = urldefrag(urljoin(base, target))
+            target = f"#{fragment}" if uri == base else target
+        if target[:2] in ("#", "#/") and not target.startswith(("#/$defs/", "#/definitions/")):
+            copy[word] = new_root + target[1:]
+    return copy
