@@ -669,7 +669,7 @@ def test_a_token_of_a_known_shape_is_hidden(token: str) -> None:
     assert not redact.make_clean_check(1000)(f"use {token} here")
 
 
-@pytest.mark.parametrize("word", ["Bearer", "bearer", "BEARER"])
+@pytest.mark.parametrize("word", ["Bearer", "bearer", "BEARER", "BeArEr", "bEARer", "bearEr"])
 @pytest.mark.parametrize("token", ["abc.def.ghi", "0123456789abcdef", "dXNlcjpwYXNzd29yZA=="])
 def test_what_follows_bearer_is_hidden(word: str, token: str) -> None:
     text = f"Authorization: {word} {token}, x"
@@ -681,11 +681,31 @@ def test_what_follows_bearer_is_hidden(word: str, token: str) -> None:
     assert not redact.make_clean_check(1000)(f"{word} {token}")
 
 
-@pytest.mark.parametrize("name", ["Authorization:", "authorization=", "authorization':"])
-def test_what_follows_authorization_is_hidden(name: str) -> None:
-    text = f"{name} basic dXNlcjpwYXNzd29yZA=="
-    assert Redactor().text(text) == f"{name} basic [REDACTED]"
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Authorization:",
+        "authorization=",
+        "authorization':",
+        "AUTHORIZATION:",
+        "authoriZation:",
+        "aUTHORIzATION=",
+    ],
+)
+# A text with other than ASCII characters is searched in another way.
+@pytest.mark.parametrize("before", ["", "é ", "\ud800 ", "words " * 40])
+def test_what_follows_authorization_is_hidden(name: str, before: str) -> None:
+    text = f"{before}{name} basic dXNlcjpwYXNzd29yZA=="
+    assert Redactor().text(text) == f"{before}{name} basic [REDACTED]"
     assert not redact.make_clean_check(1000)(text)
+
+
+@pytest.mark.parametrize("before", ["é ", "\ud800 ", "words " * 40])
+def test_bearer_in_any_case_is_found_anywhere_in_a_text(before: str) -> None:
+    for word in ("BeArEr", "bEaReR", "BEarer"):
+        text = f"{before}{word} 0123456789abcdef"
+        assert Redactor().text(text) == f"{before}{word} [REDACTED]"
+        assert not redact.make_clean_check(1000)(text)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ from concertino.logs.secret_checks import (
     LEAST_FIELD,
     has_quoted_key,
     is_secret_field,
+    may_have_authorization,
     may_have_fields,
     may_have_quoted_fields,
     may_have_tokens,
@@ -380,7 +381,16 @@ def make_clean_check(most: int) -> Callable[[str], bool]:
             "\\" not in text
             and not ((":" in text or "=" in text) and _may_have_members(text))
             and not (
-                ("_" in text or "-" in text or "A" in text or "J" in text or "earer" in text)
+                (
+                    "_" in text
+                    or "-" in text
+                    or "A" in text
+                    or "J" in text
+                    # Each spelling of `bearer` has one of these, or `A`.
+                    or "earer" in text
+                    or "E" in text
+                    or "R" in text
+                )
                 and may_have_tokens(text)
             )
         ):
@@ -399,7 +409,7 @@ def make_clean_check(most: int) -> Callable[[str], bool]:
 
 def _may_have_members(text: str) -> bool:
     """Return False only if a text certainly has no secret after a name and a `:` or `=`."""
-    return text[0] in _JSON_FIRST or has_quoted_key(text) or "uthorization" in text
+    return text[0] in _JSON_FIRST or has_quoted_key(text) or may_have_authorization(text)
 
 
 def refresh(environment: Mapping[str, str] | None = None) -> Redactor:

@@ -51,8 +51,8 @@ _TOKEN = (
             # base64url begins, so that no run is read twice.
             rf"eyJ(?<![_-]eyJ){_URL_CHARS}{{6,}}+\.{_URL_CHARS}{{6,}}+(?:\.{_URL_CHARS}*+){{1,3}}+",
             # HTTP headers. A short word of letters is prose, as in `bearer authentication`.
-            rf"[Bb](?i:earer)[ \t]{{1,8}}+(?!{_WORD})({_CREDENTIALS}{{8,}}+)",
-            r"[Aa](?i:uthorization)['\"]?[:=][ \t]{0,8}+['\"]?(?i:basic|token)[ \t]{1,8}+"
+            rf"[Bb](?ai:earer)[ \t]{{1,8}}+(?!{_WORD})({_CREDENTIALS}{{8,}}+)",
+            r"[Aa](?ai:uthorization)['\"]?[:=][ \t]{0,8}+['\"]?(?i:basic|token)[ \t]{1,8}+"
             rf"({_CREDENTIALS}{{8,}}+)",
             # Private keys in PEM, truncated or not.
             r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----(?s:(?:[^-]++|-(?!----END))*+)"
