@@ -18,7 +18,7 @@ import pytest
 
 import concertino
 from concertino.cli import main
-from concertino.cli.new import find_problem, suggest_name
+from concertino.cli.new import find_problem, suggest_project_name
 from concertino.cli.project_files import Project, project_files
 
 FILES = {".gitignore", ".mcp.json", "README.md", "clock.py", "pyproject.toml", "test_clock.py"}
@@ -212,7 +212,7 @@ def test_a_name_that_does_not_work_gets_a_suggestion_that_does(
     name: str, problem: str, suggestion: str
 ) -> None:
     assert problem in find_problem(name)
-    assert suggest_name(name) == suggestion
+    assert suggest_project_name(name) == suggestion
     assert find_problem(suggestion) == ""
 
 

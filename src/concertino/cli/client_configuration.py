@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
-__all__ = ["CLIENTS", "ServerEntry", "fill", "format_command"]
+__all__ = ["CLIENTS", "ClientEntry", "fill", "format_command"]
 
 WIDTH = 80
 # Of a key of TOML without quotes.
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
-class ServerEntry(Struct, frozen=True):
+class ClientEntry(Struct, frozen=True):
     """How a client starts a server. command: absolute words. env: more variables."""
 
     name: str
@@ -39,24 +39,24 @@ class ClientFormat(Struct, frozen=True):
 
     title: str
     place: str
-    format: Callable[[ServerEntry], str]
+    format: Callable[[ClientEntry], str]
 
 
-def _format_servers(entry: ServerEntry) -> str:
+def _format_servers(entry: ClientEntry) -> str:
     return _indent({"mcpServers": {entry.name: entry.as_json()}})
 
 
-def _format_vscode(entry: ServerEntry) -> str:
+def _format_vscode(entry: ClientEntry) -> str:
     return _indent({"servers": {entry.name: {"type": "stdio", **entry.as_json()}}})
 
 
-def _format_claude_code(entry: ServerEntry) -> str:
+def _format_claude_code(entry: ClientEntry) -> str:
     variables = [word for item in entry.env.items() for word in ("--env", "=".join(item))]
     # The name stands before --env, which takes all words that follow it.
     return format_command(["claude", "mcp", "add", entry.name, *variables, "--", *entry.command])
 
 
-def _format_codex(entry: ServerEntry) -> str:
+def _format_codex(entry: ClientEntry) -> str:
     program, *args = map(_quote_toml, entry.command)
     name = entry.name if BARE_KEY.fullmatch(entry.name) else _quote_toml(entry.name)
     lines = [f"[mcp_servers.{name}]", f"command = {program}", f"args = [{', '.join(args)}]"]

@@ -9,7 +9,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 
 from concertino.cli import UsageError
-from concertino.cli.client_configuration import CLIENTS, ServerEntry
+from concertino.cli.client_configuration import CLIENTS, ClientEntry
 from concertino.cli.options import add_repeatable
 from concertino.cli.target_hints import suggest_target
 from concertino.installation import start_command
@@ -53,7 +53,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
         command, env = [*start_command(), "serve", *words], variables | env
     # Other characters do not survive in all clients.
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", args.name or name).strip("-") or "server"
-    entry = ServerEntry(name, command, env)
+    entry = ClientEntry(name, command, env)
 
     if args.client is not None:
         text = CLIENTS[args.client].format(entry)
@@ -63,7 +63,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
     return 0
 
 
-def _format_all(entry: ServerEntry) -> list[str]:
+def _format_all(entry: ClientEntry) -> list[str]:
     """Return the texts of all clients, each below its heading; equal texts once."""
     headings: dict[str, list[str]] = {}
     for client in CLIENTS.values():

@@ -67,7 +67,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
         hint = f"cd {folder}, then concertino new {base}"
         raise UsageError("expected a name, not a path", hint)
     if problem := find_problem(name):
-        raise UsageError(problem, f"concertino new {suggest_name(name)}")
+        raise UsageError(problem, f"concertino new {suggest_project_name(name)}")
     requirement = dependency(__version__)
     if requirement is None:
         raise UsageError(
@@ -103,7 +103,7 @@ def find_problem(name: str) -> str:
     return ""
 
 
-def suggest_name(name: str) -> str:
+def suggest_project_name(name: str) -> str:
     """Return a similar name that find_problem() accepts."""
     # Decompose "ü" into "u" and an accent, and remove the accent.
     latin = unicodedata.normalize("NFKD", name.casefold().translate(LATIN))

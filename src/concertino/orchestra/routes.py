@@ -26,7 +26,7 @@ from concertino.orchestra.plugin_messages import (
     ToolDefinition,
 )
 
-__all__ = ["PluginFeatures", "Provider", "Routes", "build_routes"]
+__all__ = ["PluginFeatures", "PluginProvider", "Routes", "build_routes"]
 
 
 class PluginFeatures(Struct, frozen=True, eq=False):
@@ -38,7 +38,7 @@ class PluginFeatures(Struct, frozen=True, eq=False):
     storage: frozenset[str] = frozenset()
 
 
-class Provider(Protocol):
+class PluginProvider(Protocol):
     """The members of a PluginProcess that this module uses."""
 
     @property
@@ -51,7 +51,7 @@ class Provider(Protocol):
     def provides_ai(self) -> Sequence[str]: ...
 
 
-P = TypeVar("P", bound=Provider)
+P = TypeVar("P", bound=PluginProvider)
 
 
 class Routes(Struct, Generic[P], frozen=True, eq=False):
@@ -77,7 +77,7 @@ class Routes(Struct, Generic[P], frozen=True, eq=False):
 DEFAULT_AI = "claude"
 
 
-def _replaces(later: Provider, earlier: Provider) -> bool:
+def _replaces(later: PluginProvider, earlier: PluginProvider) -> bool:
     """Return whether a plugin takes over a name from a plugin that is earlier in the file."""
     if not (later.uses_quic and earlier.uses_quic) or DEFAULT_AI in earlier.provides_ai:
         return False
@@ -96,8 +96,8 @@ class _Messages:
     def on_second_offer(
         self,
         name: str,
-        provider: Provider,
-        other: Provider,
+        provider: PluginProvider,
+        other: PluginProvider,
     ) -> None:
         """Add the message for a name that two plugins offer.
 
