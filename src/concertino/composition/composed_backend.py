@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from msgspec import Raw, Struct, ValidationError
@@ -27,8 +28,8 @@ from concertino.backend.interface import (
 from concertino.backend.listing import list_names
 from concertino.backend.methods import KINDS, LIST_METHODS
 from concertino.backend.wrappers import ContextWrapper
-from concertino.composition.calls_under_way import CallsUnderWay
 from concertino.composition.composed_lists import ComposedLists
+from concertino.composition.part_calls import PartCalls
 from concertino.composition.part_names import PartNames
 from concertino.composition.part_pages import PartPages
 from concertino.composition.part_starts import PartStarts, start_strictly
@@ -83,9 +84,7 @@ class ComposedBackend:
         self._watched: frozenset[str] = frozenset()
         self._directory = ResourceDirectory(self._owners, self._pages, rules)
         self._lists = ComposedLists(names, self._owners, self._pages)
-        # By part: one that is removed is closed after its calls.
-        self._calls = {name: CallsUnderWay() for name in parts}
-        self._retiring: set[asyncio.Task[None]] = set()
+        self._calls = PartCalls(parts, rules.drain_s)
 
     @property
     def failures(self) -> Mapping[str, str]:
@@ -129,26 +128,14 @@ class ComposedBackend:
             await self._starts.forget(name)
             self._owners.drop(name)
             self._pages.forget(name)
-            retiring = asyncio.create_task(self._retire(name, part, self._calls.pop(name)))
-            self._retiring.add(retiring)
-            retiring.add_done_callback(self._retiring.discard)
+            self._calls.remove(name, partial(_close, name, part))
         for name, part in parts.items():
             if before.get(name) is not part:
-                self._calls[name] = CallsUnderWay()
+                self._calls.add(name)
                 self._starts.begin(name, self._notifier_of(name))
         self._directory.has_changed = True
         self._lists.forget()
         self._report_changes()
-
-    async def _retire(
-        self,
-        name: str,
-        part: Backend,
-        calls: CallsUnderWay,
-    ) -> None:
-        """Close a part that was removed, after its calls."""
-        await calls.wait(self._rules.drain_s)
-        await _close(name, part)
 
     async def _on_late_part(self, name: str) -> None:
         """Tell the clients, and the part, of each other: it has started, or failed, late."""
@@ -244,8 +231,7 @@ class ComposedBackend:
         """Close all parts; log those that fail."""
         await self._starts.cancel()
         await asyncio.gather(*(_close(name, part) for name, part in self.parts.items()))
-        if self._retiring:
-            await asyncio.wait(self._retiring)
+        await self._calls.wait_closed()
 
     # Thread-safe, as a Notifier is.
 
@@ -289,7 +275,7 @@ class ComposedBackend:
         params = {**call.params, "name": Raw(encode(own_name))}
         own_call = Call(call.method, params, call.meta, call.answers, call.state)
         # Not through _forward(): each coroutine around a call costs a tenth of a small one.
-        with self._calls[part_name]:
+        with self._calls.by_part[part_name]:
             try:
                 result = await part.handle(own_call, part_context)
             except RpcError as error:
@@ -325,7 +311,7 @@ class ComposedBackend:
         context: Context,
     ) -> Struct | Raw:
         """Let a part handle a call, and return its result with the URIs that clients see."""
-        with self._calls[name]:
+        with self._calls.by_part[name]:
             result = await self.parts[name].handle(call, context)
         return self._map_uris(name, call.method, result)
 

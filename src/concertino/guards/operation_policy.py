@@ -117,7 +117,6 @@ class OperationPolicy:
         "_clock",
         "_counts_at_end",
         "_handle",
-        "_late_work",
         "_limits",
         "_needs_end_hook",
         "_single_window",
@@ -148,7 +147,6 @@ class OperationPolicy:
         # call's instructions (CPython 3.13).
         self._single_window = windows[0] if len(windows) == 1 else None
         self._clock = limits.clock
-        self._late_work = limits.late_work
         self._needs_end_hook = bool(limits.permits or limits.timeout_s or self.accepts_text)
         # The function that handles calls. Looked up once for all calls, if the backend supports
         # that. A check of the arguments comes first, so that invalid calls do not count.
@@ -187,7 +185,7 @@ class OperationPolicy:
     ) -> Work:
         permits = self.permits
         if (permits is not None and not permits.free) or (
-            self._late_work.is_full and self.timeout_s is not None
+            self.timeout_s is not None and self._limits.late_work.is_full
         ):
             return self._refuse_when_busy()
         single = self._single_window
@@ -323,7 +321,7 @@ class OperationPolicy:
             the work has ended.
         """
         if work is not None:
-            self._late_work.add(work)
+            self._limits.late_work.add(work)
         return refuse(
             self.method,
             "TIMED_OUT",
@@ -334,7 +332,7 @@ class OperationPolicy:
 
     def on_late_end(self, work: Any) -> None:
         """Handle the end of work that continued after its time limit. work: its task."""
-        self._late_work.remove(work)
+        self._limits.late_work.remove(work)
         if self.permits is not None:
             self.permits.free += 1
 

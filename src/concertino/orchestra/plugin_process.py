@@ -98,7 +98,6 @@ class PluginProcess:
         self.dependencies = dependencies
         self._previous = previous
         self._settings = settings
-        self._log = settings.log
         self._on_change = on_change
         self._run = PluginRun(settings)
         self._in_flight = 0
@@ -207,7 +206,7 @@ class PluginProcess:
                 try:
                     await link.request(PluginRequest(shutdown=shutdown), left)
                 except ConcertinoError as exc:
-                    self._log.warning("it did not answer the shutdown: %s", exc)
+                    self._settings.log.warning("it did not answer the shutdown: %s", exc)
             if self._in_flight:
                 await asyncio.wait((exited,), timeout=max(0.0, min(SHUTDOWN_S, until - time())))
 
@@ -232,7 +231,7 @@ class PluginProcess:
             # Random, so that plugins that failed together do not start together.
             wait_s = uniform(0.75, 1.0) * pause
             pause = min(LONGEST_S, 2 * pause)
-            self._log.warning("%s; it is started again in %.3g s", self.reason, wait_s)
+            self._settings.log.warning("%s; it is started again in %.3g s", self.reason, wait_s)
             self._end_first_start()
             await asyncio.sleep(wait_s)
             self.restarts += 1
@@ -251,7 +250,7 @@ class PluginProcess:
             await first_start.is_over.wait()
             if not first_start.has_run.is_set():
                 self.reason = f"it depends on {plugin.id}, which does not run"
-                self._log.warning("not started: %s", self.reason)
+                self._settings.log.warning("not started: %s", self.reason)
                 self._end_first_start()
                 await first_start.has_run.wait()
         if self._previous is not None:
@@ -283,7 +282,7 @@ class PluginProcess:
             return False
         # A bug of ours. If it ended this task, the plugin would never start, and calls would wait.
         except Exception as exc:
-            self._log.exception("it could not be started")
+            self._settings.log.exception("it could not be started")
             self._set_state("backing-off", f"{type(exc).__name__}: {exc}")
             return False
 
@@ -292,7 +291,7 @@ class PluginProcess:
         self._set_state("running", "")
         self.first_start.has_run.set()
         self._end_first_start()
-        self._log.info(
+        self._settings.log.info(
             "runs: version %s, %d tools, %d prompts, storage %s",
             features.manifest.version or "unknown",
             len(features.tools),

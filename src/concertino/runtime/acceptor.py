@@ -86,10 +86,7 @@ class _SilentClient(NamedTuple):
 
 
 class Acceptor:
-    """Accepts clients, and attaches them to a Host; made by serve_connections().
-
-    addresses: the addresses of the listeners, in order, with the real ports.
-    """
+    """Accepts clients, and attaches them to a Host; made by serve_connections()."""
 
     def __init__(
         self,
@@ -98,10 +95,9 @@ class Acceptor:
         max_connections: int,
         wrap: Wrap,
     ) -> None:
-        self.addresses = [listener.address for listener in listeners]
         self._host = host
-        self._listeners = listeners
         limit = places_per_listener(max_connections, len(listeners))
+        # Each listener, in order, with the counter of its clients.
         self._places = {listener: ListenerPlaces(limit) for listener in listeners}
         self._limits = _share_output(host.limits, limit * max(1, len(listeners)))
         self._wrap = wrap
@@ -130,6 +126,11 @@ class Acceptor:
         self.close()
 
     @property
+    def addresses(self) -> list[str]:
+        """Return the addresses of the listeners, in order, with the real ports."""
+        return [listener.address for listener in self._places]
+
+    @property
     def clients(self) -> int:
         """Return the number of clients that are connected now."""
         return len(self._silent) + len(self._connections)
@@ -146,7 +147,7 @@ class Acceptor:
             self._resuming.cancel()
         else:
             self._stop_listening()
-        for listener in self._listeners:
+        for listener in self._places:
             listener.close()
         for descriptor in list(self._silent):
             self._disconnect_silent(descriptor)
@@ -156,17 +157,17 @@ class Acceptor:
 
         May be called in any thread or signal handler.
         """
-        for listener in self._listeners:
+        for listener in self._places:
             listener.remove()
 
     def _listen(self) -> None:
         """Accept clients from now on."""
         self._resuming = None
-        for listener in self._listeners:
+        for listener in self._places:
             self._loop.add_reader(listener.socket.fileno(), self._accept_waiting, listener)
 
     def _stop_listening(self) -> None:
-        for listener in self._listeners:
+        for listener in self._places:
             self._loop.remove_reader(listener.socket.fileno())
 
     def _accept_waiting(self, listener: Listener) -> None:
@@ -297,7 +298,7 @@ class Acceptor:
 
         The socket files are not removed.
         """
-        for listener in self._listeners:
+        for listener in self._places:
             listener.socket.close()
         for client in list(self._silent.values()):
             client.sock.close()

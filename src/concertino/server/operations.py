@@ -25,7 +25,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from concurrent.futures import Future
 from functools import partial
 from inspect import Parameter, Signature
-from typing import Annotated, Any, Literal, TypeVar, Unpack, cast, overload
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Unpack, cast, overload
 
 from msgspec import Meta
 from msgspec.json import encode
@@ -307,7 +307,8 @@ class Operations:
             # The context refers to the message that started the operation. Free that memory.
             del operation.context
             if operation.is_running:
-                has_failed = operation.result is None or operation.result.is_error
+                outcome = operation.outcome
+                has_failed = outcome is None or outcome.result.is_error
                 operation.end("failed" if has_failed else "completed")
             # Move the operation behind those that have ended before.
             if self._operations.pop(operation.id, None) is not None:
@@ -358,8 +359,8 @@ class Operations:
                 f"{operation.name} was cancelled after {self._limit_s:g} seconds",
                 suggestion="Ask for less at once",
             )
-        if operation.result is not None:
-            return operation.result
+        if operation.outcome is not None:
+            return operation.outcome.result
         return shape_any(operation.status())
 
     # The tools
@@ -404,13 +405,20 @@ class Operations:
         self._threads.close()
 
 
+class _Outcome(NamedTuple):
+    """The result of an operation, and how many bytes it has as JSON; 0 if that was not counted."""
+
+    result: CallToolResult
+    size: int
+
+
 class _Operation:
     """One long operation: one call of a tool of Operations.
 
     id: the handle.
     done: the last (progress, total) that the handler has reported; None before.
     waits: the futures of context.wait() in the handler's thread; cancelled with the operation.
-    size: how many bytes the result has as JSON.
+    outcome: None until the handler has returned or raised.
     ended_at: when it ended, by the clock of Operations; None while it runs.
     listeners: the contexts of the calls that wait for its end, which get its progress. The tuple is
         never changed but replaced by a new one, because other threads read it.
@@ -430,13 +438,16 @@ class _Operation:
         self.estimated_time = estimated_time
         self.done: tuple[float, float | None] | None = None
         self.waits: set[Future[Any]] = set()
-        self.loop = asyncio.get_running_loop()
         self.context = _OperationContext(context, self)
         self.task: asyncio.Task[None]
-        self.result: CallToolResult | None = None
-        self.size = 0
+        self.outcome: _Outcome | None = None
         self.ended_at: float | None = None
         self.listeners: tuple[Context, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Return how many bytes the stored result has."""
+        return 0 if self.outcome is None else self.outcome.size
 
     @property
     def is_running(self) -> bool:
@@ -522,7 +533,8 @@ class _OperationContext(ContextWrapper):
     def wait(self, awaitable: Awaitable[T]) -> T:
         """Wait for an awaitable, see Context.wait(); until the operation is cancelled."""
         operation = self._operation
-        return wait_in_thread(awaitable, operation.loop, operation.waits, lambda: self.cancelled)
+        loop = operation.task.get_loop()
+        return wait_in_thread(awaitable, loop, operation.waits, lambda: self.cancelled)
 
     async def _needs_the_call(self, *_: object, **__: object) -> Any:
         raise ToolError(
@@ -538,14 +550,15 @@ async def _run_operation(operation: _Operation, work: Work) -> None:
 
     An exception becomes an error result, in the same way as for other tools (Tools.call).
     """
+    size = 0
     try:
         result = await work()
         # Raises if the result cannot be encoded, and so cannot be sent.
-        operation.size = len(encode(result))
+        size = len(encode(result))
     except (ToolError, InvalidResult) as exc:
         result = tool_error_result(exc)
         # Only an estimate, because the error may contain values that cannot be encoded.
-        operation.size = len(repr(result))
+        size = len(repr(result))
     except BaseException as exc:
         if not operation.is_running:
             raise
@@ -553,7 +566,7 @@ async def _run_operation(operation: _Operation, work: Work) -> None:
 
         log.error("operation %s failed", operation.name, exc_info=exc_info_for_users(exc))
         result = error_result(describe_exception(exc))
-    operation.result = result
+    operation.outcome = _Outcome(result, size)
 
 
 def _signature_with_context(handler: Handler) -> tuple[Signature, str | None]:
