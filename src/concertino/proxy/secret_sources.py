@@ -104,7 +104,9 @@ def read_secret(reference: SecretReference, folder: Path) -> str:
 def secrets_folder(environment: Mapping[str, str]) -> Path:
     """Return the folder of the secrets that have names, by the XDG Base Directory Specification."""
     variable = environment.get("XDG_CONFIG_HOME", "")
-    base = Path(variable) if os.path.isabs(variable) else Path("~/.config").expanduser()  # noqa: PTH117
+    base = Path(variable)
+    if not base.is_absolute():
+        base = Path("~/.config").expanduser()
     return base / "concertino" / "secrets"
 
 
