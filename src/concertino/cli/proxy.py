@@ -13,10 +13,11 @@ from concertino.cli import UsageError
 from concertino.cli.guards import add_guard_options, make_guard
 from concertino.cli.options import add_log_format, add_repeatable, add_trace
 from concertino.cli.server_options import parse_server
+from concertino.client.targets import ServerParameters
 from concertino.errors import ConcertinoError
 from concertino.jsonrpc.limits import Limits
 from concertino.logs import handler as logging_setup
-from concertino.proxy.proxy import Proxy
+from concertino.proxy.proxy import SHUTDOWN, Proxy
 from concertino.runtime.process import StdioFrontend
 from concertino.runtime.process import run as run_process
 from concertino.transports.stdio import take_over
@@ -59,6 +60,8 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
             "expected a command behind --", "for example: concertino proxy -- python server.py"
         )
     target = parse_server(args, server)
+    if isinstance(target, ServerParameters):
+        target = replace(target, ladder=SHUTDOWN)
     try:
         guard = make_guard(args)
         limits = Limits.from_environment(os.environ)

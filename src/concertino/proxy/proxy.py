@@ -33,10 +33,14 @@ from concertino.proxy.failures import to_rpc_error
 from concertino.proxy.features import features_before_start, features_of
 from concertino.proxy.parked_calls import ParkedCalls
 from concertino.proxy.upstream import Upstream, UpstreamSettings
+from concertino.transports.process import ShutdownTimeouts
 
-__all__ = ["Isolation", "Proxy"]
+__all__ = ["SHUTDOWN", "Isolation", "Proxy"]
 
 log = logging.getLogger("concertino.proxy")
+
+# How a server is ended with the process that serves it: all steps fit into the time of its end.
+SHUTDOWN = ShutdownTimeouts(stdin_closed_s=0.8, terminated_s=0.6, killed_s=0.5)
 
 Isolation = Literal["auto", "shared", "principal", "session"]
 

@@ -12,17 +12,14 @@ from msgspec import Struct
 from concertino.client.targets import ServerParameters
 from concertino.logs.redact import learn
 from concertino.proxy.expansion import Expander, Parts
+from concertino.proxy.proxy import SHUTDOWN
 from concertino.proxy.secret_sources import SecretReference, read_secret
 from concertino.proxy.server_file import ServerEntry, ServerFile
 from concertino.proxy.value_reader import ValueReader
 from concertino.runtime.threads import Threads
-from concertino.transports.process import INHERITED, ShutdownTimeouts
+from concertino.transports.process import INHERITED
 
 __all__ = ["ServerLaunch", "UnreadLaunch", "expand_entry", "read_launch_secrets"]
-
-
-# All steps together fit into the time in which our own process ends.
-SHUTDOWN = ShutdownTimeouts(stdin_closed_s=0.8, terminated_s=0.6, killed_s=0.5)
 
 
 class UnreadLaunch(Struct, frozen=True):

@@ -119,6 +119,7 @@ class ShutdownWatchdog:
             last_words.join(LAST_WORDS_S)
             self._release()
         finally:
+            _kill_children()
             os._exit(self.code)
 
     def _log_last_words(self) -> None:
@@ -147,6 +148,7 @@ def begin_shutdown_at_signals(
         received.append(number)
         if len(received) > 1:
             release()
+            _kill_children()
             os._exit(0)
         watchdog.wanted = True
         watchdog()
@@ -178,12 +180,21 @@ def handle_signals(callback: Callable[[int], object]) -> None:
         signal.signal(number, handle)
 
 
+def _kill_children() -> None:
+    """Kill the process groups of all children that concertino has started."""
+    # The module is loaded only where a process was started. Importing it now could wait for a lock.
+    if groups := sys.modules.get("concertino.transports.process_groups"):
+        groups.kill_process_groups()
+
+
 def exit_process(code: int, writer: BoundedWriter) -> NoReturn:
-    """End the process: call the atexit functions, flush the output, call os._exit(code).
+    """End the process: kill children, call the atexit functions, flush output, call os._exit(code).
 
     Waits for no thread. Takes LEAVE_S seconds at most.
     writer: holds the log lines that are not written yet.
     """
+    # The loop runs no more, so nobody else ends them. Before all that may take time.
+    _kill_children()
     timer = threading.Timer(LEAVE_S, os._exit, (code,))
     timer.daemon = True
     timer.start()

@@ -41,6 +41,7 @@ from concertino.transports.escaped_processes import STARTED_BY, EscapedProcesses
 from concertino.transports.pipe import READ_BYTES
 from concertino.transports.polling import PollingConnection
 from concertino.transports.process_exit import ExitWatch, live_members
+from concertino.transports.process_groups import add_process_group, remove_process_group
 from concertino.transports.stderr_capture import StderrCapture
 from concertino.transports.unread_input import UnreadInput, count_unread, read_back
 
@@ -227,6 +228,7 @@ class ChildProcess(PollingConnection):
         writing, reading, errors = our_ends
         super().__init__(reading, writing, limits, {"transport": "process", "pid": popen.pid})
         self.pid = popen.pid
+        add_process_group(popen.pid)
         self._exit = ExitWatch(popen, self._on_exit)
         self._stderr = StderrCapture(errors, popen.pid, stderr)
         self._unread = UnreadInput(limits.high_water_bytes + limits.max_message_bytes)
@@ -485,6 +487,7 @@ class ChildProcess(PollingConnection):
         self._stop_reading()
         os.close(self._in)
         self._stderr.close()
+        remove_process_group(self.pid)
         self._exit.close()
 
 

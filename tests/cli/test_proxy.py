@@ -1,0 +1,90 @@
+"""`concertino proxy` as a process: what remains of its server when it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+# Ignores the end of its input and SIGTERM, and starts a process that does so, too. Both hold the
+# FIFO open, so that its end tells when both have ended.
+STUBBORN = r"""
+import json, os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+fifo = os.open(sys.argv[2], os.O_WRONLY)
+if os.fork() == 0:
+    time.sleep(600)
+os.write(fifo, b"%d\n" % os.getpid())
+for line in sys.stdin if sys.argv[1] == "answers" else ():
+    message = json.loads(line)
+    if message.get("method") == "initialize":
+        result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
+                  "serverInfo": {"name": "stubborn", "version": "1"}}
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
+time.sleep(600)
+"""
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "host", "version": "1"},
+    },
+}
+
+
+def read_within(descriptor: int, seconds: float) -> bytes:
+    assert select.select([descriptor], [], [], seconds)[0], f"nothing to read for {seconds} s"
+    return os.read(descriptor, 100)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="FIFOs and process groups")
+@pytest.mark.parametrize("server", ["answers", "is silent"])
+@pytest.mark.parametrize("ending", ["end of input", "SIGTERM", "SIGTERM twice"])
+def test_a_server_that_ignores_its_end_does_not_outlive_the_proxy(
+    tmp_path: Path, server: str, ending: str
+) -> None:
+    fifo = tmp_path / "alive"
+    os.mkfifo(fifo)
+    alive = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    command = [sys.executable, "-c", STUBBORN, server, str(fifo)]
+    proxy = subprocess.Popen(
+        [sys.executable, "-m", "concertino", "proxy", "--era", "legacy", "--", *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert proxy.stdin is not None
+    assert proxy.stdout is not None
+    group = 0
+    try:
+        proxy.stdin.write(json.dumps(INITIALIZE).encode() + b"\n")
+        proxy.stdin.flush()
+        group = int(read_within(alive, 30))
+        if server == "answers":
+            assert json.loads(proxy.stdout.readline())["result"]["serverInfo"]["name"] == "stubborn"
+
+        if ending == "end of input":
+            proxy.stdin.close()
+        for _ in range(ending.count("SIGTERM") + ending.count("twice")):
+            proxy.send_signal(signal.SIGTERM)
+        proxy.wait(30)
+
+        assert read_within(alive, 10) == b""
+    finally:
+        proxy.kill()
+        proxy.wait()
+        if group:
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+        proxy.stdin.close()
+        proxy.stdout.close()
+        os.close(alive)
