@@ -31,7 +31,8 @@ def test_the_wheel_has_every_page_that_the_list_has() -> None:
         targets = tomllib.load(file)["tool"]["hatch"]["build"]["targets"]
     included = targets["wheel"]["force-include"]
     # A page is included itself, or its folder is.
-    for path in [DOCS / "README.md", *find_pages().values()]:
+    pages = [path for name in FOLDERS for path in pages_in(name)]
+    for path in [DOCS / "README.md", *pages]:
         source = next(
             str(part.relative_to(DOCS.parent))
             for part in (path, path.parent)
