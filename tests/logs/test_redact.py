@@ -754,6 +754,8 @@ def _forget_known_secrets(  # pyright: ignore[reportUnusedFunction]
 ) -> Iterator[None]:
     """Hide what other tests in this process have called secrets."""
     monkeypatch.setattr(redact, "_known", {})
+    monkeypatch.setattr(redact, "_learned", {})
+    refresh()
     yield
     monkeypatch.undo()
     refresh()
