@@ -11,17 +11,34 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec import Struct
 
-__all__ = ["HintingStructMeta", "hint_keywords", "suggestion", "unknown_keyword"]
+__all__ = ["HintingStructMeta", "hint_keywords", "nearest_name", "suggestion", "unknown_keyword"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return `; did you mean 'x'?` with the known name closest to this one; "" if none is close."""
+def nearest_name(
+    name: str,
+    known: Iterable[str],
+    similarity: float = 0.6,
+) -> str | None:
+    """Return the known name closest to this one; None if none is close.
+
+    similarity: how like the name it must be, from 0 to 1; see difflib.get_close_matches.
+    """
     from difflib import get_close_matches
 
-    close = get_close_matches(name, list(known), 1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    close = get_close_matches(name, list(known), 1, similarity)
+    return close[0] if close else None
+
+
+def suggestion(
+    name: str,
+    known: Iterable[str],
+    similarity: float = 0.6,
+) -> str:
+    """Return `; did you mean 'x'?` with the known name closest to this one; "" if none is close."""
+    close = nearest_name(name, known, similarity)
+    return "" if close is None else f"; did you mean {close!r}?"
 
 
 def unknown_keyword(owner: str, keyword: str, known: Iterable[str]) -> TypeError:

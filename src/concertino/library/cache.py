@@ -35,6 +35,7 @@ from msgspec import Struct
 
 from concertino.library.analysis import ANALYSIS_VERSION, import_tantivy
 from concertino.library.document import Document
+from concertino.user_files import user_folder
 
 logger = logging.getLogger("concertino.library")
 
@@ -74,9 +75,7 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
     A relative $XDG_CACHE_HOME is ignored, as the XDG Base Directory Specification says.
     Raises RuntimeError for a user without a home directory.
     """
-    variable = environment.get("XDG_CACHE_HOME", "")
-    base = Path(variable) if variable.startswith("/") else Path.home() / ".cache"
-    return base / "concertino" / "library"
+    return user_folder("XDG_CACHE_HOME", ".cache", environment) / "concertino" / "library"
 
 
 class CacheFile(Struct, frozen=True, array_like=True):

@@ -10,7 +10,6 @@ Source: the Orchestra plugin protocol, "Certificates".
 from __future__ import annotations
 
 import fcntl
-import os
 import re
 import secrets
 from collections.abc import Sequence
@@ -30,6 +29,7 @@ from concertino.orchestra.certificates import (
     check_dates,
     check_name,
 )
+from concertino.user_files import write_private_file
 
 try:
     from cryptography import x509
@@ -316,21 +316,7 @@ def _pem(key: Ed25519PrivateKey) -> bytes:
 
 def _write(path: Path, data: bytes) -> None:
     """Write a file with mode 0600, completely or not at all."""
-    # A temporary file in the same folder: replace() does not work across file systems.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.unlink(missing_ok=True)
-        descriptor = os.open(
-            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-        )
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(descriptor)
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        write_private_file(path, data)
     except OSError as exc:
         raise CertificateError(f"{path}: {exc.strerror}") from None

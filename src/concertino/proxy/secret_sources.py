@@ -26,6 +26,7 @@ from msgspec import Struct
 
 from concertino.errors import ConcertinoError
 from concertino.logs.redact import learn_secrets, redactor
+from concertino.user_files import user_folder
 
 __all__ = ["SECRET", "SecretReference", "SecretUnavailable", "parse_secret", "read_secret"]
 
@@ -103,11 +104,7 @@ def read_secret(reference: SecretReference, folder: Path) -> str:
 
 def secrets_folder(environment: Mapping[str, str]) -> Path:
     """Return the folder of the secrets that have names, by the XDG Base Directory Specification."""
-    variable = environment.get("XDG_CONFIG_HOME", "")
-    base = Path(variable)
-    if not base.is_absolute():
-        base = Path("~/.config").expanduser()
-    return base / "concertino" / "secrets"
+    return user_folder("XDG_CONFIG_HOME", ".config", environment) / "concertino" / "secrets"
 
 
 def _read_named(name: str, folder: Path) -> str:

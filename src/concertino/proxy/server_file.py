@@ -18,6 +18,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from concertino.near_names import suggestion
 from concertino.proxy.file_access import check_writers
 from concertino.proxy.file_values import FileMember, FileValue, InvalidText
 from concertino.proxy.json_comments import parse_json
@@ -219,7 +220,8 @@ class _FileReader:
                 field, read = _DEFAULTS[key]
                 defaults[field] = read(reader, item.value, f"{label}.{key}")
             elif key != OPTIONS_KEY and key not in IGNORED_KEYS:
-                self._warn(item, f"{label}.{key}: not known, and ignored{_suggest(key)}")
+                hint = suggestion(key, [*SERVER_KEYS, OPTIONS_KEY], similarity=0.75)
+                self._warn(item, f"{label}.{key}: not known, and ignored{hint}")
         if (own := members.get(OPTIONS_KEY)) is not None:
             fields["options"] = read_options(reader, own.value, f"{label}.{OPTIONS_KEY}", defaults)
         else:
@@ -299,13 +301,6 @@ def _merge(fields: dict[str, Any], field: str, value: Any) -> None:
         fields[field] = {**fields[field], **value}
     else:
         fields[field] = value
-
-
-def _suggest(key: str) -> str:
-    from difflib import get_close_matches
-
-    found = get_close_matches(key, [*SERVER_KEYS, OPTIONS_KEY], n=1, cutoff=0.75)
-    return f"; did you mean {found[0]!r}?" if found else ""
 
 
 # Readers of members. Each takes the reader of the file, a value and its label.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from msgspec import Struct
 
@@ -13,7 +13,7 @@ from concertino.proxy.value_reader import ValueReader
 __all__ = ["GUARD_KEYS", "ISOLATIONS", "OPTION_KEYS", "Isolation", "ServerOptions", "read_options"]
 
 Isolation = Literal["auto", "principal", "session"]
-ISOLATIONS = ("auto", "principal", "session")
+ISOLATIONS: tuple[str, ...] = get_args(Isolation)
 
 
 class ServerOptions(Struct, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from concertino.errors import ConcertinoError
+from concertino.user_files import user_folder, write_private_file
 
 __all__ = [
     "UnusableState",
@@ -35,9 +36,7 @@ def state_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
     A relative value is ignored (XDG Base Directory Specification).
     """
-    variable = environment.get("XDG_STATE_HOME", "")
-    base = Path(variable) if variable.startswith("/") else Path.home() / ".local" / "state"
-    return base / "concertino"
+    return user_folder("XDG_STATE_HOME", ".local/state", environment) / "concertino"
 
 
 def read_private(path: Path) -> bytes | None:
@@ -66,22 +65,9 @@ def write_private(path: Path, data: bytes) -> None:
 
     Raises UnusableState.
     """
-    # In the same folder: replace() does not work across file systems.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(
-            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-        )
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(descriptor)
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        write_private_file(path, data)
     except OSError as exc:
         raise UnusableState(f"{path}: {exc.strerror}") from None
 

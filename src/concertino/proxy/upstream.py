@@ -160,7 +160,7 @@ class Upstream:
             state = read_state(call.state)
             if not isinstance(state, ServerState):
                 principal = _principal(context)
-                return await self.resume(
+                return await self._resume(
                     self._settings.parked.take(state.handle, principal), call, context
                 )
             call = restore(call, state)
@@ -214,7 +214,7 @@ class Upstream:
             self._adopt_questions(forwarded)
         return await self._end_of_round(forwarded)
 
-    async def resume(
+    async def _resume(
         self, forwarded: SuspendableCall, call: Call, context: Context
     ) -> Raw | InputRequired:
         """Continue a call that its client has answered."""

@@ -8,6 +8,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from concertino.errors import ConcertinoError
+from concertino.near_names import nearest_name
 from concertino.proxy.file_values import FileMember, FileValue, describe_value
 
 __all__ = ["InvalidServerFile", "Template", "ValueReader", "suggest_name"]
@@ -170,13 +171,10 @@ class ValueReader:
 
 def suggest_name(name: str, known: Collection[str]) -> str:
     """Return `; did you mean 'x'?`, or which names there are if none is like this one."""
-    from difflib import get_close_matches
-
     # A name in another style: timeoutS for timeout_s.
     folded = {_fold(item): item for item in known}
-    found = get_close_matches(_fold(name), folded, n=1, cutoff=0.6)
-    if found:
-        return f"; did you mean {folded[found[0]]!r}?"
+    if (nearest := nearest_name(_fold(name), folded)) is not None:
+        return f"; did you mean {folded[nearest]!r}?"
     return f"; there are {', '.join(known)}"
 
 
