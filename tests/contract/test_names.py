@@ -614,13 +614,16 @@ def test_a_server_that_is_to_stay_does_not_watch_its_parent(value: str, watches:
 def test_programs_that_a_client_starts_have_a_mark_in_a_variable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Everything that they start inherits it. Whoever clears it stays when the client closes."""
+    """Everything that they start inherits it. Whoever clears it stays when the client closes.
+
+    24 random digits, and the process that has started them: id, start time and pid namespace.
+    """
     monkeypatch.delenv("CONCERTINO_STARTED_BY", raising=False)
     code = "import os, sys; sys.exit(os.environ['CONCERTINO_STARTED_BY'])"
     client = SyncClient([sys.executable, "-c", code])
     with pytest.raises(Disconnected):
         client.open()
-    assert re.fullmatch(r"[0-9a-f]{24}", client.stderr_tail)
+    assert re.fullmatch(rf"[0-9a-f]{{24}}-{os.getpid()}-\d+-\d+", client.stderr_tail)
 
 
 def test_a_plugin_ends_with_the_hub_that_a_variable_names(private: Path) -> None:

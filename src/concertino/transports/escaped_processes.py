@@ -17,27 +17,26 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterator
-from typing import NamedTuple
 
-__all__ = ["STARTED_BY", "EscapedProcesses"]
+from concertino.transports.process_marks import STARTED_BY, new_mark
+from concertino.transports.process_table import (
+    live_processes,
+    program_name,
+    read_children,
+    read_environment,
+    read_state,
+)
+
+__all__ = ["EscapedProcesses"]
 
 log = logging.getLogger("concertino.process")
 
-PROC = "/proc"
-# The environment variable. Its value has one mark for each child of concertino among the ancestors
-# of a process, the outermost first, separated by commas.
-STARTED_BY = "CONCERTINO_STARTED_BY"
 # How often to check whether the processes have ended. They are no children of this process, so no
 # event reports their end.
 CHECK_S = 0.01
 # How long to wait for processes that are just being started. Their environment is empty; but
 # another process may have an empty environment for ever.
 SETTLE_S = 0.1
-# The size of one read: larger than most files in /proc.
-READ_BYTES = 2**16
-# The flag of kernel threads, see include/linux/sched.h.
-PF_KTHREAD = 0x00200000
 
 
 class EscapedProcesses:
@@ -47,10 +46,10 @@ class EscapedProcesses:
     """
 
     def __init__(self) -> None:
-        mark = os.urandom(12).hex()
+        mark = new_mark()
         above = os.environ.get(STARTED_BY)
-        self.variable = f"{above},{mark}" if above else mark
-        self._mark = mark.encode()
+        self.variable = f"{above},{mark}" if above else str(mark)
+        self._mark = mark.id.encode()
         # (process id, start time). With the time, a reused id is not mistaken for the process.
         self._descendants: set[tuple[int, int]] = set()
 
@@ -61,13 +60,13 @@ class EscapedProcesses:
         parent: the process id of the child, which is also the id of its group; here and below.
         """
         below: set[tuple[int, int]] = set()
-        left = _children(parent)
+        left = read_children(parent)
         while left:
             pid = left.pop()
-            stat = _stat(pid)
+            stat = read_state(pid)
             if stat is not None and stat.is_live and (pid, stat.started_at) not in below:
                 below.add((pid, stat.started_at))
-                left += _children(pid)
+                left += read_children(pid)
         self._descendants = below
 
     async def end(
@@ -89,7 +88,7 @@ class EscapedProcesses:
                 return True
             # When they have ended, look for more: they may have started others in the meantime.
             await asyncio.sleep(CHECK_S)
-            while found := [pid for pid in found if (stat := _stat(pid)) and stat.is_live]:
+            while found := [pid for pid in found if (stat := read_state(pid)) and stat.is_live]:
                 if time.monotonic() >= until:
                     return False
                 await asyncio.sleep(CHECK_S)
@@ -110,16 +109,16 @@ class EscapedProcesses:
         It is not complete if a process is just being started, so that its environment cannot be
         read so far.
         """
-        parent_stat = _stat(parent)
+        parent_stat = read_state(parent)
         started_at = 0 if parent_stat is None else parent_stat.started_at
         found: list[int] = []
         is_complete = True
-        for pid, stat in _running():
+        for pid, stat in live_processes():
             # A process that has started before the child is not one of its descendants. This test
             # comes first, because reading an environment takes time.
             if stat.group == parent or stat.started_at < started_at:
                 continue
-            environment = _environment(pid)
+            environment = read_environment(pid)
             is_marked = environment is not None and self._mark in environment
             if is_marked or (pid, stat.started_at) in self._descendants:
                 found.append(pid)
@@ -137,7 +136,7 @@ class EscapedProcesses:
         signalled: list[int] = []
         for pid in pids:
             text = "process %d (%s), started by process %d, has left its process group: %s"
-            name = _name_of(pid)
+            name = program_name(pid)
             try:
                 os.kill(pid, number)
             except ProcessLookupError:
@@ -151,95 +150,3 @@ class EscapedProcesses:
                 log.warning(text, pid, name, parent, number.name)
                 signalled.append(pid)
         return signalled
-
-
-class _Stat(NamedTuple):
-    """The state of a process.
-
-    is_live: whether it is neither a zombie nor a kernel thread.
-    group: the id of its process group.
-    started_at: its start time, in clock ticks since the boot.
-    """
-
-    is_live: bool
-    group: int
-    started_at: int
-
-
-def _stat(pid: int) -> _Stat | None:
-    """Return the state of a process; None if there is no such process. See proc(5)."""
-    try:
-        # Split after the last parenthesis: the name of the program, in parentheses, may itself
-        # contain spaces and parentheses.
-        fields = _read(f"{pid}/stat").rpartition(b")")[2].split(None, 20)
-        is_live = fields[0] not in (b"Z", b"X") and not int(fields[6]) & PF_KTHREAD
-        return _Stat(is_live, int(fields[2]), int(fields[19]))
-    except (OSError, IndexError, ValueError):
-        return None
-
-
-def _children(pid: int) -> list[int]:
-    """Return the ids of a process's children.
-
-    Returns [] if there is no such process, or if the kernel does not list children.
-    """
-    try:
-        threads = _names(f"{PROC}/{pid}/task")
-    except OSError:
-        return []
-    children: list[int] = []
-    for thread in threads:
-        try:
-            children += map(int, _read(f"{pid}/task/{thread}/children").split())
-        except OSError:
-            pass
-    return children
-
-
-def _running() -> Iterator[tuple[int, _Stat]]:
-    """Yield the id and the state of every process that has not ended."""
-    try:
-        names = _names(PROC)
-    except OSError:
-        return
-    for name in names:
-        if name.isdecimal():
-            stat = _stat(int(name))
-            if stat is not None and stat.is_live:
-                yield int(name), stat
-
-
-def _environment(pid: int) -> bytes | None:
-    """Return the environment of a process; None if it has ended or belongs to another user."""
-    try:
-        return _read(f"{pid}/environ")
-    except OSError:
-        return None
-
-
-def _name_of(pid: int) -> str:
-    try:
-        return _read(f"{pid}/comm").decode("utf-8", "replace").strip()
-    except OSError:
-        return "?"
-
-
-def _names(folder: str) -> list[str]:
-    with os.scandir(folder) as entries:
-        return [entry.name for entry in entries]
-
-
-def _read(name: str) -> bytes:
-    """Return the content of a file below /proc. Raises OSError.
-
-    This takes a third of the time of Path.read_bytes(), which matters because closing a child reads
-    a file of every process of the machine.
-    """
-    descriptor = os.open(f"{PROC}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        parts: list[bytes] = []
-        while part := os.read(descriptor, READ_BYTES):
-            parts.append(part)
-        return b"".join(parts)
-    finally:
-        os.close(descriptor)

@@ -37,11 +37,12 @@ from concertino.errors import SpawnError
 from concertino.jsonrpc.limits import Limits
 from concertino.near_names import HintingStructMeta
 from concertino.transports.connection import Receiver
-from concertino.transports.escaped_processes import STARTED_BY, EscapedProcesses
+from concertino.transports.escaped_processes import EscapedProcesses
 from concertino.transports.pipe import READ_BYTES
 from concertino.transports.polling import PollingConnection
 from concertino.transports.process_exit import ExitWatch, live_members
 from concertino.transports.process_groups import add_process_group, remove_process_group
+from concertino.transports.process_marks import STARTED_BY
 from concertino.transports.stderr_capture import StderrCapture
 from concertino.transports.unread_input import UnreadInput, count_unread, read_back
 

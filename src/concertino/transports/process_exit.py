@@ -14,6 +14,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from concertino.transports.process_table import live_processes
+
 __all__ = ["ExitWatch", "live_members"]
 
 PROC = Path("/proc")
@@ -108,16 +110,4 @@ def live_members(group: int) -> list[int]:
             return []
         return [group]
 
-    members: list[int] = []
-    for folder in PROC.iterdir():
-        if folder.name.isdecimal():
-            try:
-                text = (folder / "stat").read_bytes()
-                # The name of the program, in parentheses, may contain blanks and parentheses.
-                state, _, member_group = text.rpartition(b")")[2].split()[:3]
-            except (OSError, ValueError):
-                # The process has ended meanwhile.
-                continue
-            if int(member_group) == group and state not in (b"Z", b"X"):
-                members.append(int(folder.name))
-    return members
+    return [pid for pid, state in live_processes() if state.group == group]

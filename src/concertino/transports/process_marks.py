@@ -1,0 +1,86 @@
+"""Marks in the environment of the programs that concertino starts, which everything inherits.
+
+    CONCERTINO_STARTED_BY=4f0c...e1-4711-812345-4026531836
+
+A mark tells which process has started a program, so that what is left when that process was killed
+can be found: by the process that restarts it, by its guardian, and by `concertino reap`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import NamedTuple
+
+from concertino.transports.process_table import read_environment, read_state
+
+__all__ = ["STARTED_BY", "Mark", "marks_of", "new_mark", "pid_namespace"]
+
+# The environment variable. Its value has one mark for each child of concertino among the ancestors
+# of a process, the outermost first, separated by commas.
+STARTED_BY = "CONCERTINO_STARTED_BY"
+MARK = re.compile(r"([0-9a-f]{24})-(\d{1,10})-(\d{1,20})-(\d{1,20})")
+
+
+class Mark(NamedTuple):
+    """A mark of one program that concertino has started.
+
+    id: 24 random hexadecimal digits, which no other program has.
+    pid, started_at: of the process that has started the program; see ProcessState.
+    namespace: in which this pid is valid; 0 where the system has none.
+    """
+
+    id: str
+    pid: int
+    started_at: int
+    namespace: int
+
+    def __str__(self) -> str:
+        return f"{self.id}-{self.pid}-{self.started_at}-{self.namespace}"
+
+    def is_orphaned(self) -> bool:
+        """Return whether the process has ended that has started the program.
+
+        False if that cannot be known, because it is of another pid namespace.
+        """
+        if not self.namespace or self.namespace != pid_namespace():
+            return False
+        state = read_state(self.pid)
+        return state is None or not state.is_live or state.started_at != self.started_at
+
+
+def new_mark() -> Mark:
+    """Return a mark for a program that this process is about to start."""
+    pid = os.getpid()
+    state = read_state(pid)
+    started_at = 0 if state is None else state.started_at
+    return Mark(os.urandom(12).hex(), pid, started_at, pid_namespace())
+
+
+def marks_of(pid: int) -> list[Mark]:
+    """Return the marks of a process, the outermost first.
+
+    Empty without marks, and for processes of other users and other pid namespaces.
+    """
+    environment = read_environment(pid)
+    if not environment or pid_namespace(pid) != pid_namespace():
+        return []
+    prefix = f"{STARTED_BY}=".encode()
+    value = next((item for item in environment.split(b"\0") if item.startswith(prefix)), b"")
+    words = value.removeprefix(prefix).decode("ascii", "replace").split(",")
+    return [
+        Mark(match[1], *map(int, match.groups()[1:]))
+        for match in map(MARK.fullmatch, words)
+        if match
+    ]
+
+
+def pid_namespace(pid: int | None = None) -> int:
+    """Return the number of a process's pid namespace; 0 if it has none or may not be looked at.
+
+    pid: None for this process.
+    """
+    try:
+        return os.stat(f"/proc/{'self' if pid is None else pid}/ns/pid").st_ino
+    except OSError:
+        return 0
