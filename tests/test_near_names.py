@@ -17,8 +17,12 @@ from concertino import (
     Server,
     ServerParameters,
     SyncClient,
+    compose,
+    run,
+    serve,
 )
 from concertino.client import Restart, Timeouts
+from concertino.errors import RegistrationError
 from concertino.near_names import HintingStructMeta, hint_keywords, suggestion
 from concertino.transports.process import ShutdownTimeouts
 
@@ -69,6 +73,17 @@ def test_the_closest_of_the_known_names_is_suggested(name: str, text: str) -> No
             "Timeouts: {} 'conect_s'; did you mean 'connect_s'?",
         ),
         (lambda: Restart(tris=3), "Restart: {} 'tris'; did you mean 'tries'?"),
+        (lambda: run(Server("x"), limit=3), "run: {} 'limit'; did you mean 'limits'?"),
+        (lambda: Server("x").run(limit=3), "Server.run: {} 'limit'; did you mean 'limits'?"),
+        (
+            lambda: Server("x").run(transport="stdio"),
+            "Server.run: {} 'transport'; run() serves stdin and stdout; for sockets: concertino "
+            "serve FILE --tcp HOST:PORT",
+        ),
+        (
+            lambda: serve(Server("x"), conection=1),
+            "serve: {} 'conection'; did you mean 'connection'?",
+        ),
         (lambda: Corner("a", siz=2), "Shop: {} 'siz'; did you mean 'size'?"),
         (lambda: Corner("a", zzz=2), "Shop: {} 'zzz'; the options are name, size"),
         (lambda: Place(stret="a"), "Place: {} 'stret'; did you mean 'street'?"),
@@ -81,6 +96,27 @@ def test_an_unknown_keyword_names_the_one_that_was_meant(
     with pytest.raises(TypeError) as failure:
         make()
     assert str(failure.value) == text.format("got an unexpected keyword argument")
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (
+            lambda: compose(math=Server("math"), srict=True),
+            "compose: srict: expected a Server or another Backend, got bool; did you mean "
+            "'strict'?",
+        ),
+        (
+            lambda: compose(math=Server("math"), name="both"),
+            "compose: name: expected a Server or another Backend, got str; the name of the whole "
+            "is the first argument, as in compose('both', ...)",
+        ),
+    ],
+)
+def test_an_option_of_compose_that_looks_like_a_part(make: Callable[[], Any], text: str) -> None:
+    with pytest.raises(RegistrationError) as failure:
+        make()
+    assert str(failure.value) == text
 
 
 @pytest.mark.parametrize(

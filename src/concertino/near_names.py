@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec import Struct
 
-__all__ = ["HintingStructMeta", "hint_keywords", "nearest_name", "suggestion", "unknown_keyword"]
+__all__ = [
+    "HintingStructMeta",
+    "hint_keywords",
+    "hint_keywords_or",
+    "nearest_name",
+    "suggestion",
+    "unknown_keyword",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,37 +48,51 @@ def suggestion(
     return "" if close is None else f"; did you mean {close!r}?"
 
 
-def unknown_keyword(owner: str, keyword: str, known: Iterable[str]) -> TypeError:
+def unknown_keyword(owner: str, keyword: str, known: Iterable[str], advice: str = "") -> TypeError:
     """Return the error for a keyword argument that does not exist, with the one that was meant.
 
     owner: what was called, such as `Server`. known: the keyword arguments that exist.
+    advice: what to do if none of them is close; by default the message lists them.
     """
     names = list(known)
-    hint = suggestion(keyword, names) or f"; the options are {', '.join(names)}"
+    advice = advice or f"the options are {', '.join(names)}"
+    hint = suggestion(keyword, names) or f"; {advice}"
     return TypeError(f"{owner}: got an unexpected keyword argument {keyword!r}{hint}")
 
 
-def hint_keywords(init: F) -> F:
-    """Decorate the `__init__` of a class: unknown keyword arguments get a suggestion.
+def hint_keywords(function: F) -> F:
+    """Decorate a function or an `__init__`: unknown keyword arguments get a suggestion.
 
-    Python makes none itself before 3.13. help() and inspect see the signature of `init`, which
+    Python makes none itself before 3.13. help() and inspect see the signature of `function`, which
     takes no `**keywords`.
     """
+    return _hint(function, "")
 
-    @wraps(init)
+
+def hint_keywords_or(advice: str) -> Callable[[F], F]:
+    """Return hint_keywords() that gives this advice where no keyword argument is close."""
+
+    def decorate(function: F) -> F:
+        return _hint(function, advice)
+
+    return decorate
+
+
+def _hint(function: F, advice: str) -> F:
+    @wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
         try:
-            return init(*args, **keywords)
+            return function(*args, **keywords)
         except TypeError:
             # Asked for only now, since inspect takes a while to import and to use.
             from inspect import signature
 
-            parameters = list(signature(init).parameters)[1:]
+            parameters = [name for name in signature(function).parameters if name != "self"]
             unknown = keywords.keys() - set(parameters)
             if not unknown:
                 raise
-            owner = init.__qualname__.rpartition(".")[0]
-            raise unknown_keyword(owner, min(unknown), parameters) from None
+            owner = function.__qualname__.removesuffix(".__init__")
+            raise unknown_keyword(owner, min(unknown), parameters, advice) from None
 
     return cast("F", call)
 

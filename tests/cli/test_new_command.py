@@ -117,7 +117,7 @@ def test_a_changed_prompt_changes_its_command(tmp_path: Path) -> None:
 
     made = run_in(project, python, "make_commands.py")
     assert made.stdout == "wrote commands/shorten.md\n"
-    assert "\nOpen $1 and count" in (project / "commands" / "shorten.md").read_text()
+    assert "\nOpen $0 and count" in (project / "commands" / "shorten.md").read_text()
     assert run_in(project, *test).returncode == 0
 
 

@@ -290,13 +290,13 @@ COMMANDS = Path(__file__).parent / "commands"
 async def make_commands() -> dict[str, str]:
     """Return the text of each command, by the name of its file.
 
-    Claude Code puts the words behind a command in the place of $1, $2 and so on.
+    Claude Code puts the words behind a command in the place of $0, $1 and so on.
     """
     commands = {}
     async with Client(server) as client:
         for prompt in await client.list_prompts():
             names = [argument.name for argument in prompt.arguments or []]
-            words = {name: f"${number}" for number, name in enumerate(names, 1)}
+            words = {name: f"${number}" for number, name in enumerate(names)}
             result = await client.get_prompt(prompt.name, words)
             hint = " ".join(f"[{name}]" for name in names)
             description = prompt.description or prompt.name
@@ -321,7 +321,7 @@ description: "Rewrite a text with two thirds of its words."
 argument-hint: "[file]"
 ---
 
-Read $1 and count its words with the tool word_count. Rewrite the text with two thirds of the \
+Read $0 and count its words with the tool word_count. Rewrite the text with two thirds of the \
 words, without losing a fact. Count again, and correct it if need be.
 """
 

@@ -15,6 +15,7 @@ from concertino.composition.composed_backend import ComposedBackend
 from concertino.composition.part_names import PrefixNames
 from concertino.composition.rules import CompositionRules
 from concertino.errors import RegistrationError
+from concertino.near_names import suggestion
 from concertino.types.results import Implementation
 
 __all__ = ["compose"]
@@ -50,8 +51,14 @@ def compose(
         )
     for name, part in parts.items():
         if (got := describe_non_backend(part)) is not None:
+            # A mistyped option looks like a part.
+            hint = suggestion(name, ["strict"])
+            if name in ("info", "name"):
+                hint = (
+                    f"; the name of the whole is the first argument, as in compose({part!r}, ...)"
+                )
             raise RegistrationError(
-                f"compose: {name}: expected a Server or another Backend, got {got}"
+                f"compose: {name}: expected a Server or another Backend, got {got}{hint}"
             )
         if NAME.fullmatch(name) is None:
             raise RegistrationError(

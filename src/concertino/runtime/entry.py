@@ -21,8 +21,12 @@ from msgspec import Struct
 from concertino.backend.interface import Backend, describe_non_backend
 from concertino.jsonrpc.limits import Limits
 from concertino.loading import load
+from concertino.near_names import hint_keywords_or
 
-__all__ = ["LoopFactory", "RunCall", "run", "run_calls"]
+__all__ = ["RUN_ADVICE", "LoopFactory", "RunCall", "run", "run_calls"]
+
+# What helps somebody who asks run() for a transport, a host or a port, as other SDKs have them.
+RUN_ADVICE = "run() serves stdin and stdout; for sockets: concertino serve FILE --tcp HOST:PORT"
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
@@ -39,6 +43,7 @@ class RunCall(Struct, frozen=True):
 run_calls: ContextVar[list[RunCall] | None] = ContextVar("run_calls", default=None)
 
 
+@hint_keywords_or(RUN_ADVICE)
 def run(
     backend: Backend, *, limits: Limits | None = None, loop_factory: LoopFactory | None = None
 ) -> None:

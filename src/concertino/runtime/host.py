@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from concertino.backend.interface import Backend
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.unread_results import ProcessBudget
+from concertino.near_names import hint_keywords
 from concertino.runtime.connection_end import CLEANUP_S
 from concertino.runtime.server_connection import ServerConnection
 from concertino.runtime.tasks import hide_from_all_tasks, loop_watch_of
@@ -37,6 +38,7 @@ log = logging.getLogger("concertino.host")
 Wrap: TypeAlias = "Callable[[Connection, str], Connection]"
 
 
+@hint_keywords
 async def serve(backend: Backend, connection: Connection, limits: Limits | None = None) -> None:
     """Serve a backend on one connection, until the client has disconnected and all is released.
 

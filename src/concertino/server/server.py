@@ -39,8 +39,8 @@ from concertino.backend.interface import Call, ChangeKind, Context, Notifier, Se
 from concertino.errors import RegistrationError
 from concertino.jsonrpc.limits import Limits
 from concertino.loading import LazyDescription
-from concertino.near_names import hint_keywords
-from concertino.runtime.entry import run
+from concertino.near_names import hint_keywords, hint_keywords_or
+from concertino.runtime.entry import RUN_ADVICE, run
 from concertino.server.functions import Handler, HandlerThreads, InThread
 from concertino.server.lazy_features import FilledParameters, LazyFeatures
 from concertino.server.registry import TagSwitches
@@ -481,6 +481,7 @@ class Server:
 
     # Serving
 
+    @hint_keywords_or(RUN_ADVICE)
     def run(
         self,
         *,
