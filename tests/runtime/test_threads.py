@@ -6,12 +6,14 @@ import asyncio
 import contextvars
 import os
 import threading
+import time
 from collections import deque
 from typing import Any
 
 import pytest
 
 from concertino.runtime.threads import Threads, _Results
+from concertino.types.results import CallToolResult, TextContent
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
@@ -223,6 +225,70 @@ def test_thousands_of_quick_jobs_all_come_back() -> None:
         return values
 
     assert asyncio.run(main()) == list(range(5000))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "x" * 2**20,
+        {"rows": list(range(5000))},
+        CallToolResult(content=[TextContent(text="x" * 2**20)]),
+    ],
+    ids=["text", "list", "struct"],
+)
+def test_threads_do_not_make_large_results_that_a_busy_loop_has_not_taken(value: object) -> None:
+    async def main() -> int:
+        threads, made = Threads(2), 0
+        alive = most_alive = 0
+        two_made, lock = threading.Event(), threading.Lock()
+
+        def make() -> object:
+            nonlocal alive, made, most_alive
+            with lock:
+                made, alive = made + 1, alive + 1
+                most_alive = max(most_alive, alive)
+                if made == 2:
+                    two_made.set()
+            return value
+
+        async def call() -> None:
+            nonlocal alive
+            assert await threads.run(make) is value
+            with lock:
+                alive -= 1
+
+        calls = asyncio.gather(*(call() for _ in range(20)))
+        await asyncio.sleep(0)
+        # The loop is busy. The threads would have the time to make all twenty.
+        assert two_made.wait(20)
+        time.sleep(0.1)
+        await calls
+        threads.close()
+        return most_alive
+
+    assert asyncio.run(main()) == 2
+
+
+def test_a_thread_whose_large_result_is_never_taken_ends_with_its_pool() -> None:
+    async def main() -> threading.Thread:
+        threads, made = Threads(1), asyncio.Event()
+        loop, maker = asyncio.get_running_loop(), threading.current_thread()
+
+        def make() -> str:
+            nonlocal maker
+            maker = threading.current_thread()
+            loop.call_soon_threadsafe(made.set)
+            return "x" * 2**20
+
+        call = asyncio.create_task(threads.run(make))
+        await made.wait()
+        threads.close()
+        call.cancel()
+        return maker
+
+    thread = asyncio.run(main())
+    thread.join(20)
+    assert not thread.is_alive()
 
 
 def test_close_ends_idle_threads_and_busy_ones_after_their_job() -> None:
