@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from guards.asking import ask_server, text_of
+from msgspec import Raw, Struct
+from msgspec.structs import replace
 
+from concertino import Context as ToolContext
 from concertino import Library, Plugin, RpcError, Server, compose
-from concertino.backend import Backend
+from concertino.backend import Backend, BackendWrapper, Call, Context
 from concertino.guards import Guard, Metrics, RateLimit, Redact
 from concertino.orchestra.hub_backend import HubBackend
 from concertino.orchestra.plugin_messages import PluginRequest, PluginResponse
 from concertino.orchestra.rpc_interface import RemotePeer
+from concertino.types.results import CallToolResult
 
 
 def make_server(argument_errors: Any = "result", **guards: Any) -> Server:
@@ -43,6 +48,38 @@ def codes(backend: Backend, *arguments: dict[str, Any], tool: str = "add") -> li
     ]
 
 
+class Renaming(BackendWrapper):
+    """A user's wrapper: it sees each call and may change each result."""
+
+    async def handle(self, call: Call, context: Context) -> Struct | Raw:
+        result = await self.inner.handle(call, context)
+        if isinstance(result, CallToolResult):
+            return replace(result, meta={"seen": True})
+        return result
+
+
+class InATask(BackendWrapper):
+    """A user's wrapper that handles each call in a task of its own."""
+
+    async def handle(self, call: Call, context: Context) -> Struct | Raw:
+        return await asyncio.create_task(_await(self.inner.handle(call, context)))
+
+
+async def _await(work: Awaitable[Struct | Raw]) -> Struct | Raw:
+    return await work
+
+
+class Repairing(BackendWrapper):
+    """A user's wrapper that tries a call again, with the argument that was missing."""
+
+    async def handle(self, call: Call, context: Context) -> Struct | Raw:
+        result = await self.inner.handle(call, context)
+        if isinstance(result, CallToolResult) and result.is_error:
+            params = {**call.params, "arguments": Raw(b'{"a": 1}')}
+            return await self.inner.handle(Call(call.method, params), context)
+        return result
+
+
 GOOD = {"a": 1}
 BAD: list[dict[str, Any]] = [{}, {"a": "x"}, {"a": 1, "b": 2}]
 GUARDS: dict[str, Callable[[Path], tuple[Backend, str]]] = {
@@ -56,6 +93,31 @@ GUARDS: dict[str, Callable[[Path], tuple[Backend, str]]] = {
     "a guard around metrics": lambda path: (RateLimit(Metrics(make_server(), path), 2), "add"),
     "a guard around parts": lambda path: (RateLimit(compose(math=make_server()), 2), "math_add"),
     "a guarded part": lambda path: (compose(math=RateLimit(make_server(), 2)), "math_add"),
+    "a guard around a wrapper": lambda path: (RateLimit(Renaming(make_server()), 2), "add"),
+    "a guard around a wrapper with tasks": lambda path: (
+        RateLimit(InATask(make_server()), 2),
+        "add",
+    ),
+    "a guard with a time limit around a wrapper": lambda path: (
+        Guard(Renaming(make_server()), rate_limit="2/60", timeout_s=60, redact=True),
+        "add",
+    ),
+    "a guard around a wrapper around a guard": lambda path: (
+        RateLimit(Renaming(RateLimit(make_server(), 9)), 2),
+        "add",
+    ),
+    "a guard around a wrapper around a guard around a wrapper": lambda path: (
+        RateLimit(Renaming(RateLimit(Renaming(make_server()), 9)), 2),
+        "add",
+    ),
+    "a guard around a wrapper around parts": lambda path: (
+        RateLimit(Renaming(compose(math=make_server())), 2),
+        "math_add",
+    ),
+    "a guard around a wrapper around a guarded tool": lambda path: (
+        RateLimit(Renaming(make_server(rate_limit="9/60")), 2),
+        "add",
+    ),
     "a guarded tool": lambda path: (make_server(rate_limit="2/60"), "add"),
     "a guarded tool in a guard": lambda path: (
         RateLimit(make_server(rate_limit="9/60", timeout_s=5), 2),
@@ -72,6 +134,25 @@ def test_calls_with_invalid_arguments_use_up_no_rate(
     expected = ["INVALID_ARGUMENTS"] * 6 + ["ok"] + ["INVALID_ARGUMENTS"] * 3
     expected += ["ok", "RATE_LIMIT_EXCEEDED"]
     assert codes(backend, *BAD, *BAD, GOOD, *BAD, GOOD, GOOD, tool=tool) == expected
+
+
+def test_a_call_that_a_wrapper_repairs_uses_up_its_rate() -> None:
+    backend = RateLimit(Repairing(make_server()), 1)
+    assert codes(backend, {}, GOOD) == ["ok", "RATE_LIMIT_EXCEEDED"]
+
+
+def test_invalid_arguments_of_a_call_inside_a_tool_do_not_make_its_own_call_free() -> None:
+    server = make_server()
+
+    @server.tool
+    async def outer(context: ToolContext) -> str:
+        assert (await context.call_tool("add", {})).is_error
+        raise ValueError("no")
+
+    backend = RateLimit(Renaming(server), 1, match="outer")
+    results = ask_server(backend, *[("tools/call", {"name": "outer"})] * 2)
+    assert "RATE_LIMIT_EXCEEDED" in text_of(results[1])
+    assert text_of(results[0]) == "ValueError: no"
 
 
 def library_prompts(path: Path) -> Backend:
@@ -126,8 +207,10 @@ class HubOfOnePlugin:
         return PluginResponse.FromString(response) if isinstance(response, bytes) else response
 
 
-def test_arguments_that_a_plugin_refuses_use_up_no_rate() -> None:
-    backend = RateLimit(HubBackend(HubOfOnePlugin("").ask), 1)
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_arguments_that_a_plugin_refuses_use_up_no_rate(is_wrapped: bool) -> None:
+    hub = HubBackend(HubOfOnePlugin("").ask)
+    backend = RateLimit(Renaming(hub) if is_wrapped else hub, 1)
     results = ask_server(
         backend,
         *[("tools/call", {"name": "add", "arguments": item}) for item in (*BAD, GOOD, GOOD)],

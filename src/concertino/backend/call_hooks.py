@@ -17,6 +17,7 @@ Figures: docs/decisions/0011-the-driver-ends-guarded-calls.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
+from contextvars import ContextVar
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from concertino.protocol.call_hooks import CallHooks
 
 __all__ = [
+    "ArgumentVerdict",
     "ArgumentsRefused",
     "BeginCall",
     "CallStarter",
@@ -40,9 +42,11 @@ __all__ = [
     "SupportsOperationHandlers",
     "Work",
     "argument_check_of",
+    "argument_verdict",
     "call_starter_of",
     "has_method_of",
     "operation_handler_of",
+    "record_refused_arguments",
     "refusing_handler_of",
 ]
 
@@ -68,6 +72,24 @@ class ArgumentsRefused(Exception):
     def __init__(self, result: Struct) -> None:
         super().__init__()
         self.result = result
+
+
+class ArgumentVerdict:
+    """Whether the arguments of a call were refused, for a guard that cannot check them itself.
+
+    Between the guard and the tool may be a wrapper that overrides `handle`. It passes no exception
+    on, and it may replace the result. So the guard puts a verdict into `argument_verdict` while the
+    call is handled, and whoever refuses the arguments calls record_refused_arguments().
+    """
+
+    __slots__ = ("refused",)
+
+    def __init__(self) -> None:
+        self.refused = False
+
+
+# The verdict on the call that is handled in this context; None if no guard asks for one.
+argument_verdict: ContextVar[ArgumentVerdict | None] = ContextVar("argument_verdict", default=None)
 
 
 class CallStarter(Struct, frozen=True):
@@ -167,6 +189,13 @@ def argument_check_of(backend: Backend, method: str, name: str) -> CheckArgument
     if not issubclass(type(backend), SupportsArgumentChecks):
         return None
     return cast("SupportsArgumentChecks", backend).argument_check(method, name)
+
+
+def record_refused_arguments() -> None:
+    """Record that the arguments of the call that is handled in this context were refused."""
+    verdict = argument_verdict.get()
+    if verdict is not None:
+        verdict.refused = True
 
 
 def refusing_handler_of(backend: Backend) -> Handle | None:

@@ -17,13 +17,16 @@ from msgspec.structs import replace
 
 from concertino.backend.call_hooks import (
     ArgumentsRefused,
+    ArgumentVerdict,
     BeginCall,
     CheckArguments,
     Handle,
     HooksSlot,
     Work,
     argument_check_of,
+    argument_verdict,
     operation_handler_of,
+    record_refused_arguments,
     refusing_handler_of,
 )
 from concertino.backend.interface import Backend, Call, Context
@@ -236,15 +239,26 @@ class OperationPolicy:
 
         began: the time at which the call was counted.
         """
+        outer = argument_verdict.get()
+        verdict = ArgumentVerdict()
+        argument_verdict.set(verdict)
         try:
-            return await work
+            result = await work
         except ArgumentsRefused as exc:
-            self._uncount(began)
-            return exc.result
+            verdict.refused = True
+            result = exc.result
         except RpcError as exc:
             if exc.code == INVALID_PARAMS:
                 self._uncount(began)
             raise
+        finally:
+            # Not ContextVar.reset(), which fails if work continues in another context.
+            argument_verdict.set(outer)
+        # A wrapper may have called again, with other arguments, and succeeded.
+        if verdict.refused and not (isinstance(result, CallToolResult) and not result.is_error):
+            self._uncount(began)
+            record_refused_arguments()
+        return result
 
     def _uncount(self, began: float) -> None:
         for window in self.windows:
@@ -260,6 +274,7 @@ class OperationPolicy:
     # The next methods are coroutines, because the caller of begin_call() awaits its result.
 
     async def _refuse_arguments(self, result: Struct) -> Struct | Raw:
+        record_refused_arguments()
         return self.finish(result)
 
     async def _refuse_for_rate(self, now: float) -> CallToolResult:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from msgspec import Raw, Struct
 
-from concertino.backend.call_hooks import ArgumentsRefused
+from concertino.backend.call_hooks import ArgumentsRefused, record_refused_arguments
 from concertino.backend.interface import Call, Context, Notifier
 from concertino.errors import (
     INTERNAL_ERROR,
@@ -134,6 +134,7 @@ class HubBackend:
             try:
                 return await self._call_tool(call)
             except ArgumentsRefused as exc:
+                record_refused_arguments()
                 return exc.result
 
         handler = self._handlers.get(call.method)

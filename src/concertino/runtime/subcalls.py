@@ -20,6 +20,7 @@ from msgspec import UNSET, DecodeError, Raw, Struct, ValidationError, convert
 from msgspec.json import decode, encode
 from msgspec.structs import replace
 
+from concertino.backend.call_hooks import argument_verdict
 from concertino.backend.interface import Backend, Call, Context, InputRequired
 from concertino.backend.wrappers import ContextWrapper
 from concertino.errors import ProtocolError, ToolError
@@ -102,6 +103,23 @@ class SubcallContext(ContextWrapper):
         task = asyncio.current_task()
         cancels = task.cancelling() if task is not None else 0
 
+        # A guard asks about the arguments of the outer call only.
+        outer = argument_verdict.get()
+        argument_verdict.set(None)
+        try:
+            answer = await self._handle(call, context)
+        finally:
+            argument_verdict.set(outer)
+
+        result = _check_result(name, answer)
+        # The task was cancelled while the inner tool ran. That tool may have caught the
+        # CancelledError and returned a result, but the outer tool must be cancelled all the same.
+        if task is not None and task.cancelling() > cancels:
+            raise asyncio.CancelledError
+        return result if into is None else _convert_result(name, result, into)
+
+    async def _handle(self, call: Call, context: SubcallContext) -> Struct | Raw:
+        """Handle a subcall with the outermost backend, and ask the client what it wants to know."""
         answer = await self._backend.handle(call, context)
         for _ in range(MAX_DEPTH):
             if not isinstance(answer, InputRequired):
@@ -110,13 +128,7 @@ class SubcallContext(ContextWrapper):
             answer = await self._backend.handle(
                 Call(call.method, call.params, call.meta, answers, answer.state), context
             )
-
-        result = _check_result(name, answer)
-        # The task was cancelled while the inner tool ran. That tool may have caught the
-        # CancelledError and returned a result, but the outer tool must be cancelled all the same.
-        if task is not None and task.cancelling() > cancels:
-            raise asyncio.CancelledError
-        return result if into is None else _convert_result(name, result, into)
+        return answer
 
     def _check_limits(self, chain: tuple[str, ...]) -> None:
         """Count one more subcall. Raises ToolError if there are too many, or too many nested."""

@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from msgspec import Raw, Struct
 from msgspec.json import encode
 
-from concertino.backend.call_hooks import ArgumentsRefused, Handle, Work
+from concertino.backend.call_hooks import (
+    ArgumentsRefused,
+    Handle,
+    Work,
+    record_refused_arguments,
+)
 from concertino.backend.interface import Backend, Call, Context
 from concertino.errors import RegistrationError, ToolError, invalid_params
 from concertino.schema.arguments import InvalidArguments, argument_decoder
@@ -214,6 +219,7 @@ class Tools(Registry[RegisteredTool]):
                 value = await maybe_await(await self._in_thread(work))
             return tool.shape(value)
         except InvalidArguments as exc:
+            record_refused_arguments()
             return self._refuse_arguments(call, exc)
         except NotAwaited as exc:
             return error_result(f"{tool.tool.name}() {exc}")
