@@ -30,6 +30,7 @@ COMMANDS = {
     "config": ("config", "print what clients need in their configuration for a server"),
     "proxy": ("proxy", "stand in front of any server: supervise, guard, translate revisions"),
     "approve": ("approve", "let the servers of a file such as mcp.json run"),
+    "ps": ("ps", "show the servers behind all proxies: memory, calls, restarts, errors"),
     "connect": ("connect", "join stdin and stdout to a server that listens at a socket"),
     "check": ("check", "run fault tests against any stdio server"),
     "tools": ("call", "list the tools of a server"),

@@ -101,10 +101,15 @@ class Channel:
         self._deadlines = DeadlineTimer(self._expire)
         self._output = _Output(connection, limits)
         self._oversize = OversizeWatch(connection)
-        first_id = SystemRandom().randrange(1, MAX_FIRST_ID)
-        self.peer = Peer(self._output.queue, limits, self._deadlines.time, first_id)
+        self._first_id = SystemRandom().randrange(1, MAX_FIRST_ID)
+        self.peer = Peer(self._output.queue, limits, self._deadlines.time, self._first_id)
         self.peer.invalid_input.answered = False
         connection.open(self)
+
+    @property
+    def requests_sent(self) -> int:
+        """Return how many requests were sent."""
+        return self.peer.outgoing.next_id - self._first_id
 
     # Requests
 

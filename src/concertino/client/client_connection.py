@@ -120,6 +120,8 @@ class ClientConnection:
         self._last: Conversation | None = None
         # The last conversation that was started, even if the negotiation has failed.
         self._started: Conversation | None = None
+        # To servers that have ended.
+        self._requests_before = 0
         self._supervisor: Supervisor | None = None
         self._failure: ConcertinoError | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -175,6 +177,7 @@ class ClientConnection:
         show = None
         if settings.trace is not None or self._log.isEnabledFor(logging.DEBUG):
             show = _make_show(self._log, settings.trace)
+        self._requests_before = self.requests
         self._started = Conversation(
             settings.name,
             opened,
@@ -269,6 +272,12 @@ class ClientConnection:
     def restarts(self) -> int:
         """Return how often the server was restarted."""
         return 0 if self._supervisor is None else self._supervisor.restarts
+
+    @property
+    def requests(self) -> int:
+        """Return how many requests were sent, to all processes of the server."""
+        sent = 0 if self._started is None else self._started.channel.requests_sent
+        return self._requests_before + sent
 
     @property
     def failure(self) -> ConcertinoError | None:
@@ -413,6 +422,11 @@ class ConnectionFacts:
     def restarts(self) -> int:
         """Return how often the server was restarted."""
         return self._connection.restarts
+
+    @property
+    def requests(self) -> int:
+        """Return how many requests the server got, in all its processes."""
+        return self._connection.requests
 
     @property
     def failure(self) -> ConcertinoError | None:

@@ -184,6 +184,10 @@ class FileParts:
             return current
         return self._withheld(name, f"not approved; to see and approve it: {command}")
 
+    def waiting(self) -> list[str]:
+        """Return the names of the servers that wait for the user's approval."""
+        return [name for name in self._parts if name in self._shown]
+
     def _withheld(self, name: str, reason: str) -> WithheldServer:
         """Return the part of a server that is not started; the same one for the same reason."""
         current = self._parts.get(name)

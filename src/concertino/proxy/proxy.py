@@ -32,6 +32,7 @@ from concertino.protocol.call import ServerFeatures
 from concertino.proxy.failures import to_rpc_error
 from concertino.proxy.features import features_before_start, features_of
 from concertino.proxy.parked_calls import ParkedCalls
+from concertino.proxy.server_status import ServerStatus, add_source, remove_source
 from concertino.proxy.upstream import Upstream, UpstreamSettings
 from concertino.transports.process import ShutdownTimeouts
 
@@ -135,6 +136,7 @@ class Proxy:
     async def start(self, outlet: Notifier) -> None:
         """Start the server or connect to it. Raises ConcertinoError if that is impossible."""
         self._outlet = outlet
+        add_source(self._server_statuses)
         upstream = Upstream(self._settings, outlet, EVERYTHING)
         self._unclaimed = upstream
         await upstream.open()
@@ -163,6 +165,7 @@ class Proxy:
             # behind: it needs no process of its own.
             if upstream is None:
                 upstream = await self._assign(session, context.client.capabilities)
+                upstream.host = context.client.title or context.client.name or upstream.host
         return await upstream.handle(call, context)
 
     async def watch(self, uris: frozenset[str]) -> None:
@@ -186,6 +189,7 @@ class Proxy:
 
     async def close(self) -> None:
         """End the server with everything that it started."""
+        remove_source(self._server_statuses)
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         for opening in self._opening.values():
@@ -194,6 +198,13 @@ class Proxy:
         upstreams = {*self._upstreams.values(), *([self._unclaimed] if self._unclaimed else [])}
         ends = [upstream.close() for upstream in upstreams]
         await asyncio.gather(*ends, *self._closing, *self._opening.values(), return_exceptions=True)
+
+    def _server_statuses(self) -> list[ServerStatus]:
+        """Return what the processes of the server are doing, for `concertino ps`."""
+        upstreams = {item: None for item in (self._unclaimed, *self._upstreams.values()) if item}
+        if upstreams:
+            return [upstream.status() for upstream in upstreams]
+        return [ServerStatus(self.name, "starting" if self._opening else "idle")]
 
     # Which client uses which upstream
 

@@ -24,6 +24,12 @@ from concertino.library.watcher import Watcher
 from concertino.proxy.approvals import ApprovalStore
 from concertino.proxy.file_parts import FileParts
 from concertino.proxy.server_file import ServerFile, read_server_file
+from concertino.proxy.server_status import (
+    ServerStatus,
+    add_source,
+    describe_error,
+    remove_source,
+)
 from concertino.proxy.state_files import UnusableState
 from concertino.proxy.value_reader import InvalidServerFile
 from concertino.types.results import Implementation
@@ -104,6 +110,7 @@ class Servers(BackendWrapper):
     async def start(self, outlet: Notifier) -> None:
         """Start the servers, and follow the file."""
         loop = asyncio.get_running_loop()
+        add_source(self._server_statuses)
         folders = {self._path.absolute().parent, self._file_parts.path.parent, self._store.folder}
         try:
             self._store.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -123,6 +130,7 @@ class Servers(BackendWrapper):
 
     async def close(self) -> None:
         """End all servers."""
+        remove_source(self._server_statuses)
         if self._watcher is not None:
             self._watcher.close()
         if self._following is not None:
@@ -150,6 +158,23 @@ class Servers(BackendWrapper):
             logging=True,
             subscriptions=True,
         )
+
+    def _server_statuses(self) -> list[ServerStatus]:
+        """Return which servers do not run, and why; the others tell it themselves."""
+        waiting = {
+            name: ServerStatus(
+                name,
+                "waits for approval",
+                last_error=f"to see and approve it: concertino approve {self._file_parts.path}",
+            )
+            for name in self._file_parts.waiting()
+        }
+        failed = [
+            ServerStatus(name, "failed", last_error=describe_error(text))
+            for name, text in self._composed.failures.items()
+            if name not in waiting
+        ]
+        return [*waiting.values(), *failed]
 
     # The file
 

@@ -38,6 +38,7 @@ from concertino.proxy.input_required import (
     to_parked_question,
 )
 from concertino.proxy.parked_calls import ParkedCalls
+from concertino.proxy.server_status import ServerStatus, describe_error
 from concertino.types.client_requests import CLIENT_REQUESTS
 from concertino.types.results import LEVELS, Level
 
@@ -50,6 +51,13 @@ ORPHANED_QUESTION_S = 60.0
 MAX_ORPHANED = 16
 # The level of log messages that a legacy client gets if it sets none.
 DEFAULT_LEVEL: Level = "info"
+# The state of a client -> that of its server, as `concertino ps` shows it.
+STATES = {
+    "new": "starting",
+    "backing-off": "restarting",
+    "starting": "restarting",
+    "failed": "crash loop",
+}
 CHANGES: Mapping[str, ChangeKind] = {
     "tools": "tools",
     "prompts": "prompts",
@@ -85,6 +93,7 @@ class Upstream:
     sessions: the client sessions that have made calls. client: the client of the server.
     watched: the resources whose changes are watched.
     last_used: when the last call began, by the loop's clock; infinite before the first.
+    host: the name of the last new client; "" before the first.
     """
 
     def __init__(
@@ -96,6 +105,7 @@ class Upstream:
         self.sessions: set[CallerSession] = set()
         self.watched: frozenset[str] = frozenset()
         self.last_used = float("inf")
+        self.host = ""
         self._settings = settings
         self._outlet = outlet
         # A dict keeps the order; the last is the newest.
@@ -133,6 +143,21 @@ class Upstream:
         except ConcertinoError as exc:
             # Its text says all; the class and the place where it was raised would add nothing.
             raise ConcertinoError(f"{self._settings.name}: {exc}") from None
+
+    def status(self) -> ServerStatus:
+        """Return what the server is doing, for `concertino ps`."""
+        client = self.client
+        state = STATES.get(client.state, client.state)
+        is_there = client.state in ("new", "running", "starting")
+        return ServerStatus(
+            self._settings.name,
+            state,
+            (client.pid or 0) if is_there else 0,
+            client.requests,
+            client.restarts,
+            self.host,
+            describe_error(client.failure),
+        )
 
     async def watch(self, uris: frozenset[str]) -> None:
         """Watch these resources, and no others."""

@@ -23,7 +23,15 @@ from concertino.jsonrpc.limits import Limits
 from concertino.loading import load
 from concertino.near_names import hint_keywords_or
 
-__all__ = ["RUN_ADVICE", "LoopFactory", "RunCall", "run", "run_calls"]
+__all__ = [
+    "RUN_ADVICE",
+    "LoopFactory",
+    "RunCall",
+    "begin_program",
+    "is_program",
+    "run",
+    "run_calls",
+]
 
 # What helps somebody who asks run() for a transport, a host or a port, as other SDKs have them.
 RUN_ADVICE = "run() serves stdin and stdout; for sockets: concertino serve FILE --tcp HOST:PORT"
@@ -41,6 +49,20 @@ class RunCall(Struct, frozen=True):
 
 # While the command line imports a file, this is a list to which run() appends its arguments.
 run_calls: ContextVar[list[RunCall] | None] = ContextVar("run_calls", default=None)
+
+
+_is_program = False
+
+
+def begin_program() -> None:
+    """Note that this process serves until its end, and does nothing else."""
+    global _is_program
+    _is_program = True
+
+
+def is_program() -> bool:
+    """Return whether this process is a server, and not a program that uses concertino."""
+    return _is_program
 
 
 @hint_keywords_or(RUN_ADVICE)

@@ -27,7 +27,7 @@ from concertino.jsonrpc.limits import Limits
 from concertino.logs import handler as logging_setup
 from concertino.logs.redact import refresh
 from concertino.logs.writer import BoundedWriter
-from concertino.runtime.entry import LoopFactory
+from concertino.runtime.entry import LoopFactory, begin_program
 from concertino.runtime.host import Host, Wrap
 from concertino.runtime.shutdown import ShutdownWatchdog, begin_shutdown_at_signals, exit_process
 from concertino.runtime.tasks import hide_from_all_tasks
@@ -66,6 +66,7 @@ def run(
             "outside of asyncio.run(...), or await concertino.serve(server, connection)"
         )
     frontend = frontend or StdioFrontend(take_over())
+    begin_program()
 
     # Look for secrets in os.environ again: modules such as dotenv may have added some.
     refresh()

@@ -1,0 +1,109 @@
+"""`concertino ps`: the servers behind all proxies of this user, and how they are."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+from concertino.cli.serving import reject_extra_args
+from concertino.logs.formats import escape_controls
+
+if TYPE_CHECKING:
+    from concertino.proxy.running_proxies import RunningServer
+
+DESCRIPTION = (
+    "Show the servers that concertino stands in front of, for all hosts of this user: behind "
+    "`concertino proxy`, `dev` and `serve mcp.json`, and behind programs that serve a Proxy. Exit "
+    "code: 0."
+)
+HEADINGS = ("HOST", "SERVER", "PID", "AGE", "MEM", "CALLS", "RESTARTS", "STATE")
+# Columns of numbers are aligned to the right.
+NUMBERS = frozenset(("PID", "AGE", "MEM", "CALLS", "RESTARTS"))
+# Names longer than this are cut, so that a line fits into 80 columns.
+MAX_HOST, MAX_SERVER = 14, 16
+# The width of a terminal that does not tell it, and of a pipe.
+WIDTH = 80
+MINUTE, HOUR, DAY = 60, 3600, 86400
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of `concertino ps` to its parser."""
+    parser.add_argument("--json", action="store_true", help="one JSON object per server and line")
+
+
+def run(args: Namespace, server: Sequence[str]) -> int:
+    """Print the servers and return the exit code."""
+    reject_extra_args(args, server)
+    from concertino.proxy.running_proxies import read_servers
+
+    servers = read_servers(os.environ)
+    if args.json:
+        from msgspec.json import encode
+
+        for item in servers:
+            print(encode(item).decode())  # noqa: T201
+    elif servers:
+        print("\n".join(_format_table(servers, _width())))  # noqa: T201
+    else:
+        print("concertino stands in front of no server now")  # noqa: T201
+    return 0
+
+
+def _width() -> int:
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or WIDTH
+    except (OSError, ValueError):
+        return WIDTH
+
+
+def _format_table(servers: Sequence[RunningServer], width: int) -> list[str]:
+    """Return a table with one line for each server, and its last error below it."""
+    rows = [HEADINGS, *map(_row, servers)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines: list[str] = []
+    for row, item in zip(rows, (None, *servers), strict=True):
+        cells = [
+            cell.rjust(size) if heading in NUMBERS else cell.ljust(size)
+            for heading, cell, size in zip(HEADINGS, row, widths, strict=True)
+        ]
+        lines.append("  ".join(cells).rstrip())
+        if item is not None and item.last_error:
+            error = escape_controls(item.last_error)
+            lines += wrap(error, max(width, 40), initial_indent="    ", subsequent_indent="    ")
+    return lines
+
+
+def _row(item: RunningServer) -> tuple[str, ...]:
+    return (
+        _cut(item.host or "-", MAX_HOST),
+        _cut(item.server, MAX_SERVER),
+        str(item.pid or "-"),
+        "-" if item.age_s is None else format_age(item.age_s),
+        "-" if item.memory_bytes is None else format_memory(item.memory_bytes),
+        str(item.calls),
+        str(item.restarts),
+        item.state,
+    )
+
+
+def _cut(text: str, most: int) -> str:
+    text = escape_controls(text)
+    return text if len(text) <= most else f"{text[: most - 1]}~"
+
+
+def format_age(seconds: float) -> str:
+    """Return a time in its largest unit: `12s`, `3m`, `5h`, `2d`."""
+    for unit, name in ((DAY, "d"), (HOUR, "h"), (MINUTE, "m")):
+        if seconds >= unit:
+            return f"{seconds / unit:.0f}{name}"
+    return f"{max(0.0, seconds):.0f}s"
+
+
+def format_memory(size: int) -> str:
+    """Return a size in MB or GB: `24M`, `1.5G`."""
+    megabytes = size / 1e6
+    return f"{megabytes:.0f}M" if megabytes < 1000 else f"{megabytes / 1000:.1f}G"

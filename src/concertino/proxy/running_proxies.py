@@ -1,0 +1,142 @@
+"""The servers behind all proxies of this user, as they answer now: read_servers()."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from msgspec import DecodeError, Struct
+from msgspec.json import decode
+
+from concertino.proxy.server_status import (
+    ProxyStatus,
+    ServerStatus,
+    remove_stale_sockets,
+    status_folders,
+)
+from concertino.transports.process_table import (
+    live_processes,
+    program_name,
+    read_memory,
+    read_state,
+)
+from concertino.transports.sockets import credentials, is_trusted
+
+__all__ = ["RunningServer", "read_servers"]
+
+# How long a proxy may take to answer. One that is stopped or hangs does not hold up the others.
+ANSWER_S = 1.0
+MAX_ANSWER = 2**20
+
+
+class RunningServer(Struct, frozen=True):
+    """One server behind a proxy.
+
+    proxy: the id of the proxy's process. host: the client, or else the program that has started the
+    proxy. age_s, memory_bytes: of the server's process group; None without a process or /proc.
+    The other fields: see ServerStatus.
+    """
+
+    proxy: int
+    host: str
+    server: str
+    state: str
+    pid: int | None
+    age_s: float | None
+    memory_bytes: int | None
+    calls: int
+    restarts: int
+    last_error: str
+
+
+def read_servers(environment: Mapping[str, str]) -> list[RunningServer]:
+    """Return the servers behind all proxies of this user, by proxy.
+
+    Removes what ended proxies have left. Proxies in other pid namespaces are seen only if they use
+    the same folder.
+    """
+    statuses = {status.pid: status for status in _read_statuses(environment)}
+    memory = _memory_by_group() if statuses else {}
+    return [
+        _describe(status, server, memory)
+        for _, status in sorted(statuses.items())
+        for server in status.servers
+    ]
+
+
+def _describe(
+    status: ProxyStatus, server: ServerStatus, memory: Mapping[int, int]
+) -> RunningServer:
+    host = server.host
+    if not host and (state := read_state(status.pid)) is not None:
+        host = program_name(state.parent)
+    return RunningServer(
+        status.pid,
+        host,
+        server.server,
+        server.state,
+        server.pid or None,
+        _age_s(server.pid) if server.pid else None,
+        memory.get(server.pid),
+        server.calls,
+        server.restarts,
+        server.last_error,
+    )
+
+
+def _read_statuses(environment: Mapping[str, str]) -> Iterator[ProxyStatus]:
+    for folder in status_folders(environment):
+        try:
+            remove_stale_sockets(folder)
+            paths = sorted(folder.iterdir())
+        except OSError:
+            continue
+        for path in paths:
+            pid = path.name.partition("-")[0]
+            if not pid.isdecimal():
+                continue
+            try:
+                status = _ask(path)
+            except ConnectionRefusedError:
+                # Nobody listens: the process was killed.
+                path.unlink(missing_ok=True)
+                continue
+            except (OSError, DecodeError):
+                text = f"the proxy does not answer within {ANSWER_S:g} s"
+                silent = ServerStatus("?", "no answer", last_error=text)
+                status = ProxyStatus(int(pid), (silent,))
+            if status is not None:
+                yield status
+
+
+def _ask(path: Path) -> ProxyStatus | None:
+    """Return what a proxy says; None if the answer is not from this user. Raises OSError."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(ANSWER_S)
+        connection.connect(str(path))
+        if not is_trusted(credentials(connection)[1], os.geteuid()):
+            return None
+        data = b""
+        until = time.monotonic() + ANSWER_S
+        while len(data) < MAX_ANSWER and (part := connection.recv(2**16)):
+            data += part
+            connection.settimeout(max(0.001, until - time.monotonic()))
+    return decode(data, type=ProxyStatus)
+
+
+def _memory_by_group() -> dict[int, int]:
+    """Return the resident memory of process groups: a server may be a wrapper and its children."""
+    memory: dict[int, int] = {}
+    for pid, state in live_processes():
+        memory[state.group] = memory.get(state.group, 0) + read_memory(pid)
+    return memory
+
+
+def _age_s(pid: int) -> float | None:
+    state = read_state(pid)
+    if state is None:
+        return None
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - state.started_at / os.sysconf("SC_CLK_TCK")

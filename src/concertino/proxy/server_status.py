@@ -1,0 +1,203 @@
+"""What the servers behind this process are doing, told to `concertino ps` at a Unix socket.
+
+Nothing is written down while calls run: the figures are those that the clients of the servers count
+anyway, and they are collected when somebody asks. The socket's file belongs to this user, in a
+folder that nobody else can enter; its name has the id and the start time of this process, so that
+what a killed process leaves behind is recognized.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.json import encode
+
+from concertino.excerpts import shorten
+from concertino.logs.formats import escape_controls
+from concertino.logs.redact import redactor
+from concertino.runtime import entry
+from concertino.transports.process_table import read_state
+
+if TYPE_CHECKING:
+    from concertino.transports.listeners import Listener
+
+__all__ = [
+    "ProxyStatus",
+    "ServerStatus",
+    "StatusSource",
+    "add_source",
+    "describe_error",
+    "remove_source",
+    "remove_stale_sockets",
+    "status_folders",
+]
+
+log = logging.getLogger("concertino.proxy")
+
+# The socket is made so long after the first server began to start, since a client waits for that.
+OPEN_AFTER_S = 0.3
+MAX_SERVERS = 256
+MAX_ERROR = 400
+FOLDER = Path("concertino") / "proxies"
+
+
+class ServerStatus(Struct, frozen=True, omit_defaults=True):
+    """What one server is doing.
+
+    state: `running`, `starting`, `restarting`, `crash loop` (it is not started again), `idle` (it
+    is started by the next call), `waits for approval`, or `failed`.
+    pid: of its process; 0 without one. calls: the requests that it got, in all its processes.
+    host: the name that the last new client gave itself; "" if there was none.
+    last_error: how it has ended last, or why it does not run; "" if it never failed.
+    """
+
+    server: str
+    state: str
+    pid: int = 0
+    calls: int = 0
+    restarts: int = 0
+    host: str = ""
+    last_error: str = ""
+
+
+class ProxyStatus(Struct, frozen=True):
+    """What a process with servers behind it answers. pid: its own."""
+
+    pid: int
+    servers: tuple[ServerStatus, ...]
+
+
+# Returns what some servers of this process are doing now.
+StatusSource = Callable[[], Iterable[ServerStatus]]
+
+
+def describe_error(failure: object) -> str:
+    """Return an error as one short line without secrets; "" for None."""
+    text = "" if failure is None else redactor().text(" ".join(str(failure).split()))
+    return shorten(escape_controls(text), MAX_ERROR)
+
+
+class _StatusSocket:
+    """Answers each connection with what the sources say, as JSON, and closes it."""
+
+    def __init__(self) -> None:
+        # A dict keeps the order.
+        self.sources: dict[StatusSource, None] = {}
+        self._listener: Listener | None = None
+        self._opening: asyncio.TimerHandle | None = None
+
+    def add(self, source: StatusSource) -> None:
+        self.sources[source] = None
+        if self._opening is None and entry.is_program():
+            loop = asyncio.get_running_loop()
+            self._opening = loop.call_later(OPEN_AFTER_S, self._open, loop)
+
+    def remove(self, source: StatusSource) -> None:
+        self.sources.pop(source, None)
+        if not self.sources and self._opening is not None:
+            self._opening.cancel()
+            self._opening = None
+            if self._listener is not None:
+                asyncio.get_running_loop().remove_reader(self._listener.socket)
+                self._listener.close()
+                self._listener = None
+
+    def _open(self, loop: asyncio.AbstractEventLoop) -> None:
+        from concertino.transports.listeners import listen_unix
+
+        state = read_state(os.getpid())
+        name = f"{os.getpid()}-{0 if state is None else state.started_at}"
+        for folder in status_folders(os.environ):
+            try:
+                _make_private(folder)
+                remove_stale_sockets(folder)
+                self._listener = listen_unix(folder / name)
+            except (OSError, ValueError) as exc:
+                log.debug("concertino ps will not see this process at %s: %s", folder, exc)
+            else:
+                loop.add_reader(self._listener.socket, self._answer, self._listener)
+                return
+
+    def _answer(self, listener: Listener) -> None:
+        try:
+            connection = listener.accept()
+        except OSError:
+            return
+        # Nobody may hold up this process: what does not fit into the socket's buffer is lost.
+        with connection, suppress(OSError):
+            connection.setblocking(False)
+            listener.examine(connection)
+            servers = [item for source in self.sources for item in source()]
+            status = ProxyStatus(os.getpid(), tuple(servers[:MAX_SERVERS]))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_SERVERS * 1024)
+            connection.send(encode(status))
+
+
+_socket = _StatusSocket()
+# The socket belongs to the parent of a forked process.
+os.register_at_fork(after_in_child=_socket.__init__)
+
+
+def add_source(source: StatusSource) -> None:
+    """Let `concertino ps` see some servers, if this process is a program of its own.
+
+    Call it on the event loop, and remove_source() at their end.
+    """
+    _socket.add(source)
+
+
+def remove_source(source: StatusSource) -> None:
+    """Forget a source. Does nothing if it was not added."""
+    _socket.remove(source)
+
+
+def status_folders(environment: Mapping[str, str]) -> list[Path]:
+    """Return the folders that sockets may be in; a process takes the first one that it can use.
+
+    A host may start us without the variables that a terminal has, so the folder of the system comes
+    before that of the user's state.
+    """
+    # Its imports would delay the first answer.
+    from concertino.proxy.state_files import state_folder
+
+    runtime = [environment.get("XDG_RUNTIME_DIR", ""), f"/run/user/{os.geteuid()}"]
+    folders = [Path(path) / FOLDER for path in runtime if path.startswith("/") and _is_own(path)]
+    with suppress(RuntimeError):
+        folders += [state_folder(environment) / FOLDER.name, state_folder({}) / FOLDER.name]
+    return list(dict.fromkeys(folders))
+
+
+def remove_stale_sockets(folder: Path) -> None:
+    """Remove the sockets of processes that have ended. Raises OSError."""
+    for path in folder.iterdir():
+        pid, _, started_at = path.name.partition("-")
+        if not (pid.isdecimal() and started_at.isdecimal()):
+            continue
+        state = read_state(int(pid))
+        # Without /proc nothing is known of it; concertino ps finds out that nobody answers.
+        is_other = state is None or not state.is_live or state.started_at != int(started_at)
+        if is_other and read_state(os.getpid()) is not None:
+            path.unlink(missing_ok=True)
+
+
+def _is_own(path: str) -> bool:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return False
+    return status.st_uid == os.geteuid() and not status.st_mode & 0o077
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder. Raises PermissionError if others can look into it."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not _is_own(str(folder)):
+        raise PermissionError(f"{folder}: expected a folder that only you can enter")

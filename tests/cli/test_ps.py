@@ -1,0 +1,252 @@
+"""`concertino ps` and what proxies tell it, as real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from concertino.cli.ps import format_age, format_memory
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory and age are from /proc")
+SERVER = """
+import os
+from concertino import Server
+
+server = Server("adder")
+
+@server.tool
+async def add(a: int, b: int) -> int:
+    return a + b
+
+@server.tool
+async def end() -> None:
+    os._exit(3)
+
+if __name__ == "__main__":
+    server.run()
+"""
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "a host with a long name", "version": "1"},
+    },
+}
+
+
+@pytest.fixture
+def environment() -> Generator[dict[str, str]]:
+    """Yield an environment whose proxies nobody else sees."""
+    # The paths of sockets must be short.
+    with TemporaryDirectory(prefix="ct-") as runtime, TemporaryDirectory(prefix="ct-") as state:
+        yield {**os.environ, "XDG_RUNTIME_DIR": runtime, "XDG_STATE_HOME": state}
+
+
+class Proxied:
+    """A proxy that a host has started."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.pid = process.pid
+
+    def ask(self, method: str, id: int, **params: Any) -> dict[str, Any]:
+        """Send a request and return the response."""
+        return self.exchange({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
+
+    def exchange(self, message: dict[str, Any]) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(message).encode() + b"\n")
+        self.process.stdin.flush()
+        while True:
+            line = json.loads(self.process.stdout.readline())
+            if line.get("id") == message["id"]:
+                return line
+
+
+@contextmanager
+def a_proxy(tmp_path: Path, environment: dict[str, str]) -> Generator[Proxied]:
+    (tmp_path / "adder.py").write_text(SERVER)
+    words = ["proxy", "--name", "adder", "--", sys.executable, str(tmp_path / "adder.py")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "concertino", *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+    )
+    try:
+        proxied = Proxied(process)
+        proxied.exchange(INITIALIZE)
+        yield proxied
+    finally:
+        process.communicate(timeout=60)
+
+
+def ps(environment: dict[str, str]) -> list[dict[str, Any]]:
+    words = [sys.executable, "-m", "concertino", "ps", "--json"]
+    done = subprocess.run(words, env=environment, capture_output=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def wait_for_servers(environment: dict[str, str]) -> list[dict[str, Any]]:
+    """Return what ps says when it says anything: a proxy is not visible at once."""
+    until = time.monotonic() + 60
+    while not (servers := ps(environment)):
+        assert time.monotonic() < until, "concertino ps shows no server"
+    return servers
+
+
+def test_the_server_behind_a_proxy_is_shown(tmp_path: Path, environment: dict[str, str]) -> None:
+    with a_proxy(tmp_path, environment) as proxied:
+        before = wait_for_servers(environment)[0]
+        answer = proxied.ask("tools/call", 2, name="add", arguments={"a": 1, "b": 2})
+        assert answer["result"]["content"][0]["text"] == "3"
+        (server,) = ps(environment)
+    assert server["proxy"] == proxied.pid
+    assert (server["server"], server["state"]) == ("adder", "running")
+    assert server["host"] == "a host with a long name"
+    assert server["calls"] == before["calls"] + 1
+    assert (server["restarts"], server["last_error"]) == (0, "")
+    assert 0 < server["age_s"] < 600
+    # An interpreter with concertino.
+    assert 10e6 < server["memory_bytes"] < 200e6
+    assert ps(environment) == []
+
+
+def test_a_restart_is_counted_and_its_reason_is_shown(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    with a_proxy(tmp_path, environment) as proxied:
+        pid = wait_for_servers(environment)[0]["pid"]
+        assert "error" in proxied.ask("tools/call", 2, name="end", arguments={})
+        proxied.ask("tools/call", 3, name="add", arguments={"a": 1, "b": 2})
+        (server,) = ps(environment)
+    assert server["restarts"] == 1
+    assert server["pid"] != pid
+    assert "exited with code 3" in server["last_error"]
+
+
+def test_what_a_killed_proxy_leaves_is_removed(tmp_path: Path, environment: dict[str, str]) -> None:
+    folder = Path(environment["XDG_RUNTIME_DIR"]) / "concertino" / "proxies"
+    with a_proxy(tmp_path, environment) as proxied:
+        wait_for_servers(environment)
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert [path.stat().st_mode & 0o777 for path in folder.iterdir()] == [0o600]
+        proxied.process.kill()
+        proxied.process.wait()
+    assert len(list(folder.iterdir())) == 1
+    assert ps(environment) == []
+    assert list(folder.iterdir()) == []
+
+
+def test_a_proxy_that_is_stopped_holds_up_nothing(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    with a_proxy(tmp_path, environment) as proxied:
+        wait_for_servers(environment)
+        proxied.process.send_signal(signal.SIGSTOP)
+        try:
+            (server,) = ps(environment)
+        finally:
+            proxied.process.send_signal(signal.SIGCONT)
+    assert (server["proxy"], server["state"]) == (proxied.pid, "no answer")
+
+
+def test_a_folder_that_others_can_enter_is_not_used(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    """Another user could have made it, and listen there."""
+    folder = Path(environment["XDG_RUNTIME_DIR"]) / "concertino" / "proxies"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    with a_proxy(tmp_path, environment):
+        assert wait_for_servers(environment)[0]["server"] == "adder"
+        assert list(folder.iterdir()) == []
+
+
+def test_an_answer_that_is_none_is_shown_as_no_answer(environment: dict[str, str]) -> None:
+    folder = Path(environment["XDG_RUNTIME_DIR"]) / "concertino" / "proxies"
+    folder.mkdir(parents=True, mode=0o700)
+    started_at = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / f"{os.getpid()}-{started_at}"))
+        listener.listen()
+        words = [sys.executable, "-m", "concertino", "ps", "--json"]
+        with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE) as process:
+            with listener.accept()[0] as connection:
+                connection.sendall(b'{"pid": "x"}')
+            output = process.communicate(timeout=60)[0]
+    assert json.loads(output)["state"] == "no answer"
+
+
+def test_servers_that_wait_for_approval_are_shown(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    file = tmp_path / "mcp.json"
+    file.write_text('{"mcpServers": {"one": {"command": "cat"}}}')
+    words = [sys.executable, "-m", "concertino", "serve", str(file)]
+    with subprocess.Popen(
+        words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        (server,) = wait_for_servers(environment)
+        process.communicate(timeout=60)
+    assert (server["server"], server["state"]) == ("one", "waits for approval")
+    assert server["last_error"].endswith(f"concertino approve {file}")
+    assert server["pid"] is None
+
+
+def test_a_terminal_of_80_columns_shows_one_line_for_each_server(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    with a_proxy(tmp_path, environment) as proxied:
+        wait_for_servers(environment)
+        proxied.ask("tools/call", 2, name="end", arguments={})
+        proxied.ask("tools/call", 3, name="add", arguments={"a": 1, "b": 2})
+        terminal, stdout = pty.openpty()
+        words = [sys.executable, "-m", "concertino", "ps"]
+        subprocess.run(words, env=environment, stdout=stdout, check=True)
+        os.close(stdout)
+        output = os.read(terminal, 10_000).decode()
+        os.close(terminal)
+    heading, server, error, *_ = output.splitlines()
+    columns = ["HOST", "SERVER", "PID", "AGE", "MEM", "CALLS", "RESTARTS", "STATE"]
+    assert heading.split() == columns
+    assert server.startswith("a host with a~  adder ")
+    assert server.endswith("  running")
+    assert error.startswith("    ")
+    assert max(map(len, output.splitlines())) <= 80
+
+
+def test_without_proxies_it_says_so(environment: dict[str, str]) -> None:
+    words = [sys.executable, "-m", "concertino", "ps"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "concertino stands in front of no server now\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0s"), (59, "59s"), (60, "1m"), (3599, "60m"), (7200, "2h"), (86400 * 3, "3d")],
+)
+def test_an_age_is_in_its_largest_unit(seconds: float, text: str) -> None:
+    assert format_age(seconds) == text
+
+
+@pytest.mark.parametrize(("size", "text"), [(0, "0M"), (24_400_000, "24M"), (1.5e9, "1.5G")])
+def test_memory_is_in_megabytes_or_gigabytes(size: int, text: str) -> None:
+    assert format_memory(size) == text
