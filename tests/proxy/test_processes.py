@@ -6,7 +6,9 @@ import asyncio
 import logging
 import os
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 
 import pytest
 from client.scripted import LEGACY, on_a_loop
+from process_waits import wait_for_end
 from proxy.proxy_rig import Caller
 
 from concertino.backend import Host
@@ -260,3 +263,38 @@ def test_what_does_not_fit_is_refused_at_once() -> None:
         Proxy(["server"], idle_s=0)
     with pytest.raises(TypeError, match="expected a command"):
         Proxy([])
+
+
+# Answers like the other, and ends by SIGKILL only, as does what it has started, in its own session.
+STUBBORN = (
+    """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if not os.fork():
+    os.setsid()
+    with open(sys.argv[2], "a") as file:
+        file.write(f"start {os.getpid()}\\n")
+    time.sleep(600)
+"""
+    + SERVER
+    + "\ntime.sleep(600)\n"
+)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc of Linux")
+@pytest.mark.parametrize("wrapper", [[], ["sh", "-c", '"$@"; true', "sh"]])
+def test_nothing_that_ignores_its_end_survives_a_killed_proxy(
+    command: list[str], tmp_path: Path, wrapper: list[str]
+) -> None:
+    (tmp_path / "server.py").write_text(STUBBORN)
+    log = tmp_path / "log"
+    with subprocess.Popen(
+        [sys.executable, "-m", "concertino", "proxy", "--", *wrapper, *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as proxy:
+        while len(started := log.read_text().splitlines()) < 2:
+            time.sleep(0.02)
+        proxy.kill()
+    for line in started:
+        wait_for_end(int(line.removeprefix("start ")))

@@ -34,6 +34,7 @@ from concertino.proxy.features import features_before_start, features_of
 from concertino.proxy.parked_calls import ParkedCalls
 from concertino.proxy.server_status import ServerStatus, add_source, remove_source
 from concertino.proxy.upstream import Upstream, UpstreamSettings
+from concertino.transports.guardian import guardian
 from concertino.transports.process import ShutdownTimeouts
 
 __all__ = ["SHUTDOWN", "Isolation", "Proxy"]
@@ -95,6 +96,8 @@ class Proxy:
         location = parse_target(target)
         self.name = name or location.name
         self._can_reopen = location.can_reopen
+        self._starts_program = location.can_reopen and not isinstance(target, str)
+        self._is_guarded = False
         make_client = partial(
             Client,
             target,
@@ -137,6 +140,9 @@ class Proxy:
         """Start the server or connect to it. Raises ConcertinoError if that is impossible."""
         self._outlet = outlet
         add_source(self._server_statuses)
+        if self._starts_program:
+            guardian.acquire()
+            self._is_guarded = True
         upstream = Upstream(self._settings, outlet, EVERYTHING)
         self._unclaimed = upstream
         await upstream.open()
@@ -198,6 +204,9 @@ class Proxy:
         upstreams = {*self._upstreams.values(), *([self._unclaimed] if self._unclaimed else [])}
         ends = [upstream.close() for upstream in upstreams]
         await asyncio.gather(*ends, *self._closing, *self._opening.values(), return_exceptions=True)
+        if self._is_guarded:
+            self._is_guarded = False
+            guardian.release()
 
     def _server_statuses(self) -> list[ServerStatus]:
         """Return what the processes of the server are doing, for `concertino ps`."""

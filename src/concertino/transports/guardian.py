@@ -1,0 +1,119 @@
+"""The guardian: a process that ends what this process has started, when this process is killed.
+
+After SIGKILL nobody closes a connection or ends a process group. Servers notice the end of their
+input and end; a server that does not, and what it has started in turn, would remain for ever.
+
+The guardian waits for the end of a pipe whose other end only this process holds. When it comes
+without a word before it, the guardian ends everything that carries a mark of this process
+(orphans.py). It waits as a shell, which has 0.1 MB of memory of its own and takes no CPU time, and
+becomes a Python interpreter only then. It is in a session of its own, so that whoever kills the
+process group of this process does not kill it, too.
+
+Without /proc (on macOS) there is no guardian: the marks could not be found.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from concertino.transports.process_marks import STARTED_BY, new_mark
+
+__all__ = ["Guardian", "guardian"]
+
+log = logging.getLogger("concertino.process")
+
+SHELL = "/bin/sh"
+# Signals are for this process, which ends in order then. `read` fails at the end of the pipe.
+SCRIPT = 'trap "" HUP INT TERM; read -r word || exec "$@"'
+CODE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from concertino.transports.orphans import end_orphans
+end_orphans(*map(int, sys.argv[2:]))
+"""
+# How long to wait for the guardian's end, in seconds. It takes less than a millisecond.
+END_S = 1.0
+
+
+class Guardian:
+    """The guardian of this process, which runs while somebody wants it."""
+
+    def __init__(self) -> None:
+        self._users = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Return the id of the guardian's process; None while there is none."""
+        return None if self._process is None else self._process.pid
+
+    def acquire(self) -> None:
+        """Start the guardian, if it does not run. Call release() when it is not needed any more.
+
+        If it cannot be started, this is logged.
+        """
+        self._users += 1
+        if self._process is not None:
+            if self._process.poll() is None:
+                return
+            _close(self._process)
+            self._process = None
+        mark = new_mark()
+        if not mark.namespace or not sys.executable:
+            return
+        root = str(Path(__file__).parents[2])
+        python = [sys.executable, "-I", "-S", "-B", "-c", CODE, root]
+        # Without our own mark: whoever ends this process by its mark leaves the guardian to us.
+        env = {name: value for name, value in os.environ.items() if name != STARTED_BY}
+        command = [SHELL, "-c", SCRIPT, "guardian", *python, *map(str, mark[1:])]
+        try:
+            self._process = subprocess.Popen(
+                command,
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env=env,
+                start_new_session=True,
+            )
+        except OSError as exc:
+            log.info("servers that ignore the end of their input survive a SIGKILL: %s", exc)
+
+    def release(self) -> None:
+        """End the guardian, if nobody else has acquired it."""
+        self._users -= 1
+        process = self._process
+        if self._users or process is None:
+            return
+        self._process = None
+        assert process.stdin is not None
+        try:
+            process.stdin.write(b"end\n")
+            process.wait(END_S)
+        except (OSError, subprocess.TimeoutExpired):
+            # It was killed, or is stopped.
+            process.kill()
+            process.wait()
+        _close(process)
+
+    def forget(self) -> None:
+        """Forget the guardian, in a forked process. It is the parent's."""
+        process, self._process, self._users = self._process, None, 0
+        if process is not None:
+            # Else the guardian would wait for the end of this process, too.
+            _close(process)
+            process.returncode = 0
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+
+
+guardian = Guardian()
+os.register_at_fork(after_in_child=guardian.forget)
