@@ -65,7 +65,6 @@ def test_what_any_part_offers_is_offered_and_the_first_part_is_heard_where_two_d
         {},
         completions=True,
         experimental={"x": {"by": "other"}, "y": {}},
-        # Tasks cannot be routed to their part, so they are not offered.
         extensions={"e.com/z": {}, "io.modelcontextprotocol/tasks": {}},
     )
     offer = compose(one=one, other=other).features()
@@ -77,7 +76,7 @@ def test_what_any_part_offers_is_offered_and_the_first_part_is_heard_where_two_d
         0,
     )
     assert offer.experimental == {"x": {"by": "one"}, "y": {}}
-    assert offer.extensions == {"e.com/z": {}}
+    assert offer.extensions == {"e.com/z": {}, "io.modelcontextprotocol/tasks": {}}
     assert offer.instructions is None
 
 

@@ -14,6 +14,8 @@ from msgspec.json import decode, encode
 
 from concertino import RpcError
 from concertino.backend.interface import Backend, Call, Context, Notifier
+from concertino.backend.listing import decode_page
+from concertino.backend.methods import LIST_METHODS
 from concertino.composition import part_starts
 from concertino.composition.composed_backend import ComposedBackend
 from concertino.composition.part_names import BoundedNames
@@ -57,8 +59,8 @@ async def start_composition(
 
 
 async def tool_names(composed: ComposedBackend) -> list[str]:
-    listed: Any = await composed.handle(Call("tools/list"), cast("Context", None))
-    return [tool.name for tool in listed.tools]
+    listed = await composed.handle(Call("tools/list"), cast("Context", None))
+    return [tool.name for tool in decode_page(listed, LIST_METHODS["tools/list"]).tools]
 
 
 def call(name: str) -> Call:

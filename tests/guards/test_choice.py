@@ -9,11 +9,15 @@ from typing import Any
 
 import pytest
 from guards.asking import ask_server
+from loops import on_a_loop
+from msgspec import Raw
 
-from concertino import Guard, Rate, RpcError, Server
+from concertino import Context, Guard, Rate, RpcError, Server
+from concertino.backend.interface import Call, ServerFeatures
 from concertino.guards.operation_names import Patterns
 from concertino.guards.single_guards import Filter
 from concertino.logs import redact
+from concertino.types.results import Implementation
 
 
 def server() -> Server:
@@ -154,7 +158,7 @@ def test_changes_of_what_nobody_may_see_are_not_told_nor_watched() -> None:
         with pytest.raises(StopIteration):
             work.send(None)
 
-    guard = Filter(Inner(), deny="resource:b:*")  # type: ignore[arg-type]
+    guard = Filter(Inner(), deny="resource:b:*")
     finish(guard.start(Up()))
     finish(guard.watch(frozenset({"a:1", "b:1"})))
     assert told == ["a:1", "tools"]
@@ -236,3 +240,42 @@ def test_no_refusal_repeats_a_secret_that_was_named(
 def test_whether_to_redact_is_said_by_a_bool(redact: Any) -> None:
     with pytest.raises(ValueError, match=f"^redact: expected True or False, got {redact!r}$"):
         Guard(Server("s"), redact=redact)
+
+
+class Foreign:
+    """A backend that gives the list of another server, with a member that nobody knows."""
+
+    PAGE = (
+        b'{"tools":[{"name":"read","inputSchema":{"type":"object"},"x.example/cost":1.50},'
+        b'{"name":"drop","inputSchema":{"type":"object"}}],"x.example/page":2}'
+    )
+
+    async def start(self, outlet: Any) -> None: ...
+    async def watch(self, uris: frozenset[str]) -> None: ...
+    async def close(self) -> None: ...
+
+    def features(self) -> ServerFeatures:
+        return ServerFeatures(Implementation("foreign", "1"), tools=True)
+
+    async def handle(self, call: Call, context: Context) -> Raw:
+        return Raw(self.PAGE)
+
+
+@pytest.mark.parametrize(
+    ("deny", "expected"),
+    [
+        ("nothing", Foreign.PAGE),
+        (
+            "drop",
+            b'{"tools":[{"name":"read","inputSchema":{"type":"object"},"x.example/cost":1.50}],'
+            b'"x.example/page":2}',
+        ),
+    ],
+)
+@on_a_loop
+async def test_the_visible_tools_of_another_server_stay_as_they_are(
+    deny: str, expected: bytes
+) -> None:
+    context: Any = None
+    listed = await Guard(Foreign(), deny=deny).handle(Call("tools/list"), context)
+    assert bytes(listed) == expected

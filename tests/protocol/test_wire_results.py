@@ -618,3 +618,14 @@ def test_nothing_is_written_of_what_is_no_plain_text_where_it_is_asked_what_pass
     encoder = ResultEncoder(by_name["2025-11-25"], INFO)
     assert encoder.encode(result, "tools/call") != b""
     assert encoder.encode(result, "tools/call", lambda text: True) == b""
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+def test_a_list_that_is_json_is_encoded_once_while_it_is_the_same_object(revision: str) -> None:
+    encoder = ResultEncoder(by_name[revision], INFO)
+    page = Raw(b'{"tools":[{"name":"a","inputSchema":{"type":"object"},"x":1}]}')
+    first = encoder.encode(page, "tools/list")
+    assert encoder.encode(page, "tools/list") is first
+    assert ('"x":1' in first.decode()) == (revision == "2026-07-28")
+    other = Raw(b'{"tools":[]}')
+    assert json.loads(encoder.encode(other, "tools/list"))["tools"] == []

@@ -31,7 +31,7 @@ from concertino.protocol.call import Call, ClientFacts, InputRequired, ServerFea
 from concertino.types.results import CallToolResult, Level
 
 if TYPE_CHECKING:
-    from concertino.backend.caller import Caller
+    from concertino.backend.caller import Caller, CallerSession
     from concertino.types.client_requests import (
         Accepted,
         ClientRequest,
@@ -50,6 +50,7 @@ __all__ = [
     "InputRequired",
     "Notifier",
     "ServerFeatures",
+    "SupportsClientNotifications",
     "SupportsEarlyOpening",
     "describe_non_backend",
 ]
@@ -86,6 +87,23 @@ class SupportsEarlyOpening(Protocol):
 
         A backend that takes long to start calls this in start(), when it will probably not fail any
         more. Call it on the event loop.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsClientNotifications(Protocol):
+    """A Backend that gets the clients' notifications, such as that their roots have changed."""
+
+    def on_client_notification(
+        self,
+        session: CallerSession,
+        method: str,
+        params: Mapping[str, Raw],
+    ) -> None:
+        """Take a notification that the session does not process itself. Called on the event loop.
+
+        session: the client's connection, as in Caller.session. params: of the notification.
         """
         ...
 

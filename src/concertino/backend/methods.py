@@ -34,19 +34,29 @@ class ListMethod(Struct, frozen=True):
     result_type: the class of its result.
     member: the attribute of the result that contains the items.
     name_member: the attribute of an item that identifies it.
+    json_member, json_name_member: the names of these two in JSON.
     """
 
     kind: str
     result_type: type[Struct]
     member: str
     name_member: str
+    json_member: str
+    json_name_member: str
 
 
 LIST_METHODS: Mapping[str, ListMethod] = {
-    "tools/list": ListMethod("tool", ListToolsResult, "tools", "name"),
-    "prompts/list": ListMethod("prompt", ListPromptsResult, "prompts", "name"),
-    "resources/list": ListMethod("resource", ListResourcesResult, "resources", "uri"),
+    "tools/list": ListMethod("tool", ListToolsResult, "tools", "name", "tools", "name"),
+    "prompts/list": ListMethod("prompt", ListPromptsResult, "prompts", "name", "prompts", "name"),
+    "resources/list": ListMethod(
+        "resource", ListResourcesResult, "resources", "uri", "resources", "uri"
+    ),
     "resources/templates/list": ListMethod(
-        "resource", ListResourceTemplatesResult, "resource_templates", "uri_template"
+        "resource",
+        ListResourceTemplatesResult,
+        "resource_templates",
+        "uri_template",
+        "resourceTemplates",
+        "uriTemplate",
     ),
 }

@@ -10,12 +10,18 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from msgspec import Raw, Struct
 
-from concertino.backend.interface import Backend, Context, Notifier, refuse_foreign_names
+from concertino.backend.interface import (
+    Backend,
+    Context,
+    Notifier,
+    SupportsClientNotifications,
+    refuse_foreign_names,
+)
 from concertino.protocol.call import Call, ClientFacts, ServerFeatures
 from concertino.types.results import Level
 
 if TYPE_CHECKING:
-    from concertino.backend.caller import Caller
+    from concertino.backend.caller import Caller, CallerSession
     from concertino.types.client_requests import (
         Accepted,
         ClientRequest,
@@ -25,7 +31,7 @@ if TYPE_CHECKING:
         SamplingMessage,
     )
 
-__all__ = ["BackendWrapper", "ContextWrapper"]
+__all__ = ["BackendWrapper", "ContextWrapper", "pass_client_notification"]
 
 T = TypeVar("T")
 
@@ -53,6 +59,28 @@ class BackendWrapper:
 
     async def close(self) -> None:
         await self.inner.close()
+
+    def on_client_notification(
+        self,
+        session: CallerSession,
+        method: str,
+        params: Mapping[str, Raw],
+    ) -> None:
+        pass_client_notification(self.inner, session, method, params)
+
+
+def pass_client_notification(
+    backend: Backend,
+    session: CallerSession,
+    method: str,
+    params: Mapping[str, Raw],
+) -> None:
+    """Pass a notification of a client to a backend, if it takes them.
+
+    See SupportsClientNotifications.
+    """
+    if isinstance(backend, SupportsClientNotifications):
+        backend.on_client_notification(session, method, params)
 
 
 @refuse_foreign_names

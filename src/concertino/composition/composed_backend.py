@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
 
-from msgspec import Raw, Struct, ValidationError
-from msgspec.json import encode
+from msgspec import DecodeError, Raw, Struct, ValidationError
+from msgspec.json import decode, encode
 from msgspec.structs import replace
 
 from concertino.backend.call_hooks import CheckArguments, argument_check_of
+from concertino.backend.caller import CallerSession
 from concertino.backend.interface import (
     Backend,
     Call,
@@ -27,16 +27,19 @@ from concertino.backend.interface import (
 )
 from concertino.backend.listing import list_names
 from concertino.backend.methods import KINDS, LIST_METHODS
-from concertino.backend.wrappers import ContextWrapper
+from concertino.backend.wrappers import pass_client_notification
 from concertino.composition.composed_lists import ComposedLists
+from concertino.composition.other_methods import OtherMethods, has_tasks
 from concertino.composition.part_calls import PartCalls
 from concertino.composition.part_names import PartNames
 from concertino.composition.part_pages import PartPages
 from concertino.composition.part_starts import PartStarts, start_strictly
+from concertino.composition.part_view import PartContext, PartView
 from concertino.composition.resource_directory import ResourceDirectory
 from concertino.composition.resource_owners import ResourceOwners
-from concertino.composition.result_uris import map_result_uris
 from concertino.composition.rules import CompositionRules
+from concertino.composition.task_ids import TASK_METHODS
+from concertino.composition.task_lists import list_tasks, lists_tasks
 from concertino.errors import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -53,7 +56,6 @@ from concertino.types.results import Implementation
 __all__ = ["ComposedBackend"]
 
 log = logging.getLogger("concertino.composition")
-TASKS = "io.modelcontextprotocol/tasks"
 # With these errors a part says that it lacks a resource or a completion; another part may have it.
 ELSEWHERE = frozenset((INVALID_PARAMS, RESOURCE_NOT_FOUND, METHOD_NOT_FOUND))
 
@@ -77,7 +79,7 @@ class ComposedBackend:
         self._rules = rules
         self._starts = PartStarts(self.parts, rules, self._on_late_part)
         self._owners = ResourceOwners(rules.maps_uris, names.uri_prefix)
-        self._pages = PartPages(rules.list_limit_s, self.on_part_change)
+        self._pages = PartPages(rules.list_limit_s, self.on_part_change, self._view_of)
         # The outlet of the last start(), for a part that starts late.
         self._outlet: Notifier | None = None
         # The URIs that watch() got last.
@@ -85,6 +87,8 @@ class ComposedBackend:
         self._directory = ResourceDirectory(self._owners, self._pages, rules)
         self._lists = ComposedLists(names, self._owners, self._pages)
         self._calls = PartCalls(parts, rules.drain_s)
+        self._other_methods = OtherMethods()
+        self._views: dict[str, PartView] = {}
 
     @property
     def failures(self) -> Mapping[str, str]:
@@ -111,6 +115,14 @@ class ComposedBackend:
                 )
         self._directory.report(clashes)
 
+    def _view_of(self, name: str) -> PartView:
+        """Return the view of a part: what clients see of it."""
+        view = self._views.get(name)
+        if view is None:
+            view = PartView(name, self._names, self._owners, self._mark_change)
+            self._views[name] = view
+        return view
+
     def _notifier_of(self, name: str) -> Notifier:
         return _PartNotifier(self, name)
 
@@ -128,6 +140,7 @@ class ComposedBackend:
             await self._starts.forget(name)
             self._owners.drop(name)
             self._pages.forget(name)
+            self._views.pop(name, None)
             self._calls.remove(name, partial(_close, name, part))
         for name, part in parts.items():
             if before.get(name) is not part:
@@ -172,17 +185,9 @@ class ComposedBackend:
         instructions = [
             f"{name}: {part.instructions}" for name, part in features.items() if part.instructions
         ]
-        experimental: dict[str, Any] = {}
-        extensions: dict[str, Any] = {}
-        # In reverse, so that the settings of the first part win.
-        for part in reversed(features.values()):
-            experimental.update(part.experimental)
-            extensions.update(part.extensions)
-        # Nobody could tell whose task `tasks/get` asks for.
-        extensions.pop(TASKS, None)
         parts = features.values()
         public = all(part.cache_scope == "public" for part in parts)
-        return ServerFeatures(
+        composed = ServerFeatures(
             self._info,
             instructions="\n\n".join(instructions) or None,
             tools=any(part.tools for part in parts),
@@ -191,11 +196,10 @@ class ComposedBackend:
             completions=any(part.completions for part in parts),
             logging=any(part.logging for part in parts),
             subscriptions=any(part.subscriptions for part in parts),
-            experimental=experimental,
-            extensions=extensions,
             ttl_ms=min((part.ttl_ms for part in parts), default=0),
             cache_scope="public" if public else "private",
         )
+        return self._other_methods.add_capabilities(composed, features)
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         """Forward a call to its part, or concatenate the lists of all parts."""
@@ -217,15 +221,14 @@ class ComposedBackend:
             return await self._call_by_name(call, context, KINDS[method])
         if method == "completion/complete":
             return await self._complete(call, context)
-        raise RpcError(METHOD_NOT_FOUND, f"method not found: {method}")
+        return await self._handle_other(call, context)
 
     async def watch(self, uris: frozenset[str]) -> None:
         """Pass to each part its own URIs and all URIs that no part lists."""
         self._watched = uris
         await self._refresh_owners()
-        found = [self._owners.find(uri) for uri in uris]
         for name, part in self._parts_with("resources"):
-            await part.watch(frozenset(uri for owner, uri in found if owner in (None, name)))
+            await part.watch(self._view_of(name).select_uris(uris))
 
     async def close(self) -> None:
         """Close all parts; log those that fail."""
@@ -237,9 +240,12 @@ class ComposedBackend:
 
     def on_part_change(self, what: ChangeKind) -> None:
         """Notify the clients of a change of a part, and settle the owners of resources later."""
+        self._mark_change(what)
+        self._report_change(what)
+
+    def _mark_change(self, what: str) -> None:
         if what in ("resources", "features"):
             self._directory.has_changed = True
-        self._report_change(what)
 
     def on_part_update(self, name: str, uri: str) -> None:
         """Notify the subscribers of a resource of a part."""
@@ -269,18 +275,21 @@ class ComposedBackend:
             found = await self._find_name(name, kind)
         part_name, own_name = found
         part = self.parts[part_name]
-        if not getattr(part.features(), f"{kind}s"):
+        features = part.features()
+        if not getattr(features, f"{kind}s"):
             raise unknown_name(kind, name)
-        part_context = _PartContext(context, self._names, part_name)
+        view = self._view_of(part_name)
+        view.has_tasks = has_tasks(features)
+        part_context = PartContext(context, view)
         params = {**call.params, "name": Raw(encode(own_name))}
-        own_call = Call(call.method, params, call.meta, call.answers, call.state)
+        own_call = Call(call.method, params, view.own_meta(call.meta), call.answers, call.state)
         # Not through _forward(): each coroutine around a call costs a tenth of a small one.
         with self._calls.by_part[part_name]:
             try:
                 result = await part.handle(own_call, part_context)
             except RpcError as error:
                 raise _restore_name(error, kind, "name", name, own_name) from None
-        return self._map_uris(part_name, call.method, result)
+        return part_context.map_result(call.method, result)
 
     async def _find_name(
         self,
@@ -310,25 +319,17 @@ class ComposedBackend:
         call: Call,
         context: Context,
     ) -> Struct | Raw:
-        """Let a part handle a call, and return its result with the URIs that clients see."""
+        """Let a part handle a call, and return its result as clients see it."""
+        part = self.parts[name]
+        view = self._view_of(name)
+        view.has_tasks = has_tasks(part.features())
+        part_context = PartContext(context, view)
+        own_call = Call(
+            call.method, call.params, view.own_meta(call.meta), call.answers, call.state
+        )
         with self._calls.by_part[name]:
-            result = await self.parts[name].handle(call, context)
-        return self._map_uris(name, call.method, result)
-
-    def _map_uris(
-        self,
-        name: str,
-        method: str,
-        result: Struct | Raw,
-    ) -> Struct | Raw:
-        """Return a result of a part with the URIs that clients see."""
-        if not self._owners.maps(name):
-            return result
-
-        def show(uri: str) -> str:
-            return self._owners.show(name, uri) or uri
-
-        return map_result_uris(method, result, show)
+            result = await part.handle(own_call, part_context)
+        return part_context.map_result(call.method, result)
 
     def argument_check(self, method: str, name: str) -> CheckArguments | None:
         """Return the check of arguments of the part that has the tool or prompt.
@@ -408,6 +409,55 @@ class ComposedBackend:
         except RpcError as error:
             raise _restore_name(error, "prompt", "ref.name", name, own_name) from None
 
+    # Tasks and extensions
+
+    async def _handle_other(self, call: Call, context: Context) -> Struct | Raw:
+        """Forward a request of an extension, or about tasks, to its part."""
+        if call.method in TASK_METHODS and any(
+            has_tasks(part.features()) for part in self.parts.values()
+        ):
+            return await self._call_task(call, context)
+        serving = {
+            name: part.features() for name, part in self.parts.items() if self._starts.serves(name)
+        }
+        if call.method == "tasks/list":
+            listing = [name for name, features in serving.items() if lists_tasks(features)]
+            if listing:
+                return await list_tasks(
+                    listing,
+                    call,
+                    lambda name, own_call: self._forward(name, own_call, context),
+                    self._pages.report_failure,
+                )
+        name = self._other_methods.find(call.method, serving)
+        return await self._forward(name, call, context)
+
+    async def _call_task(self, call: Call, context: Context) -> Struct | Raw:
+        """Forward a request about a task to the part whose task it is."""
+        try:
+            shown = decode(call.params.get("taskId", Raw(b"null")), type=str)
+        except DecodeError:
+            raise invalid_params("taskId: expected the id of a task") from None
+        for name in self.parts:
+            if (own_id := self._view_of(name).find_task(shown)) is not None:
+                await self._starts.wait_for(name)
+                params = {**call.params, "taskId": Raw(encode(own_id))}
+                own_call = Call(call.method, params, call.meta, call.answers, call.state)
+                return await self._forward(name, own_call, context)
+        raise invalid_params("taskId: no such task")
+
+    def on_client_notification(
+        self,
+        session: CallerSession,
+        method: str,
+        params: Mapping[str, Raw],
+    ) -> None:
+        """Pass a notification of a client to all parts."""
+        for name, part in self.parts.items():
+            if self._starts.serves(name):
+                view = self._view_of(name)
+                pass_client_notification(part, view.session(session), method, params)
+
 
 class _PartNotifier:
     """The Notifier of one part: forwards to the clients of the composition."""
@@ -421,29 +471,6 @@ class _PartNotifier:
 
     def report_update(self, uri: str) -> None:
         self._composed.on_part_update(self._name, uri)
-
-
-class _PartContext(ContextWrapper):
-    """The Context of a call of one part: call_tool() finds the tools of the same part."""
-
-    def __init__(
-        self,
-        inner: Context,
-        names: PartNames,
-        part: str,
-    ) -> None:
-        super().__init__(inner)
-        self._names = names
-        self._part = part
-
-    def call_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        into: Any = None,
-    ) -> Coroutine[Any, Any, Any]:
-        return self.inner.call_tool(self._names.show(self._part, name), arguments, into=into)
 
 
 async def _close(name: str, part: Backend) -> None:

@@ -1,4 +1,8 @@
-"""ComposedLists: the lists of several parts as one, page by page."""
+"""ComposedLists: the lists of several parts as one, page by page.
+
+Items of parts that give JSON, such as proxies, are passed on as they are, with other names: so that
+members which this package does not know reach the clients.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,12 @@ from msgspec.structs import replace
 from concertino.backend.interface import Backend, Call, Context
 from concertino.backend.methods import ListMethod
 from concertino.composition.part_names import PartNames
-from concertino.composition.part_pages import PartPages
+from concertino.composition.part_pages import PartPage, PartPages
 from concertino.composition.resource_owners import ResourceOwners
 from concertino.errors import invalid_params
+from concertino.protocol.revisions import by_name
 
-__all__ = ["ComposedLists"]
+__all__ = ["ComposedLists", "parse_cursor"]
 
 _text = Decoder(str).decode
 
@@ -36,7 +41,7 @@ class ComposedLists:
         self._owners = owners
         self._pages = pages
         # Method -> the pages of the parts, and the list that was built from them.
-        self._lists: dict[str, tuple[list[Struct], Struct]] = {}
+        self._lists: dict[str, tuple[list[Struct], Struct | Raw]] = {}
 
     def forget(self) -> None:
         """Build the lists anew, because names, URIs or parts have changed."""
@@ -50,42 +55,74 @@ class ComposedLists:
         context: Context,
         *,
         is_complete: bool,
-    ) -> Struct:
+    ) -> Struct | Raw:
         """Concatenate the lists of the parts, up to the first that has a further page.
 
-        The returned cursor names that part and contains its cursor.
+        The returned cursor names that part and contains its cursor. The list is a Struct if the
+        lists of all parts are, and otherwise JSON.
         parts: those that have such a list, in order. is_complete: whether no part is missing.
         """
-        at, params = self._parse_cursor(call.params, [name for name, _ in parts])
-        pages: list[Any] = []
-        items: list[Any] = []
+        at, params = parse_cursor(call.params, [name for name, _ in parts])
+        pages: list[tuple[str, PartPage]] = []
         next_cursor: str | None = None
         # The parts whose items are on other pages of this list.
         elsewhere = [part for _, part in parts[:at]]
         request = Call(call.method, params, call.meta)
         async with aclosing(self._pages.fetch(parts[at:], listing, request, context)) as fetched:
             async for name, page in fetched:
-                pages.append(page)
-                items += self._rename_items(getattr(page, listing.member), name, listing)
-                if page.next_cursor is not None:
-                    next_cursor = f"{name}:{page.next_cursor}"
+                pages.append((name, page))
+                if page.content.next_cursor is not None:
+                    next_cursor = f"{name}:{page.content.next_cursor}"
                     number = [name for name, _ in parts].index(name) + 1
                     elsewhere += [part for _, part in parts[number:]]
                     break
-        if (cached := self._lists.get(call.method)) is not None:
-            sources, whole = cached
-            if len(sources) == len(pages) and all(map(is_, sources, pages)):
-                # The session caches the encoded form of this very object.
-                return whole
-        # Spec: server/utilities/caching. All pages of a list have the same scope.
-        shared = all(part.features().cache_scope == "public" for part in elsewhere)
-        hints = _cache_hints(pages, shared)
-        if not is_complete:
-            hints["ttl_ms"] = 0
-        whole = listing.result_type(**{listing.member: items, "next_cursor": next_cursor}, **hints)
-        if "cursor" not in call.params:
-            self._lists[call.method] = pages, whole
+        sources = [page for _, page in pages]
+        contents = [page.content for page in sources]
+        cached = self._lists.get(call.method)
+        if cached and len(cached[0]) == len(contents) and all(map(is_, cached[0], contents)):
+            # The session caches the encoded form of this very object.
+            whole = cached[1]
+        else:
+            # Spec: server/utilities/caching. All pages of a list have the same scope.
+            shared = all(part.features().cache_scope == "public" for part in elsewhere)
+            hints = _cache_hints(contents, shared)
+            if not is_complete and not _are_legacy(sources):
+                hints["ttl_ms"] = 0
+            if any(page.raw_items is not None for page in sources):
+                whole = self._to_json(pages, next_cursor, hints, listing)
+            else:
+                items: list[Any] = []
+                for name, page in pages:
+                    own_items = getattr(page.content, listing.member)
+                    items += self._rename_items(own_items, name, listing)
+                members = {listing.member: items, "next_cursor": next_cursor}
+                whole = listing.result_type(**members, **hints)
+            if "cursor" not in call.params:
+                self._lists[call.method] = contents, whole
+        _pass_list(whole, sources, context)
         return whole
+
+    def _to_json(
+        self,
+        pages: list[tuple[str, PartPage]],
+        next_cursor: str | None,
+        hints: Mapping[str, Any],
+        listing: ListMethod,
+    ) -> Raw:
+        """Return a list as JSON, with the items of parts that give JSON as they are."""
+        items: list[Any] = []
+        for name, page in pages:
+            if page.raw_items is None:
+                items += self._rename_items(getattr(page.content, listing.member), name, listing)
+            else:
+                items += self._rename_raw_items(page.raw_items, name, listing)
+        members: dict[str, Any] = {listing.json_member: items}
+        if next_cursor is not None:
+            members["nextCursor"] = next_cursor
+        for member, hint in (("ttlMs", "ttl_ms"), ("cacheScope", "cache_scope")):
+            if hints[hint] is not UNSET:
+                members[member] = hints[hint]
+        return Raw(encode(members))
 
     # Any: the items of four lists have no common class.
     def _rename_items(
@@ -95,33 +132,77 @@ class ComposedLists:
         listing: ListMethod,
     ) -> list[Any]:
         """Return the items of a part as clients see them, without hidden resources."""
-        if listing.kind != "resource":
-            return [replace(item, name=self._names.show(name, item.name)) for item in items]
         renamed: list[Any] = []
         for item in items:
-            uri = getattr(item, listing.name_member)
-            shown = self._owners.show(name, uri)
-            if shown == uri:
+            own_name = getattr(item, listing.name_member)
+            shown = self._show(name, own_name, listing)
+            if shown == own_name:
                 renamed.append(item)
             elif shown is not None:
                 renamed.append(replace(item, **{listing.name_member: shown}))
         return renamed
 
-    def _parse_cursor(
-        self, params: Mapping[str, Raw], names: list[str]
-    ) -> tuple[int, Mapping[str, Raw]]:
-        """Return the index of the part at which a list continues, and the params for it."""
-        if "cursor" not in params:
-            return 0, params
-        try:
-            text = _text(params["cursor"])
-            # An empty cursor means the beginning.
-            if not text:
-                return 0, {key: value for key, value in params.items() if key != "cursor"}
-            name, cursor = text.split(":", 1)
-            return names.index(name), {**params, "cursor": Raw(encode(cursor))}
-        except (DecodeError, ValueError):
-            raise invalid_params("cursor: not one of this server's") from None
+    def _rename_raw_items(
+        self,
+        items: list[dict[str, Raw]],
+        name: str,
+        listing: ListMethod,
+    ) -> list[dict[str, Raw]]:
+        """Return the same for undecoded items."""
+        renamed: list[dict[str, Raw]] = []
+        member = listing.json_name_member
+        for item in items:
+            shown = self._show(name, _text(item[member]), listing)
+            if shown is not None:
+                renamed.append({**item, member: Raw(encode(shown))})
+        return renamed
+
+    def _show(
+        self,
+        part: str,
+        own_name: str,
+        listing: ListMethod,
+    ) -> str | None:
+        """Return the name or URI that clients see; None for a resource that another one hides."""
+        if listing.kind == "resource":
+            return self._owners.show(part, own_name)
+        return self._names.show(part, own_name)
+
+
+def parse_cursor(params: Mapping[str, Raw], names: Sequence[str]) -> tuple[int, Mapping[str, Raw]]:
+    """Return the index of the part at which a list continues, and the params for it.
+
+    names: of the parts, in order. Raises RpcError for a cursor that no list has returned.
+    """
+    if "cursor" not in params:
+        return 0, params
+    try:
+        text = _text(params["cursor"])
+        # An empty cursor means the beginning.
+        if not text:
+            return 0, {key: value for key, value in params.items() if key != "cursor"}
+        name, cursor = text.split(":", 1)
+        return names.index(name), {**params, "cursor": Raw(encode(cursor))}
+    except (DecodeError, ValueError):
+        raise invalid_params("cursor: not one of this server's") from None
+
+
+def _pass_list(
+    whole: Struct | Raw,
+    pages: Sequence[PartPage],
+    context: Context,
+) -> None:
+    """Allow a list to be sent unchanged if all of it comes from servers before 2026-07-28.
+
+    Clients before 2026-07-28 then get the members that this package does not know, too; others get
+    them in any case.
+    """
+    if isinstance(whole, Raw) and _are_legacy(pages):
+        context.caller.pass_result(whole, max(page.revision for page in pages))
+
+
+def _are_legacy(pages: Sequence[PartPage]) -> bool:
+    return all(page.revision and not by_name[page.revision].modern for page in pages)
 
 
 def _cache_hints(pages: list[Any], shared: bool) -> dict[str, Any]:

@@ -7,15 +7,30 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 
-from msgspec import Raw
+from msgspec import Raw, Struct
+from msgspec.json import decode
 
 from concertino.backend.interface import Backend, Call, ChangeKind, Context
 from concertino.backend.listing import decode_page
 from concertino.backend.methods import ListMethod
+from concertino.composition.part_view import PartContext, PartView
 
-__all__ = ["PartPages"]
+__all__ = ["PartPage", "PartPages"]
 
 log = logging.getLogger("concertino.composition")
+
+
+class PartPage(Struct, frozen=True, eq=False):
+    """A page of the list of one part.
+
+    content: the page as one of the Structs of list results. raw_items: the same items undecoded,
+    with the members that this package does not know; None if the part gave no JSON.
+    revision: that of the server whose JSON it is; "" if the part has not told.
+    """
+
+    content: Any
+    raw_items: list[dict[str, Raw]] | None = None
+    revision: str = ""
 
 
 class PartPages:
@@ -24,17 +39,24 @@ class PartPages:
     limit_s: how long a list waits for a part, and parts that fail are left out; None asks one part
     after the other and waits for each, and one that fails makes the list fail.
     on_late: called with what has changed when a part that was left out has answered.
+    view_of: returns the view of a part.
     """
 
-    def __init__(self, limit_s: float | None, on_late: Callable[[ChangeKind], None]) -> None:
+    def __init__(
+        self,
+        limit_s: float | None,
+        on_late: Callable[[ChangeKind], None],
+        view_of: Callable[[str], PartView],
+    ) -> None:
         self._limit_s = limit_s
         self._on_late = on_late
+        self._view_of = view_of
         # What was said about a part and a method, so that it is said once.
         self._failures: dict[tuple[str, str], str] = {}
         # The last first page of a part: the same bytes become the same object, so that a list that
         # is built from it can be kept.
-        self._decoded: dict[tuple[str, str], tuple[bytes, Any]] = {}
-        self._late: set[asyncio.Task[Any]] = set()
+        self._decoded: dict[tuple[str, str], tuple[bytes, PartPage]] = {}
+        self._late: set[asyncio.Task[PartPage]] = set()
 
     async def fetch(
         self,
@@ -42,7 +64,7 @@ class PartPages:
         listing: ListMethod,
         call: Call,
         context: Context,
-    ) -> AsyncGenerator[tuple[str, Any], None]:
+    ) -> AsyncGenerator[tuple[str, PartPage], None]:
         """Yield the name and the page of each part, in order.
 
         call: asks the first part, perhaps for a later page; the others get no cursor.
@@ -84,9 +106,9 @@ class PartPages:
         self,
         name: str,
         method: str,
-        task: asyncio.Task[Any],
+        task: asyncio.Task[PartPage],
         listing: ListMethod,
-    ) -> Any:
+    ) -> PartPage | None:
         """Return the page that a task has fetched; None if it failed or is not done."""
         if not task.done():
             self.report_failure(name, method, TimeoutError(f"no answer within {self._limit_s:g} s"))
@@ -104,7 +126,7 @@ class PartPages:
         self,
         name: str,
         method: str,
-        task: asyncio.Task[Any],
+        task: asyncio.Task[PartPage],
         listing: ListMethod,
     ) -> None:
         self._late.discard(task)
@@ -129,7 +151,6 @@ class PartPages:
             self._failures[name, method] = text
             log.error("%s is left out of %s: %s", name, method, text)
 
-    # Any: one of four Structs without a common base class.
     async def _fetch_page(
         self,
         name: str,
@@ -137,14 +158,22 @@ class PartPages:
         listing: ListMethod,
         call: Call,
         context: Context,
-    ) -> Any:
-        result = await part.handle(call, context)
-        if not isinstance(result, Raw) or "cursor" in call.params:
-            return decode_page(result, listing)
+    ) -> PartPage:
+        part_context = PartContext(context, self._view_of(name))
+        result = await part.handle(call, part_context)
+        if not isinstance(result, Raw):
+            return PartPage(result)
         data = bytes(result)
         key = name, call.method
-        if (known := self._decoded.get(key)) is not None and known[0] == data:
-            return known[1]
-        page = decode_page(result, listing)
-        self._decoded[key] = data, page
+        revision = part_context.passed_revision
+        known_data, known = self._decoded.get(key, (b"", None))
+        if known is not None and known_data == data and known.revision == revision:
+            return known
+        # Decoding it as what it should be also checks it: one malformed item would otherwise spoil
+        # the list of all parts.
+        content = decode_page(result, listing)
+        raw_items = decode(data, type=dict[str, Raw])[listing.json_member]
+        page = PartPage(content, decode(raw_items, type=list[dict[str, Raw]]), revision)
+        if "cursor" not in call.params:
+            self._decoded[key] = data, page
         return page

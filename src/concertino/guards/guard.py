@@ -20,10 +20,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from itertools import compress
 from typing import Any
 
 from msgspec import DecodeError, Raw, Struct
-from msgspec.json import decode
+from msgspec.json import decode, encode
 from msgspec.structs import replace
 
 from concertino.backend.call_hooks import (
@@ -42,6 +43,7 @@ from concertino.backend.interface import (
     Notifier,
     ServerFeatures,
 )
+from concertino.backend.listing import decode_page
 from concertino.backend.methods import KINDS, LIST_METHODS, ListMethod
 from concertino.backend.wrappers import BackendWrapper
 from concertino.errors import ResourceNotFound, RpcError, unknown_name
@@ -289,19 +291,29 @@ class Guard(BackendWrapper):
         if cached is not None and cached[0] is page:
             return cached[1]
 
-        visible: Any = decode(page, type=method.result_type) if isinstance(page, Raw) else page
-        if self._visibility.is_limited:
-            all_items = getattr(visible, method.member)
-            items = [
-                item
-                for item in all_items
-                if self._visibility.allows(method.kind, getattr(item, method.name_member))
-            ]
-            if len(items) < len(all_items):
-                visible = replace(visible, **{method.member: items})
+        visible = self._filter(method, page) if self._visibility.is_limited else page
         if "cursor" not in call.params:
             self._lists[call.method] = page, visible
         return visible
+
+    def _filter(self, method: ListMethod, page: Struct | Raw) -> Struct | Raw:
+        """Return a page of a list without hidden items; the same object if none is hidden.
+
+        Visible items of a server behind a proxy keep the members that this package does not know.
+        """
+        items: list[Any] = getattr(decode_page(page, method), method.member)
+        is_visible = [
+            self._visibility.allows(method.kind, getattr(item, method.name_member))
+            for item in items
+        ]
+        if all(is_visible):
+            return page
+        if not isinstance(page, Raw):
+            return replace(page, **{method.member: list(compress(items, is_visible))})
+        members = decode(page, type=dict[str, Raw])
+        raw_items = decode(members[method.json_member], type=list[Raw])
+        members[method.json_member] = Raw(encode(list(compress(raw_items, is_visible))))
+        return Raw(encode(members))
 
     def _check_completion(self, call: Call) -> None:
         """Raise RpcError if a completion is for an operation that clients may not see."""

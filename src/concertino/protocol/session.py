@@ -118,6 +118,8 @@ class Session:
         peer.on_drain(), which sends such notifications, a moment later.
     budget: the memory that unread responses may take, in all sessions that share the budget; by
         default the session has one of its own.
+    on_notification: called with the method and the params of each notification of a client before
+        2026-07-28 that the session does not process itself.
 
     Attributes:
     state: the state of the handshake.
@@ -138,6 +140,7 @@ class Session:
         principal: bytes = b"",
         schedule_flush: Callable[[], object] = lambda: None,
         budget: ProcessBudget | None = None,
+        on_notification: Callable[[str, Mapping[str, Raw]], object] | None = None,
     ) -> None:
         self.state: State = "fresh"
         self.peer = Peer(send, limits, clock, request_type=SessionRequest, budget=budget)
@@ -156,6 +159,7 @@ class Session:
         # None until the first subscription.
         self._subscriptions: WantedUpdates | None = None
         self._on_subscriptions_changed = on_subscriptions_changed
+        self._on_other_notification = on_notification
 
     @property
     def dialogues(self) -> CallDialogues:
@@ -324,7 +328,7 @@ class Session:
         return None
 
     def _on_notification(self, message: Message) -> None:
-        """Process a notification; ignore it if it is unknown or malformed."""
+        """Process a notification. Ignore it if it is malformed, or nobody takes it."""
         if message.method == "notifications/cancelled":
             try:
                 params = Decoder(_CancelParams).decode(encode(message.params))
@@ -333,6 +337,12 @@ class Session:
             self.peer.cancel(params.request_id, params.reason)
         elif message.method == "notifications/initialized":
             self.state = LIFECYCLE[self.state]["initialized"] or self.state
+        elif (
+            self._on_other_notification is not None
+            and self._profiles.legacy is not None
+            and isinstance(message.method, str)
+        ):
+            self._on_other_notification(message.method, message.params)
 
     # Requests that the session answers
 

@@ -78,8 +78,8 @@ class ResultEncoder:
         self.revision = revision
         self._modern = revision.modern
         self._info = info
-        # A cache, because lists rarely change: type of a list result -> the last one and its JSON.
-        self._lists: dict[type[Struct], tuple[Struct, bytes]] = {}
+        # A cache, because lists rarely change: method -> the last list and its JSON.
+        self._lists: dict[str, tuple[Struct | Raw, bytes]] = {}
         # Method -> decoder of its results. Making one takes longer than decoding a short result.
         self._decoders: dict[str, Callable[[Raw], Struct] | None] = {}
 
@@ -130,17 +130,28 @@ class ResultEncoder:
             return b""
 
         if isinstance(result, Raw):
+            if method in LISTS:
+                return self._encode_list(result, method)
             return one_line(self._encode_members(result, method))
         # The type says Struct or Raw, but the backend may be untyped code.
         if not isinstance(result, Struct):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"expected a Struct or Raw, got {type(result).__name__}")
         if isinstance(result, ListResult):
-            cached = self._lists.get(type(result))
-            if cached is None or cached[0] is not result:
-                cached = (result, one_line(self._encode_checked(result, method)))
-                self._lists[type(result)] = cached
-            return cached[1]
+            return self._encode_list(result, method)
         return one_line(self._encode_checked(result, method))
+
+    def _encode_list(self, result: Struct | Raw, method: str) -> bytes:
+        """Return the JSON of a list: what was made last time if it is the same object."""
+        cached = self._lists.get(method)
+        if cached is None or cached[0] is not result:
+            encoded = (
+                self._encode_members(result, method)
+                if isinstance(result, Raw)
+                else self._encode_checked(result, method)
+            )
+            cached = (result, one_line(encoded))
+            self._lists[method] = cached
+        return cached[1]
 
     def error_code(
         self,
@@ -251,6 +262,8 @@ CACHED = frozenset(
         "resources/read",
     )
 )
+
+LISTS = frozenset(("tools/list", "prompts/list", "resources/list", "resources/templates/list"))
 
 # "Do not cache" is the default, because it is always correct.
 NOT_CACHED = {"ttlMs": 0, "cacheScope": "private"}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import Raw, Struct
 
+from concertino.backend.caller import CallerSession
 from concertino.backend.interface import Backend, Call, ChangeKind, Context, Notifier
-from concertino.backend.wrappers import BackendWrapper
+from concertino.backend.wrappers import BackendWrapper, pass_client_notification
 from concertino.errors import ConcertinoError
 from concertino.protocol.call import ServerFeatures
 from concertino.proxy.approvals import ToolPins
@@ -134,6 +135,15 @@ class FileServer:
 
     async def watch(self, uris: frozenset[str]) -> None:
         await self._started().watch(uris)
+
+    def on_client_notification(
+        self,
+        session: CallerSession,
+        method: str,
+        params: Mapping[str, Raw],
+    ) -> None:
+        if self._served is not None:
+            pass_client_notification(self._served, session, method, params)
 
     async def close(self) -> None:
         if self._served is not None:

@@ -193,6 +193,20 @@ class Proxy:
         for key, upstream in upstreams.items():
             await upstream.watch(wanted[key])
 
+    def on_client_notification(
+        self,
+        session: CallerSession,
+        method: str,
+        params: Mapping[str, Raw],
+    ) -> None:
+        """Forward a notification, such as that the client's roots have changed, to its server.
+
+        Before the client's first call there is nothing that the server could know of it.
+        """
+        upstream = self._by_session.get(session)
+        if upstream is not None and not upstream.is_modern:
+            upstream.forward_notification(method, params)
+
     async def close(self) -> None:
         """End the server with everything that it started."""
         remove_source(self._server_statuses)

@@ -311,7 +311,14 @@ class Upstream:
             asking.add_done_callback(partial(_pass_answer, question))
             question.answer.add_done_callback(partial(_stop_asking, asking))
 
-    # The server's notifications
+    # Notifications
+
+    def forward_notification(self, method: str, params: Mapping[str, Raw]) -> None:
+        """Send the server a notification of a client; drop it if the server is not there."""
+        try:
+            self.client.notify(method, params)
+        except ConcertinoError as exc:
+            log.debug("%s: %s was dropped: %s", self._settings.name, method, exc)
 
     async def _set_level(self, level: Level) -> None:
         """Ask a server before 2026-07-28 for log messages of this level.

@@ -27,7 +27,7 @@ from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder
 
 from concertino.backend.call_hooks import CallStarter, Work, call_starter_of
-from concertino.backend.interface import Backend
+from concertino.backend.interface import Backend, SupportsClientNotifications
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import Id
 from concertino.jsonrpc.unread_results import ProcessBudget
@@ -115,6 +115,9 @@ class ServerConnection:
             principal=self.principal,
             schedule_flush=self._schedule_throttled_flush,
             budget=budget,
+            on_notification=partial(backend.on_client_notification, self)
+            if isinstance(backend, SupportsClientNotifications)
+            else None,
         )
         # Calls wait until ready() is called, when the backend has started.
         self.session.peer.ready = False

@@ -1,0 +1,206 @@
+"""PartView: what clients see of one part of a composition, and what the part sees of them.
+
+The names, URIs and task ids of a part are not those that clients use. Calls come to the part with
+its own ones, and everything that the part sends is translated on its way to the client.
+"""
+
+from __future__ import annotations
+
+from asyncio import Future
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any
+
+from msgspec import Raw, Struct
+
+from concertino.backend.caller import Caller, CallerSession
+from concertino.backend.interface import Context
+from concertino.backend.wrappers import ContextWrapper
+from concertino.composition.part_names import PartNames
+from concertino.composition.resource_owners import ResourceOwners
+from concertino.composition.result_uris import map_result_uris
+from concertino.composition.task_ids import RELATED_TASK, map_task_ids
+from concertino.types.results import Level
+
+__all__ = ["PartContext", "PartView"]
+
+
+class PartView:
+    """Translates the names, URIs and task ids of one part.
+
+    on_change: called with the list of the part that has changed for one client only.
+    has_tasks: whether results of the part may name tasks.
+    """
+
+    def __init__(
+        self,
+        part: str,
+        names: PartNames,
+        owners: ResourceOwners,
+        on_change: Callable[[str], object],
+    ) -> None:
+        self.has_tasks = False
+        self.on_change = on_change
+        self._part = part
+        self._names = names
+        self._owners = owners
+        # Client session -> what the part gets in its place: the same object for all calls.
+        self._sessions: dict[CallerSession, _PartSession] = {}
+
+    def show_name(self, name: str) -> str:
+        """Return the name that clients see for a tool or prompt of the part."""
+        return self._names.show(self._part, name)
+
+    def show_uri(self, uri: str) -> str | None:
+        """Return the URI that clients see for one of the part; None if another part hides it."""
+        return self._owners.show(self._part, uri)
+
+    def select_uris(self, shown: frozenset[str]) -> frozenset[str]:
+        """Return those of the clients' URIs that may be the part's, as the part knows them."""
+        found = (self._owners.find(uri) for uri in shown)
+        return frozenset(uri for owner, uri in found if owner in (None, self._part))
+
+    def show_task(self, id: str) -> str:
+        """Return the id that clients see for a task of the part, such as `math+1`."""
+        return f"{self._names.uri_prefix(self._part)}+{id}"
+
+    def find_task(self, shown: str) -> str | None:
+        """Return the part's own id of a task; None if the task is another part's."""
+        prefix = f"{self._names.uri_prefix(self._part)}+"
+        return shown.removeprefix(prefix) if shown.startswith(prefix) else None
+
+    def own_meta(self, meta: Mapping[str, Raw]) -> Mapping[str, Raw]:
+        """Return the `_meta` of a call with the part's own id of the task that it belongs to."""
+        if RELATED_TASK not in meta:
+            return meta
+        return {**meta, RELATED_TASK: map_task_ids(meta[RELATED_TASK], self.find_task)}
+
+    def session(self, inner: CallerSession) -> CallerSession:
+        """Return the session that the part gets in place of a client's session."""
+        session = self._sessions.get(inner)
+        if session is None:
+            session = self._sessions[inner] = _PartSession(inner, self)
+            inner.closed.add_done_callback(partial(self._forget, inner))
+        return session
+
+    def _forget(self, inner: CallerSession, closed: object) -> None:
+        self._sessions.pop(inner, None)
+
+    def map_result(self, method: str, result: Struct | Raw) -> Struct | Raw:
+        """Return a result with what clients see; the same object if it contains nothing to map."""
+        if self._owners.maps(self._part):
+            result = map_result_uris(method, result, lambda uri: self.show_uri(uri) or uri)
+        if self.has_tasks and isinstance(result, Raw):
+            result = map_task_ids(result, self.show_task)
+        return result
+
+    def map_params(self, params: bytes, map_id: Callable[[str], str | None]) -> bytes:
+        """Return the params of a notification or request, or its result, with other task ids."""
+        return bytes(map_task_ids(Raw(params), map_id)) if self.has_tasks else params
+
+
+class PartContext(ContextWrapper):
+    """The Context of a call of one part: call_tool() finds the tools of the same part."""
+
+    def __init__(self, inner: Context, view: PartView) -> None:
+        super().__init__(inner)
+        self._view = view
+        self._caller: _PartCaller | None = None
+
+    @property
+    def caller(self) -> Caller:
+        if self._caller is None:
+            self._caller = _PartCaller(self.inner.caller, self._view)
+        return self._caller
+
+    def map_result(self, method: str, result: Struct | Raw) -> Struct | Raw:
+        """Return the result of this call as clients see it.
+
+        What the part has allowed to be sent unchanged stays allowed.
+        """
+        mapped = self._view.map_result(method, result)
+        if mapped is not result and self._caller is not None:
+            self._caller.pass_mapped(result, mapped)
+        return mapped
+
+    @property
+    def passed_revision(self) -> str:
+        """Return the revision that the part has given with Caller.pass_result(), or ""."""
+        return "" if self._caller is None else self._caller.passed_revision
+
+    def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        into: Any = None,
+    ) -> Coroutine[Any, Any, Any]:
+        return self.inner.call_tool(self._view.show_name(name), arguments, into=into)
+
+
+class _PartCaller:
+    """The Caller of a call of one part. passed_revision: see PartContext."""
+
+    def __init__(self, inner: Caller, view: PartView) -> None:
+        self.passed_revision = ""
+        self._inner = inner
+        self._view = view
+        self._passed: Raw | None = None
+
+    @property
+    def session(self) -> CallerSession | None:
+        session = self._inner.session
+        return None if session is None else self._view.session(session)
+
+    @property
+    def wants_progress(self) -> bool:
+        return self._inner.wants_progress
+
+    @property
+    def log_level(self) -> Level | None:
+        return self._inner.log_level
+
+    def pass_result(self, result: Raw, revision: str) -> None:
+        self._passed, self.passed_revision = result, revision
+        self._inner.pass_result(result, revision)
+
+    def pass_mapped(self, result: Struct | Raw, mapped: Struct | Raw) -> None:
+        """Pass a mapped result if the part has passed the result that it was made from."""
+        if result is self._passed and isinstance(mapped, Raw):
+            self._inner.pass_result(mapped, self.passed_revision)
+
+
+class _PartSession:
+    """The CallerSession that a part gets in place of a client's.
+
+    closed: that of the client's session.
+    """
+
+    def __init__(self, inner: CallerSession, view: PartView) -> None:
+        self.closed: Future[None] = inner.closed
+        self._inner = inner
+        self._view = view
+
+    @property
+    def principal(self) -> bytes:
+        return self._inner.principal
+
+    @property
+    def subscribed_uris(self) -> frozenset[str]:
+        return self._view.select_uris(self._inner.subscribed_uris)
+
+    async def request(self, method: str, params: bytes) -> Raw:
+        view = self._view
+        response = await self._inner.request(method, view.map_params(params, view.show_task))
+        return Raw(view.map_params(bytes(response), view.find_task))
+
+    def notify(self, method: str, params: bytes) -> None:
+        self._inner.notify(method, self._view.map_params(params, self._view.show_task))
+
+    def report_change(self, what: str) -> None:
+        self._view.on_change(what)
+        self._inner.report_change(what)
+
+    def report_update(self, uri: str) -> None:
+        if (shown := self._view.show_uri(uri)) is not None:
+            self._inner.report_update(shown)

@@ -1,0 +1,59 @@
+"""The ids of tasks, when those of a part are not those that clients see: map_task_ids().
+
+Spec: 2025-11-25 basic/utilities/tasks; the extension io.modelcontextprotocol/tasks of 2026-07-28.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from msgspec import DecodeError, Raw
+from msgspec.json import decode, encode
+
+__all__ = ["RELATED_TASK", "TASKS", "TASK_METHODS", "map_task_ids"]
+
+# The extension of 2026-07-28, and the methods about one task, whose id is in the params.
+TASKS = "io.modelcontextprotocol/tasks"
+TASK_METHODS = frozenset(("tasks/get", "tasks/result", "tasks/cancel", "tasks/update"))
+# A member of `_meta` of everything that belongs to a task (2025-11-25).
+RELATED_TASK = "io.modelcontextprotocol/related-task"
+ID = "taskId"
+
+
+def map_task_ids(
+    result: Raw,
+    map_id: Callable[[str], str | None],
+) -> Raw:
+    """Return a result, or params, with other task ids; the same object if none changes.
+
+    Ids stand in a task that is the result or params, in one that is a member of it or stands in its
+    list of tasks, and in `_meta` of what belongs to a task. map_id: None keeps an id as it is.
+    """
+    if b'"taskId"' not in bytes(result):
+        return result
+    try:
+        members = decode(result)
+    except (DecodeError, RecursionError):
+        return result
+    changed = False
+    for holder in _holders(members):
+        if isinstance(id := holder.get(ID), str) and (mapped := map_id(id)) not in (None, id):
+            holder[ID] = mapped
+            changed = True
+    return Raw(encode(members)) if changed else result
+
+
+def _holders(value: Any) -> list[dict[str, Any]]:
+    """Return the objects in a result that have the id of a task."""
+    if not isinstance(value, dict):
+        return []
+    members = cast("dict[str, Any]", value)
+    meta, tasks = members.get("_meta"), members.get("tasks")
+    candidates: list[Any] = [
+        members,
+        members.get("task"),
+        cast("dict[str, Any]", meta).get(RELATED_TASK) if isinstance(meta, dict) else None,
+        *(cast("list[Any]", tasks) if isinstance(tasks, list) else ()),
+    ]
+    return [cast("dict[str, Any]", item) for item in candidates if isinstance(item, dict)]

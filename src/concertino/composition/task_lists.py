@@ -1,0 +1,61 @@
+"""list_tasks(): the tasks of several parts as one list (2025-11-25 `tasks/list`)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from msgspec import Raw, Struct
+from msgspec.json import decode, encode
+
+from concertino.backend.interface import Call
+from concertino.composition.composed_lists import parse_cursor
+from concertino.errors import RpcError
+from concertino.protocol.call import ServerFeatures
+
+__all__ = ["list_tasks", "lists_tasks"]
+
+
+class _TaskPage(Struct, rename="camel"):
+    tasks: list[Raw] = []
+    next_cursor: str | None = None
+
+
+def lists_tasks(features: ServerFeatures) -> bool:
+    """Return whether a part lists its tasks."""
+    tasks = features.other_capabilities.get("tasks")
+    return isinstance(tasks, dict) and "list" in tasks
+
+
+async def list_tasks(
+    parts: Sequence[str],
+    call: Call,
+    fetch: Callable[[str, Call], Awaitable[Struct | Raw]],
+    report_failure: Callable[[str, str, BaseException], object],
+) -> Raw:
+    """Return the tasks of the parts, up to the first that has a further page.
+
+    A part that refuses is left out. parts: those that list tasks, in order. fetch: returns the
+    result of a part for a call. report_failure: called with a part, the method and the error.
+    """
+    at, params = parse_cursor(call.params, parts)
+    tasks: list[Raw] = []
+    for name in parts[at:]:
+        try:
+            result = await fetch(name, Call(call.method, params, call.meta))
+        except RpcError as exc:
+            report_failure(name, call.method, exc)
+            continue
+        page = decode(result if isinstance(result, Raw) else encode(result), type=_TaskPage)
+        tasks += page.tasks
+        if page.next_cursor is not None:
+            return _encode_page(tasks, f"{name}:{page.next_cursor}")
+        params = {member: value for member, value in params.items() if member != "cursor"}
+    return _encode_page(tasks, None)
+
+
+def _encode_page(tasks: list[Raw], next_cursor: str | None) -> Raw:
+    page: dict[str, Any] = {"tasks": tasks}
+    if next_cursor is not None:
+        page["nextCursor"] = next_cursor
+    return Raw(encode(page))
