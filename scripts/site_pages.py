@@ -40,6 +40,7 @@ PACKAGES = {
     "concertino.types": "Values of the protocol",
     "concertino.errors": "Errors",
     "concertino.guards": "Guards",
+    "concertino.transforms": "Transforms",
     "concertino.backend": "Backends",
     "concertino.transports": "Transports",
     "concertino": "The package concertino",

@@ -63,6 +63,7 @@ LAZY_FACES = [
     ".guards",
     ".proxy",
     ".server",
+    ".transforms",
     ".transports",
     ".types",
 ]

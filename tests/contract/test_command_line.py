@@ -20,6 +20,7 @@ from contract.programs import PROTOCOL, ProcessResult, call_main, command, run, 
 FLAG = "flag"
 VALUE = "value"
 FORMATS = "{line,json,trace}"
+TOOLS = {"--tools": "{auto,all,search}", "--tools-budget": VALUE}
 GUARDS = {
     "--rate-limit": VALUE,
     "--max-in-flight": VALUE,
@@ -66,6 +67,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--max-connections": VALUE,
         "--trust": FLAG,
         "--input": VALUE,
+        **TOOLS,
         **GUARDS,
     },
     "approve": {"--yes": FLAG, "--show": FLAG, "--input": VALUE},
@@ -129,6 +131,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--cwd": VALUE,
         "--log-format": FORMATS,
         "--trace": FLAG,
+        **TOOLS,
         **GUARDS,
     },
     "ps": {"--json": FLAG},

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from concertino.backend.interface import Backend
 from concertino.cli.folders import LibraryOptions
-from concertino.cli.guards import GuardBackend
 from concertino.cli.server_files import ServerFileOptions
 from concertino.cli.target_loading import FAILED, USAGE, load_or_exit
+from concertino.cli.targets import LoadedTarget
 from concertino.logs import handler as logging_setup
 from concertino.runtime.process import run as run_process
 from concertino.runtime.shutdown import exit_process
@@ -39,12 +40,12 @@ def serve_sockets(
     trace: bool | None,
     traceback: bool,
     strict: bool,
-    guard: GuardBackend | None = None,
+    wrap: Callable[[LoadedTarget], Backend],
 ) -> NoReturn:
     """Serve the targets on sockets, and end the process.
 
     unix, tcp: the addresses to listen at, in addition to the sockets that systemd passes.
-    guard: wraps the backend in guards; None without guards.
+    wrap: returns the backend of a target with guards and other wrappers around it.
     The other parameters are the values of the options of the same names.
     Exit codes: 2 if a target does not exist or an address is not allowed; 1 if a target cannot be
     imported, or listening or starting fails.
@@ -74,7 +75,7 @@ def serve_sockets(
         targets, options, file_options, frontend, traceback=traceback, strict=strict
     )
     run_process(
-        guard(target.backend) if guard else target.backend,
+        wrap(target),
         frontend,
         limits=target.limits,
         log_format=log_format,

@@ -13,6 +13,7 @@ from concertino.cli import UsageError
 from concertino.cli.guards import add_guard_options, make_guard
 from concertino.cli.options import add_log_format, add_repeatable, add_trace
 from concertino.cli.server_options import parse_server
+from concertino.cli.tools_options import add_tools_options, wrap_backend
 from concertino.client.targets import ServerParameters
 from concertino.errors import ConcertinoError
 from concertino.jsonrpc.limits import Limits
@@ -49,6 +50,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--cwd", metavar="DIR", help="folder in which the server is started")
     add_log_format(parser)
     add_trace(parser)
+    add_tools_options(parser)
     add_guard_options(parser)
 
 
@@ -74,7 +76,7 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
     logging_setup.configure(format=args.log_format, component="concertino", writer=stdio.writer)
     proxy = Proxy(target, name=args.name, era=args.era, limits=limits)
     run_process(
-        guard(proxy) if guard else proxy,
+        wrap_backend(proxy, guard, args),
         StdioFrontend(stdio),
         limits=limits,
         log_format=args.log_format,

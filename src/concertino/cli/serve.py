@@ -7,9 +7,10 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from concertino.backend.interface import Backend
 from concertino.cli import UsageError
 from concertino.cli.folders import LibraryOptions, folders_from_environment
-from concertino.cli.guards import GuardBackend, add_guard_options, make_guard
+from concertino.cli.guards import add_guard_options, make_guard
 from concertino.cli.options import (
     add_library_options,
     add_log_format,
@@ -23,6 +24,8 @@ from concertino.cli.server_files import (
 )
 from concertino.cli.serving import reject_extra_args
 from concertino.cli.target_loading import load_or_exit
+from concertino.cli.targets import LoadedTarget
+from concertino.cli.tools_options import add_tools_options, wrap_backend
 from concertino.errors import ConcertinoError
 from concertino.logs import handler as logging_setup
 from concertino.runtime.process import StdioFrontend
@@ -96,6 +99,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         type=_parse_positive,
         help="largest number of clients at a time (default 512)",
     )
+    add_tools_options(parser)
     add_guard_options(parser)
 
 
@@ -124,6 +128,9 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
     except (ValueError, ConcertinoError) as exc:
         reject_usage(str(exc))
 
+    def wrap(target: LoadedTarget) -> Backend:
+        return wrap_backend(target.backend, guard, args, target.tools)
+
     # systemd sets this variable to the id of the process that gets its sockets.
     has_inherited = os.environ.get("LISTEN_PID") == str(os.getpid())
     if args.unix or args.tcp or has_inherited:
@@ -141,21 +148,21 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
             trace=args.trace,
             traceback=args.traceback,
             strict=args.strict,
-            guard=guard,
+            wrap=wrap,
         )
     if args.allow_remote or args.max_connections is not None:
         reject_usage(
             "--allow-remote and --max-connections are for sockets: --unix, --tcp, or those of "
             "systemd"
         )
-    _serve_stdio(args, options, file_options, guard)
+    _serve_stdio(args, options, file_options, wrap)
 
 
 def _serve_stdio(
     args: Namespace,
     options: LibraryOptions,
     file_options: ServerFileOptions,
-    guard: GuardBackend | None,
+    wrap: Callable[[LoadedTarget], Backend],
 ) -> NoReturn:
     """Serve the targets over stdin and stdout, and end the process.
 
@@ -177,7 +184,7 @@ def _serve_stdio(
         args.targets, options, file_options, frontend, traceback=args.traceback, strict=args.strict
     )
     run_process(
-        guard(target.backend) if guard else target.backend,
+        wrap(target),
         frontend,
         limits=target.limits,
         log_format=args.log_format,

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from concertino.backend.interface import Backend
 from concertino.cli.options import Options, add_repeatable
 from concertino.errors import ConcertinoError, TargetError
 from concertino.jsonrpc.limits import Limits
+
+if TYPE_CHECKING:
+    from concertino.proxy.servers import Servers
 
 __all__ = [
     "FILE_SUFFIXES",
@@ -85,7 +88,7 @@ def parse_inputs(texts: Sequence[str]) -> dict[str, str]:
     return inputs
 
 
-def load_servers(path: str, options: ServerFileOptions) -> Backend:
+def load_servers(path: str, options: ServerFileOptions) -> Servers:
     """Return the servers of a file as one backend. Raises TargetError."""
     from concertino.proxy.server_file import read_server_file
     from concertino.proxy.servers import Servers

@@ -45,6 +45,7 @@ from concertino.types.results import Implementation
 
 if TYPE_CHECKING:
     from concertino.composition.composed_backend import ComposedBackend
+    from concertino.transforms.tool_search import ToolListOptions
 
 # Held while a free module name is chosen and used.
 _naming = Lock()
@@ -54,11 +55,15 @@ NAMED_TARGET = re.compile(r"([A-Za-z0-9_.-]+)=(.+)", re.DOTALL)
 
 
 class LoadedTarget(Struct, frozen=True):
-    """The backend of a target, and the arguments of run() if the file itself calls it."""
+    """The backend of a target, and the arguments of run() if the file itself calls it.
+
+    tools: what a file of servers says about long lists of tools.
+    """
 
     backend: Backend
     limits: Limits | None = None
     loop_factory: LoopFactory | None = None
+    tools: ToolListOptions | None = None
 
 
 def load_targets(
@@ -194,7 +199,8 @@ def load_target(
     if target.endswith(PLUGIN_FILES):
         return LoadedTarget(_load_hub(target))
     if is_server_file(target):
-        return LoadedTarget(load_servers(target, file_options), opening_limits())
+        servers = load_servers(target, file_options)
+        return LoadedTarget(servers, opening_limits(), tools=servers.tools)
 
     # A path may contain a colon. It separates an attribute only if there is no file of this name.
     source, attribute = target, ""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from msgspec import Struct
 
@@ -25,6 +25,7 @@ from concertino.proxy.json_comments import parse_json
 from concertino.proxy.server_options import ServerOptions, read_options
 from concertino.proxy.toml_values import parse_toml
 from concertino.proxy.value_reader import InvalidServerFile, Template, ValueReader
+from concertino.transforms.tool_search import ToolListOptions, ToolsMode
 
 __all__ = [
     "IGNORED_KEYS",
@@ -103,7 +104,8 @@ class ServerFile(Struct, frozen=True):
     """The content of a file of servers.
 
     path: absolute. workspace: the folder that `${workspaceFolder}` means. servers: in the file's
-    order. inputs: by id. warnings: messages for the operator, with places.
+    order. inputs: by id. warnings: messages for the operator, with places. tools: what clients see
+    of a long list of tools.
     """
 
     path: Path
@@ -111,6 +113,7 @@ class ServerFile(Struct, frozen=True):
     servers: tuple[ServerEntry, ...] = ()
     inputs: Mapping[str, InputEntry] = {}
     warnings: tuple[str, ...] = ()
+    tools: ToolListOptions = ToolListOptions()
 
 
 def read_server_file(path: str | os.PathLike[str]) -> ServerFile:
@@ -187,6 +190,9 @@ class _FileReader:
             servers,
             inputs,
             tuple(self._warnings),
+            self._tools(members[OPTIONS_KEY].value)
+            if OPTIONS_KEY in members
+            else ToolListOptions(),
         )
 
     def _warn(self, place: FileValue | FileMember, text: str) -> None:
@@ -249,6 +255,20 @@ class _FileReader:
         if transport and (transport == "stdio") != (entry.command is not None):
             expected = "command" if transport == "stdio" else "url"
             raise error(member, label, f"expected {expected} for a server of this type")
+
+    # Our own keys for the file
+
+    def _tools(self, value: FileValue) -> ToolListOptions:
+        reader = self._reader
+        members = reader.known_members(value, OPTIONS_KEY, ("tools", "tools_budget"))
+        fields: dict[str, Any] = {}
+        if (tools := members.get("tools")) is not None:
+            label = f"{OPTIONS_KEY}.tools"
+            fields["mode"] = reader.choice(tools.value, label, get_args(ToolsMode))
+        if (budget := members.get("tools_budget")) is not None:
+            label = f"{OPTIONS_KEY}.tools_budget"
+            fields["budget_tokens"] = reader.positive_integer(budget.value, label)
+        return ToolListOptions(**fields)
 
     # Inputs
 

@@ -90,6 +90,8 @@ class Servers(BackendWrapper):
         )
         if trust:
             self._file_parts.approve(file)
+        # What the file says about long lists of tools. Read once: hosts ask for the list once, too.
+        self.tools = file.tools
         self._report(file)
         parts = self._file_parts.update(file)
         self._composed = ComposedBackend(

@@ -1,0 +1,63 @@
+"""The options --tools and --tools-budget: what clients see of a long list of tools.
+
+The module with the search is imported only if it is wanted.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from typing import TYPE_CHECKING
+
+from concertino.cli.guards import GuardBackend
+
+if TYPE_CHECKING:
+    from concertino.backend.interface import Backend
+    from concertino.transforms.tool_search import ToolListOptions
+
+__all__ = ["add_tools_options", "wrap_backend"]
+
+
+def add_tools_options(parser: ArgumentParser) -> None:
+    """Add --tools and --tools-budget to a parser, in a group of their own."""
+    group = parser.add_argument_group("a long list of tools")
+    group.add_argument(
+        "--tools",
+        choices=("auto", "all", "search"),
+        help="search: clients see two tools instead, find_tools and call_tool; auto: if the list "
+        "is longer than the budget; all: never (default, unless a file of servers says otherwise)",
+    )
+    group.add_argument(
+        "--tools-budget",
+        metavar="TOKENS",
+        type=_parse_positive,
+        help="the longest list that --tools auto shows (default 10000)",
+    )
+
+
+def _parse_positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ArgumentTypeError(f"expected a positive number, got {text}")
+    return number
+
+
+def wrap_backend(
+    backend: Backend,
+    guard: GuardBackend | None,
+    args: Namespace,
+    from_file: ToolListOptions | None = None,
+) -> Backend:
+    """Return a backend with guards, and around them the search of tools if it is wanted.
+
+    Guards inside see the tools that are called, and not call_tool.
+    from_file: what a file of servers says; options go before it.
+    """
+    if guard is not None:
+        backend = guard(backend)
+    mode = args.tools or ("all" if from_file is None else from_file.mode)
+    if mode == "all":
+        return backend
+    from concertino.transforms.tool_search import BUDGET_TOKENS, ToolSearch
+
+    budget = args.tools_budget or (BUDGET_TOKENS if from_file is None else from_file.budget_tokens)
+    return ToolSearch(backend, mode, budget_tokens=budget)

@@ -1,0 +1,70 @@
+"""describe_found(): the tools that a search has found, as JSON within a budget of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from msgspec.json import decode, encode
+
+from concertino.token_estimate import estimate
+from concertino.transforms.tool_pages import RawTool
+from concertino.transforms.tool_text import summary_of
+
+__all__ = ["describe_found"]
+
+# Members of a JSON Schema that say nothing about which arguments to send.
+NOTES = ("title", "$schema", "examples", "description")
+
+
+def describe_found(tools: Sequence[RawTool], budget: int) -> str:
+    """Return the name, description and input schema of tools, best first, as JSON.
+
+    budget: the estimated tokens. Tools for which it does not suffice get shorter: the first
+    sentence instead of the description, then no texts in the schema, then the name alone.
+    """
+    shown: list[str] = []
+    left = budget - estimate('{"tools":[]}')
+    for number, tool in enumerate(tools):
+        rest = len(tools) - number
+        # Each tool gets its share of what is left, and the best ones twice as much.
+        share = left if rest == 1 else 2 * left // (rest + 1)
+        for text in _forms(tool):
+            if (tokens := estimate(text)) <= share:
+                shown.append(text)
+                left -= tokens
+                break
+    return '{"tools":[' + ",".join(shown) + "]}"
+
+
+# Any: the members of tools and schemas are any JSON values.
+def _forms(tool: RawTool) -> list[str]:
+    """Return a tool as JSON, from its longest form to its shortest."""
+    value: dict[str, Any] = decode(encode(tool))
+    name = value.get("name")
+    text = value.get("description")
+    schema = value.get("inputSchema", {"type": "object"})
+    whole = {"name": name, "description": text or "", "inputSchema": schema}
+    short = {**whole, "description": summary_of(text) if isinstance(text, str) else ""}
+    plain = {**short, "inputSchema": _without_notes(schema)}
+    # Enough to ask for it by its name in another search.
+    least = {"name": name, "description": short["description"]}
+    return [encode(form).decode() for form in (whole, short, plain, least, {"name": name})]
+
+
+def _without_notes(schema: Any) -> Any:
+    """Return a schema without texts. The names of arguments are never taken for such members."""
+    if isinstance(schema, list):
+        return [_without_notes(item) for item in cast("list[Any]", schema)]
+    if not isinstance(schema, Mapping):
+        return schema
+    short: dict[str, Any] = {}
+    for key, value in cast("Mapping[str, Any]", schema).items():
+        if key in ("properties", "$defs", "definitions") and isinstance(value, Mapping):
+            members = cast("Mapping[str, Any]", value)
+            short[key] = {name: _without_notes(own) for name, own in members.items()}
+        elif key in ("enum", "const", "default", "required"):
+            short[key] = value
+        elif key not in NOTES:
+            short[key] = _without_notes(value)
+    return short

@@ -1,0 +1,215 @@
+"""ToolIndex: finds the tools that fit a task, best first.
+
+    index = ToolIndex([ToolText(name="github_create_issue", description="Create an issue")])
+    index.search("report a bug", 5)       # numbers of tools
+
+The score is BM25F: the words of names, descriptions and arguments are counted with a weight for
+each field, so that a word in a name counts more than one in the description of an argument. Words
+of the same meaning count for each other (tool_words.py), and words that no tool has are compared by
+their groups of three letters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from concertino.transforms.tool_words import (
+    asks_to_read,
+    is_change,
+    is_verb,
+    related_terms,
+    terms_of,
+    words_of_query,
+)
+
+__all__ = ["ToolIndex", "ToolText"]
+
+# Field -> its weight, and how much its length counts.
+FIELDS: Mapping[str, tuple[float, float]] = {
+    "name": (2.0, 0.7),
+    "title": (0.5, 0.5),
+    "summary": (1.6, 0.5),
+    "description": (0.3, 0.6),
+    "arguments": (0.5, 0.6),
+    "argument_texts": (0.2, 0.6),
+    "tags": (1.5, 0.3),
+}
+SATURATION = 1.2
+# A tool that has all words of a query is preferred: the share of the words, by their rarity, has
+# this power.
+COVERAGE = 0.35
+# How much the share of its name that a query has adds to the score of a tool.
+NAMED = 0.8
+# What is added to the score of the tools of a server, or of one of its parts, that a query names:
+# the first words of names that so many tools share and that are no verbs.
+GROUPED = 0.5
+# The score of a tool that changes something is multiplied by this if the query is a question.
+CHANGING = 0.7
+GROUP_SIZE = 5
+# Least likeness of a word that no tool has to one that some have, and what it counts then.
+LIKENESS = 0.6
+LIKE_WEIGHT = 0.6
+# Words of a query beyond these are ignored.
+MAX_TERMS = 64
+
+
+class ToolText(Struct, frozen=True):
+    """The texts of a tool that are searched. summary: the first sentence of its description."""
+
+    name: str
+    title: str = ""
+    summary: str = ""
+    description: str = ""
+    arguments: str = ""
+    argument_texts: str = ""
+    tags: str = ""
+
+
+class ToolIndex:
+    """A set of tools that can be searched. It never changes."""
+
+    def __init__(self, tools: Iterable[ToolText]) -> None:
+        texts = list(tools)
+        counted = [_count_terms(tool) for tool in texts]
+        self._size = len(counted)
+        lengths = {
+            field: max(1.0, sum(sum(tool[field].values()) for tool in counted) / (self._size or 1))
+            for field in FIELDS
+        }
+        # Term -> number of a tool -> how often the tool has the term, weighted.
+        self._postings: dict[str, dict[int, float]] = {}
+        for number, fields in enumerate(counted):
+            for field, terms in fields.items():
+                weight, slope = FIELDS[field]
+                norm = 1 - slope + slope * sum(terms.values()) / lengths[field]
+                for term, count in terms.items():
+                    posting = self._postings.setdefault(term, {})
+                    posting[number] = posting.get(number, 0.0) + weight * count / norm
+        self._rarity = {
+            term: math.log(1 + (self._size - len(posting) + 0.5) / (len(posting) + 0.5))
+            for term, posting in self._postings.items()
+        }
+        self._names = [frozenset(fields["name"]) for fields in counted]
+        self._named: dict[str, list[int]] = {}
+        for number, names in enumerate(self._names):
+            for term in names:
+                self._named.setdefault(term, []).append(number)
+        self._changing = frozenset(
+            number for number, names in enumerate(self._names) if any(map(is_change, names))
+        )
+        self._groups = [
+            frozenset(
+                term
+                for term in terms_of(tool.name)[:2]
+                if not is_verb(term) and len(self._named[term]) >= GROUP_SIZE
+            )
+            for tool in texts
+        ]
+        self._trigrams = {term: _trigrams(term) for term in self._postings if len(term) > 3}
+
+    def search(self, query: str, limit: int) -> list[int]:
+        """Return the numbers of the tools that fit best, at most `limit`; [] if none fits."""
+        scores = self._score(query)
+        ranked = sorted(scores, key=lambda number: (-round(scores[number], 6), number))
+        return ranked[:limit]
+
+    def _score(self, query: str) -> dict[int, float]:
+        """Return the score of each tool that has any word of the query."""
+        scores: dict[int, float] = {}
+        covered: dict[int, float] = {}
+        # Number of a tool -> the terms of its name that the query has, or means.
+        named: dict[int, dict[str, float]] = {}
+        total = 0.0
+        for term, may_guess in self._terms_of_query(query).items():
+            expanded = self._expand(term, may_guess=may_guess)
+            best, matched = self._score_term(expanded)
+            rarity = max(
+                (self._rarity.get(other, 0.0) * weight for other, weight in expanded.items()),
+                default=0.0,
+            )
+            total += rarity
+            for number, score in best.items():
+                scores[number] = scores.get(number, 0.0) + score
+                covered[number] = covered.get(number, 0.0) + rarity * matched[number]
+            for other, weight in expanded.items():
+                for number in self._named.get(other, ()):
+                    found = named.setdefault(number, {})
+                    found[other] = max(found.get(other, 0.0), weight)
+        unlikely = self._changing if asks_to_read(query) else frozenset[int]()
+        return {
+            number: (CHANGING if number in unlikely else 1.0)
+            * score
+            * (covered[number] / total) ** COVERAGE
+            * (1 + NAMED * self._share_of_name(number, named.get(number, {})))
+            * (
+                1
+                + GROUPED
+                * max(
+                    (named.get(number, {}).get(group, 0.0) for group in self._groups[number]),
+                    default=0.0,
+                )
+            )
+            for number, score in scores.items()
+        }
+
+    def _share_of_name(self, number: int, found: Mapping[str, float]) -> float:
+        """Return how much of a tool's name a query has, by the rarity of the terms."""
+        names = self._names[number]
+        whole = sum(self._rarity[term] for term in names)
+        return sum(self._rarity[term] * weight for term, weight in found.items()) / (whole or 1.0)
+
+    def _score_term(
+        self, expanded: Mapping[str, float]
+    ) -> tuple[dict[int, float], dict[int, float]]:
+        """Return the score of each tool for a term of a query, and the weight of the best match."""
+        best: dict[int, float] = {}
+        matched: dict[int, float] = {}
+        for other, weight in expanded.items():
+            rarity = self._rarity.get(other)
+            if rarity is None:
+                continue
+            for number, count in self._postings[other].items():
+                score = weight * rarity * count / (SATURATION + count)
+                if score > best.get(number, 0.0):
+                    best[number] = score
+                matched[number] = max(matched.get(number, 0.0), weight)
+        return best, matched
+
+    def _expand(self, term: str, *, may_guess: bool) -> Mapping[str, float]:
+        """Return the terms to look for, with weights; those spelled alike if no tool has it."""
+        related = related_terms(term)
+        if not may_guess or len(term) < 4 or any(other in self._postings for other in related):
+            return related
+        wanted = _trigrams(term)
+        alike = {
+            known: LIKE_WEIGHT * likeness
+            for known, own in self._trigrams.items()
+            if (likeness := 2 * len(wanted & own) / (len(wanted) + len(own))) >= LIKENESS
+        }
+        return {**alike, **related}
+
+    def _terms_of_query(self, query: str) -> dict[str, bool]:
+        """Return the terms to look for, and whether they may be compared by their spelling."""
+        terms: dict[str, bool] = {}
+        for number, word in enumerate(words_of_query(query)):
+            is_name = number > 0 and word[:1].isupper()
+            for term in terms_of(word):
+                terms.setdefault(term, not is_name)
+        return dict(list(terms.items())[:MAX_TERMS])
+
+
+def _count_terms(tool: ToolText) -> dict[str, dict[str, int]]:
+    fields: dict[str, dict[str, int]] = {}
+    for field in FIELDS:
+        counts = fields[field] = {}
+        for term in terms_of(getattr(tool, field)):
+            counts[term] = counts.get(term, 0) + 1
+    return fields
+
+
+def _trigrams(term: str) -> frozenset[str]:
+    padded = f"^{term}$"
+    return frozenset(padded[start : start + 3] for start in range(len(padded) - 2))

@@ -1,0 +1,65 @@
+"""Reads and writes pages of tools without decoding what is in them, so that nothing gets lost.
+
+A server in another language may send members that we do not know, in a page and in each tool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from msgspec import DecodeError, Raw, Struct
+from msgspec.json import Decoder, encode
+
+from concertino.errors import ProtocolError
+from concertino.protocol.pagination import read_all_pages
+
+__all__ = ["RawTool", "ToolPage", "decode_tool_page", "read_tool_pages"]
+
+RawTool: TypeAlias = Mapping[str, Raw]
+
+_members = Decoder(dict[str, Raw]).decode
+_tools = Decoder(list[dict[str, Raw]]).decode
+_text = Decoder(str | None).decode
+
+
+class ToolPage(Struct, frozen=True):
+    """One page of `tools/list`. source: what the server has answered. members: all but `tools`."""
+
+    source: Struct | Raw
+    members: Mapping[str, Raw]
+    tools: Sequence[RawTool]
+
+    @property
+    def next_cursor(self) -> str | None:
+        """Return the cursor of the next page; None on the last page."""
+        cursor = self.members.get("nextCursor")
+        return None if cursor is None else _text(cursor)
+
+    def to_json(self, tools: Sequence[RawTool]) -> Raw:
+        """Return this page with other tools."""
+        return Raw(encode({**self.members, "tools": tools}))
+
+
+def decode_tool_page(result: Struct | Raw) -> ToolPage:
+    """Return a page of tools. Raises ProtocolError if the server has sent something else."""
+    try:
+        members = _members(result if isinstance(result, Raw) else encode(result))
+        tools = _tools(members.pop("tools"))
+    except (DecodeError, KeyError, UnicodeError) as exc:
+        raise ProtocolError(f"tools/list: not a list of tools: {exc}") from None
+    return ToolPage(result, members, tools)
+
+
+async def read_tool_pages(fetch: Callable[[str | None], Awaitable[Struct | Raw]]) -> list[ToolPage]:
+    """Return all pages of `tools/list`. fetch: returns the result for a cursor."""
+    pages: list[ToolPage] = []
+
+    async def fetch_page(cursor: str | None) -> ToolPage:
+        if cursor is None:
+            pages.clear()
+        pages.append(decode_tool_page(await fetch(cursor)))
+        return pages[-1]
+
+    await read_all_pages("tools/list", fetch_page, lambda page: list(page.tools))
+    return pages

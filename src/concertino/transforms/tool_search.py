@@ -1,0 +1,246 @@
+"""ToolSearch: two tools instead of a long list: find_tools(query) and call_tool(name, arguments).
+
+    searchable = ToolSearch(compose(github=..., notion=...))     # above 10,000 tokens
+
+A list of hundreds of tools takes a large part of a model's context in every conversation. Their
+names never change, so that it works with hosts that read the list only once. Guards belong inside:
+they then see, count and refuse the real tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, get_args
+
+from msgspec import DecodeError, Raw, Struct
+from msgspec.json import decode, encode
+from msgspec.structs import replace
+
+from concertino.backend.interface import Backend, Call, Context
+from concertino.backend.wrappers import BackendWrapper
+from concertino.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RpcError, invalid_params
+from concertino.near_names import hint_keywords, suggestion
+from concertino.token_estimate import estimate
+from concertino.transforms.found_tools import describe_found
+from concertino.transforms.tool_index import ToolIndex
+from concertino.transforms.tool_pages import RawTool, ToolPage, read_tool_pages
+from concertino.transforms.tool_text import text_of
+from concertino.types.results import (
+    CallToolResult,
+    ListToolsResult,
+    TextContent,
+    Tool,
+    ToolAnnotations,
+)
+
+__all__ = ["BUDGET_TOKENS", "FOUND_TOKENS", "ToolListOptions", "ToolSearch", "ToolsMode"]
+
+ToolsMode = Literal["auto", "all", "search"]
+BUDGET_TOKENS = 10_000
+FOUND_TOKENS = 2_000
+# How many tools a search finds at most.
+MAX_FOUND = 10
+
+FIND = Tool(
+    "find_tools",
+    {
+        "type": "object",
+        "properties": {
+            "query": {
+                "type": "string",
+                "description": "What to do, and with what: 'create a GitHub issue'",
+            }
+        },
+        "required": ["query"],
+    },
+    description="Find the tools for a task. Returns their names, descriptions and input schemas, "
+    "best first. Use it before you say that something cannot be done: most tools are not listed.",
+    annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False),
+)
+CALL = Tool(
+    "call_tool",
+    {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "description": "As find_tools returns it"},
+            "arguments": {"type": "object", "description": "As the tool's inputSchema says"},
+        },
+        "required": ["name"],
+    },
+    description="Call a tool that find_tools has found. Returns the tool's own result.",
+)
+META_TOOLS = ListToolsResult([FIND, CALL])
+
+
+class ToolListOptions(Struct, frozen=True):
+    """What clients see of a long list of tools; see ToolSearch."""
+
+    mode: ToolsMode = "all"
+    budget_tokens: int = BUDGET_TOKENS
+
+
+class _Listed(Struct, frozen=True):
+    """The tools of the inner backend. sources: the pages as it has sent them."""
+
+    sources: Sequence[Struct | Raw]
+    tools: Sequence[RawTool]
+    names: Sequence[str]
+    tokens: int
+
+
+class ToolSearch(BackendWrapper):
+    """A Backend that shows find_tools and call_tool instead of a long list of tools.
+
+    mode: `search` always does, `all` never, and `auto` if the list is longer than budget_tokens.
+    found_tokens: the longest result of find_tools, which has at most ten tools.
+    Tokens are estimated (token_estimate.py). Tools can also be called by their own names.
+    Raises ValueError, which names the invalid argument.
+    """
+
+    @hint_keywords
+    def __init__(
+        self,
+        inner: Backend,
+        mode: ToolsMode = "auto",
+        *,
+        budget_tokens: int = BUDGET_TOKENS,
+        found_tokens: int = FOUND_TOKENS,
+    ) -> None:
+        super().__init__(inner)
+        if mode not in get_args(ToolsMode):
+            expected = ", ".join(get_args(ToolsMode))
+            raise ValueError(f"mode: expected one of {expected}, got {mode!r}")
+        for option, value in (("budget_tokens", budget_tokens), ("found_tokens", found_tokens)):
+            if type(value) is not int or value <= 0:
+                raise ValueError(f"{option}: expected a positive number, got {value!r}")
+        self._mode = mode
+        self._budget = budget_tokens
+        self._found_tokens = found_tokens
+        self._listed: _Listed | None = None
+        # The index of the tools that were searched last.
+        self._index: tuple[_Listed, ToolIndex] | None = None
+
+    async def handle(self, call: Call, context: Context) -> Struct | Raw:
+        if self._mode != "all":
+            if call.method == "tools/list":
+                return await self._list(call, context)
+            if call.method == "tools/call" and call.name in (FIND.name, CALL.name):
+                return await self._handle_own(call, context)
+        return await self.inner.handle(call, context)
+
+    async def _handle_own(self, call: Call, context: Context) -> Struct | Raw:
+        name = call.name
+        listed = self._listed or await self._read(call, context)
+        if not self._is_searched(listed) and name in listed.names:
+            # A short list has a tool of its own with this name.
+            return await self.inner.handle(call, context)
+        return await (self._find if name == FIND.name else self._call)(call, context)
+
+    # The list
+
+    async def _list(self, call: Call, context: Context) -> Struct | Raw:
+        if "cursor" in call.params:
+            # Only a list that is shown as it is has more than one page.
+            return await self.inner.handle(call, context)
+        listed = await self._read(call, context)
+        return META_TOOLS if self._is_searched(listed) else listed.sources[0]
+
+    def _is_searched(self, listed: _Listed) -> bool:
+        return self._mode == "search" or listed.tokens > self._budget
+
+    async def _read(self, call: Call, context: Context) -> _Listed:
+        """Return the tools of the inner backend; the same object while they are the same."""
+
+        async def fetch(cursor: str | None) -> Struct | Raw:
+            params = {} if cursor is None else {"cursor": Raw(encode(cursor))}
+            return await self.inner.handle(Call("tools/list", params, call.meta), context)
+
+        pages = await read_tool_pages(fetch)
+        known = self._listed
+        if known is None or not _are_same(known.sources, pages):
+            tools = [tool for page in pages for tool in page.tools]
+            names = [decode(tool["name"], type=str) for tool in tools if "name" in tool]
+            tokens = estimate(encode(tools).decode())
+            sources = [page.source for page in pages]
+            known = _Listed(sources, tools, names, tokens)
+            self._listed = known
+        # The newest first page, which the runtime may pass on undecoded.
+        return replace(known, sources=[page.source for page in pages])
+
+    # find_tools
+
+    async def _find(self, call: Call, context: Context) -> CallToolResult:
+        query = call.arguments.get("query")
+        if not isinstance(query, str) or not query.strip():
+            return _failed("Missing required field: query (a text that says what to do)")
+        await self._read(call, context)
+        listed = self._listed
+        assert listed is not None
+        if self._index is None or self._index[0] is not listed:
+            texts = [text_of(decode(encode(tool))) for tool in listed.tools]
+            self._index = listed, ToolIndex(texts)
+        found = [listed.tools[number] for number in self._index[1].search(query, MAX_FOUND)]
+        if not found:
+            return CallToolResult(
+                [TextContent(f"No tool of {len(listed.tools)} has any of these words; use others.")]
+            )
+        return CallToolResult([TextContent(describe_found(found, self._found_tokens))])
+
+    # call_tool
+
+    async def _call(self, call: Call, context: Context) -> Struct | Raw:
+        name, arguments = _read_target(call)
+        if name is None:
+            return _failed("Missing required field: name (of a tool that find_tools has found)")
+        params: Mapping[str, Raw] = {**call.params, "name": Raw(encode(name))}
+        if arguments is None:
+            params = {key: value for key, value in params.items() if key != "arguments"}
+        else:
+            params = {**params, "arguments": arguments}
+        target = Call(call.method, params, call.meta, call.answers, call.state)
+        try:
+            return await self.inner.handle(target, context)
+        except RpcError as error:
+            if error.code not in (INVALID_PARAMS, METHOD_NOT_FOUND):
+                raise
+            names = (await self._read(call, context)).names
+            if name in names:
+                raise
+            # A result and not an error, so that the model sees the name that it should use.
+            hint = suggestion(name, names) or "; find_tools returns the names of tools"
+            return _failed(f"{error.message}{hint}")
+
+
+def _are_same(sources: Sequence[Struct | Raw], pages: Sequence[ToolPage]) -> bool:
+    """Return whether pages are those from which a list was made."""
+    return len(sources) == len(pages) and all(
+        old is page.source
+        or (
+            isinstance(old, Raw)
+            and isinstance(page.source, Raw)
+            and bytes(old) == bytes(page.source)
+        )
+        for old, page in zip(sources, pages, strict=True)
+    )
+
+
+def _read_target(call: Call) -> tuple[str | None, Raw | None]:
+    """Return the name and the arguments in a call of call_tool. Raises RpcError.
+
+    Some models write the arguments as a text that contains the JSON.
+    """
+    try:
+        members = decode(call.params.get("arguments", b"{}"), type=dict[str, Raw])
+        name = decode(members["name"], type=str) if "name" in members else None
+        arguments = members.get("arguments")
+        if arguments is not None and bytes(arguments).lstrip()[:1] == b'"':
+            text = decode(arguments, type=str)
+            decode(text, type=dict[str, Raw])
+            arguments = Raw(text.encode())
+    except (DecodeError, UnicodeError) as exc:
+        raise invalid_params(f"arguments: {exc}") from None
+    return name, arguments
+
+
+def _failed(text: str) -> CallToolResult:
+    return CallToolResult([TextContent(text)], is_error=True)

@@ -1,0 +1,74 @@
+"""text_of(): the texts of a tool that are searched, from its definition in `tools/list`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from concertino.transforms.tool_index import ToolText
+
+__all__ = ["TAGS", "summary_of", "text_of"]
+
+# The member of a tool's `_meta` that has its tags.
+TAGS = "concertino/tags"
+SENTENCE_END = re.compile(r"(?<=[.!?])\s|\n")
+# The longest summary, and how deep arguments inside arguments are looked at.
+MAX_SUMMARY = 200
+MAX_DEPTH = 3
+
+
+def text_of(tool: Mapping[str, Any]) -> ToolText:
+    """Return the texts of a tool. tool: decoded JSON, which may have any members."""
+    description = _text(tool.get("description"))
+    summary = summary_of(description)
+    names: list[str] = []
+    texts: list[str] = []
+    for name, schema in _arguments(tool.get("inputSchema"), MAX_DEPTH):
+        names.append(name)
+        texts.append(_text(schema.get("description")))
+        texts += [value for value in _items(schema.get("enum")) if isinstance(value, str)]
+    meta = _mapping(tool.get("_meta"))
+    tags = [tag for tag in _items(meta.get(TAGS)) if isinstance(tag, str)]
+    annotations = _mapping(tool.get("annotations"))
+    return ToolText(
+        name=_text(tool.get("name")),
+        title=_text(tool.get("title")) or _text(annotations.get("title")),
+        summary=summary,
+        description=description[len(summary) :],
+        arguments=" ".join(names),
+        argument_texts=" ".join(texts),
+        tags=" ".join(tags),
+    )
+
+
+def summary_of(description: str) -> str:
+    """Return the first sentence of a description, at most MAX_SUMMARY characters of it."""
+    text = description.lstrip()
+    first = SENTENCE_END.split(text, 1)[0]
+    return first[:MAX_SUMMARY]
+
+
+def _arguments(schema: Any, depth: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the names and schemas of arguments, and of those inside them."""
+    if depth == 0 or not isinstance(schema, Mapping):
+        return
+    for name, own in _mapping(cast("Mapping[str, Any]", schema).get("properties")).items():
+        if isinstance(own, Mapping):
+            yield name, cast("Mapping[str, Any]", own)
+            yield from _arguments(own, depth - 1)
+            yield from _arguments(cast("Mapping[str, Any]", own).get("items"), depth - 1)
+        else:
+            yield name, {}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _items(value: Any) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
