@@ -462,7 +462,7 @@ def test_the_dropping_log_drops_and_says_so(
 
     class Stderr:
         def write(self, text: str) -> None:
-            assert reading.wait(5)
+            assert reading.wait(30)
             written.put(text)
 
         def flush(self) -> None:
@@ -475,7 +475,7 @@ def test_the_dropping_log_drops_and_says_so(
     reading.set()
     came = ""
     while "dropped" not in came:
-        came += written.get(timeout=5)
+        came += written.get(timeout=30)
     assert re.search(r"\b[5-9] lines dropped \(stderr was not read\)\n", came)
 
 

@@ -92,7 +92,7 @@ def test_no_more_threads_than_the_limit_and_no_more_than_are_needed() -> None:
         jobs = [asyncio.create_task(threads.run(job)) for _ in range(12)]
         await asyncio.sleep(0)
         for _ in range(3):
-            assert await asyncio.to_thread(begun.acquire, timeout=5)
+            assert await asyncio.to_thread(begun.acquire, timeout=30)
         assert not begun.acquire(blocking=False)
         gate.set()
         assert len(set(await asyncio.gather(*jobs))) == 3

@@ -563,10 +563,11 @@ def test_an_orphan_with_open_pipes_is_gone_after_five_silent_seconds() -> None:
         pid = server_behind(process)
         try:
             before = time.monotonic()
+            process.ask(request(1, "ping"))
             process.signal(signal.SIGKILL)
             assert process.wait() == -signal.SIGKILL
             assert wait_until_gone(pid, DEADLINE_S)
-            assert time.monotonic() - before >= 4.5
+            assert time.monotonic() - before >= 5
             process.pump(lambda: process.eof)
         finally:
             put_down(pid)
@@ -579,15 +580,11 @@ def test_an_orphan_that_is_still_spoken_to_lives() -> None:
         try:
             process.signal(signal.SIGKILL)
             process.wait()
-            until = time.monotonic() + 7
-            number = 1
-            while time.monotonic() < until:
+            for number in range(14):
+                before = time.monotonic()
                 process.ask(call(number, "sleep", {"seconds": 0.5}))
-                number += 1
-            assert number > 5
-            before = time.monotonic()
             assert wait_until_gone(pid, DEADLINE_S)
-            assert time.monotonic() - before > 4
+            assert time.monotonic() - before >= 5
         finally:
             put_down(pid)
 
@@ -619,21 +616,28 @@ def test_twenty_starts_and_stops_leave_nothing_behind() -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+# Every wait of the package's own at the end of a process, with the longest time that it may take.
+PATIENT = """
+import sys
+import concertino.runtime.process
+from concertino import Server
+server = Server("patient")
+for name, module in list(sys.modules.items()):
+    if name.startswith("concertino."):
+        for limit in vars(module).keys() & {"CLEANUP_S", "LEAVE_S", "LAST_WORDS_S"}:
+            setattr(module, limit, 60.0)
+server.run()
+"""
+
+
 @pytest.mark.requirement("SH-2")
-def test_exit_is_quick_when_nothing_is_under_way() -> None:
-    """The normal close of a client must not cost it a wait: below 50 ms promised.
-
-    A wait would show in each of some ends, a busy machine only in a few.
-    """
-
-    def end() -> float:
-        with Process() as process:
-            process.initialize()
-            before = time.monotonic()
-            assert process.finish() == 0
-            return time.monotonic() - before
-
-    assert any(end() < 0.5 for _ in range(10))
+def test_exit_waits_for_nothing_when_nothing_is_under_way(tmp_path: Path) -> None:
+    """The normal close of a client must not cost it a wait: each would take a minute here."""
+    path = tmp_path / "server.py"
+    path.write_text(PATIENT)
+    with Process([str(path)], env={"CONCERTINO_DRAIN_S": "60"}) as process:
+        process.initialize()
+        assert process.finish() == 0
 
 
 @pytest.mark.slow

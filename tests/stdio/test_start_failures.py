@@ -282,11 +282,11 @@ def test_a_client_that_falls_back_to_initialize_is_told_again(tmp_path: Path) ->
 def test_a_server_that_nobody_asks_ends_within_two_seconds(source: str, tmp_path: Path) -> None:
     path = tmp_path / "server.py"
     path.write_text(source)
+    began = time.monotonic()
     with Process([*SERVE, str(path)]) as process:
         process.until_stderr("Failed to start server")
-        began = time.monotonic()
         assert process.wait() == 1
-        assert time.monotonic() - began > 1.5
+        assert time.monotonic() - began >= 2
         assert process.messages == []
 
 
@@ -415,11 +415,10 @@ def test_the_opener_waits_for_a_lifespan_of_less_than_opening_s(tmp_path: Path, 
 def test_the_opener_of_a_long_lifespan_is_answered_after_one_second(
     tmp_path: Path, gate: Path
 ) -> None:
+    began = time.monotonic()
     with slow_server(tmp_path, gate) as process:
-        process.until_stderr("Starting slow MCP server")
-        began = time.monotonic()
         process.ask(INITIALIZE)
-        assert time.monotonic() - began > 0.8
+        assert time.monotonic() - began >= 1
         gate.write_bytes(b"")
         assert process.finish() == 0
 
