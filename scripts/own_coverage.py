@@ -6,8 +6,8 @@ Every line and every branch of jsonrpc/peer.py must be reached by tests/jsonrpc/
 on: a module that only the tests of another reach is not specified by anything.
 
 The coverage data (.coverage, or COVERAGE_FILE) must have been recorded by all tests of these
-packages with `pytest --cov --cov-context=test`: then each line has the names of the tests that
-reached it. Lines that run when a module is imported have no test and count for every module.
+packages with `pytest --cov`: tests/conftest.py gives each line the names of the files whose tests
+reached it. Lines that run when a module is imported have no file and count for every module.
 Exit code 1 if a module is not covered.
 """
 
@@ -36,7 +36,7 @@ def check(coverage: Coverage, module: str) -> str:
     try:
         percent = coverage.report(
             include=[str(SOURCE / package / f"{name}.py")],
-            contexts=[AT_IMPORT, f"^{re.escape(test)}::"],
+            contexts=[AT_IMPORT, f"^{re.escape(test)}$"],
             show_missing=True,
             skip_covered=False,
             file=report,
@@ -59,9 +59,7 @@ def main() -> int:
     coverage.set_option("paths", {})
     coverage.load()
     if not any(coverage.get_data().measured_contexts()):
-        print(
-            "there are no contexts in the coverage data: run pytest with --cov --cov-context=test"
-        )
+        print("there are no contexts in the coverage data: run pytest with --cov")
         return 1
 
     problems = {module: check(coverage, module) for module in modules}

@@ -45,8 +45,8 @@ Event = Callable[[], object]
 class Gaps(Enum):
     """Which combinations of closeness are tried with an order of the events.
 
-    PRODUCT: all that there are. ODD: all alike, and each one unlike the others. SOME_ODD: all
-    alike, and with each order two of those in which one is unlike the others, in turn.
+    PRODUCT: all that there are. ODD: all alike, and each one unlike the others. SOME_ODD: of these,
+    with each order two in which all are alike and one in which one is unlike the others, in turn.
     """
 
     PRODUCT = 0
@@ -60,12 +60,16 @@ def gaps_of(events: int, gaps: Gaps, number: int = 0) -> Iterator[tuple[int, ...
         yield from product(CLOSENESS, repeat=events - 1)
         return
 
-    for gap in CLOSENESS:
-        yield (gap,) * (events - 1)
-    for odd in range(events - 1):
-        if gaps is Gaps.ODD or odd == number % (events - 1):
-            yield tuple(0 if at == odd else SETTLED for at in range(events - 1))
-            yield tuple(SETTLED if at == odd else 0 for at in range(events - 1))
+    alike = [(gap,) * (events - 1) for gap in CLOSENESS]
+    odd = [
+        tuple(one if at == place else other for at in range(events - 1))
+        for place in range(events - 1)
+        for one, other in ((0, SETTLED), (SETTLED, 0))
+    ]
+    if gaps is Gaps.ODD:
+        yield from alike + odd
+    else:
+        yield from (*alike[number % 2 :: 2], odd[number % len(odd)])
 
 
 def play(loop: asyncio.AbstractEventLoop, events: Sequence[Event], gaps: Sequence[int]) -> None:

@@ -1,7 +1,7 @@
 """What interleavings.py describes: the events around one request and two, in every order.
 
-`scripts/soak simulation --orders` tries every closeness that Gaps.ODD names, where here two of each
-order are tried.
+`scripts/soak simulation --orders` tries every closeness that Gaps.ODD names, where here three of
+each order are tried.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def test_one_call_in_every_order():
 @pytest.mark.parametrize(("in_flight", "batched"), WAYS_TO_SERVE)
 @pytest.mark.parametrize("first", FIRST)
 def test_two_calls_in_every_order(first: str, in_flight: int, batched: bool):
-    assert serve_calls(2, Gaps.SOME_ODD, in_flight, batched, first) == 120 * 6
+    assert serve_calls(2, Gaps.SOME_ODD, in_flight, batched, first) == 120 * 3
 
 
 @pytest.mark.slow
@@ -42,7 +42,7 @@ def test_one_request_of_ours_in_every_order():
 @pytest.mark.slow
 @pytest.mark.parametrize("first", FIRST)
 def test_two_requests_of_ours_in_every_order(first: str):
-    assert make_requests(2, Gaps.SOME_ODD, first) == 120 * 6
+    assert make_requests(2, Gaps.SOME_ODD, first) == 120 * 3
 
 
 def test_the_gaps_are_all_there():
@@ -52,7 +52,7 @@ def test_the_gaps_are_all_there():
     assert all(a in CLOSENESS and b in CLOSENESS for gaps in every_odd for a, b in pairwise(gaps))
 
 
-def test_five_orders_in_turn_have_every_gap_that_is_unlike_the_others():
-    some = [set(gaps_of(6, Gaps.SOME_ODD, number)) for number in range(5)]
-    assert [len(gaps) for gaps in some] == [6] * 5
+def test_ten_orders_in_turn_have_every_gap():
+    some = [set(gaps_of(6, Gaps.SOME_ODD, number)) for number in range(10)]
+    assert [len(gaps) for gaps in some] == [3] * 10
     assert set.union(*some) == set(gaps_of(6, Gaps.ODD))

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -31,6 +33,29 @@ PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
 INVALID_PARAMS = -32602
 MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Callable[[str], Process]]:
+    """Return a function that gives a server in a session of a revision; "" is no session yet.
+
+    It serves one test after the other, which need no server of their own, and answers every
+    malformed message, not ten in a second.
+    """
+    servers: dict[str, Process] = {}
+
+    def server_for(revision: str) -> Process:
+        if revision not in servers:
+            env = {"CONCERTINO_GARBAGE_ANSWERS_PER_S": "1000"}
+            servers[revision] = ended.enter_context(Process(env=env))
+            if revision:
+                servers[revision].initialize(revision)
+        servers[revision].forget()
+        return servers[revision]
+
+    with ExitStack() as ended:
+        yield server_for
+        assert [process.finish() for process in servers.values()] == [0] * len(servers)
 
 
 def check_is_served(process: Process, id: object = "next") -> None:
@@ -63,16 +88,15 @@ def check_is_served(process: Process, id: object = "next") -> None:
     ],
 )
 def test_what_is_no_json_is_answered_once_with_a_parse_error_and_the_next_is_served(
-    line: bytes,
+    line: bytes, shared: Callable[[str], Process]
 ) -> None:
-    with Process() as process:
-        process.initialize("2025-06-18")
-        process.write(line + b"\n")
-        answer = process.receive() and process.receive()
-        assert answer["error"]["code"] == PARSE_ERROR
-        assert answer["id"] is None
-        check_is_served(process)
-        assert len(process.messages) == 3
+    process = shared("2025-06-18")
+    process.write(line + b"\n")
+    answer = process.receive()
+    assert answer["error"]["code"] == PARSE_ERROR
+    assert answer["id"] is None
+    check_is_served(process)
+    assert len(process.messages) == 2
 
 
 def test_200_000_nested_arrays_are_an_error_and_no_stack_overflow() -> None:
@@ -112,14 +136,15 @@ def test_a_request_nested_too_deeply_is_answered_on_its_id(deep: str, frame: str
 
 @pytest.mark.requirement("JR-16")
 @pytest.mark.parametrize("line", [b"42", b'"x"', b"true", b"null", b"[]", b"{}"])
-def test_json_that_is_no_message_is_an_invalid_request(line: bytes) -> None:
-    with Process() as process:
-        process.initialize("2025-11-25")
-        process.write(line + b"\n")
-        answer = process.receive() and process.receive()
-        assert answer["error"]["code"] == INVALID_REQUEST
-        assert "id" not in answer  # 2025-11-25 leaves it out
-        check_is_served(process)
+def test_json_that_is_no_message_is_an_invalid_request(
+    line: bytes, shared: Callable[[str], Process]
+) -> None:
+    process = shared("2025-11-25")
+    process.write(line + b"\n")
+    answer = process.receive()
+    assert answer["error"]["code"] == INVALID_REQUEST
+    assert "id" not in answer  # 2025-11-25 leaves it out
+    check_is_served(process)
 
 
 @pytest.mark.requirement("JR-1")
@@ -138,12 +163,13 @@ def test_json_that_is_no_message_is_an_invalid_request(line: bytes) -> None:
         ('"jsonrpc":"2.0","id":7,"method":"x/y","params":{"a":NaN}', PARSE_ERROR),
     ],
 )
-def test_a_malformed_request_is_answered_on_its_id(body: str, code: int) -> None:
-    with Process() as process:
-        process.write(b"{%s}\n" % body.encode())
-        assert process.answer(7)["error"]["code"] == code
-        process.initialize()
-        check_is_served(process)
+def test_a_malformed_request_is_answered_on_its_id(
+    body: str, code: int, shared: Callable[[str], Process]
+) -> None:
+    process = shared("")
+    process.write(b"{%s}\n" % body.encode())
+    assert process.answer(7)["error"]["code"] == code
+    assert process.ask(request("next", "ping"))["result"] == {}
 
 
 @pytest.mark.requirement("FR-1")
@@ -182,29 +208,27 @@ def test_a_bom_crlf_and_blank_lines_are_no_obstacle() -> None:
         "\ufeff",
     ],
 )
-def test_text_is_given_back_exactly(text: str) -> None:
-    with Process() as process:
-        process.initialize()
-        assert text_of(process.ask(call(1, "echo", {"text": text}))) == text
+def test_text_is_given_back_exactly(text: str, shared: Callable[[str], Process]) -> None:
+    assert text_of(shared("2025-11-25").ask(call(1, "echo", {"text": text}))) == text
 
 
 @pytest.mark.requirement("JR-2", "JR-6")
 @pytest.mark.parametrize("id", [0, -1, 2**53 + 1, 2**70, "", "1", "ü", "a\nb", 10**40])
-def test_ids_keep_type_and_value(id: Any) -> None:
-    with Process() as process:
-        assert process.ask(request(id, "ping"))["result"] == {}
+def test_ids_keep_type_and_value(id: Any, shared: Callable[[str], Process]) -> None:
+    assert shared("").ask(request(id, "ping"))["result"] == {}
 
 
 @pytest.mark.requirement("JR-2", "JR-3")
 @pytest.mark.parametrize("id", [None, True, 1.5, [], {}])
-def test_ids_of_other_types_are_refused_without_one(id: Any) -> None:
-    with Process() as process:
-        process.send(request(id, "ping"))
-        answer = process.receive()
-        assert answer["error"]["code"] == INVALID_REQUEST
-        assert answer["id"] is None
-        process.initialize()
-        check_is_served(process)
+def test_ids_of_other_types_are_refused_without_one(
+    id: Any, shared: Callable[[str], Process]
+) -> None:
+    process = shared("")
+    process.send(request(id, "ping"))
+    answer = process.receive()
+    assert answer["error"]["code"] == INVALID_REQUEST
+    assert answer["id"] is None
+    assert process.ask(request("next", "ping"))["result"] == {}
 
 
 def test_responses_are_never_answered_whatever_they_are() -> None:
