@@ -101,6 +101,17 @@ async def test_a_program_that_reads_and_prints_text_only_is_no_server(
 
 
 @on_a_loop
+async def test_thousands_of_lines_before_the_first_answer_are_skipped_and_counted() -> None:
+    source = "for number in range(10_000): print('added package', number)\n" + SERVER.format("pass")
+    async with Client(python(source), era="legacy", timeouts=PATIENT) as client:
+        assert client.server_info.name == "s"
+        assert client.stray == 10_000
+        # Only the last few are kept.
+        assert client.strays[-1] == "added package 9999"
+        assert len(client.strays) < 10
+
+
+@on_a_loop
 async def test_a_flood_of_text_ends_the_opening_and_the_program() -> None:
     client = Client(["yes"], timeouts=PATIENT)
     with pytest.raises(NotAServer, match="`yes` prints text that is no JSON-RPC: 'y'"):

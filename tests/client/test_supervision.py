@@ -214,6 +214,76 @@ async def test_a_server_that_does_not_stay_is_given_up_after_pauses_that_grow(
 
 
 @on_a_loop
+async def test_a_server_that_answers_between_its_ends_begins_anew_with_pauses_and_tries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noted(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr("concertino.client.supervision.asyncio.sleep", noted)
+    rules = Restart(first_s=1, tries=2)
+    async with Client(counting_server(tmp_path, "legacy"), era="legacy", restart=rules) as client:
+        for number in range(5):
+            assert (await client.call_tool("x", into=dict))["number"] == number
+            with pytest.raises(Disconnected):
+                await client.call_tool("x", {"do": "die"})
+        assert (await client.call_tool("x", into=dict))["number"] == 5
+    pauses = [each for each in pauses if each > 0.1]
+    assert len(pauses) == 5
+    assert max(pauses) <= 1
+
+
+@on_a_loop
+async def test_requests_that_restore_the_session_do_not_count_as_answered(tmp_path: Path) -> None:
+    rules = Restart(first_s=0.001, tries=2)
+    async with Client(counting_server(tmp_path, "legacy"), era="legacy", restart=rules) as client:
+        await client.set_log_level("warning")
+        for _ in range(3):
+            with pytest.raises(Disconnected):
+                await client.call_tool("x", {"do": "die"})
+        await until(lambda: client.state == "failed")
+
+
+@on_a_loop
+async def test_a_call_long_after_it_was_given_up_starts_the_server_once_more(
+    tmp_path: Path,
+) -> None:
+    rules = Restart(first_s=0.001, tries=1, retry_s=1e-9)
+    target = counting_server(tmp_path, "legacy")
+    async with Client(target, era="legacy", restart=rules) as client:
+        for _ in range(2):
+            with pytest.raises(Disconnected):
+                await client.call_tool("x", {"do": "die"})
+        await until(lambda: client.state == "failed")
+        # It fails once more, and then stays.
+        good = (tmp_path / "counted.py").read_text()
+        (tmp_path / "counted.py").write_text("raise SystemExit(3)")
+        with pytest.raises(Disconnected, match=r"a call in 0 s or later starts it again.*code 3"):
+            await client.call_tool("x")
+        assert client.state == "failed"
+        (tmp_path / "counted.py").write_text(good)
+        assert (await client.call_tool("x", into=dict))["number"] == 2
+        assert client.state == "running"
+
+
+@on_a_loop
+async def test_a_call_soon_after_it_was_given_up_fails_at_once(tmp_path: Path) -> None:
+    rules = Restart(first_s=0.001, tries=1, retry_s=600)
+    async with Client(counting_server(tmp_path, "legacy"), era="legacy", restart=rules) as client:
+        for _ in range(2):
+            with pytest.raises(Disconnected):
+                await client.call_tool("x", {"do": "die"})
+        await until(lambda: client.state == "failed")
+        with pytest.raises(Disconnected, match=r"a call in 600 s or later starts it again"):
+            await client.call_tool("x")
+        assert (tmp_path / "starts").read_text() == ".."
+
+
+@on_a_loop
 async def test_a_server_that_stayed_up_begins_anew_with_its_tries(tmp_path: Path) -> None:
     rules = Restart(first_s=0.01, longest_s=0.01, tries=1, steady_s=1e-9)
     async with Client(counting_server(tmp_path, "legacy"), era="legacy", restart=rules) as client:
@@ -418,7 +488,12 @@ async def test_a_mistake_of_ours_in_a_start_is_logged_and_does_not_leave_callers
         raise DecodeError("a bug")
 
     supervisor = Supervisor(
-        Restart(first_s=0.001, tries=2), nothing, fails, nothing, logging.getLogger("concertino")
+        Restart(first_s=0.001, tries=2),
+        nothing,
+        fails,
+        nothing,
+        lambda: 0,
+        logging.getLogger("concertino"),
     )
     supervisor.on_end(ConcertinoError("gone"))
     with pytest.raises(Disconnected, match="DecodeError: a bug"):

@@ -129,6 +129,19 @@ async def test_the_next_call_after_a_kill_is_served(command: list[str]) -> None:
 
 
 @on_a_loop
+async def test_a_server_that_is_killed_again_and_again_is_served_soon_each_time(
+    command: list[str],
+) -> None:
+    async with Host(Proxy(command)) as host, attached(host) as caller:
+        pids: list[int] = []
+        # More often than it is restarted without an answer; growing pauses would add up to 30 s.
+        for _ in range(12):
+            pids.append(await pid_of(caller))
+            await kill(pids[-1])
+        assert len(set(pids)) == 12
+
+
+@on_a_loop
 async def test_a_call_that_the_server_had_read_fails_and_is_not_sent_again(
     command: list[str],
 ) -> None:

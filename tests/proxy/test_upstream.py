@@ -67,6 +67,18 @@ async def test_an_error_of_the_caller_is_the_server_s_answer() -> None:
         assert (await answer_of(script))["error"] == error
 
 
+@on_a_loop
+async def test_the_server_is_told_that_a_caller_went_while_it_was_asked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with proxied({"tools/call": asks()}, capabilities=ELICITS) as (caller, script):
+        caller.ask("tools/call", name="t", arguments={})
+        await caller.until(lambda: caller.of("elicitation/create"))
+        await caller.connection.close(1)
+        await script.until(lambda: answers_of(script) or script.of("notifications/cancelled"))
+    assert "Traceback" not in caplog.text
+
+
 @pytest.mark.parametrize("caller", [LEGACY, MODERN])
 @on_a_loop
 async def test_a_caller_is_not_asked_what_it_has_not_declared(caller: str) -> None:

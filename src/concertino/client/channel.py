@@ -101,6 +101,8 @@ class Channel:
         self._deadlines = DeadlineTimer(self._expire)
         self._output = _Output(connection, limits)
         self._oversize = OversizeWatch(connection)
+        # Requests that were given up, and those that were pending at the end.
+        self._unanswered = 0
         self._first_id = SystemRandom().randrange(1, MAX_FIRST_ID)
         self.peer = Peer(self._output.queue, limits, self._deadlines.time, self._first_id)
         self.peer.invalid_input.answered = False
@@ -110,6 +112,11 @@ class Channel:
     def requests_sent(self) -> int:
         """Return how many requests were sent."""
         return self.peer.outgoing.next_id - self._first_id
+
+    @property
+    def requests_answered(self) -> int:
+        """Return how many requests were answered, be it with an error."""
+        return self.requests_sent - self._unanswered - len(self.peer.outgoing)
 
     # Requests
 
@@ -296,6 +303,7 @@ class Channel:
         outgoing = self.peer.outgoing.get(cast("int", id))
         if outgoing is None:
             return
+        self._unanswered += 1
         self.skipped.expect_late(id)
         if cancels:
             self.peer.abandon(outgoing, reason)
@@ -481,6 +489,7 @@ class Channel:
         self.over = True
         self._deadlines.stop()
         self.on_drain(0)
+        self._unanswered += len(self.peer.outgoing)
         # peer.close() fails the pending requests and returns the server's unanswered ones.
         for incoming in self.peer.close():
             if incoming.on_cancel is not None:

@@ -142,7 +142,12 @@ class ClientConnection:
         rules = self._settings.restart
         if rules is not None:
             self._supervisor = Supervisor(
-                rules, self._bring_down, self._bring_up, self._on_restart, self._log
+                rules,
+                self._bring_down,
+                self._bring_up,
+                self._on_restart,
+                lambda: self.current.channel.requests_answered,
+                self._log,
             )
             if self.current.channel.over:
                 self._on_end(self.current)

@@ -30,8 +30,9 @@ ECHO_S = 0.5
 PROBE_S = 1.0
 # ... and to a request that it must know.
 TEXT_S = 5.0
-# No server prints more lines than this before its first response.
-MAX_LINES = 1000
+# A program that prints more lines than this before its first response is no server. Some print
+# thousands: the packages that they install, or warnings.
+MAX_LINES = 20_000
 # How often to check whether the program has read the request.
 CHECK_S = 0.05
 # An error quotes at most this many characters of the command, and of a line.

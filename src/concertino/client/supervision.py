@@ -36,14 +36,17 @@ class Restart(Struct, frozen=True, metaclass=HintingStructMeta):
         shortened at random by up to a quarter, so that many servers do not start together.
     longest_s: the longest pause.
     tries: the number of starts in a row after which the client gives up.
-    steady_s: after a server has run for this time, the pause is first_s again, and the number of
-        starts in a row is 0.
+    steady_s: after a server has run for this time, or has answered a request since its session was
+        restored, the pause is first_s again, and the number of starts in a row is 0.
+    retry_s: a request that comes so long after the client has given up starts the server once more;
+        infinite for never.
     """
 
     first_s: float = 0.1
     longest_s: float = 60.0
     tries: int = 10
     steady_s: float = 60.0
+    retry_s: float = FOREVER
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -59,6 +62,7 @@ class Supervisor:
     bring_down: releases the connection and the process of the server that has ended.
     bring_up: starts a new server and negotiates the revision.
     on_restart: restores the session of the new server.
+    count_answers: returns how many requests the last server has answered.
 
     Attributes:
     state: see Client.state.
@@ -72,6 +76,7 @@ class Supervisor:
         bring_down: Callable[[], Awaitable[None]],
         bring_up: Callable[[], Awaitable[None]],
         on_restart: Callable[[], Awaitable[None]],
+        count_answers: Callable[[], int],
         log: logging.Logger,
     ) -> None:
         self.state: State = "running"
@@ -81,13 +86,20 @@ class Supervisor:
         self._bring_down = bring_down
         self._bring_up = bring_up
         self._on_restart = on_restart
+        self._count_answers = count_answers
         self._log = log
+        # When this gave up, by the loop's clock.
+        self._failed_at = FOREVER
         # Set when the server has ended.
         self._ended = asyncio.Event()
         # Set while the server runs, and also when it will never run again.
         self._settled = asyncio.Event()
         self._settled.set()
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="supervise a server")
+        self._start_task(0)
+
+    def _start_task(self, tries: int) -> None:
+        loop = asyncio.get_running_loop()
+        self._task = loop.create_task(self._run(tries), name="supervise a server")
 
     def on_end(self, error: ConcertinoError) -> None:
         """Begin to restart the server, because it has ended by itself. error: how it has ended."""
@@ -105,6 +117,8 @@ class Supervisor:
         """
         if asyncio.current_task() is self._task:
             raise Disconnected(f"{label}: the server ended again while its session was restored")
+        if self.state == "failed":
+            self._try_again()
         try:
             async with asyncio.timeout(None if within_s == FOREVER else within_s):
                 await self._settled.wait()
@@ -118,6 +132,15 @@ class Supervisor:
         if self.state == "failed":
             raise self._gave_up_error(label)
 
+    def _try_again(self) -> None:
+        """Start the server once more, if that was given up long enough ago."""
+        now = asyncio.get_running_loop().time()
+        if now - self._failed_at >= self._rules.retry_s:
+            self.state = "backing-off"
+            self._settled.clear()
+            self._ended.set()
+            self._start_task(self._rules.tries - 1)
+
     async def close(self) -> None:
         """Stop restarting the server. Waiting requests raise Disconnected."""
         self._task.cancel()
@@ -125,15 +148,18 @@ class Supervisor:
         self.state = "closed"
         self._settled.set()
 
-    async def _run(self) -> None:
-        """Restart the server whenever it has ended, until the client gives up."""
+    async def _run(self, tries: int) -> None:
+        """Restart the server whenever it has ended, until the client gives up.
+
+        tries: the number of starts in a row so far.
+        """
         now = asyncio.get_running_loop().time
         rules = self._rules
-        tries, pause_s = 0, rules.first_s
-        up_since = now()
+        pause_s = rules.first_s
+        up_since, answers = now(), self._count_answers()
         while True:
             await self._ended.wait()
-            if now() - up_since >= rules.steady_s:
+            if now() - up_since >= rules.steady_s or self._count_answers() > answers:
                 tries, pause_s = 0, rules.first_s
 
             is_up = False
@@ -148,12 +174,13 @@ class Supervisor:
                 is_up = await self._try_bring_up()
 
             self.restarts += 1
-            up_since = now()
+            up_since, answers = now(), self._count_answers()
             # The server may have ended again meanwhile.
             if not self._ended.is_set():
                 self.state = "running"
                 self._settled.set()
                 await self._on_restart()
+                answers = self._count_answers()
 
     async def _pause(self, tries: int, pause_s: float) -> None:
         """Release the old server, and wait before the next start."""
@@ -182,6 +209,7 @@ class Supervisor:
 
     async def _give_up(self) -> None:
         self.state = "failed"
+        self._failed_at = asyncio.get_running_loop().time()
         self._settled.set()
         self._log.error("%s", self._gave_up_error("the server"))
         await self._bring_down()
@@ -189,6 +217,10 @@ class Supervisor:
     def _gave_up_error(self, label: str) -> Disconnected:
         tries = self._rules.tries
         text = f"{label}: the server was started {tries} times in a row and ended each time"
+        if self._rules.retry_s < FOREVER:
+            waited_s = asyncio.get_running_loop().time() - self._failed_at
+            left_s = max(0.0, self._rules.retry_s - waited_s)
+            text += f"; a call in {left_s:.0f} s or later starts it again"
         cause = self.failure
         if isinstance(cause, Disconnected):
             return Disconnected(f"{text}; {cause}", cause.exit_status, cause.stderr)

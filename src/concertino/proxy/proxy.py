@@ -44,6 +44,10 @@ log = logging.getLogger("concertino.proxy")
 # How a server is ended with the process that serves it: all steps fit into the time of its end.
 SHUTDOWN = ShutdownTimeouts(stdin_closed_s=0.8, terminated_s=0.6, killed_s=0.5)
 
+# When a server that ended is started again. Clients wait for it, so the pauses stay short, and a
+# crash loop ends after 15 s in an error for each call; half a minute later a call tries again.
+RESTART = Restart(longest_s=2.0, retry_s=30.0)
+
 Isolation = Literal["auto", "shared", "principal", "session"]
 
 # What a server before 2026-07-28 is told of its client when that is not known yet.
@@ -60,7 +64,7 @@ class Proxy:
     target: as for Client: a command, ServerParameters, `unix:PATH`, `tcp:HOST:PORT`, a Backend or
     a Connection. name: for logs and errors, by default derived from the target.
     era: see Client. restart: when to restart a server that ended; by default soon, up to ten times
-    in a row. stderr: see Client. limits: of the connection to the server.
+    in a row, and again for a call half a minute later. stderr: see Client. limits: of the connection to the server.
     connect_s: how long the server may take to start.
     isolation: which clients share one connection to the server, and so one process of it. `shared`:
     all; `principal`: those of one verified user; `session`: none. By default one of the last two:
@@ -107,7 +111,7 @@ class Proxy:
             timeouts=Timeouts(connect_s, request_s=FOREVER, total_s=FOREVER),
             limits=limits,
             stderr=stderr,
-            restart=Restart() if restart is None and self._can_reopen else restart,
+            restart=RESTART if restart is None and self._can_reopen else restart,
             validate=False,
         )
         # Report a wrong argument now.

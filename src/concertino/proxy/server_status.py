@@ -52,8 +52,8 @@ FOLDER = Path("concertino") / "proxies"
 class ServerStatus(Struct, frozen=True, omit_defaults=True):
     """What one server is doing.
 
-    state: `running`, `starting`, `restarting`, `crash loop` (it is not started again), `idle` (it
-    is started by the next call), `waits for approval`, or `failed`.
+    state: `running`, `starting`, `restarting`, `crash loop` (a call half a minute later starts it
+    again), `idle` (the next call starts it), `waits for approval`, or `failed`.
     pid: of its process; 0 without one. calls: the requests that it got, in all its processes.
     host: the name that the last new client gave itself; "" if there was none.
     last_error: how it has ended last, or why it does not run; "" if it never failed.

@@ -23,6 +23,7 @@ from concertino.errors import (
     INTERNAL_ERROR,
     METHOD_NOT_FOUND,
     ConcertinoError,
+    Disconnected,
     RpcError,
 )
 from concertino.protocol.call import InputRequired
@@ -299,7 +300,10 @@ class Upstream:
                 question.answer.cancel()
         session = call.context.caller.session
         assert session is not None
-        return bytes(await session.request(question.method, question.params))
+        try:
+            return bytes(await session.request(question.method, question.params))
+        except Disconnected:
+            raise RpcError(INTERNAL_ERROR, "Internal error: the client has gone") from None
 
     def _adopt_questions(self, call: ForwardedCall) -> None:
         """Ask the client of a new call what the server asked when there was no call."""
