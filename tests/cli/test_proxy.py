@@ -88,3 +88,20 @@ def test_a_server_that_ignores_its_end_does_not_outlive_the_proxy(
         proxy.stdin.close()
         proxy.stdout.close()
         os.close(alive)
+
+
+def test_a_server_that_does_not_start_is_named_once_in_plain_words() -> None:
+    command = [sys.executable, "-c", "raise SystemExit(3)"]
+    done = subprocess.run(
+        [sys.executable, "-m", "concertino", "proxy", "--name", "bad", "--", *command],
+        input=json.dumps(INITIALIZE) + "\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    lines = done.stderr.splitlines()
+    # No version: it is the server's, and not known.
+    assert any(line.endswith("Starting bad MCP server") for line in lines), done.stderr
+    assert any("Failed to start server: bad: initialize: " in line for line in lines), done.stderr
+    assert "SIGKILL" not in done.stderr

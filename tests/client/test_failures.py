@@ -352,10 +352,18 @@ async def test_a_command_that_is_not_there_is_named_with_what_was_searched_witho
         (["pnpm", "dlx", "thing"], "thing"),
         (["/usr/bin/thing"], "thing"),
         (["run"], "run"),
+        (["python", "-c", "import x\nx.run()"], "python"),
+        (["sh", "-c", "exec npx thing"], "sh"),
     ],
 )
 def test_a_client_has_the_name_of_its_server(command: list[str], name: str) -> None:
     assert Client(command).name == name
+
+
+@on_a_loop
+async def test_a_refused_connection_is_told_in_the_words_of_the_system() -> None:
+    with pytest.raises(Disconnected, match=r"^tcp:127\.0\.0\.1:1: Connection refused$"):
+        await Client("tcp:127.0.0.1:1").open()
 
 
 @on_a_loop

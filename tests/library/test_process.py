@@ -281,7 +281,7 @@ def test_without_pyyaml_front_matter_ends_the_start_and_says_why(tmp_path: Path)
     _, stderr, code = ran(["serve", "."], [READ], tmp_path, PYTHONPATH=path)
     assert code == 1
     assert re.search(
-        r"Failed to start server: ConcertinoError: front matter needs the extra 'library' .*: "
+        r"Failed to start server: front matter needs the extra 'library' .*: "
         r".*pip install .*\[library\]'",
         stderr,
     )

@@ -196,6 +196,29 @@ async def test_a_server_that_cannot_start_says_why() -> None:
 
 
 @on_a_loop
+async def test_an_address_where_nobody_listens_is_named_once_with_what_to_do() -> None:
+    proxy = Proxy("unix:/nonexist")
+    with pytest.raises(ConcertinoError) as caught:
+        await proxy.start(Any)
+    await proxy.close()
+    assert str(caught.value) == (
+        "unix:/nonexist: No such file or directory; start the server that listens there, or "
+        "correct the address"
+    )
+
+
+@on_a_loop
+async def test_a_crash_is_not_told_as_a_process_that_does_not_end(
+    command: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "concertino"):
+        async with Host(Proxy(command)) as host, attached(host) as caller:
+            await kill(await pid_of(caller))
+            await pid_of(caller)
+    assert "SIGKILL" not in caplog.text.replace("was ended by SIGKILL", "")
+
+
+@on_a_loop
 async def test_no_process_is_left_after_the_end(command: list[str]) -> None:
     async with Host(Proxy(command)) as host, attached(host) as caller:
         pid = await pid_of(caller)

@@ -455,7 +455,10 @@ class Channel:
         if outgoing is not None:
             self._log.warning("an answer of more than %d bytes was discarded", limit)
             outgoing.done(
-                ProtocolError(f"the answer has more than {limit} bytes, which is max_message_bytes")
+                ProtocolError(
+                    f"the answer has more than {limit} bytes, which is max_message_bytes: ask for "
+                    "less, or allow more with Limits or CONCERTINO_MAX_MESSAGE_BYTES"
+                )
             )
         elif id is None or not self.skipped.is_late(id):
             self._oversize.discarded_bytes = size

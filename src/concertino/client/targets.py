@@ -13,6 +13,7 @@ connection                any Connection that is not open yet
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -312,7 +313,12 @@ def _server_name(command: list[str]) -> str:
     For example "server" for `python server.py`, "thing" for `npx -y @scope/thing`, and "x" for
     `uv run x`.
     """
-    names = [word for word in command if not word.startswith("-") and "=" not in word] or command
+    # A word with blanks is code, as in `python -c CODE` and `sh -c CODE`.
+    names = [
+        word
+        for word in command
+        if not word.startswith("-") and "=" not in word and not any(map(str.isspace, word))
+    ] or command
     bases = [PurePath(word).name for word in names]
     base = next((base for base in bases[1:] if base not in LAUNCHERS), bases[0])
     return base.partition(".")[0] or base or "server"
@@ -346,7 +352,11 @@ class _Socket:
                 return OpenTarget(await connect_unix(self._host_or_path, limits))
             return OpenTarget(await connect_tcp(self._host_or_path, self._port, limits))
         except OSError as exc:
-            raise Disconnected(f"{self.name}: {exc.strerror or exc}") from exc
+            # asyncio has texts of its own, which do not say the reason.
+            reason = exc.strerror or exc
+            if exc.errno is not None and exc.errno in errno.errorcode:
+                reason = os.strerror(exc.errno)
+            raise Disconnected(f"{self.name}: {reason}") from exc
         except UnicodeError as exc:
             # The host's name is invalid, for example too long.
             raise Disconnected(f"{self.name}: {exc}") from exc

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from concertino.errors import INTERNAL_ERROR, ConcertinoError, Disconnected, RpcError
 
-__all__ = ["to_rpc_error"]
+__all__ = ["named", "to_rpc_error"]
 
 # What precedes the end of stderr in the text of an error of Client.
 STDERR = "; its stderr ends with:"
@@ -26,4 +26,9 @@ def to_rpc_error(name: str, error: ConcertinoError) -> RpcError:
     data = None
     if isinstance(error, Disconnected) and error.exit_status is not None:
         data = {"exitStatus": error.exit_status}
-    return RpcError(INTERNAL_ERROR, f"{name}: {text}", data)
+    return RpcError(INTERNAL_ERROR, named(name, text), data)
+
+
+def named(name: str, text: str) -> str:
+    """Return a text with the name of its server in front, unless it begins with the name."""
+    return text if text.startswith(f"{name}: ") else f"{name}: {text}"

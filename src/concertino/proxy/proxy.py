@@ -64,7 +64,8 @@ class Proxy:
     target: as for Client: a command, ServerParameters, `unix:PATH`, `tcp:HOST:PORT`, a Backend or
     a Connection. name: for logs and errors, by default derived from the target.
     era: see Client. restart: when to restart a server that ended; by default soon, up to ten times
-    in a row, and again for a call half a minute later. stderr: see Client. limits: of the connection to the server.
+    in a row, and again for a call half a minute later. stderr: see Client.
+    limits: of the connection to the server.
     connect_s: how long the server may take to start.
     isolation: which clients share one connection to the server, and so one process of it. `shared`:
     all; `principal`: those of one verified user; `session`: none. By default one of the last two:

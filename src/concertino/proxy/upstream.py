@@ -28,7 +28,7 @@ from concertino.errors import (
 )
 from concertino.protocol.call import InputRequired
 from concertino.protocol.revisions import by_name
-from concertino.proxy.failures import to_rpc_error
+from concertino.proxy.failures import named, to_rpc_error
 from concertino.proxy.forwarded_call import ForwardedCall, Question, SuspendableCall
 from concertino.proxy.heartbeat import Heartbeat
 from concertino.proxy.input_required import (
@@ -143,7 +143,10 @@ class Upstream:
             await self.client.open()
         except ConcertinoError as exc:
             # Its text says all; the class and the place where it was raised would add nothing.
-            raise ConcertinoError(f"{self._settings.name}: {exc}") from None
+            text = named(self._settings.name, str(exc))
+            if isinstance(exc.__cause__, (FileNotFoundError, ConnectionRefusedError)):
+                text += "; start the server that listens there, or correct the address"
+            raise ConcertinoError(text) from None
 
     def status(self) -> ServerStatus:
         """Return what the server is doing, for `concertino ps`."""

@@ -23,6 +23,7 @@ from functools import partial
 from typing import Any, NoReturn, Protocol
 
 from concertino.backend.interface import Backend
+from concertino.errors import ConcertinoError
 from concertino.jsonrpc.limits import Limits
 from concertino.logs import handler as logging_setup
 from concertino.logs.redact import refresh
@@ -92,7 +93,9 @@ def run(
         log.error("%s", exc)
         exit_process(FAILED if frontend.refuse(str(exc)) else USAGE, frontend.writer)
 
-    log.info("Starting %s MCP server v%s", info.name, info.version)
+    # What a proxy stands in front of is not known yet.
+    version = f" v{info.version}" if info.version else ""
+    log.info("Starting %s MCP server%s", info.name, version)
     code = FAILED
     watchdog: ShutdownWatchdog | None = None
     try:
@@ -415,4 +418,7 @@ class _LogRetry:
 
 
 def _describe(exc: BaseException) -> str:
+    # Our own errors are written for people: the name of the class would add nothing.
+    if isinstance(exc, ConcertinoError) and str(exc):
+        return str(exc)
     return f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__

@@ -405,7 +405,8 @@ class ChildProcess(PollingConnection):
 
         for number, timeout_s in steps:
             if number is not None:
-                log.info("process %d has not ended: %s", self.pid, number.name)
+                if self.exit_status is None:
+                    log.info("process %d has not ended: %s", self.pid, number.name)
                 self._signal_group(number)
             if await self._wait_for_group(timeout_s):
                 break
