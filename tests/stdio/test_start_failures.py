@@ -297,6 +297,45 @@ def test_a_server_that_nobody_asks_ends_within_two_seconds(source: str, tmp_path
         assert process.messages == []
 
 
+@pytest.mark.parametrize("opener", OPENERS)
+@pytest.mark.parametrize("code", ["'set API_HOST first'", "3"])
+def test_a_script_that_exits_before_it_serves_says_so(
+    code: str, opener: str, tmp_path: Path, gate: Path
+) -> None:
+    path = tmp_path / "server.py"
+    path.write_text(f"import sys\n{SERVER}open({str(gate)!r}).close()\nsys.exit({code})\n{RUN}")
+    with Process([str(path)]) as process:
+        process.send(OPENERS[opener])
+        gate.write_bytes(b"")
+        process.pump(lambda: bool(process.messages))
+        [answer] = process.messages
+        assert answer["id"] == OPENERS[opener]["id"]
+        assert answer["error"]["code"] == -32603
+        text = "cannot start: server.py has ended before it served; its stderr may say why"
+        assert answer["error"]["message"] == text
+        assert process.wait() == (3 if code == "3" else 1)
+
+
+def test_a_script_that_exits_waits_for_no_request(tmp_path: Path) -> None:
+    patience = "import sys\nimport concertino.runtime.refusal as r\nr.FIRST_S = 600\n"
+    (tmp_path / "server.py").write_text(f"{patience}{SERVER}sys.exit(0)\n{RUN}")
+    silent, open_end = os.pipe()
+    try:
+        done = subprocess.run(
+            [sys.executable, "server.py"],
+            cwd=tmp_path,
+            env=environment(),
+            stdin=silent,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(silent)
+        os.close(open_end)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
 def test_the_end_of_input_ends_the_wait(tmp_path: Path) -> None:
     path = tmp_path / "server.py"
     path.write_text("import no_such_module_here\n")

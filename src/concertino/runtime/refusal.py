@@ -84,18 +84,21 @@ class RefusedInput:
             self._timer = self._loop.call_later(MORE_S, self._drain)
 
 
-def refuse_script_client(failure: Exception | str) -> None:
+def refuse_script_client(failure: Exception | str, *, waits: bool = True) -> None:
     """Answer the requests that come at stdin with the failure, if a host has started this script.
 
     A host connects stdin and stdout to pipes or sockets. If one of them is anything else, such as a
     terminal or a file, do nothing.
     failure: the exception that ends the script, or a text; see start_failure_text().
+    waits: whether to wait for a first request if none has come so far.
     """
     try:
         modes = [os.fstat(descriptor).st_mode for descriptor in (0, 1)]
     except OSError:
         return
-    if all(stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) for mode in modes):
+    if not all(stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) for mode in modes):
+        return
+    if waits or select.select([0], [], [], 0)[0]:
         refuse_requests(0, 1, failure)
 
 

@@ -1,12 +1,13 @@
-"""Reports a script that has made a server, and ends without serving it.
+"""Reports a script that has imported Server, and ends without serving anything.
 
-The usual cause is a missing `server.run()` at the end of the file. server/server.py calls this when
-the process ends and has served nothing.
+The usual causes are a missing `server.run()` at the end of the file, and sys.exit() before it.
+server/server.py calls this when the process ends and has served nothing.
 """
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 __all__ = ["report_unserved_script"]
 
@@ -15,27 +16,28 @@ SERVES = ("run(", "serve(", "Host(", "Client(")
 
 
 def report_unserved_script(server_class: type) -> None:
-    """Write to stderr that the script has served nothing, and answer its MCP client, if any.
+    """Answer the MCP client of the script, and write to stderr if the script never calls run().
 
     Called when the process ends. server_class: Server.
     """
-    main = vars(sys.modules["__main__"])
-    names = [name for name, value in main.items() if isinstance(value, server_class)]
-    # sys.last_value exists if an exception has ended the script. That was reported already.
-    if not names or sys.flags.interactive or hasattr(sys, "last_value"):
-        return
-    # Imported here, because most processes need neither.
-    from pathlib import Path
-
-    from concertino.runtime.refusal import refuse_script_client
-
     # At this time the main module has no __file__ any more.
     path = Path(sys.argv[0])
+    # sys.last_value exists if an exception has ended the script. That was reported already.
+    if path.suffix != ".py" or sys.flags.interactive or hasattr(sys, "last_value"):
+        return
     try:
         source = path.read_text()
     except (OSError, ValueError):
         return
-    if any(word in source for word in SERVES):
+    from concertino.runtime.refusal import refuse_script_client
+
+    main = vars(sys.modules["__main__"])
+    names = [name for name, value in main.items() if isinstance(value, server_class)]
+    if not names or any(word in source for word in SERVES):
+        # Python does not tell which SystemExit has ended the script; it has printed its text. Wait
+        # for no request, since the script may be none that somebody uses as a server.
+        text = f"{path.name} has ended before it served; its stderr may say why"
+        refuse_script_client(text, waits=False)
         return
 
     text = f"{path.name} has made a server and ended without serving it: nothing calls run()"
