@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -29,6 +30,9 @@ settings.load_profile("same")
 
 # The file whose test ran last.
 FILE = pytest.StashKey[str]()
+# What servers behind a proxy offer, and indexes of searches, stay out of the user's cache.
+CACHE = tempfile.TemporaryDirectory(prefix="concertino-tests-")
+os.environ["XDG_CACHE_HOME"] = CACHE.name
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -26,10 +25,13 @@ def user_folder(
     return Path(value) if value.startswith("/") else Path.home() / default
 
 
-def write_private_file(path: Path, data: bytes) -> None:
-    """Write a file with mode 0600, completely or not at all. Raises OSError."""
+def write_private_file(path: Path, data: bytes, *, lasting: bool = True) -> None:
+    """Write a file with mode 0600, completely or not at all. Raises OSError.
+
+    lasting: wait until it is on the disk. Without that, it may be damaged after a loss of power.
+    """
     # A temporary file in the same folder: replace() does not work across file systems.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     descriptor = os.open(
         temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
     )
@@ -37,7 +39,8 @@ def write_private_file(path: Path, data: bytes) -> None:
         with open(descriptor, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(descriptor)
+            if lasting:
+                os.fsync(descriptor)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)

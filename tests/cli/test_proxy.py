@@ -105,3 +105,38 @@ def test_a_server_that_does_not_start_is_named_once_in_plain_words() -> None:
     assert any(line.endswith("Starting bad MCP server") for line in lines), done.stderr
     assert any("Failed to start server: bad: initialize: " in line for line in lines), done.stderr
     assert "SIGKILL" not in done.stderr
+
+
+def test_a_server_that_has_run_before_is_answered_for_while_it_starts(tmp_path: Path) -> None:
+    slow = str(Path(__file__).parents[1] / "proxy" / "slow_server.py")
+    (tmp_path / "offer").write_text('{"version": "1", "tools": ["add"]}')
+    (tmp_path / "go").touch()
+    opened = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+    lines = "".join(f"{json.dumps(line)}\n" for line in (INITIALIZE, opened, listing))
+    proxy = [sys.executable, "-m", "concertino", "proxy"]
+    answers: list[list[object]] = []
+    for options in ([], ["--lazy"], []):
+        process = subprocess.Popen(
+            [*proxy, *options, "--", sys.executable, slow, str(tmp_path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(lines)
+        process.stdin.flush()
+        # In the third run the server never starts.
+        answers.append([json.loads(process.stdout.readline()) for _ in range(2)])
+        process.stdin.close()
+        assert process.wait(20) == 0
+        process.stdout.close()
+        (tmp_path / "go").unlink(missing_ok=True)
+    assert answers[0] == answers[1] == answers[2]
+    tool = {"name": "add", "inputSchema": {"type": "object"}}
+    assert answers[0][1] == {"jsonrpc": "2.0", "id": 2, "result": {"tools": [tool]}}
+    # Not in the second run.
+    assert len((tmp_path / "starts").read_text().split()) == 2

@@ -280,8 +280,7 @@ def test_a_mistake_is_an_error_with_its_place(text: str, error: str) -> None:
         (
             '{"zzz": 1}',
             "2:2: mcpServers.a.x-concertino.zzz: no such member; there are allow, deny, rename, "
-            "guards, "
-            "isolation, idle_s, shared, pin, inherit",
+            "guards, isolation, idle_s, heartbeat_s, cache, lazy, shared, pin, inherit",
         ),
         (
             '{"pin": "yes"}',

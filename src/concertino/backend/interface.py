@@ -52,6 +52,7 @@ __all__ = [
     "ServerFeatures",
     "SupportsClientNotifications",
     "SupportsEarlyOpening",
+    "SupportsHeldOpening",
     "describe_non_backend",
 ]
 
@@ -104,6 +105,20 @@ class SupportsClientNotifications(Protocol):
         """Take a notification that the session does not process itself. Called on the event loop.
 
         session: the client's connection, as in Caller.session. params: of the notification.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsHeldOpening(Protocol):
+    """A Notifier that can refuse to open sessions while the backend is starting."""
+
+    def hold_opening(self, within_s: float, describe: Callable[[], str]) -> None:
+        """Hold the clients' first requests back for so long; then refuse `initialize` and the like.
+
+        They are refused until the backend has started; other calls wait for that. For a backend
+        that does not know what it offers before it has started. Call it on the event loop.
+        describe: returns the text of the refusals.
         """
         ...
 

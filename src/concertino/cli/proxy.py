@@ -5,20 +5,21 @@ from __future__ import annotations
 import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import NoReturn, get_args
 
 from msgspec.structs import replace
 
 from concertino.cli import UsageError
 from concertino.cli.guards import add_guard_options, make_guard
 from concertino.cli.options import add_log_format, add_repeatable, add_trace
-from concertino.cli.server_options import parse_server
+from concertino.cli.server_options import parse_seconds, parse_server
 from concertino.cli.tools_options import add_tools_options, wrap_backend
 from concertino.client.targets import ServerParameters
 from concertino.errors import ConcertinoError
 from concertino.jsonrpc.limits import Limits
 from concertino.logs import handler as logging_setup
-from concertino.proxy.proxy import SHUTDOWN, Proxy
+from concertino.proxy.manifest_cache import ManifestCache
+from concertino.proxy.proxy import HEARTBEAT_S, OPENING_S, SHUTDOWN, Isolation, Proxy
 from concertino.runtime.process import StdioFrontend
 from concertino.runtime.process import run as run_process
 from concertino.transports.stdio import take_over
@@ -30,8 +31,6 @@ DESCRIPTION = (
     "usage."
 )
 
-# How long a client's first request waits for the server: what it offers is not known before.
-OPENING_S = 10.0
 OPENING_VARIABLE = "CONCERTINO_OPENING_S"
 
 
@@ -48,10 +47,41 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_repeatable(parser, "--env", "NAME=VALUE", "environment variable for the server; repeatable")
     parser.add_argument("--cwd", metavar="DIR", help="folder in which the server is started")
+    _add_process_options(parser)
     add_log_format(parser)
     add_trace(parser)
     add_tools_options(parser)
     add_guard_options(parser)
+
+
+def _add_process_options(parser: ArgumentParser) -> None:
+    """Add the options for the server's process. They are called as in a file of servers."""
+    group = parser.add_argument_group("the server's process")
+    group.add_argument(
+        "--isolation",
+        choices=get_args(Isolation),
+        default="auto",
+        help="which clients share one: all, those of one user, or none (default auto)",
+    )
+    for name, default, effect in (
+        ("idle", None, "end the process after so long without a call (default never)"),
+        ("heartbeat", HEARTBEAT_S, "report progress when the server is silent for so long"),
+        ("opening", None, "how long the first request waits for the start (default 10)"),
+    ):
+        group.add_argument(
+            f"--{name}-s", metavar="SECONDS", type=parse_seconds, default=default, help=effect
+        )
+    group.add_argument(
+        "--no-cache",
+        dest="cache",
+        action="store_false",
+        help="answer first requests and lists not before the server has started, and keep nothing",
+    )
+    group.add_argument(
+        "--lazy",
+        action="store_true",
+        help="start the server with the first call that needs it, if it has run before",
+    )
 
 
 def run(args: Namespace, server: Sequence[str]) -> NoReturn:
@@ -69,12 +99,26 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
         limits = Limits.from_environment(os.environ)
     except (ValueError, ConcertinoError) as exc:
         reject_usage(str(exc))
-    if OPENING_VARIABLE not in os.environ:
-        limits = replace(limits, opening_s=OPENING_S)
+    opening_s = args.opening_s
+    if opening_s is None:
+        opening_s = limits.opening_s if OPENING_VARIABLE in os.environ else OPENING_S
+    # Through guards that do not know of it, the same time counts.
+    limits = replace(limits, opening_s=opening_s)
 
     stdio = take_over()
     logging_setup.configure(format=args.log_format, component="concertino", writer=stdio.writer)
-    proxy = Proxy(target, name=args.name, era=args.era, limits=limits)
+    proxy = Proxy(
+        target,
+        name=args.name,
+        era=args.era,
+        limits=limits,
+        isolation=args.isolation,
+        idle_s=args.idle_s,
+        heartbeat_s=args.heartbeat_s,
+        opening_s=opening_s,
+        cache=ManifestCache() if args.cache else None,
+        lazy=args.lazy,
+    )
     run_process(
         wrap_backend(proxy, guard, args),
         StdioFrontend(stdio),

@@ -90,6 +90,7 @@ def parse_inputs(texts: Sequence[str]) -> dict[str, str]:
 
 def load_servers(path: str, options: ServerFileOptions) -> Servers:
     """Return the servers of a file as one backend. Raises TargetError."""
+    from concertino.proxy.manifest_cache import ManifestCache
     from concertino.proxy.server_file import read_server_file
     from concertino.proxy.servers import Servers
     from concertino.types.results import Implementation
@@ -100,6 +101,7 @@ def load_servers(path: str, options: ServerFileOptions) -> Servers:
             path,
             inputs=options.inputs,
             trust=options.trust,
+            cache=ManifestCache(),
             info=Implementation(options.name or "concertino", options.version or "0.0.0"),
         )
     except ConcertinoError as exc:

@@ -16,7 +16,7 @@ from concertino.client.client import Timeouts
 from concertino.client.targets import ServerParameters, Target, parse_target
 from concertino.logs.formats import escape_controls
 
-__all__ = ["add_server_options", "client_options", "parse_server", "search_path"]
+__all__ = ["add_server_options", "client_options", "parse_seconds", "parse_server", "search_path"]
 
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
@@ -29,14 +29,14 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--timeout-s",
-        type=_parse_seconds,
+        type=parse_seconds,
         default=60.0,
         metavar="S",
         help="longest wait for a response (default 60)",
     )
     parser.add_argument(
         "--connect-timeout-s",
-        type=_parse_seconds,
+        type=parse_seconds,
         default=60.0,
         metavar="S",
         help="longest wait until the session is open (default 60)",
@@ -105,7 +105,8 @@ def parse_server(args: argparse.Namespace, server: Sequence[str]) -> Target:
     return ServerParameters(server[0], server[1:], env=env, cwd=args.cwd, inherit=tuple(os.environ))
 
 
-def _parse_seconds(text: str) -> float:
+def parse_seconds(text: str) -> float:
+    """Return a positive number of seconds. Raises ArgumentTypeError."""
     try:
         seconds = float(text)
     except ValueError:

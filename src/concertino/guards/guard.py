@@ -42,6 +42,7 @@ from concertino.backend.interface import (
     Context,
     Notifier,
     ServerFeatures,
+    SupportsHeldOpening,
 )
 from concertino.backend.listing import decode_page
 from concertino.backend.methods import KINDS, LIST_METHODS, ListMethod
@@ -351,6 +352,10 @@ class _FilteredNotifier:
     def report_update(self, uri: str) -> None:
         if self._visibility.allows("resource", uri):
             self._outlet.report_update(uri)
+
+    def hold_opening(self, within_s: float, describe: Callable[[], str]) -> None:
+        if isinstance(self._outlet, SupportsHeldOpening):
+            self._outlet.hold_opening(within_s, describe)
 
 
 def _release(hooks: CallHooks) -> None:

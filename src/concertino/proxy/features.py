@@ -8,6 +8,7 @@ from typing import Any, cast
 from concertino.client.client import Client
 from concertino.protocol.call import ServerFeatures
 from concertino.protocol.revisions import by_name
+from concertino.proxy.manifest_cache import Manifest
 from concertino.types.results import Implementation
 
 __all__ = ["features_before_start", "features_of"]
@@ -18,15 +19,19 @@ KNOWN = frozenset(
 )
 
 
-def features_of(client: Client) -> ServerFeatures:
-    """Return what the server of an open client offers, under its own name."""
-    declared = client.capabilities
+def features_of(server: Client | Manifest) -> ServerFeatures:
+    """Return what a server offers, under its own name: that of an open client, or a known one."""
+    if isinstance(server, Manifest):
+        info, revision = server.info, server.revision
+    else:
+        info, revision = server.server_info, server.protocol_version
+    declared = server.capabilities
     resources = _settings(declared, "resources")
     # The first revision had completion, and no capability for it.
-    completions = "completions" in declared or not by_name[client.protocol_version].completions
+    completions = "completions" in declared or not by_name[revision].completions
     return ServerFeatures(
-        client.server_info,
-        client.instructions,
+        info,
+        server.instructions,
         tools="tools" in declared,
         prompts="prompts" in declared,
         resources="resources" in declared,

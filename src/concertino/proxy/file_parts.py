@@ -16,6 +16,7 @@ from concertino.proxy.definitions import Definition, compare_definitions, define
 from concertino.proxy.env_file import read_env_file
 from concertino.proxy.expansion import Expander
 from concertino.proxy.file_server import FileServer, WithheldServer
+from concertino.proxy.manifest_cache import ManifestCache
 from concertino.proxy.pinned_tools import PinnedTools
 from concertino.proxy.server_file import ServerEntry, ServerFile
 from concertino.proxy.server_launch import expand_entry
@@ -25,6 +26,9 @@ from concertino.proxy.value_reader import InvalidServerFile
 __all__ = ["DefinedServer", "FileParts", "define_servers", "describe_unapproved"]
 
 log = logging.getLogger("concertino.proxy")
+
+# The options that the process of a server depends on.
+PROCESS_OPTIONS = ("isolation", "shared", "idle_s", "heartbeat_s", "cache", "lazy", "pin")
 
 
 class DefinedServer(Struct, frozen=True):
@@ -76,7 +80,7 @@ class FileParts:
     """Keeps the parts of a composition for one file.
 
     path: of the file, absolute and without links. environment: for `${VAR}`. inputs: values that
-    the user gave.
+    the user gave. cache: has what servers offered when they ran last; None to keep nothing.
     """
 
     def __init__(
@@ -84,8 +88,10 @@ class FileParts:
         store: ApprovalStore,
         environment: Mapping[str, str],
         inputs: Mapping[str, str],
+        cache: ManifestCache | None = None,
     ) -> None:
         self.path = Path()
+        self._cache = cache
         self._store = store
         self._environment = environment
         self._inputs = inputs
@@ -165,6 +171,7 @@ class FileParts:
             entry.options,
             start_timeout_s=entry.start_timeout_s,
             pin=pin if entry.options.pin else None,
+            cache=self._cache,
         )
 
     def _unapproved(
@@ -198,9 +205,4 @@ class FileParts:
 
 def _needs_no_restart(before: ServerOptions, now: ServerOptions) -> bool:
     """Return whether the options that the process of a server depends on are the same."""
-    return (before.isolation, before.shared, before.idle_s, before.pin) == (
-        now.isolation,
-        now.shared,
-        now.idle_s,
-        now.pin,
-    )
+    return all(getattr(before, name) == getattr(now, name) for name in PROCESS_OPTIONS)

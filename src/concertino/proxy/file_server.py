@@ -14,6 +14,7 @@ from concertino.errors import ConcertinoError
 from concertino.protocol.call import ServerFeatures
 from concertino.proxy.approvals import ToolPins
 from concertino.proxy.features import features_before_start
+from concertino.proxy.manifest_cache import ManifestCache
 from concertino.proxy.pinned_tools import PinnedTools
 from concertino.proxy.proxy import Proxy
 from concertino.proxy.server_launch import UnreadLaunch, read_launch_secrets
@@ -31,7 +32,7 @@ class FileServer:
     """A server that is started or connected to by start(), which may be called again if it fails.
 
     pin: puts a PinnedTools around the server, if its entry wants that. start_timeout_s: of the
-    entry.
+    entry. cache: has what servers offered when they ran last.
     """
 
     def __init__(
@@ -42,12 +43,15 @@ class FileServer:
         *,
         start_timeout_s: float | None = None,
         pin: Callable[[Backend], PinnedTools] | None = None,
+        cache: ManifestCache | None = None,
     ) -> None:
         self.name = name
         self.launch = launch
         self.options = options
         self.start_timeout_s = start_timeout_s
         self._pin = pin
+        # Pinned tools are compared with those of the server that will be called.
+        self._cache = cache if options.cache and pin is None else None
         self._pinned: PinnedTools | None = None
         self._outlet: Notifier | None = None
         # The server that has started, and the same with guards around it.
@@ -70,6 +74,9 @@ class FileServer:
                 connect_s=self.start_timeout_s or START_S,
                 isolation="shared" if self.options.shared else self.options.isolation,
                 idle_s=self.options.idle_s,
+                heartbeat_s=self.options.heartbeat_s,
+                cache=self._cache,
+                lazy=self.options.lazy,
             )
         except ValueError as exc:
             raise ConcertinoError(str(exc)) from None

@@ -6,25 +6,39 @@ Some hosts give up a call that they hear nothing of for 60 s, and wait longer if
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 
 from concertino.backend.interface import Context
 
 __all__ = ["Heartbeat"]
 
-# What each heartbeat adds to the progress of before: it must grow, and leave room for the server's.
 STEP = 1e-6
+
+
+def _describe_wait(waited_s: float) -> str:
+    return f"still running after {waited_s:.0f} s"
 
 
 class Heartbeat:
     """Passes the progress of one call on, and adds some of its own while there is none.
 
     Use it with `with`, around the call. every_s: how long the server may be silent.
+    describe: returns what to say, for the seconds that the call has waited.
+    step: what each heartbeat adds to the progress of before; it must leave room for the server's.
     """
 
-    def __init__(self, context: Context, every_s: float) -> None:
+    def __init__(
+        self,
+        context: Context,
+        every_s: float,
+        describe: Callable[[float], str] = _describe_wait,
+        step: float = STEP,
+    ) -> None:
         self._context = context
         self._every_s = every_s
+        self._describe = describe
+        self._step = step
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
         self._last: float = 0
@@ -57,7 +71,7 @@ class Heartbeat:
         self._timer = self._loop.call_later(self._every_s, self._beat)
 
     def _beat(self) -> None:
-        self._last += STEP * max(1.0, abs(self._last))
+        self._last += self._step * max(1.0, abs(self._last))
         waited_s = self._loop.time() - self._began
-        self._context.progress(self._last, self._total, f"still running after {waited_s:.0f} s")
+        self._context.progress(self._last, self._total, self._describe(waited_s))
         self._restart()

@@ -4,40 +4,46 @@
 
 Calls and results pass undecoded where client and server are of one era; the session translates
 results where they are not, as those of any Backend. proxy/upstream.py has one connection to the
-server; this module decides which clients share one.
+server; this module decides which clients share one. proxy/manifests.py has what is known of the
+server before it has started: then clients need not wait for their first answers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, get_args
 
 from msgspec import Raw, Struct
 
 from concertino.backend.caller import CallerSession
-from concertino.backend.interface import Call, Context, Notifier
+from concertino.backend.interface import Call, ChangeKind, Context, Notifier, SupportsHeldOpening
 from concertino.backend.methods import LIST_METHODS
 from concertino.client.client import Client, Timeouts
 from concertino.client.client_connection import FOREVER
 from concertino.client.negotiation import Era
 from concertino.client.server_stderr import Sink
 from concertino.client.supervision import Restart
-from concertino.client.targets import Target, parse_target
+from concertino.client.targets import ServerParameters, Target, parse_target
 from concertino.errors import ConcertinoError
+from concertino.excerpts import shorten
 from concertino.jsonrpc.limits import Limits
 from concertino.protocol.call import ServerFeatures
+from concertino.protocol.revisions import by_name
 from concertino.proxy.failures import to_rpc_error
 from concertino.proxy.features import features_before_start, features_of
+from concertino.proxy.heartbeat import Heartbeat
+from concertino.proxy.manifest_cache import Manifest, ManifestCache
+from concertino.proxy.manifests import Manifests, describe_differences
 from concertino.proxy.parked_calls import ParkedCalls
 from concertino.proxy.server_status import ServerStatus, add_source, remove_source
 from concertino.proxy.upstream import Upstream, UpstreamSettings
 from concertino.transports.guardian import guardian
 from concertino.transports.process import ShutdownTimeouts
 
-__all__ = ["SHUTDOWN", "Isolation", "Proxy"]
+__all__ = ["HEARTBEAT_S", "OPENING_S", "SHUTDOWN", "Isolation", "Proxy"]
 
 log = logging.getLogger("concertino.proxy")
 
@@ -47,8 +53,20 @@ SHUTDOWN = ShutdownTimeouts(stdin_closed_s=0.8, terminated_s=0.6, killed_s=0.5)
 # When a server that ended is started again. Clients wait for it, so the pauses stay short, and a
 # crash loop ends after 15 s in an error for each call; half a minute later a call tries again.
 RESTART = Restart(longest_s=2.0, retry_s=30.0)
+# After how many seconds of silence a caller that wants progress gets some.
+HEARTBEAT_S = 15.0
+# How long a client's first request waits for the server, if nothing is known of it.
+OPENING_S = 10.0
+# How often a call that waits for the server's start reports progress, in seconds, and how much.
+START_BEAT_S = 1.0
+START_STEP = 1e-9
+# How much of the server's last line on stderr is shown, in characters.
+MAX_LINE = 200
 
 Isolation = Literal["auto", "shared", "principal", "session"]
+LIST_KINDS: tuple[ChangeKind, ...] = ("tools", "prompts", "resources")
+# Identifies the server that is started before any client needs one.
+FIRST = object()
 
 # What a server before 2026-07-28 is told of its client when that is not known yet.
 EVERYTHING: Mapping[str, Any] = {
@@ -75,6 +93,11 @@ class Proxy:
     parked: the calls that wait for an answer of their client, which no other proxy shares.
     idle_s: end a server that has had no calls for so long, and start it again for the next call;
     None for never.
+    opening_s: how long a client's first request waits for the server to start; then it is refused,
+    with the last line of the server's stderr, while the server goes on starting.
+    cache: keeps what servers offer. If the server has run before, clients get their first answers
+    and its lists from there, and calls wait for its start. For commands only.
+    lazy: do not start a server that is in the cache before a call needs it.
     """
 
     def __init__(
@@ -88,14 +111,18 @@ class Proxy:
         limits: Limits | None = None,
         connect_s: float = 60.0,
         isolation: Isolation = "auto",
-        heartbeat_s: float | None = 15.0,
+        heartbeat_s: float | None = HEARTBEAT_S,
         idle_s: float | None = None,
         parked: ParkedCalls | None = None,
+        opening_s: float = OPENING_S,
+        cache: ManifestCache | None = None,
+        lazy: bool = False,
     ) -> None:
         if isolation not in get_args(Isolation):
             expected = ", ".join(get_args(Isolation))
             raise ValueError(f"isolation: expected one of {expected}, got {isolation!r}")
-        for option, value in (("heartbeat_s", heartbeat_s), ("idle_s", idle_s)):
+        times = {"heartbeat_s": heartbeat_s, "idle_s": idle_s, "opening_s": opening_s}
+        for option, value in times.items():
             if value is not None and not value > 0:
                 raise ValueError(f"{option}: expected a positive number of seconds, got {value!r}")
         location = parse_target(target)
@@ -128,13 +155,16 @@ class Proxy:
         self._isolation = isolation
         self._idle_s = idle_s
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._features = features_before_start(self.name)
+        self._opening_s = opening_s
+        self._is_lazy = lazy
+        self._manifests = _make_manifests(self.name, target, era, cache)
+        self._features = self._unknown = features_before_start(self.name)
         self._outlet: Notifier
         # The upstream for sessions that have none yet; None once it belongs to some.
         self._unclaimed: Upstream | None = None
         # Any hashable: what sessions that share an upstream have in common.
         self._upstreams: dict[object, Upstream] = {}
-        self._opening: dict[object, asyncio.Task[Upstream]] = {}
+        self._openings: dict[object, _Opening] = {}
         self._by_session: dict[CallerSession | None, Upstream] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._watched: frozenset[str] = frozenset()
@@ -142,20 +172,24 @@ class Proxy:
     # Backend
 
     async def start(self, outlet: Notifier) -> None:
-        """Start the server or connect to it. Raises ConcertinoError if that is impossible."""
+        """Start the server or connect to it. Raises ConcertinoError if that is impossible.
+
+        Returns at once if the server is in the cache.
+        """
         self._outlet = outlet
         add_source(self._server_statuses)
         if self._starts_program:
             guardian.acquire()
             self._is_guarded = True
-        upstream = Upstream(self._settings, outlet, EVERYTHING)
-        self._unclaimed = upstream
-        await upstream.open()
-        self._features = features_of(upstream.client)
-        if self._isolation == "auto":
-            self._isolation = "principal"
-            if not upstream.is_modern and self._features.logging:
-                self._isolate("it has log levels")
+        known = None if self._manifests is None else self._manifests.get(b"")
+        if known is not None:
+            self._learn_features(known)
+            if not self._is_lazy:
+                self._begin(FIRST, EVERYTHING)
+        else:
+            if isinstance(outlet, SupportsHeldOpening):
+                outlet.hold_opening(self._opening_s, self._describe_refusal)
+            await self._begin(FIRST, EVERYTHING).task
         if self._idle_s is not None:
             self._idle_timer = asyncio.get_running_loop().call_later(self._idle_s, self._end_idle)
 
@@ -170,13 +204,19 @@ class Proxy:
         """
         session = context.caller.session
         upstream = self._by_session.get(session)
-        if upstream is None:
-            upstream = self._unclaimed if session is None and call.method in LIST_METHODS else None
+        if upstream is None and call.method in LIST_METHODS:
+            if (known := self._known_list(call, session)) is not None:
+                revision, result = known
+                context.caller.pass_result(result, revision)
+                return result
             # A list that is read without a client, as at the start of a composition, leaves nothing
             # behind: it needs no process of its own.
-            if upstream is None:
-                upstream = await self._assign(session, context.client.capabilities)
-                upstream.host = context.client.title or context.client.name or upstream.host
+            if session is None:
+                await self._wait_for_first()
+                upstream = self._unclaimed
+        if upstream is None:
+            upstream = await self._assign_patiently(session, context)
+            upstream.host = context.client.title or context.client.name or upstream.host
         return await upstream.handle(call, context)
 
     async def watch(self, uris: frozenset[str]) -> None:
@@ -217,12 +257,15 @@ class Proxy:
         remove_source(self._server_statuses)
         if self._idle_timer is not None:
             self._idle_timer.cancel()
-        for opening in self._opening.values():
+        openings = [opening.task for opening in self._openings.values()]
+        for opening in openings:
             opening.cancel()
         self._settings.parked.cancel()
         upstreams = {*self._upstreams.values(), *([self._unclaimed] if self._unclaimed else [])}
+        if self._manifests is not None:
+            await self._manifests.close()
         ends = [upstream.close() for upstream in upstreams]
-        await asyncio.gather(*ends, *self._closing, *self._opening.values(), return_exceptions=True)
+        await asyncio.gather(*ends, *self._closing, *openings, return_exceptions=True)
         if self._is_guarded:
             self._is_guarded = False
             guardian.release()
@@ -232,7 +275,7 @@ class Proxy:
         upstreams = {item: None for item in (self._unclaimed, *self._upstreams.values()) if item}
         if upstreams:
             return [upstream.status() for upstream in upstreams]
-        return [ServerStatus(self.name, "starting" if self._opening else "idle")]
+        return [ServerStatus(self.name, "starting" if self._openings else "idle")]
 
     # Which client uses which upstream
 
@@ -249,22 +292,18 @@ class Proxy:
         self, session: CallerSession | None, capabilities: Mapping[str, Any]
     ) -> Upstream:
         """Return the upstream for a session, opened first if need be. Raises RpcError."""
+        await self._wait_for_first()
         key = self._key_of(session)
         upstream = self._upstreams.get(key)
         if upstream is None and self._unclaimed is not None:
             upstream, self._unclaimed = self._unclaimed, None
             self._upstreams[key] = upstream
         if upstream is None:
-            opening = self._opening.get(key)
-            if opening is None:
-                opening = asyncio.get_running_loop().create_task(self._open(key, capabilities))
-                self._opening[key] = opening
-            try:
-                # Others may wait for it, so it goes on when this call is cancelled.
-                upstream = await asyncio.shield(opening)
-            except ConcertinoError as exc:
-                raise to_rpc_error(self.name, exc) from None
+            upstream = await self._wait_for(
+                self._openings.get(key) or self._begin(key, capabilities)
+            )
         self._by_session[session] = upstream
+        self._learn_lists(upstream, self._principal_of(session))
         if session is not None and session not in upstream.sessions:
             upstream.sessions.add(session)
             session.closed.add_done_callback(partial(self._on_session_end, session))
@@ -272,14 +311,62 @@ class Proxy:
                 await self.watch(self._watched)
         return upstream
 
-    async def _open(self, key: object, capabilities: Mapping[str, Any]) -> Upstream:
+    async def _wait_for_first(self) -> None:
+        """Wait for the server that was started before any client needed one. Raises RpcError."""
+        if (first := self._openings.get(FIRST)) is not None:
+            await self._wait_for(first)
+
+    async def _wait_for(self, opening: _Opening) -> Upstream:
+        """Wait until a server has started. Raises RpcError."""
+        try:
+            # Others may wait for it, so it goes on when this call is cancelled.
+            return await asyncio.shield(opening.task)
+        except ConcertinoError as exc:
+            raise to_rpc_error(self.name, exc) from None
+
+    async def _assign_patiently(self, session: CallerSession | None, context: Context) -> Upstream:
+        """Return the upstream for a session, and report progress while its server starts."""
+        capabilities = context.client.capabilities
+        if not context.caller.wants_progress:
+            return await self._assign(session, capabilities)
+        with Heartbeat(context, START_BEAT_S, self._describe_start, START_STEP):
+            return await self._assign(session, capabilities)
+
+    def _begin(self, key: object, capabilities: Mapping[str, Any]) -> _Opening:
+        """Begin to start a server, for the sessions with this key."""
         upstream = Upstream(self._settings, self._outlet, capabilities)
+        task = asyncio.get_running_loop().create_task(self._open(key, upstream))
+        task.add_done_callback(self._on_opened)
+        opening = self._openings[key] = _Opening(upstream, task)
+        return opening
+
+    async def _open(self, key: object, upstream: Upstream) -> Upstream:
         try:
             await upstream.open()
-            self._upstreams[key] = upstream
         finally:
-            del self._opening[key]
+            del self._openings[key]
+        self._learn_features(upstream.client)
+        if key is FIRST:
+            self._unclaimed = upstream
+            self._learn_lists(upstream, b"")
+        else:
+            self._upstreams[key] = upstream
         return upstream
+
+    def _on_opened(self, task: asyncio.Task[Upstream]) -> None:
+        # Perhaps nobody waits for it.
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.debug("%s: %s", self.name, error)
+
+    def _describe_start(self, waited_s: float) -> str:
+        """Return what people should know while a server starts."""
+        opening = next(iter(self._openings.values()), None)
+        line = "" if opening is None else opening.upstream.client.stderr_tail.rpartition("\n")[2]
+        text = f"{self.name} is still starting after {waited_s:.3g} s"
+        return f"{text}; it wrote last: {shorten(line, MAX_LINE)}" if line else text
+
+    def _describe_refusal(self) -> str:
+        return f"Internal error: {self._describe_start(self._opening_s)}; try again later"
 
     def _on_session_end(self, session: CallerSession, closed: object) -> None:
         """Forget a session, and end the server that was started for it alone."""
@@ -323,7 +410,84 @@ class Proxy:
 
     def _on_list_changed(self, upstream: Upstream) -> None:
         """Learn what the server offers now: it may have been replaced by a newer one."""
-        features = features_of(upstream.client)
+        self._learn_features(upstream.client)
+        if self._manifests is not None:
+            principals = {self._principal_of(session) for session in upstream.sessions}
+            for principal in principals or {b""}:
+                self._manifests.learn(upstream.client, principal)
+
+    def _learn_features(self, server: Client | Manifest) -> None:
+        """Take over what the server offers, and decide which clients share one."""
+        features = features_of(server)
         if features != self._features:
-            self._features = features
-            self._outlet.report_change("features")
+            self._features, before = features, self._features
+            # Clients have been told only what was known.
+            if before is not self._unknown:
+                self._outlet.report_change("features")
+        if self._isolation == "auto":
+            self._isolation = "principal"
+            revision = server.revision if isinstance(server, Manifest) else server.protocol_version
+            if not by_name[revision].modern and features.logging:
+                self._isolate("it has log levels")
+
+    # The lists that are known before the server runs
+
+    def _principal_of(self, session: CallerSession | None) -> bytes:
+        """Return whose lists a session gets: users share none, unless they share the server."""
+        if session is None or self._isolation == "shared":
+            return b""
+        return session.principal
+
+    def _known_list(self, call: Call, session: CallerSession | None) -> tuple[str, Raw] | None:
+        """Return a list and its revision if it is known and the server does not run yet."""
+        if self._manifests is None or call.params or self._unclaimed is not None:
+            return None
+        if self._key_of(session) in self._upstreams:
+            return None
+        manifest = self._manifests.get(self._principal_of(session))
+        result = None if manifest is None else manifest.lists.get(call.method)
+        return None if manifest is None or result is None else (manifest.revision, result)
+
+    def _learn_lists(self, upstream: Upstream, principal: bytes) -> None:
+        """Keep what a server that has just started lists, unless that was done before."""
+        if self._manifests is not None and principal not in upstream.learned_for:
+            upstream.learned_for.add(principal)
+            self._manifests.learn(upstream.client, principal, self._on_learned)
+
+    def _on_learned(self, known: Manifest | None, manifest: Manifest) -> None:
+        """Tell clients which lists have changed since the server ran last."""
+        if known is None:
+            return
+        if differences := describe_differences(known, manifest):
+            text = ", ".join(differences)
+            log.info("%s: it has changed since its last start: %s", self.name, text)
+        for kind in LIST_KINDS:
+            if any(
+                known.lists.get(method) != manifest.lists.get(method)
+                for method in LIST_METHODS
+                if method.startswith(kind)
+            ):
+                self._outlet.report_change(kind)
+
+
+class _Opening(Struct, frozen=True):
+    """A server that is starting."""
+
+    upstream: Upstream
+    task: asyncio.Task[Upstream]
+
+
+def _make_manifests(
+    name: str,
+    target: Target,
+    era: Era,
+    cache: ManifestCache | None,
+) -> Manifests | None:
+    """Return what is known of a server; None if nothing is kept, as for all but commands."""
+    if cache is None or isinstance(target, str):
+        return None
+    if not isinstance(target, ServerParameters):
+        if not isinstance(target, Sequence):
+            return None
+        target = ServerParameters(target[0], target[1:])
+    return Manifests(name, partial(cache.file_of, target, era))

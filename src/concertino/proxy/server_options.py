@@ -23,7 +23,10 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
     name of a tool -> the name that clients see.
     rate_limit, max_in_flight, timeout_s, max_result_bytes, redact: those of a Guard.
     isolation: who shares a process of the server, as for a Proxy. shared: everybody does, also
-    different users. idle_s: seconds without a call after which a process ends.
+    different users. idle_s: seconds without a call after which a process ends. heartbeat_s: seconds
+    of silence after which a caller that wants progress gets some.
+    cache: answer the first requests from what the server offered when it ran last. lazy: start it
+    with the first call that needs it, if that is known.
     pin: withhold tools whose definition has changed since the approval. inherit: names of
     variables that the server gets from our environment.
     """
@@ -38,6 +41,9 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
     redact: bool = False
     isolation: Isolation = "auto"
     idle_s: float | None = None
+    heartbeat_s: float = 15.0
+    cache: bool = True
+    lazy: bool = False
     shared: bool = False
     pin: bool = False
     inherit: tuple[str, ...] = ()
@@ -45,7 +51,8 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
 
 GUARD_KEYS = ("rate_limit", "max_in_flight", "timeout_s", "max_result_bytes", "redact")
 OPTION_KEYS = (
-    "allow", "deny", "rename", "guards", "isolation", "idle_s", "shared", "pin", "inherit",
+    "allow", "deny", "rename", "guards", "isolation", "idle_s", "heartbeat_s", "cache", "lazy",
+    "shared", "pin", "inherit",
 )  # fmt: skip
 
 
@@ -152,6 +159,9 @@ _READERS: Mapping[str, Callable[[ValueReader, FileValue, str], Any]] = {
     "redact": ValueReader.flag,
     "isolation": _read_isolation,
     "idle_s": ValueReader.positive_number,
+    "heartbeat_s": ValueReader.positive_number,
+    "cache": ValueReader.flag,
+    "lazy": ValueReader.flag,
     "shared": ValueReader.flag,
     "pin": ValueReader.flag,
     "inherit": ValueReader.texts,

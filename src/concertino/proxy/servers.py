@@ -23,6 +23,7 @@ from concertino.composition.rules import CompositionRules
 from concertino.library.watcher import Watcher
 from concertino.proxy.approvals import ApprovalStore
 from concertino.proxy.file_parts import FileParts
+from concertino.proxy.manifest_cache import ManifestCache
 from concertino.proxy.server_file import ServerFile, read_server_file
 from concertino.proxy.server_status import (
     ServerStatus,
@@ -69,6 +70,7 @@ class Servers(BackendWrapper):
     changed definition waits for `concertino approve FILE`, and the old one runs on meanwhile.
     path: of the file. inputs: values for `${input:ID}`. trust: approve what the file says now.
     environment: for `${VAR}`; by default that of the process. info: what clients see of us.
+    cache: has what servers offered when they ran last; None to keep nothing.
     Raises InvalidServerFile, and UnusableState if approvals cannot be read or written.
     """
 
@@ -81,12 +83,13 @@ class Servers(BackendWrapper):
         environment: Mapping[str, str] | None = None,
         info: Implementation | None = None,
         store: ApprovalStore | None = None,
+        cache: ManifestCache | None = None,
     ) -> None:
         self._path = Path(path)
         self._store = store or ApprovalStore()
         file = read_server_file(self._path)
         self._file_parts = FileParts(
-            self._store, os.environ if environment is None else environment, inputs or {}
+            self._store, os.environ if environment is None else environment, inputs or {}, cache
         )
         if trust:
             self._file_parts.approve(file)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 import stat
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -60,14 +59,14 @@ def read_private(path: Path) -> bytes | None:
     return data
 
 
-def write_private(path: Path, data: bytes) -> None:
+def write_private(path: Path, data: bytes, *, lasting: bool = True) -> None:
     """Write a file that only this user can read, in a folder that is made if it is missing.
 
-    Raises UnusableState.
+    lasting: see write_private_file(). Raises UnusableState.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_private_file(path, data)
+        write_private_file(path, data, lasting=lasting)
     except OSError as exc:
         raise UnusableState(f"{path}: {exc.strerror}") from None
 
@@ -93,7 +92,7 @@ def read_state_key(folder: Path) -> bytes:
     if (key := read_private(path)) is None:
         with lock_state(folder):
             if (key := read_private(path)) is None:
-                key = secrets.token_bytes(KEY_BYTES)
+                key = os.urandom(KEY_BYTES)
                 write_private(path, key)
     if len(key) != KEY_BYTES:
         raise UnusableState(f"{path}: expected {KEY_BYTES} bytes; remove it, and approve again")

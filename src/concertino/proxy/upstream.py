@@ -95,6 +95,7 @@ class Upstream:
     watched: the resources whose changes are watched.
     last_used: when the last call began, by the loop's clock; infinite before the first.
     host: the name of the last new client; "" before the first.
+    learned_for: the principals whose lists have been read from the server.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class Upstream:
         self.watched: frozenset[str] = frozenset()
         self.last_used = float("inf")
         self.host = ""
+        self.learned_for: set[bytes] = set()
         self._settings = settings
         self._outlet = outlet
         # A dict keeps the order; the last is the newest.

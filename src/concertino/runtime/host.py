@@ -113,6 +113,7 @@ class Host:
         # Do not wait for the backend's start. Until it is over, connections can be attached,
         # `initialize` is answered after opening_s, and calls wait.
         self._opening_until = self._loop.time() + self.limits.opening_s
+        self._describe_start: Callable[[], str] | None = None
         self.started = hide_from_all_tasks(self._loop.create_task(self._start()))
         self.started.add_done_callback(self._on_started)
         loop_watch_of(self._loop).begin(self._has_calls)
@@ -154,6 +155,7 @@ class Host:
             self.watch_changed,
             self._budget,
             self._opening_until,
+            self._describe_start,
         )
         self.connections.add(served)
         served.closed.add_done_callback(lambda _: self._on_closed(served))
@@ -186,6 +188,16 @@ class Host:
         self._opening_until = self._loop.time()
         for connection in self.connections:
             connection.open_early()
+
+    def hold_opening(self, within_s: float, describe: Callable[[], str]) -> None:
+        """Hold first requests back for so long; then refuse to open sessions with this text.
+
+        See SupportsHeldOpening.
+        """
+        self._opening_until = self._loop.time() + within_s
+        self._describe_start = describe
+        for connection in self.connections:
+            connection.hold_opening(self._opening_until, describe)
 
     def report_change(self, what: str) -> None:
         """Tell every client that a list has changed. May be called from any thread.

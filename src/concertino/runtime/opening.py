@@ -12,11 +12,31 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-__all__ = ["EarlyInput"]
+from msgspec import DecodeError, Struct
+from msgspec.json import Decoder
+
+__all__ = ["EarlyInput", "is_opening"]
 
 # With more input than this, the messages are passed on at once.
 MAX_FRAMES = 64
 MAX_BYTES = 2**20
+# The requests whose results say what a server offers.
+OPENING_METHODS = frozenset(("initialize", "server/discover"))
+
+
+class _Method(Struct):
+    method: str = ""
+
+
+_decode = Decoder(_Method).decode
+
+
+def is_opening(frame: bytes) -> bool:
+    """Return whether a frame is a request that opens a session. Malformed frames are none."""
+    try:
+        return _decode(frame).method in OPENING_METHODS
+    except (DecodeError, UnicodeError):
+        return False
 
 
 class EarlyInput:
@@ -43,6 +63,11 @@ class EarlyInput:
         self._release = release
         self._timer = loop.call_at(until, release)
 
+    def extend(self, until: float) -> None:
+        """Hold the frames until another time."""
+        self._timer.cancel()
+        self._timer = self._loop.call_at(until, self._release)
+
     def hold(self, frame: bytes) -> None:
         """Add a frame. Schedules release() when the frames become too many or too large."""
         self.frames.append(frame)
@@ -54,9 +79,7 @@ class EarlyInput:
     def end(self, within_s: float) -> None:
         """Note that the input has ended. The frames are then held `within_s` seconds at most."""
         self.has_ended = True
-        until = min(self._timer.when(), self._loop.time() + within_s)
-        self._timer.cancel()
-        self._timer = self._loop.call_at(until, self._release)
+        self.extend(min(self._timer.when(), self._loop.time() + within_s))
 
     def close(self) -> None:
         """Stop the timer; release() will not be called by it any more."""

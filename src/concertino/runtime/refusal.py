@@ -28,7 +28,13 @@ from concertino.jsonrpc.messages import Id
 from concertino.jsonrpc.peer import Peer
 from concertino.jsonrpc.requests import IncomingRequest
 
-__all__ = ["RefusedInput", "refuse_clients", "refuse_requests", "refuse_script_client"]
+__all__ = [
+    "RefusedInput",
+    "refuse_clients",
+    "refuse_frame",
+    "refuse_requests",
+    "refuse_script_client",
+]
 
 # How long to wait for the first request.
 FIRST_S = 2.0
@@ -64,7 +70,7 @@ class RefusedInput:
 
     def receive(self, frame: bytes) -> None:
         """Answer the requests in a frame with the failure. Malformed frames raise nothing."""
-        if _refuse_frame(self._peer, frame, self._text):
+        if refuse_frame(self._peer, frame, self._text):
             self._on_refused()
 
     def refuse(self, requests: list[Any]) -> None:
@@ -165,7 +171,7 @@ def refuse_requests(reading: int, writing: int, failure: BaseException | str) ->
             for frame in framer.feed(chunk) if chunk else framer.end():
                 if isinstance(frame, OversizeFrame):
                     peer.on_frame_too_long(frame.size)
-                elif _refuse_frame(peer, frame, text) and not has_refused:
+                elif refuse_frame(peer, frame, text) and not has_refused:
                     has_refused = True
                     until = time.monotonic() + MORE_S
             if not chunk:
@@ -184,7 +190,7 @@ def _is_input_ready(poll: select.poll, reading: int, within_s: float) -> bool:
     return within_s > 0 and reading in dict(poll.poll(within_s * 1000))
 
 
-def _refuse_frame(peer: Peer[Any], frame: bytes, text: str) -> bool:
+def refuse_frame(peer: Peer[Any], frame: bytes, text: str) -> bool:
     """Answer the requests in a frame with `text`. Returns whether there was a request."""
     # Any, because Peer is generic in the class of its requests.
     event: Any = peer.receive(frame)

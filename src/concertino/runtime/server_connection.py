@@ -73,6 +73,7 @@ class ServerConnection:
     budget: the memory that unread responses may take in the whole process.
     opening_until: until when frames are held back if the backend has not started, by the loop's
         clock.
+    describe_start: see SupportsHeldOpening; None to open sessions before the backend has started.
 
     Attributes:
     closed: a future that is done when the connection is closed and all its tasks have ended.
@@ -88,6 +89,7 @@ class ServerConnection:
         on_subscriptions_changed: Callable[[], object],
         budget: ProcessBudget,
         opening_until: float,
+        describe_start: Callable[[], str] | None = None,
     ) -> None:
         self.backend = backend
         self.loop = asyncio.get_running_loop()
@@ -125,6 +127,7 @@ class ServerConnection:
         # that of _refused if the backend could not start.
         self._receive: Callable[[bytes], None] = self._receive_early
         self._opening_until = opening_until
+        self._describe_start = describe_start
         # The frames that are held back now; None if there are none.
         self._early: EarlyInput | None = None
         self._refused: RefusedInput | None = None
@@ -202,18 +205,37 @@ class ServerConnection:
         """Hold a frame back, because the backend has not started. After opening_s, pass it on."""
         if self._early is None:
             if self.loop.time() >= self._opening_until:
-                self._receive = self.session.receive
+                self._receive = self._receive_unstarted
                 return self._receive(frame)
             from concertino.runtime.opening import EarlyInput
 
             self._early = EarlyInput(self.loop, self._opening_until, self.open_early)
         return self._early.hold(frame)
 
+    def _receive_unstarted(self, frame: bytes) -> None:
+        """Take a frame although the backend has not started. See SupportsHeldOpening."""
+        if self._describe_start is not None:
+            from concertino.runtime.opening import is_opening
+
+            if is_opening(frame):
+                from concertino.runtime.refusal import refuse_frame
+
+                refuse_frame(self.session.peer, frame, self._describe_start())
+                return
+        self.session.receive(frame)
+
     def open_early(self) -> None:
         """Hold no frames back any longer, although the backend has not started."""
         self._opening_until = self.loop.time()
         if self._early is not None:
-            self._open_input(self.session.receive)
+            self._open_input(self._receive_unstarted)
+
+    def hold_opening(self, until: float, describe: Callable[[], str]) -> None:
+        """Hold frames back until another time, then refuse to open sessions with this text."""
+        self._opening_until = until
+        self._describe_start = describe
+        if self._early is not None:
+            self._early.extend(until)
 
     def _open_input(self, receive: Callable[[bytes], None]) -> None:
         """Pass the frames that were held back to `receive`, and all later frames as well."""

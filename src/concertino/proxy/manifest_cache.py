@@ -1,0 +1,178 @@
+"""ManifestCache: what servers offered when they ran last, in files of this user.
+
+With it a proxy answers a client's first requests before its server has started. A file that is
+damaged, too large, of another user or of another server counts as missing.
+docs/decisions/0024 says what identifies a server, and what is not kept.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import DecodeError, Raw, Struct
+from msgspec.json import Decoder, decode, encode
+
+from concertino.backend.methods import LIST_METHODS
+from concertino.client.targets import ServerParameters
+from concertino.proxy.state_files import (
+    UnusableState,
+    read_private,
+    read_state_key,
+    write_private,
+)
+from concertino.types.results import Implementation
+from concertino.user_files import user_folder
+
+__all__ = ["MAX_BYTES", "Manifest", "ManifestCache", "ManifestFile", "manifest_folder"]
+
+log = logging.getLogger("concertino.proxy")
+
+# The largest manifest of a server, in bytes.
+MAX_BYTES = 2**20
+# Changes with the meaning of the files: those of other formats count as missing.
+FORMAT = 1
+
+
+class Manifest(Struct, frozen=True):
+    """What a server offers.
+
+    revision: the name of the revision that it speaks. info, capabilities, instructions: as it
+    declares them. lists: method -> the undecoded result with all items, such as of `tools/list`;
+    those that are not kept are missing.
+    """
+
+    revision: str
+    info: Implementation
+    capabilities: dict[str, Any]
+    instructions: str | None = None
+    lists: dict[str, Raw] = {}
+
+
+class _Stored(Struct, frozen=True):
+    """The content of a file. identity: of the server; see identify()."""
+
+    identity: str
+    manifest: Manifest
+
+
+_decoder = Decoder(_Stored)
+
+
+def manifest_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return `$XDG_CACHE_HOME/concertino/manifests`; by default it is in `~/.cache`."""
+    return user_folder("XDG_CACHE_HOME", ".cache", environment) / "concertino" / "manifests"
+
+
+class ManifestCache:
+    """The manifests of this user's servers. folder: where they are."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = manifest_folder() if folder is None else folder
+
+    def file_of(
+        self,
+        server: ServerParameters,
+        era: str,
+        principal: bytes,
+    ) -> ManifestFile | None:
+        """Return the file for a server; None if its program is not found or the key is unusable.
+
+        era: how the server's session is opened. principal: whose calls the server gets.
+        """
+        identity = identify(server, era, principal)
+        if identity is None:
+            return None
+        try:
+            key = read_state_key(self.folder)
+        except UnusableState as exc:
+            log.warning("what servers offer is not kept: %s", exc)
+            return None
+        digest = hmac.digest(key, identity, "sha256").hex()
+        return ManifestFile(self.folder / f"{digest}.json", digest)
+
+
+class ManifestFile:
+    """The manifest of one server for one principal. identity: stands in the file, too."""
+
+    def __init__(self, path: Path, identity: str) -> None:
+        self.path = path
+        self._identity = identity
+
+    def read(self) -> Manifest | None:
+        """Return the manifest; None if there is none that can be used."""
+        try:
+            data = read_private(self.path)
+            if data is None:
+                return None
+            if len(data) > MAX_BYTES:
+                raise ValueError(f"expected at most {MAX_BYTES} bytes")
+            stored = _decoder.decode(data)
+            if stored.identity != self._identity:
+                raise ValueError("it is the one of another server")
+            for method, result in stored.manifest.lists.items():
+                # A ValidationError if it has another shape.
+                decode(result, type=LIST_METHODS[method].result_type)
+        except (UnusableState, DecodeError, ValueError, KeyError) as exc:
+            log.info("%s is not used: %s", self.path, exc)
+            return None
+        return stored.manifest
+
+    def write(self, manifest: Manifest) -> None:
+        """Replace the manifest; one that is too large, or cannot be written, is not kept."""
+        data = encode(_Stored(self._identity, manifest))
+        try:
+            if len(data) > MAX_BYTES:
+                log.info("what the server offers is not kept: it has %d bytes", len(data))
+                self.path.unlink(missing_ok=True)
+            else:
+                write_private(self.path, data, lasting=False)
+        except (UnusableState, OSError) as exc:
+            log.info("what the server offers is not kept: %s", exc)
+
+
+def identify(
+    server: ServerParameters,
+    era: str,
+    principal: bytes,
+) -> bytes | None:
+    """Return the bytes that identify a server and who uses it; None if there is no such program.
+
+    Of variables the names count, not the values: those are often secrets that change. A whole
+    environment that is passed on does not count: each host and terminal has another one.
+    """
+    command = os.fspath(server.command)
+    variables = server.env or {}
+    folder = Path(server.cwd or "").absolute()
+    program = _find_program(command, folder, variables.get("PATH") or os.environ.get("PATH", ""))
+    if program is None:
+        return None
+    path, status = program
+    inherited = () if os.environ.keys() <= {*server.inherit} else server.inherit
+    names = sorted({*variables, *inherited})
+    words = [os.fsencode(word) for word in (command, path, folder, *server.args)]
+    # The answers of a server to another era, and to another principal, are others.
+    facts = (FORMAT, words, status.st_size, status.st_mtime_ns, names, era, principal)
+    return encode(facts)
+
+
+def _find_program(
+    command: str,
+    folder: Path,
+    search_path: str,
+) -> tuple[Path, os.stat_result] | None:
+    """Return the path of a program without links, and its status; None if there is none."""
+    folders = [""] if os.sep in command else search_path.split(os.pathsep)
+    for place in folders:
+        path = folder / place / command
+        try:
+            if os.access(path, os.X_OK) and path.is_file():
+                return path.resolve(), path.stat()
+        except OSError:
+            # Gone since then, or a loop of links.
+            continue
+    return None

@@ -1,0 +1,177 @@
+"""Manifests: what one proxy knows of its server before it has started, and how it learns that."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import DecodeError, Raw
+from msgspec.json import decode, encode
+
+from concertino.backend.methods import LIST_METHODS, ListMethod
+from concertino.client.client import Client
+from concertino.errors import ConcertinoError
+from concertino.protocol.pagination import MAX_PAGES
+from concertino.protocol.revisions import by_name
+from concertino.proxy.manifest_cache import MAX_BYTES, Manifest, ManifestFile
+
+__all__ = ["Manifests", "describe_differences"]
+
+log = logging.getLogger("concertino.proxy")
+
+# How long the server may take for its lists, in seconds.
+LISTS_S = 60.0
+# The same at the end of the proxy, so that a client which only lists leaves something behind.
+END_S = 0.2
+
+# Returns the file of a manifest for a principal.
+FindFile = Callable[[bytes], ManifestFile | None]
+# Called with what was known and what is known now.
+OnLearned = Callable[[Manifest | None, Manifest], object]
+
+
+class Manifests:
+    """The manifests of one server, by principal: each has lists of its own.
+
+    name: of the server. find_file: returns the file of a principal's manifest; None without one.
+    """
+
+    def __init__(self, name: str, find_file: FindFile) -> None:
+        self._name = name
+        self._find_file = find_file
+        self._files: dict[bytes, ManifestFile | None] = {}
+        self._known: dict[bytes, Manifest | None] = {}
+        self._learning: dict[bytes, asyncio.Task[None]] = {}
+
+    def get(self, principal: bytes) -> Manifest | None:
+        """Return what is known of the server for a principal; None if it has not run yet."""
+        if principal not in self._files:
+            file = self._files[principal] = self._find_file(principal)
+            self._known[principal] = None if file is None else file.read()
+        return self._known[principal]
+
+    def learn(
+        self,
+        client: Client,
+        principal: bytes,
+        on_learned: OnLearned | None = None,
+    ) -> None:
+        """Read the lists of a server that runs, and keep them, in the background.
+
+        A second call replaces the first if that is still under way. on_learned: called afterwards
+        if anything differs from what was known.
+        """
+        previous = self._learning.get(principal)
+        if previous is not None:
+            previous.cancel()
+        self._learning[principal] = asyncio.get_running_loop().create_task(
+            self._learn(client, principal, on_learned), name=f"read the lists of {self._name}"
+        )
+
+    async def _learn(
+        self,
+        client: Client,
+        principal: bytes,
+        on_learned: OnLearned | None,
+    ) -> None:
+        known = self.get(principal)
+        try:
+            async with asyncio.timeout(LISTS_S):
+                manifest = await read_manifest(client)
+        except (ConcertinoError, DecodeError, TimeoutError) as exc:
+            log.info("%s: its lists could not be read: %s", self._name, exc)
+            return
+        if known is not None and encode(known) == encode(manifest):
+            return
+        self._known[principal] = manifest
+        if (file := self._files[principal]) is not None:
+            file.write(manifest)
+        if on_learned is not None:
+            on_learned(known, manifest)
+
+    async def close(self) -> None:
+        """Stop reading lists. The server should run until then: lists may be on their way."""
+        tasks = self._learning.values()
+        if tasks:
+            await asyncio.wait(tasks, timeout=END_S)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def read_manifest(client: Client) -> Manifest:
+    """Return what the server of an open client offers, with the lists that may be kept.
+
+    Raises DecodeError for a list that is none.
+    """
+    # As it is now: the server may be replaced by a newer one meanwhile.
+    revision, info, instructions = client.protocol_version, client.server_info, client.instructions
+    capabilities = dict(client.capabilities)
+    lists: dict[str, Raw] = {}
+    for method, listing in LIST_METHODS.items():
+        if method.partition("/")[0] not in capabilities:
+            continue
+        try:
+            result = await _read_list(client, method, listing)
+        except ConcertinoError as exc:
+            # Servers that have resources may have no templates.
+            log.debug("%s: %s", method, exc)
+            continue
+        if result is not None:
+            lists[method] = result
+    return Manifest(revision, info, capabilities, instructions, lists)
+
+
+async def _read_list(
+    client: Client,
+    method: str,
+    listing: ListMethod,
+) -> Raw | None:
+    """Return the result of a list method, with the items of all pages; None if it is not kept.
+
+    A list is not kept if it is for one user only, too large, or endless.
+    """
+    fields = listing.result_type
+    member = dict(zip(fields.__struct_fields__, fields.__struct_encode_fields__, strict=True))[
+        listing.member
+    ]
+    is_modern = by_name[client.protocol_version].modern
+    first: dict[str, Raw] = {}
+    items: list[Raw] = []
+    cursor: str | None = None
+    size = 0
+    for _ in range(MAX_PAGES):
+        params = {} if cursor is None else {"cursor": cursor}
+        raw: Raw = await client.request(method, params, into=Raw)
+        size += len(bytes(raw))
+        # Any, because the results of the four list methods have no common base class.
+        page: Any = decode(raw, type=listing.result_type)
+        # Without a word, a list of 2026-07-28 is for one user only.
+        if size > MAX_BYTES or page.cache_scope == "private":
+            return None
+        if is_modern and page.cache_scope != "public":
+            return None
+        members = decode(raw, type=dict[str, Raw])
+        first = first or members
+        items += decode(members[member], type=list[Raw])
+        cursor = page.next_cursor
+        if cursor is None:
+            first.pop("nextCursor", None)
+            if "ttlMs" in first:
+                # Nobody may rely on it before the server has confirmed it.
+                first["ttlMs"] = Raw(b"0")
+            return Raw(encode({**first, member: items}))
+    return None
+
+
+def describe_differences(known: Manifest, manifest: Manifest) -> list[str]:
+    """Return which parts of what a server declares have changed, for the log."""
+    parts = [
+        (f"version {known.info.version} -> {manifest.info.version}", known.info != manifest.info),
+        ("revision", known.revision != manifest.revision),
+        ("instructions", known.instructions != manifest.instructions),
+        ("capabilities", known.capabilities != manifest.capabilities),
+    ]
+    return [text for text, differs in parts if differs]
