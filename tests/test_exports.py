@@ -109,8 +109,10 @@ def test_a_star_import_gives_the_public_names(package: str) -> None:
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="has no attribute 'Orchestra'"):
+    with pytest.raises(AttributeError, match="has no attribute 'Orchestra'") as error:
         concertino.Orchestra  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
+    # From these Python makes `Did you mean: ...` in a traceback.
+    assert (error.value.name, error.value.obj) == ("Orchestra", concertino)
 
 
 def test_a_module_s_list_holds_only_what_is_there() -> None:

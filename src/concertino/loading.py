@@ -63,7 +63,9 @@ def lazy_names(
     def get(name: str) -> object:
         module = module_of.get(name)
         if module is None:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            # Python suggests a name of dir(obj) in the traceback.
+            text = f"module {package!r} has no attribute {name!r}"
+            raise AttributeError(text, name=name, obj=sys.modules[package])
         value = getattr(load(module), name)
 
         # Store the value in the package, so that __getattr__ is called once for each name.

@@ -188,6 +188,12 @@ def test_a_target_that_leads_nowhere_says_what_was_found(target: str, said: str)
     assert said in str(refused.value)
 
 
+def test_a_mistyped_name_of_a_server_names_those_that_are_there(tmp_path: Path) -> None:
+    path = write_target(tmp_path, "a = Server('a')\nb = Server('b')", "two.py")
+    with pytest.raises(TargetError, match=r"has no attribute 'c'; the servers in it: .*:a, .*:b$"):
+        load_target(f"{path}:c")
+
+
 def test_no_server_and_several_servers_are_said(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match=r"no concertino\.Server found"):
         load_target(write_target(tmp_path, "x = 5", "none.py"))

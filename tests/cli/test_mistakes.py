@@ -320,6 +320,14 @@ SERVERS = [
         "{python}: can't open file '{folder}/nothing.py': [Errno 2] No such file or directory",
     ),
     Mistake(
+        "a file that makes no server",
+        ["tools", "--", "python", "-c", "1"],
+        3,
+        "concertino tools: `python -c 1` exited with code 0 before its first answer; "
+        "it wrote nothing to stderr\n"
+        "  a server runs until its stdin is closed: does it call run()?",
+    ),
+    Mistake(
         "nobody listens",
         ["tools", "--", "unix:none"],
         3,
@@ -386,6 +394,21 @@ ARGUMENTS = [
         ["call", "add", "a=1", "b=two", *SERVER],
         2,
         "concertino call: b=two: expected an integer\n  add takes a (integer), b (integer)",
+    ),
+    Mistake(
+        "arguments with commas",
+        ["call", "add", "a=1,b=2", *SERVER],
+        2,
+        "concertino call: add: arguments are separated by spaces, not by commas\n"
+        "  write: concertino call add a=1 b=2 -- python calculator.py",
+    ),
+    Mistake(
+        "arguments with commas and spaces",
+        ["call", "add", "a=1,", "b=2", *SERVER],
+        2,
+        "concertino call: a=1,: expected an integer\n"
+        "  arguments are separated by spaces, not by commas: a=1\n"
+        "  add takes a (integer), b (integer)",
     ),
     Mistake(
         "a value outside of an enum",

@@ -585,3 +585,20 @@ async def test_what_is_asked_for_wrongly_is_refused_before_anything_is_sent(like
         with pytest.raises(TypeError):
             await client.call_tool("x", {"a": object()})
         assert [each for each in script.came[came:] if "id" in each] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("calculator.py", "; did you mean ['python', 'calculator.py']?"),
+        ("python calculator.py", "; did you mean ['python', 'calculator.py']?"),
+        ("http://localhost:8000/mcp", ""),
+        ("", ""),
+    ],
+)
+def test_a_text_that_is_no_address_may_have_been_a_command(text: str, hint: str) -> None:
+    with pytest.raises(ValueError, match="expected unix:PATH") as error:
+        Client(text)
+    assert str(error.value) == (
+        f"expected unix:PATH or tcp:HOST:PORT, or a command as a list of words, got {text!r}{hint}"
+    )

@@ -257,9 +257,9 @@ def test_functions_that_get_lifespan_values_and_long_operations_select_too() -> 
     async def render() -> str:
         return "x"
 
-    assert {"render", "query"} <= set(server._tools.entries)
+    assert {"render", "query"} <= set(server._registered_tools.entries)
     server.disable(render, query)
-    assert not {"render", "query"} & set(server._tools.entries)
+    assert not {"render", "query"} & set(server._registered_tools.entries)
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_a_selection_that_does_not_fit_changes_nothing(
     server = everything(tags={"admin"})
     with pytest.raises(error, match=f"^{re.escape(message)}$"):
         server.disable(*arguments, tags=tags)
-    assert list(server._tools.entries) == ["erase", "status", "relay"]
+    assert list(server._registered_tools.entries) == ["erase", "status", "relay"]
 
 
 def test_the_last_call_that_selects_something_decides_also_for_what_comes_later() -> None:
@@ -293,7 +293,7 @@ def test_the_last_call_that_selects_something_decides_also_for_what_comes_later(
         server.add_tool(lambda: "x", name=name, tags=tags)
 
     def enabled() -> list[str]:
-        return list(server._tools.entries)
+        return list(server._registered_tools.entries)
 
     server.disable(tags={"admin", "slow"})
     add("a", "admin")
@@ -432,9 +432,9 @@ def test_threads_may_disable_and_add_at_the_same_time() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert server._tools.entries == {}
+    assert server._registered_tools.entries == {}
     server.enable(tags={"tag0", "tag1", "tag2", "tag3"})
-    assert len(server._tools.entries) == 200
+    assert len(server._registered_tools.entries) == 200
 
 
 # Visible to some callers

@@ -1210,7 +1210,7 @@ def test_the_decorated_function_stays_as_it_was() -> None:
 
     assert asyncio.run(use("a", "b")) == "a b"
     server.disable(use)
-    assert list(server._tools.entries) == []
+    assert list(server._registered_tools.entries) == []
 
 
 @on_a_loop

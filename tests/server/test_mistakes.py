@@ -184,6 +184,14 @@ TARGETS = [
         "AttributeError: 'Server' object has no attribute 'nam'. Did you mean: 'name'?\n",
     ),
     Mistake(
+        "a mistyped decorator",
+        {"calc.py": HEAD + ADD.replace("tool", "tools")},
+        "python calc.py",
+        1,
+        f'{TRACEBACK}  File "FOLDER/calc.py", line 3, in <module>\n    @server.tools\n'
+        "AttributeError: 'Server' object has no attribute 'tools'. Did you mean: 'tool'?\n",
+    ),
+    Mistake(
         "run() inside of an event loop",
         {
             "calc.py": f"import asyncio\n{HEAD}async def main():\n    server.run()\n"

@@ -70,7 +70,7 @@ def test_a_server_without_options_does_not_load_their_declarations() -> None:
         "print([name for name in names if f'concertino.{name}' in sys.modules])\n"
         "@server.tool(title='G')\n"
         "async def g() -> str: return ''\n"
-        "print(server._tools.entries['g'].tool.title)\n"
+        "print(server._registered_tools.entries['g'].tool.title)\n"
     )
     run = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
     assert run.stdout.split("\n")[:2] == ["[]", "G"]

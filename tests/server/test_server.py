@@ -267,7 +267,7 @@ async def test_a_def_around_an_async_def_is_a_def() -> None:
         assert await served.text("partly") == "2"
         assert await served.text("in_time", a=3) == "3"
         assert await served.text("called") == "4"
-    assert {name: tool.is_async for name, tool in server._tools.entries.items()} == {
+    assert {name: tool.is_async for name, tool in server._registered_tools.entries.items()} == {
         "now": False,
         "partly": False,
         "in_time": True,
@@ -305,7 +305,7 @@ def test_the_same_name_twice_is_refused_and_the_first_stays() -> None:
         r"call remove_tool\('f'\) first",
     ):
         server.add_tool(lambda: "second", name="f")
-    assert list(server._tools.entries) == ["f"]
+    assert list(server._registered_tools.entries) == ["f"]
 
 
 def test_what_cannot_be_described_is_refused_by_name() -> None:
@@ -322,7 +322,7 @@ def test_what_cannot_be_described_is_refused_by_name() -> None:
     for handler in (takes_anything, takes_object, generates):
         with pytest.raises(RegistrationError, match=handler.__name__):
             server.add_tool(handler)
-    assert server._tools.entries == {}
+    assert server._registered_tools.entries == {}
 
 
 SURROGATE = "\ud800"
@@ -365,7 +365,7 @@ def test_a_setting_of_a_tool_that_clients_could_not_read_is_refused(
     with pytest.raises(RegistrationError) as refused:
         server.add_tool(f, **settings)
     assert str(refused.value).startswith(f"f: {said}")
-    assert server._tools.entries == {}
+    assert server._registered_tools.entries == {}
 
 
 def test_what_is_read_from_a_function_is_checked_too() -> None:
@@ -440,7 +440,7 @@ def test_a_key_of_meta_follows_the_grammar(key: str) -> None:
     server = Server("x")
     if key in KEYS:
         server.add_tool(f, meta={key: 1})
-        assert server._tools.entries["f"].tool.meta == {key: 1}
+        assert server._registered_tools.entries["f"].tool.meta == {key: 1}
     else:
         with pytest.raises(RegistrationError) as refused:
             server.add_tool(f, meta={"fine": 1, key: 1})
@@ -723,12 +723,12 @@ def test_of_two_tools_of_one_name_the_one_that_is_removed_is_known_to_be_gone(
         monkeypatch.setattr(Registry, "remove", remove)
         server.remove_tool("f")
         server.add_tool(lambda: "2", name="f")
-        replaced.append(server._tools.entries["f"])
+        replaced.append(server._registered_tools.entries["f"])
         return remove(catalogue, name)
 
     monkeypatch.setattr(Registry, "remove", after_another_thread)
     server.remove_tool("f")
-    assert "f" not in server._tools.entries
+    assert "f" not in server._registered_tools.entries
     assert [each.removed for each in replaced] == [True]
 
 
@@ -746,7 +746,7 @@ async def test_a_tool_added_by_a_thread_while_the_list_is_made_is_in_the_next_li
             return iter(names)
 
     async with Served(server) as served:
-        server._tools.entries = Slow(server._tools.entries)
+        server._registered_tools.entries = Slow(server._registered_tools.entries)
         assert list(await served.tools()) == ["a"]
         assert list(await served.tools()) == ["a", "b"]
 
@@ -756,10 +756,10 @@ async def test_a_list_that_is_held_does_not_change() -> None:
     """So no thread can change it under who reads it."""
     server = Server("x")
     server.add_tool(lambda: "x", name="a")
-    held = server._tools.entries
+    held = server._registered_tools.entries
     server.add_tool(lambda: "x", name="b")
     server.remove_tool("a")
-    assert (list(held), list(server._tools.entries)) == (["a"], ["b"])
+    assert (list(held), list(server._registered_tools.entries)) == (["a"], ["b"])
 
 
 @on_a_loop
@@ -815,7 +815,7 @@ async def test_a_change_after_the_loop_of_an_outlet_is_closed_is_harmless() -> N
     await server.start(Closed())
     server.add_tool(lambda: "x", name="f")
     await server.close()
-    assert list(server._tools.entries) == ["f"]
+    assert list(server._registered_tools.entries) == ["f"]
 
 
 @on_a_loop

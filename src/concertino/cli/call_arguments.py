@@ -226,6 +226,14 @@ def check_names(
             f"{subject} has no argument {unknown[0]!r}", f"{hint}\n{subject} takes {takes}".strip()
         )
     if missing:
+        # `a=1,b=2` is one word of a shell.
+        next_name = "|".join(map(re.escape, missing))
+        parts = [part for word in command for part in re.split(f",(?=(?:{next_name}):?=)", word)]
+        if len(parts) > len(command):
+            raise UsageError(
+                f"{subject}: arguments are separated by spaces, not by commas",
+                f"write: {example_command(shlex.join(parts), server)}",
+            )
         words = ", ".join(f"{name} ({takes.descriptions[name]})" for name in missing)
         rest = " ".join(f"{name}={_placeholder(takes.descriptions[name])}" for name in missing)
         raise UsageError(
@@ -308,6 +316,8 @@ def _convert(name: str, text: str, alternatives: list[Schema], hint: str) -> Any
 
     texts = [item for item in values if isinstance(item, str)]
     meant = did_you_mean(text, texts)
+    if text.endswith(","):
+        meant = f"arguments are separated by spaces, not by commas: {name}={text[:-1]}"
     raise UsageError(
         f"{name}={text[:100]}: expected {' or '.join(nouns)}", f"{meant}\n{hint}".strip()
     )

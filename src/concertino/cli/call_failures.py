@@ -85,6 +85,8 @@ def explain_failure(
                 # Suggest this interpreter, which exists.
                 command = shlex.join([sys.executable, *server[1:]])
                 hint = f"{server[0]} is a Python without concertino; write -- {command}"
+            elif error.exit_status == 0 and not error.stderr:
+                hint = "a server runs until its stdin is closed: does it call run()?"
     elif isinstance(error, TimedOut) and is_open:
         hint = "--timeout-s S waits longer"
     elif isinstance(error, TimedOut):

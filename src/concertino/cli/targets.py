@@ -255,7 +255,13 @@ def _find_attribute(module: ModuleType, source: str, attribute: str) -> Backend:
         try:
             value = getattr(value, name)
         except AttributeError:
-            text = f"{source} has no attribute {attribute!r}"
+            servers = ", ".join(
+                f"{source}:{name}"
+                for name, value in vars(module).items()
+                if _parts(value) is not None
+            )
+            hint = f"; the servers in it: {servers}" if servers else ""
+            text = f"{source} has no attribute {attribute!r}{hint}"
             raise TargetError(f"{source}:{attribute}: {text}") from None
     if (got := describe_non_backend(value)) is not None:
         raise TargetError(f"{source}:{attribute}: expected a Server or another Backend, got {got}")

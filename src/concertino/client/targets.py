@@ -275,8 +275,12 @@ def _parse_address(text: str) -> TargetLocation:
     try:
         place = parse_address(text)
     except ValueError:
+        words = text.split()
+        command = ["python", *words] if text.endswith(".py") and len(words) == 1 else words
+        hint = f"; did you mean {command}?" if len(command) > 1 else ""
         raise ValueError(
-            f"expected unix:PATH or tcp:HOST:PORT, or a command as a list of words, got {text!r}"
+            "expected unix:PATH or tcp:HOST:PORT, or a command as a list of words, "
+            f"got {text!r}{hint}"
         ) from None
     return _Socket(text, place, None) if isinstance(place, str) else _Socket(text, *place)
 

@@ -103,7 +103,7 @@ class Plugin(Server):
         self._requests = PluginRequests(
             id,
             self,
-            self._tools,
+            self._registered_tools,
             lambda: self._features.prompts.prompts.entries,
             self._storages,
             self._threads.run,
@@ -153,7 +153,7 @@ class Plugin(Server):
         """Return the plugin's description of itself, which the hub gets at registration."""
         manifest = type(self._base_manifest)()
         manifest.CopyFrom(self._base_manifest)
-        manifest.provides_tools.extend(self._tools.entries)
+        manifest.provides_tools.extend(self._registered_tools.entries)
         manifest.provides_prompts.extend(self._features.prompts.prompts.entries)
         manifest.provides_storage.extend(self._storages)
         return manifest

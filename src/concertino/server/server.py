@@ -155,10 +155,14 @@ class Server:
         log = logging.getLogger(f"concertino.{name}")
         self._threads = HandlerThreads()
         in_thread = self._threads.run
-        self._tools = Tools(page_size, hints, argument_errors, TagSwitches(), in_thread, log)
-        self._features = LazyFeatures(features, self._tools, in_thread, page_size, hints, log)
+        self._registered_tools = Tools(
+            page_size, hints, argument_errors, TagSwitches(), in_thread, log
+        )
+        self._features = LazyFeatures(
+            features, self._registered_tools, in_thread, page_size, hints, log
+        )
         self._filled = FilledParameters(in_thread)
-        self._features.handlers["tools/list"] = self._tools.list
+        self._features.handlers["tools/list"] = self._registered_tools.list
         # The URIs of the resources that clients subscribe to now.
         self.watched: frozenset[str] = frozenset()
         # How many calls of start() had no call of close() yet. Several hosts may serve this server.
@@ -222,18 +226,20 @@ class Server:
             coerce=self._coerce,
             version=self._features.features.info.version,
             in_thread=self._threads.run,
-            report_missing_types=self._tools.report_missing_types,
+            report_missing_types=self._registered_tools.report_missing_types,
         )
         if guards:
             # Imported here, because the import takes time and few tools have guards.
             from concertino.server.tool_guards import guard
 
-            tool = guard(self, self._tools, tool, cast("ToolGuards", guards))
+            tool = guard(self, self._registered_tools, tool, cast("ToolGuards", guards))
         if access.visible is not None:
             from concertino.server.access import LimitedTool
 
-            tool.guard = LimitedTool(self, tool.guard, partial(self._tools.call, tool), access)
-        self._tools.add(tool.tool.name, tool, handler, access)
+            tool.guard = LimitedTool(
+                self, tool.guard, partial(self._registered_tools.call, tool), access
+            )
+        self._registered_tools.add(tool.tool.name, tool, handler, access)
         self._report_change("tools")
 
     def remove_tool(self, name: str) -> None:
@@ -241,7 +247,7 @@ class Server:
 
         Raises NotRegistered if no tool has this name.
         """
-        self._tools.remove(name)
+        self._registered_tools.remove(name)
         self._report_change("tools")
 
     def tools_changed(self) -> None:
@@ -428,7 +434,7 @@ class Server:
     ) -> None:
         from concertino.server.access import switch
 
-        registries, switches = self._features.registries(), self._tools.switches
+        registries, switches = self._features.registries(), self._registered_tools.switches
         for kind in switch(registries, switches, features, tags, enabled):
             self._report_change(kind)
 
@@ -514,7 +520,9 @@ class Server:
         with self._lock:
             self._starts += 1
             self._notifiers = [*self._notifiers, outlet]
-        self._tools.report_host_limits(self.name, self._features.features.instructions or "")
+        self._registered_tools.report_host_limits(
+            self.name, self._features.features.instructions or ""
+        )
         await self._filled.open()
 
     def features(self) -> ServerFeatures:
@@ -531,7 +539,7 @@ class Server:
                 return
             self._notifiers = []
         self._threads.close()
-        for record in list(self._tools.records.values()):
+        for record in list(self._registered_tools.records.values()):
             if record.entry.guard is not None:
                 await record.entry.guard.close()
         await self._filled.close()
@@ -547,25 +555,29 @@ class Server:
         """
         if method != "tools/call" or not has_method_of(self, Server.handle, self.handle):
             return None
-        tool = self._tools.entries.get(name)
+        tool = self._registered_tools.entries.get(name)
         if tool is None or tool.guard is not None:
             return None
 
-        return self._tools.make_handle(tool, self.handle)
+        return self._registered_tools.make_handle(tool, self.handle)
 
     def argument_check(self, method: str, name: str) -> CheckArguments | None:
         """Return a function that checks the arguments of calls of one tool.
 
         See SupportsArgumentChecks in backend/call_hooks.py. Returns None for other methods.
         """
-        return partial(self._tools.check_arguments, name) if method == "tools/call" else None
+        return (
+            partial(self._registered_tools.check_arguments, name)
+            if method == "tools/call"
+            else None
+        )
 
     def handle(self, call: Call, context: Context) -> CoroutineType[Any, Any, Struct | Raw]:
         """Return the coroutine that handles a call. Raises RpcError for an unknown tool."""
         if call.method != "tools/call":
             return self._features.handle(call, context)
         try:
-            tools = self._tools
+            tools = self._registered_tools
             tool = tools.entries[_name(call.params["name"])]
         except (KeyError, DecodeError):
             raise unknown_tool(call.params) from None
