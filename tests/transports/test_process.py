@@ -130,6 +130,23 @@ async def test_a_child_killed_by_a_signal_has_its_number_with_a_minus() -> None:
 
 
 @on_a_loop
+async def test_all_that_was_written_behind_a_killed_wrapper_is_read(tmp_path: Path) -> None:
+    noted = tmp_path / "noted"
+    # It notes each line after it was written, as fast as it can.
+    server = (
+        "import os, sys; log = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT); number = 0\n"
+        "while True: number += 1; os.write(1, b'%d\\n' % number); os.pwrite(log, b'%d' % number, 0)"
+    )
+    command = f"[sys.executable, '-c', {server!r}, {str(noted)!r}]"
+    wrapper = f"import subprocess, sys; subprocess.run({command})"
+    async with start_process(wrapper) as (child, ear):
+        await ear.until(lambda: len(ear.lines) > 10)
+        os.kill(child.pid, signal.SIGKILL)
+        await ear.until(lambda: ear.over)
+        assert int(noted.read_text()) <= int(ear.lines[-1])
+
+
+@on_a_loop
 async def test_answers_are_read_although_the_child_has_closed_its_stdin() -> None:
     code = "import os, sys; os.close(0); print('x' * 100_000 + '\\n' + 'last')"
     async with start_process(code) as (_, ear):

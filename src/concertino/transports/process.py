@@ -7,8 +7,8 @@
 
 The child leads a process group of its own, so that all processes that it starts can be ended with
 it. close() has up to three steps, each with a time limit (ShutdownTimeouts): close stdin and wait;
-send SIGTERM to the group and wait; send SIGKILL and wait. Then processes that have left the group
-get the same signals (escaped_processes.py). If the child has ended by itself, only SIGKILL is sent.
+send SIGTERM to the group and wait; send SIGKILL and wait. Processes that have left the group get
+the same signals (escaped_processes.py). If the child has ended by itself, only SIGKILL is sent.
 
 The child is not reaped before its group is empty. Until then its process id, which is also the id
 of the group, cannot be reused for another process.
@@ -303,15 +303,22 @@ class ChildProcess(PollingConnection):
             # even without the end of stdout.
             self._loop.call_later(LINGER_S, self._report_end)
         else:
+            # The child may be a wrapper, and the process behind it go on reading and writing. What
+            # that has written by its end is delivered.
+            self._signal_group(signal.SIGKILL)
             # In the next loop iteration, because a polled chunk may have to be delivered first.
-            self._loop.call_soon(self._deliver_rest)
+            self._loop.call_soon(self._deliver_rest, self._loop.time() + LINGER_S)
 
-    def _deliver_rest(self) -> None:
+    def _deliver_rest(self, until: float) -> None:
         """Deliver what the child has written before it crashed, and report its end.
 
         Do not wait for the end of its stdout: processes that it has started may have it open, and
         even write to it for ever.
+        until: how long to wait for the end of its group, which was killed, by the loop's clock.
         """
+        if not self._released and live_members(self.pid) and self._loop.time() < until:
+            self._loop.call_later(GROUP_CHECK_S, self._deliver_rest, until)
+            return
         for _ in LAST_READS:
             if self._input.over or self._released:
                 break
@@ -403,27 +410,40 @@ class ChildProcess(PollingConnection):
             steps = steps[-1:]
         self._close_stdin()
 
+        group_ended = False
         for number, timeout_s in steps:
-            if number is not None:
-                if self.exit_status is None:
-                    log.info("process %d has not ended: %s", self.pid, number.name)
-                self._signal_group(number)
-            if await self._wait_for_group(timeout_s):
+            if number is None:
+                # Those that have left the group do not notice that the child's stdin was closed.
+                group_ended = await self._wait_for_group(timeout_s)
+            elif await self._end_with(number, timeout_s, group_ended):
                 break
-        else:
-            members = ", ".join(map(str, live_members(self.pid)))
-            log.error("process %d: %s could not be ended", self.pid, members)
-
-        for number, timeout_s in steps:
-            # Skip the first step: these processes do not notice that the child's stdin was closed.
-            if number is not None and await self._escaped.end(self.pid, number, timeout_s):
-                break
+            else:
+                group_ended = not live_members(self.pid)
+        if members := live_members(self.pid):
+            text = ", ".join(map(str, members))
+            log.error("process %d: %s could not be ended", self.pid, text)
         if not self._is_stdout_closed():
             log.warning(
                 "a process started by process %d has left its process group "
                 "and holds its stdout open",
                 self.pid,
             )
+
+    async def _end_with(self, number: signal.Signals, within_s: float, group_ended: bool) -> bool:
+        """Send a signal to the group, and to what has left it. Returns whether all have ended.
+
+        group_ended: whether the group is empty already.
+        """
+        if group_ended:
+            return await self._escaped.end(self.pid, number, within_s)
+        if self.exit_status is None:
+            log.info("process %d has not ended: %s", self.pid, number.name)
+        self._signal_group(number)
+        ended = await asyncio.gather(
+            self._wait_for_group(within_s), self._escaped.end(self.pid, number, within_s)
+        )
+        # Processes of the group may have started others until their end.
+        return all(ended) and await self._escaped.end(self.pid, number, within_s)
 
     async def _wait_for_group(self, within_s: float) -> bool:
         """Wait up to within_s seconds. Returns whether all processes of the group have ended."""
