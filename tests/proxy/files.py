@@ -123,6 +123,13 @@ pin = true
         "allow": ["get_*", "prompt:*"],
         "deny": "get_secret*",
         "rename": {"get_me": "whoami"},
+        "tools": {
+          "get_issue": {
+            "tags": "bugs",
+            "arguments": {"owner": {"env": "OWNER"}, "repo": {"value": ["a", {"b": 1}]}}
+          }
+        },
+        "prompts_as_tools": true,
         "guards": {
           "rate_limit": ["10/60", "get_*=5/1"], "timeout_s": 30, "max_in_flight": 4,
           "max_result_bytes": 50000, "redact": true

@@ -26,6 +26,7 @@ from concertino.proxy.server_file import (
 from concertino.proxy.server_options import GUARD_KEYS, OPTION_KEYS, ServerOptions
 from concertino.proxy.toml_values import parse_toml
 from concertino.proxy.value_reader import InvalidServerFile, Template
+from concertino.transforms import ArgumentChange, ToolChange
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference"
 SCHEMA: dict[str, Any] = msgspec.json.decode((DOCS / "server-file.schema.json").read_bytes())
@@ -132,6 +133,16 @@ def test_our_own_keys() -> None:
         allow=("get_*", "prompt:*"),
         deny=("get_secret*",),
         rename={"get_me": "whoami"},
+        tools={
+            "get_issue": ToolChange(
+                tags=("bugs",),
+                arguments={
+                    "owner": ArgumentChange(env="OWNER"),
+                    "repo": ArgumentChange(value=["a", {"b": 1}]),
+                },
+            )
+        },
+        prompts_as_tools=True,
         rate_limit=("10/60", "get_*=5/1"),
         max_in_flight=4,
         timeout_s=30,
@@ -280,7 +291,8 @@ def test_a_mistake_is_an_error_with_its_place(text: str, error: str) -> None:
         (
             '{"zzz": 1}',
             "2:2: mcpServers.a.x-concertino.zzz: no such member; there are allow, deny, rename, "
-            "guards, isolation, idle_s, heartbeat_s, cache, lazy, shared, pin, inherit",
+            "tools, prompts_as_tools, resources_as_tools, guards, isolation, idle_s, heartbeat_s, "
+            "cache, lazy, shared, pin, inherit",
         ),
         (
             '{"pin": "yes"}',
@@ -319,6 +331,27 @@ def test_a_mistake_is_an_error_with_its_place(text: str, error: str) -> None:
         (
             '{"rename": {"a": "c", "b": "c"}}',
             "2:12: mcpServers.a.x-concertino.rename: both 'a' and 'b' would be called 'c'",
+        ),
+        (
+            '{"tools": {"x": {"nam": "y"}}}',
+            "2:18: mcpServers.a.x-concertino.tools.x.nam: no such member; did you mean 'name'?",
+        ),
+        (
+            '{"tools": {"x": {"arguments": {"y": {"value": 1, "env": "Z"}}}}}',
+            "2:37: mcpServers.a.x-concertino.tools.x.arguments.y: expected one of default, value "
+            "and env, got value and env",
+        ),
+        (
+            '{"tools": {"x": {"name": "y"}}, "rename": {"x": "z"}}',
+            "2:1: mcpServers.a.x-concertino.tools: rename and tools both have a name for 'x'",
+        ),
+        (
+            '{"tools": {"x": {"name": "z"}}, "rename": {"y": "z"}}',
+            "2:1: mcpServers.a.x-concertino.tools: both 'x' and 'y' would be called 'z'",
+        ),
+        (
+            '{"tools": {"x": {"arguments": {"a": {"name": "b"}, "b": {}}}}}',
+            "2:17: mcpServers.a.x-concertino.tools.x: both 'a' and 'b' would be called 'b'",
         ),
         (
             '{"allow": ["tool:"]}',

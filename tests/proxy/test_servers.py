@@ -216,6 +216,46 @@ async def test_the_options_of_an_entry_are_applied(files: Files) -> None:
                 await facts(caller, name)
 
 
+@on_a_loop
+async def test_tools_are_changed_as_the_entry_says(files: Files) -> None:
+    change = {"name": "other", "description": "Changed."}
+    options = {"tools": {"x": change}, "resources_as_tools": True}
+    files.write({"one": files.plain("one", "x", **{"x-concertino": options})})
+    async with opened(files.servers(trust=True)) as caller:
+        listed = (await caller.request("tools/list"))["tools"]
+        assert [tool["name"] for tool in listed] == [
+            "one_who",
+            "one_other",
+            "one_list_resources",
+            "one_read_resource",
+        ]
+        assert listed[1]["description"] == "Changed."
+        await facts(caller, "one_other")
+
+
+@on_a_loop
+async def test_a_hidden_argument_without_its_variable_says_so(files: Files) -> None:
+    options = {"tools": {"x": {"arguments": {"a": {"env": "NOT_SET_ANYWHERE"}}}}}
+    files.write({"one": files.plain("one", "x", **{"x-concertino": options})})
+    async with opened(files.servers(trust=True)) as caller:
+        with pytest.raises(RpcError, match=r"x\.a: the variable NOT_SET_ANYWHERE is not set"):
+            await facts(caller, "one_x")
+
+
+@on_a_loop
+async def test_a_change_without_its_variable_changes_nothing(
+    files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    files.write({"one": files.plain("one", "x")})
+    servers = files.servers(trust=True)
+    async with opened(servers) as caller:
+        options = {"deny": "x", "tools": {"x": {"arguments": {"a": {"env": "NOT_SET_ANYWHERE"}}}}}
+        files.write({"one": files.plain("one", "x", **{"x-concertino": options})})
+        await servers.reload()
+        assert await tools(caller) == ["one_who", "one_x"]
+    assert "the variable NOT_SET_ANYWHERE is not set; its options stay" in caplog.text
+
+
 @pytest.mark.parametrize(("isolation", "processes"), [("session", 2), ("principal", 1)])
 @on_a_loop
 async def test_clients_share_a_process_as_the_entry_says_and_lists_at_the_start_need_none(

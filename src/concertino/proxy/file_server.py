@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,8 +20,11 @@ from concertino.proxy.pinned_tools import PinnedTools
 from concertino.proxy.proxy import Proxy
 from concertino.proxy.server_launch import UnreadLaunch, read_launch_secrets
 from concertino.proxy.server_options import GUARD_KEYS, ServerOptions
+from concertino.proxy.tool_options import merge_renames
 
 __all__ = ["FileServer", "WithheldServer"]
+
+log = logging.getLogger("concertino.proxy")
 
 # How long a server may take to start, in seconds, if its entry does not say: npx and uvx install it
 # first.
@@ -84,19 +88,23 @@ class FileServer:
         if self._pin is not None:
             server = self._pinned = self._pin(proxy)
         relay = _Relay(outlet)
+        started = _StartedServer(server, relay)
         try:
             await server.start(relay)
+            await self._guard(started, outlet)
         except BaseException as exc:
             await proxy.close()
             if type(exc) is ConcertinoError:
                 # The composition says which server it is.
                 raise ConcertinoError(str(exc).removeprefix(f"{self.name}: ")) from None
             raise
-        self._outlet, self._server = outlet, _StartedServer(server, relay)
-        await self._guard(self._server, outlet)
+        self._outlet, self._server = outlet, started
 
     async def _guard(self, server: Backend, outlet: Notifier) -> None:
-        """Put guards and other names of tools around a server that has started."""
+        """Put guards around a server that has started, and then what its tools look like.
+
+        Raises ConcertinoError if a variable for a hidden argument is not set.
+        """
         options = self.options
         guards: dict[str, Any] = {
             name: value for name in GUARD_OPTIONS if (value := getattr(options, name))
@@ -106,10 +114,18 @@ class FileServer:
             from concertino.guards.guard import Guard
 
             served = Guard(served, **guards)
-        if options.rename:
-            from concertino.proxy.renamed_tools import RenamedTools
+        if options.tools or options.rename:
+            from concertino.transforms.transform import Transform
 
-            served = RenamedTools(served, options.rename)
+            served = Transform(served, tools=merge_renames(options.tools, options.rename))
+        if options.prompts_as_tools or options.resources_as_tools:
+            from concertino.transforms.features_as_tools import FeaturesAsTools
+
+            served = FeaturesAsTools(
+                served,
+                prompts=options.prompts_as_tools,
+                resources=options.resources_as_tools,
+            )
         await served.start(outlet)
         self._served = served
 
@@ -118,7 +134,11 @@ class FileServer:
         self.options = options
         if self._server is None or self._outlet is None:
             return
-        await self._guard(self._server, self._outlet)
+        try:
+            await self._guard(self._server, self._outlet)
+        except ConcertinoError as exc:
+            log.error("%s: %s; its options stay as they were", self.name, exc)
+            return
         self._report_changes()
 
     def set_pins(self, pins: ToolPins | None) -> None:

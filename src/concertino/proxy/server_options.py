@@ -8,7 +8,9 @@ from typing import Any, Literal, cast, get_args
 from msgspec import Struct
 
 from concertino.proxy.file_values import FileValue
+from concertino.proxy.tool_options import merge_renames, read_tool_changes
 from concertino.proxy.value_reader import ValueReader
+from concertino.transforms.tool_changes import ToolChange
 
 __all__ = ["GUARD_KEYS", "ISOLATIONS", "OPTION_KEYS", "Isolation", "ServerOptions", "read_options"]
 
@@ -20,7 +22,8 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
     """What concertino does with a server; each field is a key of the file.
 
     allow, deny: globs of the tools that clients see, or `prompt:GLOB` and `resource:GLOB`. rename:
-    name of a tool -> the name that clients see.
+    name of a tool -> the name that clients see. tools: name of a tool -> its other changes.
+    prompts_as_tools, resources_as_tools: whether tools for them are added; see FeaturesAsTools.
     rate_limit, max_in_flight, timeout_s, max_result_bytes, redact: those of a Guard.
     isolation: who shares a process of the server, as for a Proxy. shared: everybody does, also
     different users. idle_s: seconds without a call after which a process ends. heartbeat_s: seconds
@@ -34,6 +37,9 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     rename: Mapping[str, str] = {}
+    tools: Mapping[str, ToolChange] = {}
+    prompts_as_tools: bool = False
+    resources_as_tools: bool = False
     rate_limit: tuple[str, ...] = ()
     max_in_flight: int | None = None
     timeout_s: float | None = None
@@ -51,8 +57,8 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
 
 GUARD_KEYS = ("rate_limit", "max_in_flight", "timeout_s", "max_result_bytes", "redact")
 OPTION_KEYS = (
-    "allow", "deny", "rename", "guards", "isolation", "idle_s", "heartbeat_s", "cache", "lazy",
-    "shared", "pin", "inherit",
+    "allow", "deny", "rename", "tools", "prompts_as_tools", "resources_as_tools", "guards",
+    "isolation", "idle_s", "heartbeat_s", "cache", "lazy", "shared", "pin", "inherit",
 )  # fmt: skip
 
 
@@ -74,6 +80,10 @@ def read_options(
         else:
             fields[name] = _READERS[name](reader, member.value, f"{label}.{name}")
     options = ServerOptions(**fields)
+    try:
+        merge_renames(options.tools, options.rename)
+    except ValueError as exc:
+        raise reader.error(value, f"{label}.tools", str(exc)) from None
     if options.shared and options.isolation != "auto":
         raise reader.error(
             members["shared"],
@@ -152,6 +162,9 @@ _READERS: Mapping[str, Callable[[ValueReader, FileValue, str], Any]] = {
     "allow": _read_globs,
     "deny": _read_globs,
     "rename": _read_renames,
+    "tools": read_tool_changes,
+    "prompts_as_tools": ValueReader.flag,
+    "resources_as_tools": ValueReader.flag,
     "rate_limit": _read_rates,
     "max_in_flight": ValueReader.positive_integer,
     "timeout_s": ValueReader.positive_number,

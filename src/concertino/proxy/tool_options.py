@@ -1,0 +1,95 @@
+"""Reads the keys of a server that change its tools: `rename` and `tools` under `x-concertino`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from concertino.proxy.file_values import FileValue
+from concertino.proxy.value_reader import ValueReader
+from concertino.transforms.tool_changes import ArgumentChange, ToolChange
+
+__all__ = ["ARGUMENT_KEYS", "TOOL_KEYS", "merge_renames", "read_tool_changes"]
+
+TOOL_KEYS = ("name", "title", "description", "tags", "arguments")
+ARGUMENT_KEYS = ("name", "description", "default", "value", "env")
+
+
+def read_tool_changes(
+    reader: ValueReader,
+    value: FileValue,
+    label: str,
+) -> dict[str, ToolChange]:
+    """Return the changes of tools by the server's names of the tools. Raises InvalidServerFile."""
+    return {
+        name: _read_tool(reader, member.value, f"{label}.{name}")
+        for name, member in reader.members(value, label).items()
+    }
+
+
+def merge_renames(
+    tools: Mapping[str, ToolChange], renames: Mapping[str, str]
+) -> dict[str, ToolChange]:
+    """Return the changes of tools with those of `rename`. Raises ValueError if two disagree."""
+    merged = dict(tools)
+    for name, new in renames.items():
+        change = merged.get(name, ToolChange())
+        if change.name is not None:
+            raise ValueError(f"rename and tools both have a name for {name!r}")
+        merged[name] = replace(change, name=new)
+    shown: dict[str, str] = {}
+    for name, change in merged.items():
+        if (other := shown.setdefault(change.name or name, name)) != name:
+            raise ValueError(f"both {other!r} and {name!r} would be called {change.name or name!r}")
+    return merged
+
+
+def _read_tool(
+    reader: ValueReader,
+    value: FileValue,
+    label: str,
+) -> ToolChange:
+    fields: dict[str, Any] = {}
+    for key, member in reader.known_members(value, label, TOOL_KEYS).items():
+        own = f"{label}.{key}"
+        if key == "arguments":
+            fields[key] = {
+                name: _read_argument(reader, item.value, f"{own}.{name}")
+                for name, item in reader.members(member.value, own).items()
+            }
+        elif key == "tags":
+            fields[key] = reader.texts(member.value, own)
+        else:
+            fields[key] = reader.text(member.value, own)
+    try:
+        return ToolChange(**fields)
+    except ValueError as exc:
+        raise reader.error(value, label, str(exc)) from None
+
+
+def _read_argument(
+    reader: ValueReader,
+    value: FileValue,
+    label: str,
+) -> ArgumentChange:
+    fields: dict[str, Any] = {}
+    for key, member in reader.known_members(value, label, ARGUMENT_KEYS).items():
+        if key in ("default", "value"):
+            fields[key] = _plain(member.value)
+        else:
+            fields[key] = reader.text(member.value, f"{label}.{key}")
+    try:
+        return ArgumentChange(**fields)
+    except ValueError as exc:
+        raise reader.error(value, label, str(exc)) from None
+
+
+# Any: a JSON value.
+def _plain(value: FileValue) -> Any:
+    """Return a value of the file without its places."""
+    content = value.content
+    if isinstance(content, Mapping):
+        return {name: _plain(member.value) for name, member in content.items()}
+    return [_plain(item) for item in content] if isinstance(content, tuple) else content

@@ -1,0 +1,237 @@
+"""ChangedTool: translates one tool between the names of a server and those that clients see.
+
+Definitions and calls are translated as undecoded members, so that what we do not know stays.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from msgspec import UNSET, DecodeError, Raw
+from msgspec.json import Decoder, decode, encode
+
+from concertino.errors import RpcError, invalid_params
+from concertino.transforms.tool_changes import ToolChange
+from concertino.transforms.tool_pages import RawTool
+from concertino.transforms.tool_text import TAGS
+
+__all__ = ["ChangedTool"]
+
+_members = Decoder(dict[str, Raw]).decode
+# Members of a schema, beside `properties` and `required`, that may name arguments.
+RULES = frozenset(("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentRequired")) | {
+    "dependentSchemas",
+    "dependencies",
+    "examples",
+    "patternProperties",
+}
+# Members of a schema with texts for people, and with values.
+TEXTS = ("description", "title", "$comment")
+VALUES = ("enum", "const", "default", "required")
+HIDDEN = "[hidden]"
+# Shorter values are no secrets, and are in too many texts.
+LEAST_SECRET = 3
+# What stands before the name of an argument in the messages of servers, and behind it.
+BEFORE = r"(?:['\"`.$/\[]|^\s*|\b(?:field|argument|parameter|property|key|input)s?:?\s+)"
+AFTER = r"(?=['\"`.\]/:,]|\s*$|\s+(?:is|must|should|was|field|argument|parameter|property)\b)"
+
+
+class ChangedTool:
+    """One tool with its changes. name: the server's. shown: the one that clients see.
+
+    hidden: the arguments that clients do not see, with their values.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        change: ToolChange,
+        hidden: Mapping[str, Any],
+    ) -> None:
+        self.name = name
+        self.shown = change.name or name
+        self._change = change
+        self._hidden = {own: Raw(encode(value)) for own, value in hidden.items()}
+        self._defaults = {
+            own: Raw(encode(argument.default))
+            for own, argument in change.arguments.items()
+            if argument.default is not UNSET
+        }
+        # The server's name of an argument -> the one that clients see, if it is another.
+        self._renamed = {
+            own: argument.name
+            for own, argument in change.arguments.items()
+            if argument.name is not None and argument.name != own
+        }
+        self._own_names = {shown: own for own, shown in self._renamed.items()}
+        # Names that clients may not send: hidden ones, and the old ones of renamed arguments.
+        self._refused = {*self._hidden, *self._renamed} - self._own_names.keys()
+        self._reword = self._make_rewording(hidden)
+
+    # The definition
+
+    def show(self, tool: RawTool) -> RawTool:
+        """Return the definition of the tool as clients see it."""
+        change = self._change
+        shown = dict(tool)
+        shown["name"] = Raw(encode(self.shown))
+        for member, text in (("title", change.title), ("description", change.description)):
+            if text is not None:
+                shown[member] = Raw(encode(text))
+            elif self._hidden and member in tool:
+                shown[member] = self._reword_raw(tool[member])
+        if change.tags:
+            meta = _members(tool["_meta"]) if "_meta" in tool else {}
+            shown["_meta"] = Raw(encode({**meta, TAGS: change.tags}))
+        if change.arguments and "inputSchema" in tool:
+            shown["inputSchema"] = self._show_schema(tool["inputSchema"])
+        return shown
+
+    def _show_schema(self, schema: Raw) -> Raw:
+        """Return the input schema with the arguments that clients see, in the same order."""
+        try:
+            members = _members(schema)
+            properties = _members(members.get("properties", b"{}"))
+            required = decode(members.get("required", b"[]"), type=list[str])
+        except DecodeError:
+            return schema
+        shown: dict[str, Raw] = {}
+        for own, argument in properties.items():
+            if own in self._hidden or (own in self._own_names and own not in self._renamed):
+                # Another argument has taken the name.
+                continue
+            shown[self._renamed.get(own, own)] = self._show_argument(own, argument)
+        members["properties"] = Raw(encode(shown))
+        if "required" in members:
+            members["required"] = Raw(
+                encode(
+                    [
+                        self._renamed.get(own, own)
+                        for own in required
+                        if own not in self._hidden and own not in self._defaults
+                    ]
+                )
+            )
+        for member in RULES & members.keys():
+            rule = bytes(members[member]).decode()
+            if any(f'"{own}"' in rule for own in (*self._hidden, *self._renamed)):
+                # It is for arguments that clients do not see; the server checks it.
+                del members[member]
+        return Raw(encode(members))
+
+    def _show_argument(self, own: str, schema: Raw) -> Raw:
+        change = self._change.arguments.get(own)
+        if change is None or (change.description is None and change.default is UNSET):
+            return self._reword_raw(schema) if self._hidden else schema
+        try:
+            members = _members(schema)
+        except DecodeError:
+            # true or false.
+            members = {}
+        if change.description is not None:
+            members["description"] = Raw(encode(change.description))
+        if own in self._defaults:
+            members["default"] = self._defaults[own]
+        return Raw(encode(members))
+
+    def _reword_raw(self, value: Raw) -> Raw:
+        """Return JSON of a definition whose texts do not name hidden arguments."""
+        return Raw(encode(self._reword_texts(decode(value))))
+
+    # Any: a JSON value.
+    def _reword_texts(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self.reword(value)
+        if isinstance(value, list):
+            return [self._reword_texts(item) for item in cast("list[Any]", value)]
+        if not isinstance(value, dict):
+            return value
+        texts: dict[str, Any] = {
+            # Other texts are values, such as those of `enum`.
+            key: self._reword_texts(item)
+            if key in TEXTS or (isinstance(item, (dict, list)) and key not in VALUES)
+            else item
+            for key, item in cast("dict[str, Any]", value).items()
+        }
+        return texts
+
+    # Calls
+
+    def to_own(self, params: Mapping[str, Raw]) -> Mapping[str, Raw]:
+        """Return the params of a call for the server. Raises RpcError for a refused argument."""
+        own_params = {**params, "name": Raw(encode(self.name))}
+        if not self._change.arguments:
+            return own_params
+        try:
+            sent = _members(params.get("arguments", b"{}"))
+        except DecodeError:
+            # The server says what is wrong with it.
+            return own_params
+        arguments: dict[str, Raw] = {}
+        for shown, value in sent.items():
+            if shown in self._refused:
+                raise invalid_params(f"Unexpected argument: {shown}")
+            arguments[self._own_names.get(shown, shown)] = value
+        own_params["arguments"] = Raw(encode({**self._defaults, **arguments, **self._hidden}))
+        return own_params
+
+    # Errors
+
+    @property
+    def changes_texts(self) -> bool:
+        """Return whether the server's errors may have names that clients do not know."""
+        return self.shown != self.name or bool(self._renamed or self._hidden)
+
+    def reword(self, text: str) -> str:
+        """Return a message of the server with the names that clients see, and no hidden ones."""
+        return self._reword(text)
+
+    def reword_error(self, error: RpcError) -> RpcError:
+        """Return an error of the server for clients."""
+        data = error.data
+        if data is not None:
+            data = self.reword_value(data)
+        return RpcError(error.code, self.reword(error.message), data)
+
+    # Any: a JSON value.
+    def reword_value(self, value: Any) -> Any:
+        """Return a JSON value with reworded texts, also where they are the names of members."""
+        if isinstance(value, str):
+            return self.reword(value)
+        if isinstance(value, dict):
+            members = cast("dict[str, Any]", value)
+            return {self.reword(key): self.reword_value(item) for key, item in members.items()}
+        if isinstance(value, list):
+            return [self.reword_value(item) for item in cast("list[Any]", value)]
+        return value
+
+    def _make_rewording(self, hidden: Mapping[str, Any]) -> Callable[[str], str]:
+        """Return the function that rewords texts: in one pass, so that names can be exchanged."""
+        secrets = set(hidden)
+        for value in hidden.values():
+            text = value if isinstance(value, str) else encode(value).decode()
+            if len(text) >= LEAST_SECRET and text not in ("true", "false", "null"):
+                secrets |= {text, encode(text).decode()[1:-1]}
+        parts: list[str] = []
+        if secrets:
+            longest_first = sorted(secrets, key=len, reverse=True)
+            parts.append(r"(?<!\w)(?:" + "|".join(map(re.escape, longest_first)) + r")(?!\w)")
+        names = dict(self._renamed)
+        if self._renamed:
+            choices = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+            parts.append(f"(?P<before>{BEFORE})(?P<argument>{choices}){AFTER}")
+        if self.shown != self.name:
+            parts.append(rf"(?<![\w-])(?P<tool>{re.escape(self.name)})(?![\w-])")
+        if not parts:
+            return lambda text: text
+        pattern = re.compile("|".join(parts), re.MULTILINE)
+
+        def replace(match: re.Match[str]) -> str:
+            groups = match.groupdict()
+            if (argument := groups.get("argument")) is not None:
+                return f"{groups['before']}{names[argument]}"
+            return HIDDEN if groups.get("tool") is None else self.shown
+
+        return lambda text: pattern.sub(replace, text)

@@ -1,0 +1,226 @@
+"""FeaturesAsTools: prompts and resources of a Backend as tools, for hosts that have only tools."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from msgspec import Raw, Struct
+from msgspec.json import decode, encode
+from msgspec.structs import replace
+
+from concertino.backend.interface import Backend, Call, Context
+from concertino.backend.listing import decode_page
+from concertino.backend.methods import LIST_METHODS
+from concertino.backend.wrappers import BackendWrapper
+from concertino.errors import INVALID_PARAMS, RpcError
+from concertino.near_names import hint_keywords
+from concertino.protocol.call import InputRequired, ServerFeatures
+from concertino.protocol.pagination import read_all_pages
+from concertino.transforms.tool_pages import decode_tool_page
+from concertino.types.resources_and_prompts import GetPromptResult
+from concertino.types.results import (
+    CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    ReadResourceResult,
+    TextContent,
+    Tool,
+    ToolAnnotations,
+)
+
+__all__ = ["FeaturesAsTools"]
+
+READ_ONLY = ToolAnnotations(read_only_hint=True)
+NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
+PROMPT_TOOLS = (
+    Tool(
+        "list_prompts",
+        dict(NO_ARGUMENTS),
+        description="List the prompts: prepared texts, with their arguments.",
+        annotations=READ_ONLY,
+    ),
+    Tool(
+        "get_prompt",
+        {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string"},
+                "arguments": {"type": "object", "additionalProperties": {"type": "string"}},
+            },
+            "required": ["name"],
+        },
+        description="Return the text of a prompt.",
+        annotations=READ_ONLY,
+    ),
+)
+RESOURCE_TOOLS = (
+    Tool(
+        "list_resources",
+        dict(NO_ARGUMENTS),
+        description="List the resources, and the templates of URIs for others.",
+        annotations=READ_ONLY,
+    ),
+    Tool(
+        "read_resource",
+        {
+            "type": "object",
+            "properties": {"uri": {"type": "string"}},
+            "required": ["uri"],
+        },
+        description="Return the content of a resource.",
+        annotations=READ_ONLY,
+    ),
+)
+
+
+class FeaturesAsTools(BackendWrapper):
+    """A Backend that has tools for the prompts and resources of another one, in addition to them.
+
+    prompts: adds list_prompts and get_prompt. resources: adds list_resources and read_resource.
+    They stand at the end of the list of tools, and go before tools of the same names.
+    """
+
+    @hint_keywords
+    def __init__(
+        self,
+        inner: Backend,
+        *,
+        prompts: bool = False,
+        resources: bool = False,
+    ) -> None:
+        super().__init__(inner)
+        self._tools = [*(PROMPT_TOOLS if prompts else ()), *(RESOURCE_TOOLS if resources else ())]
+        handlers: Mapping[str, _Handler] = {
+            "list_prompts": self._list_prompts,
+            "get_prompt": self._get_prompt,
+            "list_resources": self._list_resources,
+            "read_resource": self._read_resource,
+        }
+        self._handlers = {tool.name: handlers[tool.name] for tool in self._tools}
+        # The features and the last page of the inner backend, and what clients get instead.
+        self._features: tuple[ServerFeatures, ServerFeatures] | None = None
+        self._page: tuple[Struct | Raw, Raw] | None = None
+
+    def features(self) -> ServerFeatures:
+        """Return the inner features, and tools."""
+        features = self.inner.features()
+        if features.tools or not self._tools:
+            return features
+        # The same object each time, since sessions keep data by this object.
+        if self._features is None or self._features[0] is not features:
+            self._features = features, replace(features, tools=True)
+        return self._features[1]
+
+    async def handle(self, call: Call, context: Context) -> Struct | Raw:
+        if call.method == "tools/list" and self._tools:
+            return await self._list_tools(call, context)
+        if call.method == "tools/call" and (handler := self._handlers.get(call.name or "")):
+            return await handler(call, context)
+        return await self.inner.handle(call, context)
+
+    async def _list_tools(self, call: Call, context: Context) -> Struct | Raw:
+        """Return a page of the inner list; the last one has our tools at its end."""
+        if not self.inner.features().tools:
+            result: Struct | Raw = Raw(b'{"tools":[]}')
+        else:
+            result = await self.inner.handle(call, context)
+        if self._page is not None and self._page[0] is result:
+            return self._page[1]
+        page = decode_tool_page(result)
+        if page.next_cursor is not None:
+            return result
+        own = [decode(encode(tool), type=dict[str, Raw]) for tool in self._tools]
+        others = [
+            tool for tool in page.tools if decode(tool.get("name", b"null")) not in self._handlers
+        ]
+        shown = page.to_json([*others, *own])
+        self._page = result, shown
+        return shown
+
+    # The tools
+
+    async def _list_prompts(self, call: Call, context: Context) -> Struct | Raw:
+        prompts = await self._list("prompts/list", call, context)
+        return CallToolResult([TextContent(encode({"prompts": prompts}).decode())])
+
+    async def _get_prompt(self, call: Call, context: Context) -> Struct | Raw:
+        return await self._forward("prompts/get", ("name", "arguments"), call, context)
+
+    async def _list_resources(self, call: Call, context: Context) -> Struct | Raw:
+        found = {
+            "resources": await self._list("resources/list", call, context),
+            "resourceTemplates": await self._list("resources/templates/list", call, context),
+        }
+        return CallToolResult([TextContent(encode(found).decode())])
+
+    async def _read_resource(self, call: Call, context: Context) -> Struct | Raw:
+        return await self._forward("resources/read", ("uri",), call, context)
+
+    # Any: the items of the lists have no common class.
+    async def _list(
+        self,
+        method: str,
+        call: Call,
+        context: Context,
+    ) -> list[Any]:
+        """Return all items of a list; [] if the inner backend has no such feature."""
+        listing = LIST_METHODS[method]
+        features = self.inner.features()
+        if not (features.prompts if listing.kind == "prompt" else features.resources):
+            return []
+
+        async def fetch(cursor: str | None) -> Any:
+            params = {} if cursor is None else {"cursor": Raw(encode(cursor))}
+            return decode_page(
+                await self.inner.handle(Call(method, params, call.meta), context), listing
+            )
+
+        return await read_all_pages(method, fetch, lambda page: getattr(page, listing.member))
+
+    async def _forward(
+        self,
+        method: str,
+        members: tuple[str, ...],
+        call: Call,
+        context: Context,
+    ) -> Struct | Raw:
+        """Forward a call of a tool as one of another method, and return its result as content."""
+        arguments = call.arguments
+        if not isinstance(arguments.get(members[0]), str):
+            return _failed(f"Missing required field: {members[0]}")
+        params = {
+            member: Raw(encode(arguments[member])) for member in members if member in arguments
+        }
+        own = Call(method, params, call.meta, call.answers, call.state)
+        try:
+            result = await self.inner.handle(own, context)
+        except RpcError as error:
+            # As a result, so that the model sees it: it has chosen the name.
+            if error.code == INVALID_PARAMS:
+                details = "" if error.data is None else f": {encode(error.data).decode()}"
+                return _failed(f"{error.message}{details}")
+            raise
+        if isinstance(result, InputRequired):
+            return result
+        return CallToolResult(_to_content(method, result))
+
+
+_Handler = Callable[[Call, Context], Awaitable[Struct | Raw]]
+
+
+def _to_content(method: str, result: Struct | Raw) -> list[ContentBlock]:
+    """Return what a prompt or a resource contains as the content of a tool."""
+    data = result if isinstance(result, Raw) else encode(result)
+    if method == "prompts/get":
+        return [message.content for message in decode(data, type=GetPromptResult).messages]
+    contents = decode(data, type=ReadResourceResult).contents
+    blocks: list[ContentBlock] = [
+        TextContent(item.text) if isinstance(item.text, str) else EmbeddedResource(item)
+        for item in contents
+    ]
+    return blocks
+
+
+def _failed(text: str) -> CallToolResult:
+    return CallToolResult([TextContent(text)], is_error=True)

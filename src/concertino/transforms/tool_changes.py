@@ -1,0 +1,83 @@
+"""ToolChange and ArgumentChange: what a Transform changes of a tool.
+
+ToolChange("new_name", arguments={"repo": ArgumentChange(value="octocat/hello")})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import UNSET, Struct, UnsetType
+
+from concertino.near_names import HintingStructMeta
+
+__all__ = ["ArgumentChange", "ToolChange"]
+
+
+class ArgumentChange(Struct, frozen=True, metaclass=HintingStructMeta):
+    """How an argument of a tool looks to clients.
+
+    name: its new name. description: its new description.
+    default: any JSON value: what the tool gets if a client leaves the argument out.
+    value: any JSON value, which the tool gets in each call. The argument is hidden: clients do not
+        see it, and may not send it.
+    env: the same with the text in an environment variable, which is read at the start.
+    Raises ValueError if more than one of default, value and env is given, or a hidden argument gets
+    a name or a description.
+    """
+
+    name: str | None = None
+    description: str | None = None
+    default: Any | UnsetType = UNSET
+    value: Any | UnsetType = UNSET
+    env: str | None = None
+
+    def __post_init__(self) -> None:
+        given = [
+            name
+            for name, is_given in (
+                ("default", self.default is not UNSET),
+                ("value", self.value is not UNSET),
+                ("env", self.env is not None),
+            )
+            if is_given
+        ]
+        if len(given) > 1:
+            raise ValueError(f"expected one of default, value and env, got {' and '.join(given)}")
+        if self.is_hidden and (self.name is not None or self.description is not None):
+            raise ValueError("a hidden argument has no name and no description")
+        for field in ("name", "env"):
+            if getattr(self, field) == "":
+                raise ValueError(f"{field}: expected a name, got ''")
+
+    @property
+    def is_hidden(self) -> bool:
+        """Return whether clients do not see the argument."""
+        return self.value is not UNSET or self.env is not None
+
+
+class ToolChange(Struct, frozen=True, metaclass=HintingStructMeta):
+    """How a tool looks to clients. A field that is None stays as the server has it.
+
+    name: its new name; the old one is unknown then. title, description: its new texts.
+    tags: what else it is found by; they become its `concertino/tags`.
+    arguments: the server's name of an argument -> its changes.
+    """
+
+    name: str | None = None
+    title: str | None = None
+    description: str | None = None
+    tags: tuple[str, ...] = ()
+    arguments: Mapping[str, ArgumentChange] = {}
+
+    def __post_init__(self) -> None:
+        if self.name == "":
+            raise ValueError("name: expected a name, got ''")
+        names: dict[str, str] = {}
+        for own, change in self.arguments.items():
+            if change.is_hidden:
+                continue
+            shown = change.name or own
+            if (other := names.setdefault(shown, own)) != own:
+                raise ValueError(f"both {other!r} and {own!r} would be called {shown!r}")

@@ -1,0 +1,175 @@
+"""Transform: tools of a Backend under other names, with other arguments, texts and tags.
+
+    Transform(
+        Proxy(["npx", "-y", "@modelcontextprotocol/server-github"]),
+        tools={
+            "create_issue": ToolChange(
+                "report_bug", arguments={"owner": ArgumentChange(value="octocat")}
+            )
+        },
+        deny="delete_*",
+    )
+
+`allow` and `deny` come first, with the server's names, and then the changes of tools. Lists are
+changed undecoded, and again only when the server's list is another.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from msgspec import UNSET, DecodeError, Raw, Struct
+from msgspec.json import decode, encode
+
+from concertino.backend.interface import Backend, Call, Context
+from concertino.backend.wrappers import BackendWrapper
+from concertino.errors import ConcertinoError, RpcError, unknown_name
+from concertino.logs.redact import learn_secrets
+from concertino.near_names import hint_keywords
+from concertino.transforms.changed_tool import ChangedTool
+from concertino.transforms.tool_changes import ToolChange
+from concertino.transforms.tool_pages import RawTool, decode_tool_page
+from concertino.types.results import CallToolResult
+
+__all__ = ["Transform"]
+
+# How many pages of a list are remembered.
+MAX_PAGES = 100
+
+
+class Transform(BackendWrapper):
+    """A Backend that changes what clients see of the tools of another one.
+
+    tools: the server's name of a tool -> its changes, or just its new name. A tool that has a new
+        name already is hidden by the renamed one.
+    allow, deny: patterns of what clients may see and call, under the server's own names; as those
+        of a Guard.
+    environment: for hidden arguments with `env`; by default that of the process.
+    Errors name tools and arguments as clients see them; hidden arguments and their values are in
+    none. A client that sends a hidden argument is refused.
+    Raises ValueError if two tools would have one name, and ConcertinoError if a variable is not
+    set.
+    """
+
+    @hint_keywords
+    def __init__(
+        self,
+        inner: Backend,
+        *,
+        tools: Mapping[str, ToolChange | str] | None = None,
+        allow: str | Iterable[str] = (),
+        deny: str | Iterable[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        if allow or deny:
+            from concertino.guards.guard import Guard
+
+            inner = Guard(inner, allow=allow, deny=deny)
+        variables = os.environ if environment is None else environment
+        self._changed = {
+            name: _make_tool(name, change, variables) for name, change in (tools or {}).items()
+        }
+        self._by_shown: dict[str, ChangedTool] = {}
+        for tool in self._changed.values():
+            other = self._by_shown.setdefault(tool.shown, tool)
+            if other is not tool:
+                raise ValueError(
+                    f"tools: both {other.name!r} and {tool.name!r} would be called {tool.shown!r}"
+                )
+        # The pages of the server that were asked for last, by cursor, and what clients get instead.
+        self._pages: dict[bytes, tuple[Struct | Raw, Raw]] = {}
+        super().__init__(inner)
+
+    async def handle(self, call: Call, context: Context) -> Struct | Raw:
+        if call.method == "tools/list":
+            return self._show_page(call, await self.inner.handle(call, context))
+        if call.method != "tools/call" or (name := call.name) is None:
+            return await self.inner.handle(call, context)
+        tool = self._by_shown.get(name)
+        if tool is None:
+            if name in self._changed:
+                raise unknown_name("tool", name)
+            return await self.inner.handle(call, context)
+        own = Call(call.method, tool.to_own(call.params), call.meta, call.answers, call.state)
+        if not tool.changes_texts:
+            return await self.inner.handle(own, context)
+        try:
+            result = await self.inner.handle(own, context)
+        except RpcError as error:
+            raise tool.reword_error(error) from None
+        return _reword_failure(tool, result)
+
+    # Lists
+
+    def _show_page(self, call: Call, result: Struct | Raw) -> Struct | Raw:
+        """Return a page as clients see it; the same object for the same page."""
+        if not self._changed:
+            return result
+        cursor = bytes(call.params.get("cursor", b""))
+        known = self._pages.get(cursor)
+        if known is not None and _is_same(known[0], result):
+            return known[1]
+        page = decode_tool_page(result)
+        shown = page.to_json([tool for tool in map(self._show, page.tools) if tool is not None])
+        if not cursor:
+            self._pages.clear()
+        if len(self._pages) < MAX_PAGES:
+            self._pages[cursor] = result, shown
+        return shown
+
+    def _show(self, tool: RawTool) -> RawTool | None:
+        """Return the definition of a tool as clients see it; None if a renamed one hides it."""
+        try:
+            name = decode(tool.get("name", b"null"), type=str)
+        except DecodeError:
+            return tool
+        changed = self._changed.get(name)
+        if changed is not None:
+            return changed.show(tool)
+        return None if name in self._by_shown else tool
+
+
+def _make_tool(
+    name: str,
+    change: ToolChange | str,
+    environment: Mapping[str, str],
+) -> ChangedTool:
+    """Return a tool with its changes and the values of its hidden arguments."""
+    if isinstance(change, str):
+        change = ToolChange(change)
+    hidden: dict[str, Any] = {}
+    for argument, changes in change.arguments.items():
+        if changes.value is not UNSET:
+            hidden[argument] = changes.value
+        elif changes.env is not None:
+            try:
+                hidden[argument] = environment[changes.env]
+            except KeyError:
+                raise ConcertinoError(
+                    f"{name}.{argument}: the variable {changes.env} is not set"
+                ) from None
+            # Nobody should read it in a log either.
+            learn_secrets([environment[changes.env]])
+    return ChangedTool(name, change, hidden)
+
+
+def _is_same(before: Struct | Raw, now: Struct | Raw) -> bool:
+    """Return whether a page is the one before: the same object, or the same bytes."""
+    if before is now:
+        return True
+    return isinstance(before, Raw) and isinstance(now, Raw) and bytes(before) == bytes(now)
+
+
+def _reword_failure(tool: ChangedTool, result: Struct | Raw) -> Struct | Raw:
+    """Return a result with the names that clients see if it is a failure; else the same object."""
+    if isinstance(result, Raw):
+        if b'"isError"' not in bytes(result):
+            return result
+        value = decode(result)
+        failed = isinstance(value, dict) and cast("dict[str, Any]", value).get("isError") is True
+    else:
+        failed = isinstance(result, CallToolResult) and result.is_error
+        value = decode(encode(result)) if failed else None
+    return Raw(encode(tool.reword_value(value))) if failed else result

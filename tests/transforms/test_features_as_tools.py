@@ -1,0 +1,110 @@
+"""features_as_tools.py: prompts and resources as tools."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from composition.parts import client_of
+from loops import on_a_loop
+
+from concertino import Server
+from concertino.backend import Backend
+from concertino.transforms import FeaturesAsTools
+
+
+def make_server() -> Server:
+    server = Server("s")
+
+    @server.prompt
+    def greet(name: str) -> str:
+        "Greet somebody."
+        return f"Say hello to {name}."
+
+    @server.resource("notes://today")
+    def today() -> str:
+        return "Buy tea."
+
+    @server.resource("pictures://{name}", mime_type="image/png")
+    def picture(name: str) -> bytes:
+        return b"\x89PNG"
+
+    return server
+
+
+async def call(backend: Backend, name: str, arguments: Any = None) -> Any:
+    async with client_of(backend) as caller:
+        return await caller.request("tools/call", {"name": name, "arguments": arguments or {}})
+
+
+def both(server: Server) -> FeaturesAsTools:
+    return FeaturesAsTools(server, prompts=True, resources=True)
+
+
+@on_a_loop
+async def test_the_tools_stand_behind_those_of_the_server() -> None:
+    server = make_server()
+
+    @server.tool
+    def add(a: int) -> int:
+        return a
+
+    async with client_of(both(server)) as caller:
+        tools = (await caller.request("tools/list"))["tools"]
+    own = ["list_prompts", "get_prompt", "list_resources", "read_resource"]
+    assert [tool["name"] for tool in tools] == ["add", *own]
+    assert (await call(both(server), "add", {"a": 3}))["content"][0]["text"] == "3"
+
+
+@on_a_loop
+async def test_a_server_without_tools_has_these() -> None:
+    async with client_of(FeaturesAsTools(make_server(), prompts=True)) as caller:
+        tools = (await caller.request("tools/list"))["tools"]
+    assert [tool["name"] for tool in tools] == ["list_prompts", "get_prompt"]
+
+
+@on_a_loop
+async def test_prompts_are_listed_and_rendered() -> None:
+    listed = await call(both(make_server()), "list_prompts")
+    [prompt] = json.loads(listed["content"][0]["text"])["prompts"]
+    assert (prompt["name"], prompt["arguments"][0]["name"]) == ("greet", "name")
+    arguments = {"name": "greet", "arguments": {"name": "Ada"}}
+    result = await call(both(make_server()), "get_prompt", arguments)
+    assert result["content"] == [{"type": "text", "text": "Say hello to Ada."}]
+
+
+@on_a_loop
+async def test_resources_are_listed_and_read() -> None:
+    listed = await call(both(make_server()), "list_resources")
+    found = json.loads(listed["content"][0]["text"])
+    assert [item["uri"] for item in found["resources"]] == ["notes://today"]
+    assert [item["uriTemplate"] for item in found["resourceTemplates"]] == ["pictures://{name}"]
+    result = await call(both(make_server()), "read_resource", {"uri": "notes://today"})
+    assert result["content"] == [{"type": "text", "text": "Buy tea."}]
+    [block] = (await call(both(make_server()), "read_resource", {"uri": "pictures://a"}))["content"]
+    assert block["type"] == "resource"
+    assert block["resource"]["blob"] == "iVBORw=="
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "text"),
+    [
+        ("get_prompt", {}, "Missing required field: name"),
+        ("read_resource", {"uri": 1}, "Missing required field: uri"),
+        ("get_prompt", {"name": "none"}, "Unknown prompt: none"),
+        ("get_prompt", {"name": "greet"}, "name"),
+        ("read_resource", {"uri": "notes://none"}, "notes://none"),
+    ],
+)
+@on_a_loop
+async def test_a_mistake_is_told_to_the_model(name: str, arguments: Any, text: str) -> None:
+    result = await call(both(make_server()), name, arguments)
+    assert result["isError"]
+    assert text in json.dumps(result["content"])
+
+
+@on_a_loop
+async def test_without_prompts_the_list_is_empty() -> None:
+    result = await call(both(Server("s")), "list_prompts")
+    assert json.loads(result["content"][0]["text"]) == {"prompts": []}
