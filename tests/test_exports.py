@@ -154,12 +154,11 @@ STDIN = "".join(LINES)
 BEFORE_THE_FIRST_RESPONSE = {
     "": "backend errors jsonrpc loading logs near_names protocol runtime schema server transports "
     "types",
-    "backend": "call_hooks interface",
+    "backend": "interface",
     "jsonrpc": "framing limits messages peer requests unread_results",
     "logs": "formats handler redact secret_checks stderr_redirect writer",
     "protocol": "call call_notifications request_profile revisions session wire_results",
-    "runtime": "call_answers connection_end context entry host output_flow process "
-    "server_connection shutdown tasks",
+    "runtime": "connection_end entry host output_flow process server_connection shutdown tasks",
     "schema": "arguments constraints docstrings json_values return_values signature type_schema "
     "violations",
     "server": "functions lazy_features registry server settings tool_errors tools",
@@ -169,8 +168,9 @@ BEFORE_THE_FIRST_RESPONSE = {
 # Those that a list of tools and the first call add. Some are imported a moment later.
 WITH_THE_FIRST_CALL = {
     "": "excerpts token_estimate",
+    "backend": "call_hooks",
     "protocol": "host_limits object_schemas",
-    "runtime": "loop_watcher running_calls",
+    "runtime": "call_answers call_runner context loop_watcher running_calls",
     "server": "host_warnings",
     "types": "result_checks",
 }

@@ -162,7 +162,7 @@ ALLOCATIONS = (
     "concertino.protocol.wire_results:encode",
     "concertino.jsonrpc.framing:Framer.feed",
     "concertino.jsonrpc.framing:Framer.end",
-    "concertino.runtime.server_connection:CallContext",
+    "concertino.runtime.call_runner:CallContext",
     "concertino.runtime.server_connection:Session.respond",
     "concertino.runtime.server_connection:Session.receive",
     "concertino.runtime.tasks:copy_context",

@@ -122,6 +122,7 @@ class Session:
         2026-07-28 that the session does not process itself.
 
     Attributes:
+    start: see above; it may be replaced.
     state: the state of the handshake.
     peer: the JSON-RPC layer, with the tables of requests.
     notifications: sends progress and log messages about calls.
@@ -144,7 +145,7 @@ class Session:
     ) -> None:
         self.state: State = "fresh"
         self.peer = Peer(send, limits, clock, request_type=SessionRequest, budget=budget)
-        self._start = start
+        self.start = start
         self._limits = limits
         # Responses up to this size are sent at once, even if the client has not read the earlier
         # ones. Larger ones may have to wait (jsonrpc/unread_results.py).
@@ -208,14 +209,14 @@ class Session:
 
         Returns the requests that have no response. They will get none.
         """
-        self._start = _start_nothing
+        self.start = _start_nothing
         self.notifications.close()
         return self.peer.close()
 
     def admit(self) -> None:
         """Start requests that wait in the queue, as many as the limits allow."""
         while (incoming := self.peer.pop_waiting()) is not None:
-            self._start(incoming)
+            self.start(incoming)
 
     def _open(self, incoming: SessionRequest) -> None:
         """Find the profile of a request; then start or queue the request, or answer it here."""
@@ -245,7 +246,7 @@ class Session:
             if self.state != "ready" and not profile.encoder.revision.modern:
                 self.state = LIFECYCLE[self.state]["request"] or self.state
             if self.peer.admit(incoming):
-                self._start(incoming)
+                self.start(incoming)
             return None
         return self._answer_here(incoming, profile)
 
@@ -264,7 +265,7 @@ class Session:
         if opened_state is not None and incoming.open:
             self.dialogues.mark_used(opened_state)
         if admitted:
-            self._start(incoming)
+            self.start(incoming)
         return None
 
     def _answer_here(self, incoming: SessionRequest, profile: RequestProfile | None) -> None:
@@ -294,7 +295,7 @@ class Session:
         if self.state != "ready" and not profile.encoder.revision.modern:
             self.state = LIFECYCLE[self.state]["request"] or self.state
         if self.peer.admit(incoming):
-            self._start(incoming)
+            self.start(incoming)
 
     def _find_handler(
         self, method: str, profile: RequestProfile | None

@@ -48,7 +48,11 @@ class CallConnection(CallerSession, Protocol):
 
 
 class AnsweringConnection(CallConnection, Protocol):
-    """The same connection, for the functions of runtime/call_answers.py."""
+    """The same connection, for runtime/call_runner.py and the functions of call_answers.py."""
+
+    def schedule_flush(self) -> None:
+        """Flush at the end of the current read; outside of a read, in the next loop iteration."""
+        ...
 
     def run(self, work: Work, request: SessionRequest) -> None:
         """Run work for a call, then answer the call with its result."""

@@ -3,11 +3,10 @@
 It joins three parts: the Connection, which carries frames; the Session, which speaks MCP; and the
 Backend, which handles calls. A call takes this path:
 
-    on_frames -> Session.receive -> _start -> backend.handle -> _on_call_done -> Session.respond
+    on_frames -> Session.receive -> CallRunner.start -> backend.handle -> Session.respond
 
-Each call gets exactly one response, whether its handler returns, raises, is cancelled or times out;
-the functions of call_answers.py send those that are not a plain result.
-OutputFlow (backpressure) and ConnectionEnd (draining, closing) are parts of a ServerConnection.
+CallRunner (the beginnings and ends of calls), OutputFlow (backpressure) and ConnectionEnd
+(draining, closing) are parts of a ServerConnection.
 
 Responses are not flushed one by one. All output that one read causes is flushed at the end of that
 read; other output is flushed in the next loop iteration. `_is_flush_due` is True while such a flush
@@ -19,14 +18,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import copy_context
 from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING
 
-from msgspec import DecodeError, Raw, Struct
-from msgspec.json import Decoder
+from msgspec import Raw
 
-from concertino.backend.call_hooks import CallStarter, Work, call_starter_of
 from concertino.backend.interface import Backend, SupportsClientNotifications
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import Id
@@ -34,14 +32,14 @@ from concertino.jsonrpc.unread_results import ProcessBudget
 from concertino.logs.formats import AS_ERROR
 from concertino.protocol.request_profile import SessionRequest
 from concertino.protocol.session import Session
-from concertino.runtime import call_answers
 from concertino.runtime.connection_end import ConnectionEnd
-from concertino.runtime.context import CallContext
 from concertino.runtime.output_flow import OutputFlow
-from concertino.runtime.tasks import eager_task_runner, loop_watch_of, read_batch_of
+from concertino.runtime.tasks import read_batch_of
 
 if TYPE_CHECKING:
+    from concertino.backend.call_hooks import Work
     from concertino.protocol.seal import Seal
+    from concertino.runtime.call_runner import CallRunner
     from concertino.runtime.opening import EarlyInput
     from concertino.runtime.refusal import RefusedInput
     from concertino.transports.connection import Connection
@@ -52,16 +50,6 @@ log = logging.getLogger("concertino.host")
 
 # Throttled notifications are sent after this time, unless newer ones have replaced them.
 THROTTLE_FLUSH_S = 0.1
-# A placeholder for the result of a call that has raised an exception.
-NO_RESULT = Raw(b"{}")
-
-# These requests run no code of the server's author, so they cannot block the event loop. They are
-# often the first ones, and start faster without the thread that watches the loop.
-UNWATCHED_METHODS = frozenset(
-    ("tools/list", "resources/list", "resources/templates/list", "prompts/list")
-)
-
-_decode_text = Decoder(str).decode
 
 
 class ServerConnection:
@@ -99,17 +87,19 @@ class ServerConnection:
         self._max_message_bytes = limits.max_message_bytes
         self._high_water_bytes = limits.high_water_bytes
         self._read_batch = read_batch_of(self.loop)
-        self._watch = loop_watch_of(self.loop)
-        self._run_eagerly = eager_task_runner(self.loop, self._on_call_done)
+        # Calls get a copy of the variables of this moment. Those of the callback that starts the
+        # first call may be the backend's.
+        self._variables = copy_context()
+        # None until the first call.
+        self._calls: CallRunner | None = None
         self._is_flush_due = False
         self._will_flush_throttled = False
 
         self.principal = str(connection.facts.get("uid", "")).encode()
-        starter = call_starter_of(backend)
         self.session = Session(
             backend.features,
             self._send,
-            self._start if starter is None else self._make_start(starter),
+            self._start_first,
             limits,
             self.loop.time,
             on_subscriptions_changed,
@@ -255,10 +245,10 @@ class ServerConnection:
         Returns how many bytes are buffered on the connection.
         """
         if not self._is_flush_due:
-            self._schedule_flush()
+            self.schedule_flush()
         return self._connection.write(frame, request_id)
 
-    def _schedule_flush(self) -> None:
+    def schedule_flush(self) -> None:
         """Flush at the end of the current read; outside of a read, in the next loop iteration."""
         if not self._is_flush_due:
             self._is_flush_due = True
@@ -294,7 +284,7 @@ class ServerConnection:
     def report_fault(self, what: str) -> None:
         """Log the current exception as a bug of concertino; the next flush starts to drain."""
         self._end.report_fault(what)
-        self._schedule_flush()
+        self.schedule_flush()
 
     def _schedule_throttled_flush(self) -> None:
         """Send throttled notifications after THROTTLE_FLUSH_S. The session calls this."""
@@ -354,120 +344,20 @@ class ServerConnection:
         if is_legacy and has_room and not self._end.is_closing:
             peer.notify(method, params)
 
-    # The beginning of a call
+    # Calls
 
-    def _start(self, request: SessionRequest) -> None:
-        if self._watch.is_asleep and request.method not in UNWATCHED_METHODS:
-            self._watch.wake()
-        try:
-            work = self.backend.handle(request.call, CallContext(self, request))
-        except BaseException as exc:
-            # `handle` may be a plain function that raises before there is anything to await.
-            return self._on_call_done(request, NO_RESULT, exc)
-        task = self._run_eagerly(work, request)
-        if task is not None:
-            self._on_suspended(request, task)
-        return None
+    def _start_first(self, request: SessionRequest) -> None:
+        """Start the first call. The session passes all later ones to CallRunner.start directly."""
+        # Imported here, because the response to `initialize` needs none of the modules for calls.
+        from concertino.runtime.call_runner import CallRunner
 
-    def _make_start(self, starter: CallStarter) -> Callable[[SessionRequest], None]:
-        """Return the function that starts calls of a backend with call hooks, such as a guard.
-
-        starter: the backend's functions that begin calls, see backend/call_hooks.py.
-        """
-        from concertino.runtime.call_hooks import RedactingContext
-
-        begin_any, begin_tool = starter.begin, starter.tools
-        watch = self._watch
-        context_type = RedactingContext if starter.redacts else CallContext
-
-        def start(request: SessionRequest) -> None:
-            if watch.is_asleep and request.method not in UNWATCHED_METHODS:
-                watch.wake()
-            call = request.call
-            begin = begin_any
-            if call.method == "tools/call":
-                try:
-                    begin = begin_tool[_decode_text(call.params["name"])]
-                except (KeyError, DecodeError, UnicodeError):
-                    # The first call of this tool, or no valid name: begin_any() handles both.
-                    pass
-            try:
-                work = begin(call, context_type(self, request), request)
-            except BaseException as exc:
-                return self._on_call_done(request, NO_RESULT, exc)
-            task = self._run_eagerly(work, request)
-            if task is not None:
-                self._on_suspended(request, task)
-            return None
-
-        return start
+        self._calls = CallRunner(self, self._end, self._variables)
+        self.session.start = self._calls.start
+        self.session.start(request)
 
     def run(self, work: Work, request: SessionRequest) -> None:
-        """Run work for a call, then answer the call with its result.
-
-        The functions above do the same without this function call.
-        """
-        task = self._run_eagerly(work, request)
-        if task is not None:
-            self._on_suspended(request, task)
-
-    def _on_suspended(self, request: SessionRequest, task: asyncio.Task[None]) -> None:
-        """Make a call cancellable, and start its time limit, because its handler waits."""
-        if request.table is None:
-            self.session.peer.add_running(request)
-        cancel = request.on_cancel = partial(self._cancel, task, request)
-        hooks = request.hooks
-        if hooks is not None and hooks.timeout_s is not None:
-            from concertino.runtime.call_hooks import TimedCall
-
-            answer = partial(call_answers.answer_call, self)
-            request.timer = TimedCall(request, hooks, hooks.timeout_s, task, answer, cancel)
-
-    def _cancel(
-        self,
-        task: asyncio.Task[None],
-        request: SessionRequest,
-        reason: str,
-    ) -> None:
-        log.debug("request %r was cancelled: %s", request.id, reason or "no reason given")
-        task.cancel()
-        self._end.add_cancelled(task)
-        if request.dialogue is not None:
-            for thread_wait in list(request.dialogue.thread_waits):
-                thread_wait.cancel()
-
-    # The end of a call
-
-    def _on_call_done(
-        self,
-        request: SessionRequest,
-        result: Struct | Raw,
-        error: BaseException | None,
-    ) -> None:
-        """Answer a call whose handler has returned `result` or raised `error`."""
-        if request.on_cancel is not None:
-            call_answers.release_task(request)
-
-        # Sending a response schedules a flush. A call in a batch and a cancelled one may send none,
-        # but need the flush too: it starts waiting calls, and closes a draining connection.
-        if request.batch is not None or self._end.is_draining:
-            self._schedule_flush()
-
-        accepts_text = None
-        hooks = request.hooks
-        if hooks is not None:
-            if (permits := hooks.permits) is not None:
-                permits.free += 1
-            accepts_text = hooks.accepts_text
-
-        if error is not None or request.dialogue is not None:
-            return call_answers.end_call(self, request, result, error)
-        try:
-            if self.session.respond(request, result, accepts_text):
-                return None
-        except BaseException as exc:
-            return call_answers.answer_unsent(self, request, result, exc)
-        return call_answers.finish_call(self, request, result)
+        assert self._calls is not None
+        self._calls.run(work, request)
 
     # The end of the connection
 
@@ -500,17 +390,15 @@ class ServerConnection:
             self._refused.close()
         # Together with Session.close(), this breaks all reference cycles, so that the memory of the
         # connection is freed at once and not by the next garbage collection.
-        self._run_eagerly = _run_nothing
+        if self._calls is not None:
+            self._calls.close()
+            self._calls = None
         self._receive = _receive_nothing
         self._early = self._refused = None
 
 
 def _receive_nothing(frame: bytes) -> None:
     """Ignore a frame, because the connection is closed."""
-
-
-def _run_nothing(work: object, request: object) -> None:
-    raise RuntimeError("the connection is closed; this is a fault of concertino")
 
 
 def _get_process_seal() -> Seal:

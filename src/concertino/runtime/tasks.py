@@ -51,7 +51,9 @@ OnDone = Callable[[Subject, Any, BaseException | None], None]
 HasCalls = Callable[[], bool]
 
 
-def eager_task_runner(loop: asyncio.AbstractEventLoop, on_done: OnDone[Subject]) -> Start[Subject]:
+def eager_task_runner(
+    loop: asyncio.AbstractEventLoop, on_done: OnDone[Subject], variables: Context | None = None
+) -> Start[Subject]:
     """Return a function start(work, subject) that runs the first step of a coroutine at once.
 
     start() returns the coroutine's task, or None if the coroutine has ended in its first step.
@@ -60,10 +62,10 @@ def eager_task_runner(loop: asyncio.AbstractEventLoop, on_done: OnDone[Subject])
     on_done: called when a coroutine ends, as on_done(subject, result, exception); one of the last
         two is None. Called inside the coroutine's task; it must not raise.
 
-    Each coroutine runs in a copy of the context variables of this moment. Those of the callback
-    that calls start() may belong to another call.
+    variables: each coroutine runs in a copy of these context variables; by default those of this
+        moment. Those of the callback that calls start() may belong to another call.
     """
-    base = copy_context()
+    base = copy_context() if variables is None else variables
     if sys.version_info < (3, 12):
         return _start_on_3_11(loop, on_done, base)
 

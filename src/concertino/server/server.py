@@ -30,11 +30,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast, overload
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder
 
-from concertino.backend.call_hooks import (
-    CheckArguments,
-    Handle,
-    has_method_of,
-)
 from concertino.backend.interface import Call, ChangeKind, Context, Notifier, ServerFeatures
 from concertino.errors import RegistrationError
 from concertino.jsonrpc.limits import Limits
@@ -54,6 +49,7 @@ from concertino.types.results import CacheScope, Icon, Implementation
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from concertino.backend.call_hooks import CheckArguments, Handle
     from concertino.server.options import (
         PromptOptions,
         ResourceOptions,
@@ -553,6 +549,8 @@ class Server:
         See SupportsOperationHandlers in backend/call_hooks.py. Returns None for other methods, for
         tools with guards of their own, and if a subclass has overridden `handle`.
         """
+        from concertino.backend.call_hooks import has_method_of
+
         if method != "tools/call" or not has_method_of(self, Server.handle, self.handle):
             return None
         tool = self._registered_tools.entries.get(name)

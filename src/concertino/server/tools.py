@@ -17,12 +17,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from msgspec import Raw, Struct
 from msgspec.json import encode
 
-from concertino.backend.call_hooks import (
-    ArgumentsRefused,
-    Handle,
-    Work,
-    record_refused_arguments,
-)
 from concertino.backend.interface import Backend, Call, Context
 from concertino.errors import RegistrationError, ToolError, invalid_params
 from concertino.schema.arguments import InvalidArguments, argument_decoder
@@ -61,6 +55,7 @@ from concertino.server.tool_errors import (
 from concertino.types.results import CallToolResult, ListToolsResult, Tool, ToolAnnotations
 
 if TYPE_CHECKING:
+    from concertino.backend.call_hooks import Handle, Work
     from concertino.guards.sizes import OversizeStore
     from concertino.server.options import ToolSettings
 
@@ -219,6 +214,8 @@ class Tools(Registry[RegisteredTool]):
                 value = await maybe_await(await self._in_thread(work))
             return tool.shape(value)
         except InvalidArguments as exc:
+            from concertino.backend.call_hooks import record_refused_arguments
+
             record_refused_arguments()
             return self._refuse_arguments(call, exc)
         except NotAwaited as exc:
@@ -248,6 +245,8 @@ class Tools(Registry[RegisteredTool]):
         ArgumentsRefused or RpcError if the arguments do not fit.
         handle_any: handles a call if the tool was removed or disabled meanwhile.
         """
+        # Imported here, because only guarded servers need it.
+        from concertino.backend.call_hooks import ArgumentsRefused
 
         def handle(call: Call, context: Context) -> Work:
             if tool.removed:
@@ -270,6 +269,8 @@ class Tools(Registry[RegisteredTool]):
 
         name: the name of the tool. Does nothing for an unknown tool.
         """
+        from concertino.backend.call_hooks import ArgumentsRefused
+
         tool = self.find(name, context)
         try:
             if tool is not None:

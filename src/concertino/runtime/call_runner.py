@@ -1,0 +1,203 @@
+"""CallRunner: begins the calls of one connection, and answers them when they end.
+
+A ServerConnection makes its CallRunner at the first call, so that this module and those that it
+imports are not loaded before the response to `initialize`. A call takes this path:
+
+    start -> backend.handle -> _on_call_done -> Session.respond
+
+Each call gets exactly one response, whether its handler returns, raises, is cancelled or times out;
+the functions of call_answers.py send those that are not a plain result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextvars import Context as ContextVariables
+from functools import partial
+from typing import TYPE_CHECKING
+
+from msgspec import DecodeError, Raw, Struct
+from msgspec.json import Decoder
+
+from concertino.backend.call_hooks import CallStarter, Work, call_starter_of
+from concertino.protocol.request_profile import SessionRequest
+from concertino.runtime import call_answers
+from concertino.runtime.connection_end import ConnectionEnd
+from concertino.runtime.context import CallContext
+from concertino.runtime.tasks import eager_task_runner, loop_watch_of
+
+if TYPE_CHECKING:
+    from concertino.runtime.call_connection import AnsweringConnection
+
+__all__ = ["CallRunner"]
+
+log = logging.getLogger("concertino.host")
+
+# A placeholder for the result of a call that has raised an exception.
+NO_RESULT = Raw(b"{}")
+
+# These requests run no code of the server's author, so they cannot block the event loop. They are
+# often the first ones, and start faster without the thread that watches the loop.
+UNWATCHED_METHODS = frozenset(
+    ("tools/list", "resources/list", "resources/templates/list", "prompts/list")
+)
+
+_decode_text = Decoder(str).decode
+
+
+class CallRunner:
+    """Begins the calls of one connection, and answers them when they end.
+
+    connection: the connection.
+    end: how the connection ends.
+    variables: each call runs in a copy of these context variables.
+
+    Attribute:
+    start: begins the call of a request.
+    """
+
+    def __init__(
+        self, connection: AnsweringConnection, end: ConnectionEnd, variables: ContextVariables
+    ) -> None:
+        self._connection = connection
+        self._session = connection.session
+        self._end = end
+        self._run_eagerly = eager_task_runner(connection.loop, self._on_call_done, variables)
+        starter = call_starter_of(connection.backend)
+        self.start: Callable[[SessionRequest], None] = (
+            self._make_start() if starter is None else self._make_start_by(starter)
+        )
+
+    def close(self) -> None:
+        """Break the reference cycles of this object, because the connection is closed."""
+        self._run_eagerly = _run_nothing
+        del self.start
+
+    # The beginning of a call
+
+    def _make_start(self) -> Callable[[SessionRequest], None]:
+        """Return the function that starts calls of a backend without call hooks."""
+        connection, backend = self._connection, self._connection.backend
+        watch = loop_watch_of(connection.loop)
+
+        def start(request: SessionRequest) -> None:
+            if watch.is_asleep and request.method not in UNWATCHED_METHODS:
+                watch.wake()
+            try:
+                work = backend.handle(request.call, CallContext(connection, request))
+            except BaseException as exc:
+                # `handle` may be a plain function that raises before there is anything to await.
+                return self._on_call_done(request, NO_RESULT, exc)
+            task = self._run_eagerly(work, request)
+            if task is not None:
+                self._on_suspended(request, task)
+            return None
+
+        return start
+
+    def _make_start_by(self, starter: CallStarter) -> Callable[[SessionRequest], None]:
+        """Return the function that starts calls of a backend with call hooks, such as a guard.
+
+        starter: the backend's functions that begin calls, see backend/call_hooks.py.
+        """
+        from concertino.runtime.call_hooks import RedactingContext
+
+        connection = self._connection
+        begin_any, begin_tool = starter.begin, starter.tools
+        watch = loop_watch_of(connection.loop)
+        context_type = RedactingContext if starter.redacts else CallContext
+
+        def start(request: SessionRequest) -> None:
+            if watch.is_asleep and request.method not in UNWATCHED_METHODS:
+                watch.wake()
+            call = request.call
+            begin = begin_any
+            if call.method == "tools/call":
+                try:
+                    begin = begin_tool[_decode_text(call.params["name"])]
+                except (KeyError, DecodeError, UnicodeError):
+                    # The first call of this tool, or no valid name: begin_any() handles both.
+                    pass
+            try:
+                work = begin(call, context_type(connection, request), request)
+            except BaseException as exc:
+                return self._on_call_done(request, NO_RESULT, exc)
+            task = self._run_eagerly(work, request)
+            if task is not None:
+                self._on_suspended(request, task)
+            return None
+
+        return start
+
+    def run(self, work: Work, request: SessionRequest) -> None:
+        """Run work for a call, then answer the call with its result.
+
+        The functions above do the same without this function call.
+        """
+        task = self._run_eagerly(work, request)
+        if task is not None:
+            self._on_suspended(request, task)
+
+    def _on_suspended(self, request: SessionRequest, task: asyncio.Task[None]) -> None:
+        """Make a call cancellable, and start its time limit, because its handler waits."""
+        if request.table is None:
+            self._session.peer.add_running(request)
+        cancel = request.on_cancel = partial(self._cancel, task, request)
+        hooks = request.hooks
+        if hooks is not None and hooks.timeout_s is not None:
+            from concertino.runtime.call_hooks import TimedCall
+
+            answer = partial(call_answers.answer_call, self._connection)
+            request.timer = TimedCall(request, hooks, hooks.timeout_s, task, answer, cancel)
+
+    def _cancel(
+        self,
+        task: asyncio.Task[None],
+        request: SessionRequest,
+        reason: str,
+    ) -> None:
+        log.debug("request %r was cancelled: %s", request.id, reason or "no reason given")
+        task.cancel()
+        self._end.add_cancelled(task)
+        if request.dialogue is not None:
+            for thread_wait in list(request.dialogue.thread_waits):
+                thread_wait.cancel()
+
+    # The end of a call
+
+    def _on_call_done(
+        self,
+        request: SessionRequest,
+        result: Struct | Raw,
+        error: BaseException | None,
+    ) -> None:
+        """Answer a call whose handler has returned `result` or raised `error`."""
+        if request.on_cancel is not None:
+            call_answers.release_task(request)
+
+        # Sending a response schedules a flush. A call in a batch and a cancelled one may send none,
+        # but need the flush too: it starts waiting calls, and closes a draining connection.
+        if request.batch is not None or self._end.is_draining:
+            self._connection.schedule_flush()
+
+        accepts_text = None
+        hooks = request.hooks
+        if hooks is not None:
+            if (permits := hooks.permits) is not None:
+                permits.free += 1
+            accepts_text = hooks.accepts_text
+
+        if error is not None or request.dialogue is not None:
+            return call_answers.end_call(self._connection, request, result, error)
+        try:
+            if self._session.respond(request, result, accepts_text):
+                return None
+        except BaseException as exc:
+            return call_answers.answer_unsent(self._connection, request, result, exc)
+        return call_answers.finish_call(self._connection, request, result)
+
+
+def _run_nothing(work: object, request: object) -> None:
+    raise RuntimeError("the connection is closed; this is a fault of concertino")
