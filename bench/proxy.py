@@ -3,6 +3,9 @@ proxy, and behind FastMCP's.
 
 python bench/proxy.py [--rounds N] [--calls N] [--fastmcp PYTHON] [--json FILE]
 
+A last row has our proxy in front of a server that needs 2 s to start, as npx and uvx need when they
+install one, and has run before: how soon it opens and lists from the cache.
+
 The server behind all of them is the echo server in C (bench/servers/echo_for_clients.c), which
 costs next to nothing. Rounds over all rows, so that a slow minute of the machine falls on all
 alike; medians of times, minima of CPU time. CPU is that of the process that the client started,
@@ -48,6 +51,11 @@ from fastmcp.server import create_proxy
 transport = StdioTransport(sys.argv[1], sys.argv[2:])
 create_proxy(transport).run(show_banner=False)
 """
+SLOW = """
+import os, sys, time
+time.sleep(2)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 ECHO = """
 from concertino import Server
 server = Server("echo")
@@ -65,6 +73,8 @@ class Process:
 
     def __init__(self, command: list[str]) -> None:
         environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+        # Compiled modules stay, as they do for users.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -127,6 +137,28 @@ class Process:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(20)
+
+
+def measure_opening(folder: Path, rounds: int) -> tuple[float, float]:
+    """Return how long opening and list take from the start, of a known server that is slow.
+
+    In milliseconds: the median of the time, and the least CPU time.
+    """
+    slow = [sys.executable, "-c", SLOW, str(folder / "child")]
+    command = [sys.executable, "-m", "concertino", "proxy", "--", *slow]
+    times: list[float] = []
+    cpu: list[float] = []
+    # In the first run nothing is known.
+    for _ in range(rounds + 1):
+        began = time.perf_counter()
+        process = Process(command)
+        process.open()
+        process.exchange(process.frame("tools/list", {}), 1)
+        times.append((time.perf_counter() - began) * 1e3)
+        cpu.append(process.cpu_us / 1000)
+        process.call("hello")
+        process.end()
+    return statistics.median(times[1:]), min(cpu[1:])
 
 
 @contextmanager
@@ -198,12 +230,15 @@ def main() -> int:
 
     taken: dict[str, list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as folder:
+        # What the proxy keeps of these servers is of no use to anybody.
+        os.environ["XDG_CACHE_HOME"] = folder
         commands = rows(Path(folder), options.fastmcp)
         for _ in range(options.rounds):
             for name, command in commands.items():
                 # A row that takes a hundred times as long gets a tenth of the calls.
                 calls = options.calls // 10 if "FastMCP" in name else options.calls
                 taken.setdefault(name, []).append(measure(command, calls))
+        opening_ms, opening_cpu_ms = measure_opening(Path(folder), options.rounds)
     results = {name: summary(rounds) for name, rounds in taken.items()}
 
     columns = list(next(iter(results.values())))
@@ -214,6 +249,7 @@ def main() -> int:
     echo = results["our echo server"]
     print(f"p50, proxy / direct: {ours['p50_us'] / direct['p50_us']:.2f}")
     print(f"CPU at 64, proxy / our echo server: {ours['cpu_us_64'] / echo['cpu_us_64']:.2f}")
+    print(f"opening and list from the cache: {opening_ms:.0f} ms, CPU {opening_cpu_ms:.0f} ms")
     if (fast := results.get("FastMCP create_proxy")) is not None:
         print(f"calls/s at 64, proxy / FastMCP: {ours['calls_s'] / fast['calls_s']:.0f}")
     if options.json:

@@ -22,11 +22,13 @@ from concertino.backend import Host
 from concertino.client import RawClient
 from concertino.proxy import servers as servers_module
 from concertino.proxy.approvals import ApprovalStore
+from concertino.proxy.manifest_cache import ManifestCache
 from concertino.proxy.servers import Servers
 from concertino.proxy.value_reader import InvalidServerFile
 from concertino.transports import connect, memory_pair
 
 SERVER = str(Path(__file__).with_name("plain_server.py"))
+SLOW_SERVER = str(Path(__file__).with_name("slow_server.py"))
 # A python that says nothing and does not end.
 HANGS = {"command": sys.executable, "args": ["-c", "import time; time.sleep(1000)"]}
 DEAD = {"command": sys.executable, "args": ["-c", "import sys; sys.exit('out of order')"]}
@@ -116,6 +118,26 @@ async def test_the_tools_of_all_servers_are_called_under_their_names(files: File
         assert await tools(caller) == ["one_who", "one_x", "two-b_who"]
         assert (await facts(caller, "one_x"))["argv"] == ["one", "x"]
         assert (await facts(caller, "two-b_who"))["argv"] == ["two"]
+
+
+@on_a_loop
+async def test_a_slow_server_that_has_run_before_is_listed_at_once(files: Files) -> None:
+    folder = files.path.parent
+    (folder / "offer").write_text('{"version": "1", "tools": ["add"]}')
+    (folder / "go").touch()
+    slow = {"command": sys.executable, "args": [SLOW_SERVER, str(folder)]}
+    files.write({"one": files.plain("one"), "slow": slow})
+    cache = ManifestCache(folder / "cache")
+    async with opened(files.servers(trust=True, cache=cache)) as caller:
+        assert await tools(caller) == ["one_who", "slow_add"]
+        while len(list(cache.folder.glob("*.json"))) < 2:
+            await asyncio.sleep(0.01)
+    (folder / "go").unlink()
+    async with opened(files.servers(cache=cache)) as caller:
+        assert await tools(caller) == ["one_who", "slow_add"]
+        (folder / "go").touch()
+        result = await caller.request("tools/call", {"name": "slow_add", "arguments": {}})
+        assert result["content"][0]["text"] == "1"
 
 
 @on_a_loop
