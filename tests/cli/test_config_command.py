@@ -127,10 +127,11 @@ def test_each_way_to_name_a_server_works_from_another_folder(
 
 def test_without_a_client_each_has_its_heading_and_equal_texts_come_once(folder: Path) -> None:
     text = output(folder, "calculator.py")
-    blocks = dict(re.findall(r"^# (.*)\n((?:(?!# ).+\n)+)", text, re.MULTILINE))
-    assert [re.sub(r" \([^)]*\)", "", title) for title in blocks] == [
+    blocks = dict(re.findall(r"^((?:# .*\n)+)((?:(?!# ).+\n)+)", text, re.MULTILINE))
+    assert max(len(line) for title in blocks for line in title.splitlines()) <= 80
+    assert [re.sub(r" \([^)]*\)", "", title)[2:-1] for title in blocks] == [
         "Claude Code",
-        "Claude Desktop, Cursor",
+        "Claude Desktop\n# Cursor",
         "VS Code",
         "Codex",
     ]

@@ -64,12 +64,12 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
 
 def _format_all(entry: ClientEntry) -> list[str]:
-    """Return the texts of all clients, each below its heading; equal texts once."""
+    """Return the texts of all clients, each below its heading; equal texts once, below several."""
     headings: dict[str, list[str]] = {}
     for client in CLIENTS.values():
         place = f" ({client.place})" if client.place else ""
         headings.setdefault(client.format(entry), []).append(client.title + place)
-    return [f"# {', '.join(titles)}\n{text}" for text, titles in headings.items()]
+    return ["".join(f"# {title}\n" for title in titles) + text for text, titles in headings.items()]
 
 
 def _parse_env(variables: Sequence[str]) -> dict[str, str]:
