@@ -629,3 +629,13 @@ def test_a_list_that_is_json_is_encoded_once_while_it_is_the_same_object(revisio
     assert ('"x":1' in first.decode()) == (revision == "2026-07-28")
     other = Raw(b'{"tools":[]}')
     assert json.loads(encoder.encode(other, "tools/list"))["tools"] == []
+
+
+@pytest.mark.parametrize("rest", [{}, {"x.example/a": 1}])
+def test_an_older_client_gets_no_server_info_of_a_2026_server_in_results(
+    rest: dict[str, int],
+) -> None:
+    meta = {"io.modelcontextprotocol/serverInfo": {"name": "s", "version": "1"}, **rest}
+    result = Raw(encode({"resultType": "complete", "content": [], "_meta": meta}))
+    encoded = json.loads(ResultEncoder(by_name["2025-11-25"], INFO).encode(result, "tools/call"))
+    assert encoded == ({"content": [], "_meta": rest} if rest else {"content": []})

@@ -202,6 +202,13 @@ class ResultEncoder:
         result = downgrade(result, self.revision) if downgrade is not None else result
         if isinstance(result, Cacheable):
             result = replace(result, ttl_ms=UNSET, cache_scope=UNSET)
+        meta: dict[str, Any] | None = getattr(result, "meta", None)
+        if meta is not None and SERVER_INFO in meta:
+            # From a server of 2026-07-28; older clients got it from `initialize`.
+            rest = {name: value for name, value in meta.items() if name != SERVER_INFO}
+            # Any: not every result has this member.
+            untyped: Any = result
+            result = replace(untyped, meta=rest or None)
         return encode(result)
 
     def _encode_modern(self, result: Struct, method: str) -> bytes:

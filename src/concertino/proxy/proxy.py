@@ -231,10 +231,11 @@ class Proxy:
             own = frozenset[str]().union(*(item.subscribed_uris for item in upstream.sessions))
             wanted[key] = own & uris
             rest -= own
-        if rest and upstreams:
-            # Of clients that have not made a call yet.
-            last = next(reversed(upstreams))
-            wanted[last] |= rest
+        # Those of clients that have not made a call yet. No other user's server may report on them.
+        for upstream in upstreams.values():
+            if not upstream.is_private:
+                wanted[id(upstream)] |= rest
+                break
         for key, upstream in upstreams.items():
             await upstream.watch(wanted[key])
 
@@ -302,6 +303,7 @@ class Proxy:
             upstream = await self._wait_for(
                 self._openings.get(key) or self._begin(key, capabilities)
             )
+        upstream.is_private = key is not None
         self._by_session[session] = upstream
         self._learn_lists(upstream, self._principal_of(session))
         if session is not None and session not in upstream.sessions:

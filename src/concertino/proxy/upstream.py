@@ -93,6 +93,7 @@ class Upstream:
     capabilities: the client capabilities to declare to a server before 2026-07-28.
     sessions: the client sessions that have made calls. client: the client of the server.
     watched: the resources whose changes are watched.
+    is_private: whether it serves one user or session only: then nobody else learns what it reports.
     last_used: when the last call began, by the loop's clock; infinite before the first.
     host: the name of the last new client; "" before the first.
     learned_for: the principals whose lists have been read from the server.
@@ -106,6 +107,7 @@ class Upstream:
     ) -> None:
         self.sessions: set[CallerSession] = set()
         self.watched: frozenset[str] = frozenset()
+        self.is_private = False
         self.last_used = float("inf")
         self.host = ""
         self.learned_for: set[bytes] = set()
@@ -366,14 +368,14 @@ class Upstream:
         self._settings.on_change(self)
         for session in self.sessions:
             session.report_change(name)
-        if not self.sessions and name in CHANGES:
+        if not self.sessions and not self.is_private and name in CHANGES:
             self._outlet.report_change(CHANGES[name])
 
     def _on_resource_updated(self, uri: str) -> None:
         subscribers = [item for item in self.sessions if uri in item.subscribed_uris]
         for session in subscribers:
             session.report_update(uri)
-        if not subscribers:
+        if not subscribers and not self.is_private:
             # A session that has subscribed and not made a call yet.
             self._outlet.report_update(uri)
 
