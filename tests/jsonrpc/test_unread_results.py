@@ -76,7 +76,7 @@ def test_calls_of_a_tool_that_never_returned_start_little_by_little() -> None:
     rig = Rig()
     for id in range(1200):
         rig.start(id)
-    # Eight results of 10 MiB, the largest, fit into the 64 MiB held and the 24 MiB that wait.
+    # Eight results of 10 MiB, the largest, fit into the 64 MiB held and the 20 MiB that wait.
     assert len(rig.peer.running) == 8
     assert rig.blocked == 1
     running: list[int] = []
@@ -208,7 +208,7 @@ def test_responses_beyond_what_may_wait_are_dropped_at_once() -> None:
     for request in [rig.start(id) for id in range(8)]:
         assert request is not None
         rig.peer.respond(request, result(9 * MIB))
-    # One is held, two wait (18 of 24 MiB), five are dropped.
+    # One is held, two wait (18 of 20 MiB), five are dropped.
     assert [len(frame) > MIB for frame in rig.frames] == [True] + [False] * 5
     assert rig.peer.unread.dropped == 5
     assert list(rig.peer.running) == [1, 2]
@@ -222,10 +222,13 @@ def test_other_connections_that_do_not_read_use_up_the_budget_of_the_process() -
         request = rig.start(0)
         assert request is not None
         rig.peer.respond(request, result(9 * MIB))
-    # Four pass alone, within the limit of 10 MiB and the reserve of 24; then results wait.
-    assert [len(rig.frames) for rig in rigs] == [1, 1, 1, 1, 0, 0]
-    rigs[4].peer.drop_waiting_responses()
+    # Two pass alone, within the limit of 10 MiB and the reserve of 16. Two wait, within 20 MiB,
+    # and two are dropped.
+    assert [len(rig.frames) for rig in rigs] == [1, 1, 0, 0, 1, 1]
     [answer] = rigs[4].read(1)
+    assert "10 MiB are unread" in answer["error"]["message"]
+    rigs[2].peer.drop_waiting_responses()
+    [answer] = rigs[2].read(1)
     assert "10 MiB are unread" in answer["error"]["message"]
     for rig in rigs:
         rig.peer.close()

@@ -10,8 +10,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import random
 import socket
+import tracemalloc
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +69,38 @@ def open_descriptors() -> int:
 
 
 # Writing
+
+
+@on_a_loop
+@pytest.mark.parametrize("first", [b"", b"first\n"], ids=["alone", "queued"])
+async def test_what_a_slow_reader_has_read_of_a_large_frame_is_freed(first: bytes) -> None:
+    size = 10 * 2**20
+    expected = sha256(first + random.Random(1).randbytes(size) + b"\n").digest()
+    ends = Ends()
+    read = sha256()
+    left = len(first) + size + 1
+    tracemalloc.start()
+    try:
+        if first:
+            ends.pipe.write(first[:-1], None)
+        ends.pipe.send(random.Random(1).randbytes(size), None)
+        while left > 2**20:
+            data = ends.read()
+            left -= len(data)
+            read.update(data)
+            await asyncio.sleep(0)
+        del data
+        assert ends.pipe.buffered_bytes <= left
+        assert tracemalloc.get_traced_memory()[0] < 3 * 2**20
+    finally:
+        tracemalloc.stop()
+    while left:
+        data = ends.read()
+        left -= len(data)
+        read.update(data)
+        await asyncio.sleep(0)
+    assert read.digest() == expected
+    await ends.close()
 
 
 @on_a_loop

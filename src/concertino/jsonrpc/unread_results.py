@@ -34,10 +34,10 @@ GROWTH_S = 0.5
 # The number stops growing when each result is expected to have this size.
 LEAST_UNKNOWN_BYTES = 32 * 1024
 # The largest number of bytes in responses that wait, for all connections together.
-MAX_WAITING_BYTES = 24 * 2**20
+MAX_WAITING_BYTES = 20 * 2**20
 # The limit of the process may be exceeded by this many bytes for clients that have read everything:
 # they must get their results even if others do not read.
-RESERVE_BYTES = 24 * 2**20
+RESERVE_BYTES = 16 * 2**20
 # The sizes of results are remembered for this many tools, and names of tools up to this length.
 MAX_KINDS = 4096
 MAX_NAME_BYTES = 256
@@ -212,7 +212,7 @@ class UnreadResults:
         """
         budget = self._budget
         if not self.held:
-            return budget.held < budget.limit + RESERVE_BYTES
+            return budget.held + min(size, RESERVE_BYTES) <= budget.limit + RESERVE_BYTES
         return self.held + size <= self._limit and budget.held + size <= budget.limit
 
     def update(self, held: int) -> None:

@@ -78,6 +78,7 @@ class _Output:
 
     terminator: the bytes that follow each frame.
     queue: the frames that wait to be written.
+    pieces: what is written after `rest`, of a large frame; the last piece comes first.
     rest: the bytes of the last write that the system has not accepted. They precede the queue.
     held: how many bytes `rest` and `queue` have together.
     is_high: whether `held` has reached the high-water mark, and not fallen below the low-water mark
@@ -95,6 +96,7 @@ class _Output:
         "high_water_bytes",
         "is_high",
         "low_water_bytes",
+        "pieces",
         "queue",
         "reported",
         "rest",
@@ -109,6 +111,7 @@ class _Output:
         self.queue: list[bytes] = []
         self.held = 0
         self.rest = memoryview(b"")
+        self.pieces: list[bytes] = []
         self.is_high = False
         self.reported = 0
         self.high_water_bytes = limits.high_water_bytes
@@ -121,12 +124,19 @@ class _Output:
     def discard(self) -> None:
         """Drop all buffered output, and wake the task that waits until the buffer is empty."""
         self.queue.clear()
+        self.pieces.clear()
         self.rest = memoryview(b"")
         self.held = 0
         self.report_drained()
 
     def refill(self) -> None:
-        """Move frames from the queue to `rest`: together about WRITE_BYTES, at least one frame."""
+        """Move frames from the queue to `rest`: together about WRITE_BYTES.
+
+        A larger frame is cut into pieces, which go there first.
+        """
+        if self.pieces:
+            self.rest = memoryview(self.pieces.pop())
+            return
         queue = self.queue
         count = size = 0
         while count < len(queue) and (not count or size + len(queue[count]) < WRITE_BYTES):
@@ -139,8 +149,21 @@ class _Output:
         else:
             # One large frame. Do not copy it to append the terminator: insert an empty frame, whose
             # terminator is written next.
-            self.rest = memoryview(frames[0])
+            self.set_rest(frames[0], 0)
             queue.insert(0, b"")
+
+    def set_rest(self, data: bytes, written: int) -> None:
+        """Set `rest` to what follows the first `written` bytes of `data`.
+
+        Large data is cut into pieces, so that what was written is freed. Otherwise each client that
+        reads slowly would keep a whole message in memory, of which `held` counts only the rest.
+        """
+        if len(data) <= WRITE_BYTES:
+            self.rest = memoryview(data)[written:]
+            return
+        starts = range(written, len(data), WRITE_BYTES)
+        self.pieces = [data[start : start + WRITE_BYTES] for start in reversed(starts)]
+        self.rest = memoryview(self.pieces.pop())
 
     def report_drained(self) -> None:
         """Wake the task that waits until the buffer is empty."""
@@ -359,7 +382,7 @@ class PipeConnection:
         output.held = held = len(line) - written
         output.is_high = held >= output.high_water_bytes
         output.reported = held
-        output.rest = memoryview(line)[written:]
+        output.set_rest(line, written)
         self._write_rest()
         return output.held
 
@@ -392,7 +415,7 @@ class PipeConnection:
             return self._on_write_error(exc)
         output.held -= written
         if written < len(frames):
-            output.rest = memoryview(frames)[written:]
+            output.set_rest(frames, written)
             self._write_rest()
         return None
 
@@ -402,14 +425,14 @@ class PipeConnection:
         try:
             for _ in range(WRITES):
                 if output.rest:
-                    written = os.write(self._out, output.rest[:WRITE_BYTES])
+                    written = os.write(self._out, output.rest)
                     output.rest = output.rest[written:]
                     output.held -= written
 
                 # Do this even after the last write of the loop: _watch_writable() below looks at
                 # `rest` only, and not at the queue.
                 if not output.rest:
-                    if not output.queue:
+                    if not output.queue and not output.pieces:
                         break
                     output.refill()
         except (BlockingIOError, InterruptedError):

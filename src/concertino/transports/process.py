@@ -355,7 +355,8 @@ class ChildProcess(PollingConnection):
     def _discard_output(self) -> None:
         """Move all buffered output to `_unread`: the child has not read it."""
         output = self._output
-        self._unread.add((output.rest, *(frame + b"\n" for frame in output.queue)))
+        lines = (frame + b"\n" for frame in output.queue)
+        self._unread.add((output.rest, *reversed(output.pieces), *lines))
         output.discard()
 
     def has_read_input(self) -> bool:
