@@ -11,7 +11,7 @@ from msgspec.json import decode, encode
 
 from concertino.token_estimate import estimate
 from concertino.transforms.found_tools import describe_found
-from concertino.transforms.tool_text import summary_of, text_of
+from concertino.transforms.tool_text import read_tool_text, summary_of
 
 TOOL: dict[str, Any] = {
     "name": "send",
@@ -73,7 +73,7 @@ def test_ten_tools_share_the_budget() -> None:
 
 
 def test_all_texts_of_a_tool_are_searched() -> None:
-    text = text_of(TOOL)
+    text = read_tool_text(TOOL)
     assert (text.name, text.title, text.summary) == ("send", "Send it", "Send a message.")
     assert text.arguments == "title to mail kind"
     assert "An address" in text.argument_texts
@@ -90,7 +90,7 @@ def test_all_texts_of_a_tool_are_searched() -> None:
     ],
 )
 def test_a_tool_of_any_shape_is_read(tool: dict[str, Any]) -> None:
-    assert text_of(tool).name == ""
+    assert read_tool_text(tool).name == ""
 
 
 def test_a_summary_has_an_end() -> None:

@@ -24,7 +24,7 @@ from concertino.token_estimate import estimate
 from concertino.transforms.found_tools import describe_found
 from concertino.transforms.tool_index import ToolIndex
 from concertino.transforms.tool_pages import RawTool, ToolPage, read_tool_pages
-from concertino.transforms.tool_text import text_of
+from concertino.transforms.tool_text import read_tool_text
 from concertino.types.results import (
     CallToolResult,
     ListToolsResult,
@@ -177,7 +177,7 @@ class ToolSearch(BackendWrapper):
         listed = self._listed
         assert listed is not None
         if self._index is None or self._index[0] is not listed:
-            texts = [text_of(decode(encode(tool))) for tool in listed.tools]
+            texts = [read_tool_text(decode(encode(tool))) for tool in listed.tools]
             self._index = listed, ToolIndex(texts)
         found = [listed.tools[number] for number in self._index[1].search(query, MAX_FOUND)]
         if not found:

@@ -1,4 +1,4 @@
-"""text_of(): the texts of a tool that are searched, from its definition in `tools/list`."""
+"""read_tool_text(): the texts of a tool that are searched, from its definition in `tools/list`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from concertino.transforms.tool_index import ToolText
 
-__all__ = ["TAGS", "summary_of", "text_of"]
+__all__ = ["TAGS", "read_tool_text", "summary_of"]
 
 # The member of a tool's `_meta` that has its tags.
 TAGS = "concertino/tags"
@@ -18,7 +18,7 @@ MAX_SUMMARY = 200
 MAX_DEPTH = 3
 
 
-def text_of(tool: Mapping[str, Any]) -> ToolText:
+def read_tool_text(tool: Mapping[str, Any]) -> ToolText:
     """Return the texts of a tool. tool: decoded JSON, which may have any members."""
     description = _text(tool.get("description"))
     summary = summary_of(description)

@@ -254,16 +254,17 @@ SHAPES = (
 
 
 def words_of_query(query: str) -> list[str]:
-    """Return the words to look for: without fillers, with phrases and data as words that tools use.
+    """Return the words to look for in tools.
 
-    Names in capitals inside a sentence stay; whoever compares spellings should leave them out.
+    Fillers are left out; phrases and data, such as `get rid of` and `notes.txt`, become words that
+    tools use.
     """
     for shape, words in SHAPES:
         query = shape.sub(f" {words} ", query)
     lower = query.lower()
     extra = [words for phrase, words in PHRASES.items() if phrase in lower]
-    for phrase, words in PHRASES.items():
-        query = re.sub(re.escape(phrase), " ", query, flags=re.IGNORECASE) if words else query
+    for phrase in PHRASES:
+        query = re.sub(re.escape(phrase), " ", query, flags=re.IGNORECASE)
     words = [word for word in WORD.findall(" ".join([query, *extra])) if not _is_filler(word)]
     return [word for word in words if not word.isdigit()]
 
