@@ -124,7 +124,9 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--name": VALUE,
         "--env": VALUE,
     },
+    "dev": {"--watch": VALUE, "--inspector": FLAG, "--log-format": FORMATS, "--trace": FLAG},
     "proxy": {
+        "--watch": VALUE,
         "--name": VALUE,
         "--era": CLIENT["--era"],
         "--env": VALUE,
@@ -158,6 +160,7 @@ COMMANDS = {
         "demo",
         "new",
         "serve",
+        "dev",
         "config",
         "proxy",
         "approve",

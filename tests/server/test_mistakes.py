@@ -124,7 +124,7 @@ TARGETS = [
         {"calc.py": HEAD + "@server.tool\ndef add(a: int, b: int) -> int\n    return a + b\n"},
         "concertino serve calc.py",
         1,
-        f"{IMPORTING} calc.py: SyntaxError: expected ':' (calc.py, line 4)\n"
+        f"{IMPORTING} calc.py: SyntaxError: expected ':' (calc.py:4)\n"
         '      File "FOLDER/calc.py", line 4\n'
         "        def add(a: int, b: int) -> int\n"
         "                                      ^\n"

@@ -66,6 +66,8 @@ def describe_raised(exc: BaseException) -> str:
 
 
 def _text(exc: BaseException) -> str:
+    if isinstance(exc, SyntaxError) and exc.filename and exc.lineno:
+        return f"{exc.msg} ({Path(exc.filename).name}:{exc.lineno})"
     try:
         return str(exc)
     except Exception:

@@ -27,6 +27,7 @@ COMMANDS = {
     "demo": ("demo", "see a server started, called, broken and restarted"),
     "new": ("new", "write a small project: a server, its tests, its configuration"),
     "serve": ("serve", "serve a server over stdin and stdout, or on sockets"),
+    "dev": ("dev", "serve a Python file that changes: each call runs what was saved last"),
     "config": ("config", "print what clients need in their configuration for a server"),
     "proxy": ("proxy", "stand in front of any server: supervise, guard, translate revisions"),
     "approve": ("approve", "let the servers of a file such as mcp.json run"),
@@ -51,7 +52,7 @@ COMMANDS = {
 }
 
 # Commands that an MCP client starts: stdout carries MCP.
-STDIO_COMMANDS = frozenset(("serve", "bridge", "proxy", "connect"))
+STDIO_COMMANDS = frozenset(("serve", "bridge", "proxy", "connect", "dev"))
 # Commands that do their work without stdout, or check it themselves.
 SERVING_COMMANDS = STDIO_COMMANDS | {"orchestrate", "plugin"}
 GENERAL_OPTIONS = frozenset(("-h", "--help", "--version"))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
-from typing import NoReturn, get_args
+from typing import TYPE_CHECKING, NoReturn, get_args
 
 from msgspec.structs import replace
 
+from concertino.backend.interface import Backend
 from concertino.cli import UsageError
 from concertino.cli.guards import add_guard_options, make_guard
 from concertino.cli.options import add_log_format, add_repeatable, add_trace
@@ -23,6 +24,9 @@ from concertino.proxy.proxy import HEARTBEAT_S, OPENING_S, SHUTDOWN, Isolation, 
 from concertino.runtime.process import StdioFrontend
 from concertino.runtime.process import run as run_process
 from concertino.transports.stdio import take_over
+
+if TYPE_CHECKING:
+    from concertino.proxy.source_files import SourceFiles
 
 DESCRIPTION = (
     "Serve another server, in any language and of any revision, over stdin and stdout to the MCP "
@@ -47,6 +51,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_repeatable(parser, "--env", "NAME=VALUE", "environment variable for the server; repeatable")
     parser.add_argument("--cwd", metavar="DIR", help="folder in which the server is started")
+    add_repeatable(
+        parser,
+        "--watch",
+        "PATH",
+        "start the server anew when this file, or one in this folder, was saved; repeatable",
+    )
     _add_process_options(parser)
     add_log_format(parser)
     add_trace(parser)
@@ -94,6 +104,13 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
     target = parse_server(args, server)
     if isinstance(target, ServerParameters):
         target = replace(target, ladder=SHUTDOWN)
+    files: SourceFiles | None = None
+    if args.watch:
+        if not isinstance(target, ServerParameters):
+            raise UsageError("--watch is for a server that is started")
+        from concertino.cli.watched_files import find_watched
+
+        files = find_watched([], args.watch)
     try:
         guard = make_guard(args)
         limits = Limits.from_environment(os.environ)
@@ -116,11 +133,16 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
         idle_s=args.idle_s,
         heartbeat_s=args.heartbeat_s,
         opening_s=opening_s,
-        cache=ManifestCache() if args.cache else None,
+        cache=ManifestCache() if args.cache and files is None else None,
         lazy=args.lazy,
     )
+    backend: Backend = proxy
+    if files is not None:
+        from concertino.proxy.reloading import ReloadingProxy
+
+        backend = ReloadingProxy(proxy, files)
     run_process(
-        wrap_backend(proxy, guard, args),
+        wrap_backend(backend, guard, args),
         StdioFrontend(stdio),
         limits=limits,
         log_format=args.log_format,

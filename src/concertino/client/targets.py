@@ -102,7 +102,6 @@ _WORD = (str, os.PathLike)
 LAUNCHERS = frozenset(
     ("run", "tool", "exec", "dlx", "x", "uv", "uvx", "npx", "python", "python3", "node")
 )
-Target = Sequence[str | os.PathLike[str]] | ServerParameters | str | Backend | Connection
 
 
 class OpenTarget:
@@ -213,8 +212,9 @@ class OpenTarget:
             self.child.abandon()
 
 
+@runtime_checkable
 class TargetLocation(Protocol):
-    """A parsed target.
+    """A parsed target, or an object that stands for one.
 
     name: a name for logs and errors.
     can_reopen: whether open() may be called again, to restart the server.
@@ -233,6 +233,16 @@ class TargetLocation(Protocol):
         ...
 
 
+Target = (
+    Sequence[str | os.PathLike[str]]
+    | ServerParameters
+    | str
+    | Backend
+    | Connection
+    | TargetLocation
+)
+
+
 def parse_target(target: Target) -> TargetLocation:
     """Parse a target. Raises TypeError or ValueError if it is none."""
     if isinstance(target, ServerParameters):
@@ -245,6 +255,8 @@ def parse_target(target: Target) -> TargetLocation:
             raise TypeError(f"expected a command such as ['python', 'server.py'], got {target!r}")
         return _Program(ServerParameters(words[0], words[1:]))
     other: Any = target
+    if isinstance(other, TargetLocation):
+        return other
     if isinstance(other, _LooksLikeBackend):
         return _InMemory(cast("Backend", other))
     if isinstance(other, _LooksLikeConnection):

@@ -141,10 +141,13 @@ def _to_json(tool: Any) -> str:
     return encode(tool, order="sorted").decode()
 
 
-def compare_tools(approved: Mapping[str, str], seen: Mapping[str, str]) -> list[str]:
+def compare_tools(
+    approved: Mapping[str, str], seen: Mapping[str, str], label_before: str = "approved"
+) -> list[str]:
     """Return the differences between tools, by name, as lines of a diff; empty if there are none.
 
-    A tool that is missing now is no difference: nobody can call it.
+    approved, seen: name -> the JSON of the tool, before and now. A tool that is missing now is no
+    difference: nobody can call it.
     """
     lines: list[str] = []
     for name, text in seen.items():
@@ -152,7 +155,9 @@ def compare_tools(approved: Mapping[str, str], seen: Mapping[str, str]) -> list[
             continue
         old = [] if before is None else _to_lines(before)
         label = escape_controls(name)
-        diff = unified_diff(old, _to_lines(text), f"approved/{label}", f"now/{label}", lineterm="")
+        diff = unified_diff(
+            old, _to_lines(text), f"{label_before}/{label}", f"now/{label}", lineterm=""
+        )
         lines += diff
     return lines
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -193,6 +193,42 @@ class Proxy:
         if self._idle_s is not None:
             self._idle_timer = asyncio.get_running_loop().call_later(self._idle_s, self._end_idle)
 
+    async def renew(self) -> None:
+        """Start new processes of the server, and let them take over from those that run.
+
+        Calls under way finish at the old processes, which are ended then. If nothing runs, because
+        start() has failed, one process is started. Raises ConcertinoError if a new process does not
+        start; then the old ones go on.
+        """
+        if self._openings:
+            # What they have loaded may be old already.
+            await asyncio.wait([opening.task for opening in self._openings.values()])
+        old = {item: None for item in (self._unclaimed, *self._upstreams.values()) if item}
+        running = [upstream for upstream in old if upstream.client.state != "closed"]
+        new = [Upstream(self._settings, self._outlet, item.capabilities) for item in running]
+        if not new:
+            new = [Upstream(self._settings, self._outlet, EVERYTHING)]
+        try:
+            await asyncio.gather(*(upstream.open() for upstream in new))
+        except BaseException:
+            await asyncio.gather(*(upstream.close() for upstream in new))
+            raise
+        if not running:
+            self._unclaimed = new[0]
+            await new[0].watch(self._watched)
+        for before, upstream in zip(running, new, strict=False):
+            if before is self._unclaimed:
+                self._unclaimed = upstream
+            for table in (self._upstreams, self._by_session):
+                for key in [key for key, item in table.items() if item is before]:
+                    table[key] = upstream  # pyright: ignore[reportArgumentType]
+            await upstream.take_over(before)
+            self._run_closing(before.close_after_calls())
+        for upstream in new:
+            self._on_list_changed(upstream)
+        if not running:
+            self._outlet.report_change("features")
+
     def features(self) -> ServerFeatures:
         """Return what the server offers; everything before it has started."""
         return self._features
@@ -213,7 +249,7 @@ class Proxy:
             # behind: it needs no process of its own.
             if session is None:
                 await self._wait_for_first()
-                upstream = self._unclaimed
+                upstream = self._upstream_for_lists()
         if upstream is None:
             upstream = await self._assign_patiently(session, context)
             upstream.host = context.client.title or context.client.name or upstream.host
@@ -273,12 +309,23 @@ class Proxy:
 
     def _server_statuses(self) -> list[ServerStatus]:
         """Return what the processes of the server are doing, for `concertino ps`."""
-        upstreams = {item: None for item in (self._unclaimed, *self._upstreams.values()) if item}
-        if upstreams:
-            return [upstream.status() for upstream in upstreams]
-        return [ServerStatus(self.name, "starting" if self._openings else "idle")]
+        starting = [opening.upstream for opening in self._openings.values()]
+        every = (self._unclaimed, *self._upstreams.values(), *starting)
+        upstreams = {item: None for item in every if item}
+        return [item.status() for item in upstreams] or [ServerStatus(self.name, "idle")]
 
     # Which client uses which upstream
+
+    def _upstream_for_lists(self) -> Upstream | None:
+        """Return an upstream for calls without a connection: one that no verified user has."""
+        return self._unclaimed or next(
+            (
+                upstream
+                for upstream in self._upstreams.values()
+                if not any(session.principal for session in upstream.sessions)
+            ),
+            None,
+        )
 
     def _key_of(self, session: CallerSession | None) -> object:
         """Return what the sessions have in common that share this session's upstream."""
@@ -384,7 +431,10 @@ class Proxy:
         for table in (self._upstreams, self._by_session):
             for key in [key for key, item in table.items() if item is upstream]:
                 del table[key]  # pyright: ignore[reportArgumentType]
-        closing = asyncio.get_running_loop().create_task(upstream.close())
+        self._run_closing(upstream.close())
+
+    def _run_closing(self, closing_work: Coroutine[Any, Any, None]) -> None:
+        closing = asyncio.get_running_loop().create_task(closing_work)
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 

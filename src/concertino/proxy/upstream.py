@@ -50,6 +50,8 @@ log = logging.getLogger("concertino.proxy")
 # How long a question of the server waits for a call that can take it, and how many may wait.
 ORPHANED_QUESTION_S = 60.0
 MAX_ORPHANED = 16
+# How often an upstream that was replaced checks whether its calls have ended.
+CALLS_CHECK_S = 0.05
 # The level of log messages that a legacy client gets if it sets none.
 DEFAULT_LEVEL: Level = "info"
 # The state of a client -> that of its server, as `concertino ps` shows it.
@@ -106,10 +108,12 @@ class Upstream:
         capabilities: Mapping[str, Any],
     ) -> None:
         self.sessions: set[CallerSession] = set()
+        self.capabilities = capabilities
         self.watched: frozenset[str] = frozenset()
         self.is_private = False
         self.last_used = float("inf")
         self.host = ""
+        self._has_begun = False
         self.learned_for: set[bytes] = set()
         self._settings = settings
         self._outlet = outlet
@@ -143,6 +147,7 @@ class Upstream:
 
     async def open(self) -> None:
         """Start the server or connect to it. Raises ConcertinoError if that is impossible."""
+        self._has_begun = True
         try:
             await self.client.open()
         except ConcertinoError as exc:
@@ -156,7 +161,7 @@ class Upstream:
         """Return what the server is doing, for `concertino ps`."""
         client = self.client
         state = STATES.get(client.state, client.state)
-        is_there = client.state in ("new", "running", "starting")
+        is_there = self._has_begun and client.state in ("new", "running", "starting")
         return ServerStatus(
             self._settings.name,
             state,
@@ -172,6 +177,23 @@ class Upstream:
         if uris != self.watched:
             self.watched = uris
             await self.client.watch(uris)
+
+    async def take_over(self, before: Upstream) -> None:
+        """Serve the sessions of another upstream from now on, and watch what it watches."""
+        self.sessions, before.sessions = before.sessions, set()
+        self.host, self.last_used = before.host, before.last_used
+        await self.watch(before.watched)
+
+    async def close_after_calls(self) -> None:
+        """Wait for the calls that are under way, then close."""
+        try:
+            # Not an event, which each call would have to look after.
+            while True:
+                if not self._calls:
+                    break
+                await asyncio.sleep(CALLS_CHECK_S)
+        finally:
+            await self.close()
 
     async def close(self) -> None:
         """End the server with everything that it started."""

@@ -1,0 +1,98 @@
+"""`concertino dev TARGET`: serve a file that changes, without a restart of the client."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from concertino.cli import CommandFailure, UsageError
+from concertino.cli.options import add_log_format, add_repeatable, add_trace
+from concertino.cli.serving import reject_extra_args
+from concertino.cli.target_hints import suggest_target
+from concertino.cli.watched_files import find_watched
+from concertino.installation import start_command
+from concertino.jsonrpc.limits import Limits
+from concertino.logs import handler as logging_setup
+from concertino.proxy.proxy import SHUTDOWN, Proxy
+from concertino.proxy.reloading import ReloadingProxy
+from concertino.proxy.warm_program import WarmProgram
+from concertino.runtime.process import StdioFrontend
+from concertino.runtime.process import run as run_process
+from concertino.transports.stdio import take_over
+
+DESCRIPTION = (
+    "Serve a Python file over stdin and stdout while it is written: the client's connection stays, "
+    "and the next call after a file was saved runs the new code. Exit codes: 0 after the end of "
+    "input, 1 failure, 2 usage."
+)
+INSPECTOR = "@modelcontextprotocol/inspector"
+SUFFIXES = (".py",)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of `concertino dev` to its parser."""
+    parser.add_argument(
+        "target", metavar="TARGET", help="file.py, file.py:attribute or package.module:attribute"
+    )
+    add_repeatable(
+        parser,
+        "--watch",
+        "PATH",
+        "file or folder whose changes count, besides the Python files in the folder of the target; "
+        "repeatable",
+    )
+    parser.add_argument(
+        "--inspector", action="store_true", help="open the MCP Inspector, which needs npx"
+    )
+    add_log_format(parser)
+    add_trace(parser)
+
+
+def run(args: Namespace, server: Sequence[str]) -> NoReturn:
+    """Serve the target until the client disconnects, and end the process."""
+    reject_extra_args(args, server)
+    source, _, attribute = args.target.rpartition(":")
+    file = Path(args.target if not attribute or args.target.endswith(".py") else source)
+    if file.suffix == ".py" and not file.is_file():
+        raise UsageError(f"{file}: no such file{suggest_target(str(file))}")
+    folder = file.absolute().parent if file.suffix == ".py" else Path.cwd()
+    files = find_watched([folder], args.watch, SUFFIXES)
+    if args.inspector:
+        _open_inspector(args)
+    try:
+        limits = Limits.from_environment(os.environ)
+    except ValueError as exc:
+        raise UsageError(str(exc)) from None
+
+    stdio = take_over()
+    logging_setup.configure(format=args.log_format, component="concertino", writer=stdio.writer)
+    # -P: the folder must not come before the standard library in sys.path.
+    command = [sys.executable, "-P", "-m", "concertino.cli.warm_server", args.target]
+    program = WarmProgram(file.stem.rpartition(".")[2], command, dict(os.environ), SHUTDOWN)
+    proxy = Proxy(program, era="modern", limits=limits)
+    run_process(
+        ReloadingProxy(proxy, files, program.close),
+        StdioFrontend(stdio),
+        limits=limits,
+        log_format=args.log_format,
+        trace=args.trace,
+    )
+
+
+def _open_inspector(args: Namespace) -> NoReturn:
+    """Replace this process by the Inspector, which starts this command again as its server."""
+    npx = shutil.which("npx")
+    if npx is None:
+        raise CommandFailure(
+            "--inspector: npx is missing, which starts the MCP Inspector",
+            "install Node.js (nodejs.org), or use `concertino shell -- concertino dev "
+            f"{args.target}`",
+        )
+    watched = [word for path in args.watch for word in ("--watch", path)]
+    words = [npx, "-y", INSPECTOR, *start_command(), "dev", args.target, *watched]
+    os.execv(npx, words)

@@ -1,0 +1,44 @@
+"""A server that has imported all but its file: `python -m concertino.cli.warm_server TARGET...`.
+
+`concertino dev` starts it before it is needed. It waits for the first request, and only then loads
+the file, as `concertino serve` does.
+"""
+
+from __future__ import annotations
+
+import select
+import sys
+from importlib import import_module
+from typing import NoReturn
+
+from concertino.cli import main
+
+# What a server of tools imports until its first answer.
+MODULES = (
+    "asyncio",
+    "concertino",
+    "concertino.cli.serve",
+    "concertino.cli.parsers",
+    "concertino.cli.main_block",
+    "concertino.server.server",
+    "concertino.server.tools",
+    "concertino.schema.signature",
+    "concertino.schema.type_schema",
+    "concertino.runtime.host",
+)
+
+
+def run(words: list[str]) -> NoReturn:
+    """Wait for input, then serve the targets and end the process."""
+    for name in MODULES:
+        import_module(name)
+    poll = select.poll()
+    poll.register(0, select.POLLIN)
+    if not poll.poll()[0][1] & select.POLLIN:
+        # The input has ended, and nobody has asked anything.
+        sys.exit(0)
+    main(["serve", *words])
+
+
+if __name__ == "__main__":
+    run(sys.argv[1:])

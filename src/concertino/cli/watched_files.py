@@ -1,0 +1,24 @@
+"""The files that `concertino dev` and `concertino proxy --watch` look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from concertino.cli import UsageError
+from concertino.proxy.source_files import SourceFiles
+
+__all__ = ["find_watched"]
+
+
+def find_watched(
+    folders: Sequence[Path], watched: Sequence[str], suffixes: tuple[str, ...] = ()
+) -> SourceFiles:
+    """Return the files with these suffixes in some folders, and all at the paths of --watch.
+
+    Raises UsageError for a path that does not exist.
+    """
+    for path in watched:
+        if not Path(path).exists():
+            raise UsageError(f"--watch {path}: no such file or folder")
+    return SourceFiles([*folders], [Path(path) for path in watched], suffixes)

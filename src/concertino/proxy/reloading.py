@@ -1,0 +1,225 @@
+"""ReloadingProxy: a Proxy whose server is started anew when its files are saved.
+
+The client's connection stays. A call that comes after a file was saved waits for the new process;
+calls under way finish at the old one. If the new code does not start, the next call of a tool says
+why, and the old code goes on serving.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+from msgspec import Raw, Struct
+from msgspec.json import encode
+
+from concertino.backend.interface import Call, ChangeKind, Context, Notifier
+from concertino.backend.listing import list_items
+from concertino.backend.methods import LIST_METHODS
+from concertino.backend.wrappers import BackendWrapper
+from concertino.errors import INTERNAL_ERROR, ConcertinoError, RpcError
+from concertino.protocol.call import ServerFeatures
+from concertino.proxy.pinned_tools import compare_tools
+from concertino.proxy.proxy import Proxy
+from concertino.proxy.source_files import SourceFiles, forget_bytecode
+from concertino.types.results import CallToolResult, TextContent
+
+__all__ = ["ReloadingProxy"]
+
+log = logging.getLogger("concertino.proxy")
+
+# How often to look at the files while no call comes; less often if that takes long.
+POLL_S = 0.1
+POLL_SHARE = 50
+# A call looks itself, if that takes no longer.
+CHEAP_S = 0.005
+# An editor may write a file in several steps: files must have stayed the same for so long.
+SETTLE_S = 0.01
+MAX_SETTLE_STEPS = 50
+# How long calls wait for new code. A module may hang when it is imported.
+WAIT_S = 10.0
+# What a server of ours answers that cannot start, with the code of the error behind it.
+REASON = re.compile(r"(cannot start: .*?)(?: \(-\d+\))?$", re.DOTALL)
+# Method of a list -> what has changed with it, which is also the name of the feature.
+LISTS: Mapping[str, ChangeKind] = {
+    "tools/list": "tools",
+    "prompts/list": "prompts",
+    "resources/list": "resources",
+    "resources/templates/list": "resources",
+}
+
+# Method of a list -> the name of each item -> its JSON.
+Definitions = Mapping[str, Mapping[str, str]]
+
+
+class ReloadingProxy(BackendWrapper):
+    """A Backend that forwards to a Proxy, and renews it when files have changed.
+
+    files: whose changes count. on_close: called at the end, for what the proxy's target needs.
+    """
+
+    def __init__(
+        self,
+        proxy: Proxy,
+        files: SourceFiles,
+        on_close: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        super().__init__(proxy)
+        self._proxy = proxy
+        self._files = files
+        self._on_close = on_close
+        self._outlet: Notifier
+        # Why the code of now does not run; "" if it does.
+        self._failure = ""
+        # Whether any code runs, and whether a client was told why the newest does not.
+        self._serves = False
+        self._is_told = True
+        self._reloading: asyncio.Task[None] | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._comparing: asyncio.Task[None] | None = None
+        self._definitions: Definitions | None = None
+
+    # Backend
+
+    async def start(self, outlet: Notifier) -> None:
+        """Start the server. If that fails, clients are told, and the next change is awaited."""
+        self._outlet = outlet
+        self._files.accept()
+        try:
+            await self._proxy.start(outlet)
+        except ConcertinoError as exc:
+            self._fail(exc)
+        else:
+            self._serves = True
+            self._compare_soon()
+        if not self._files.is_complete:
+            log.warning("%s: too many files to watch; name fewer with --watch", self._proxy.name)
+        loop = asyncio.get_running_loop()
+        self._following = loop.create_task(self._follow(), name="watch files of a server")
+
+    def features(self) -> ServerFeatures:
+        return self._proxy.features()
+
+    async def handle(self, call: Call, context: Context) -> Struct | Raw:
+        """Forward a call to the code as it was saved last."""
+        if self._files.scan_s < CHEAP_S and self._files.have_changed():
+            self._begin()
+        if self._reloading is not None:
+            # A call that is cancelled must not end the reload, so it does not await the task.
+            await asyncio.wait((self._reloading,), timeout=WAIT_S)
+        if not self._serves:
+            self._is_told = True
+            raise RpcError(INTERNAL_ERROR, self._failure)
+        if not self._is_told and call.method == "tools/call":
+            self._is_told = True
+            text = f"{self._failure}\nThis call did nothing. The code before the change serves on."
+            return CallToolResult([TextContent(text)], is_error=True)
+        return await self._proxy.handle(call, context)
+
+    async def watch(self, uris: frozenset[str]) -> None:
+        await self._proxy.watch(uris)
+
+    async def close(self) -> None:
+        """End the server, and stop looking at files."""
+        tasks = [item for item in (self._following, self._reloading, self._comparing) if item]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._proxy.close()
+        if self._on_close is not None:
+            await self._on_close()
+
+    # Changes
+
+    async def _follow(self) -> None:
+        while True:
+            await asyncio.sleep(max(POLL_S, POLL_SHARE * self._files.scan_s))
+            if self._files.have_changed():
+                self._begin()
+
+    def _begin(self) -> None:
+        """Start new code, unless that is under way."""
+        if self._reloading is None:
+            self._reloading = asyncio.get_running_loop().create_task(self._reload())
+            self._reloading.add_done_callback(self._on_reloaded)
+
+    def _on_reloaded(self, reloading: asyncio.Task[None]) -> None:
+        self._reloading = None
+        if not reloading.cancelled() and (exc := reloading.exception()) is not None:
+            log.error("%s: a change could not be taken over", self._proxy.name, exc_info=exc)
+
+    async def _reload(self) -> None:
+        began = asyncio.get_running_loop().time()
+        changed = self._files.accept()
+        for _ in range(MAX_SETTLE_STEPS):
+            await asyncio.sleep(SETTLE_S)
+            if not (others := self._files.accept()):
+                break
+            changed += others
+        forget_bytecode(changed)
+        try:
+            await self._proxy.renew()
+        except ConcertinoError as exc:
+            self._fail(exc)
+            return
+        was_serving, self._serves = self._serves, True
+        self._failure, self._is_told = "", True
+        took_ms = 1000 * (asyncio.get_running_loop().time() - began)
+        log.info("%s: the new code serves after %.0f ms", self._proxy.name, took_ms)
+        if not was_serving:
+            # Clients may have lists with nothing in them.
+            self._report(LISTS)
+        self._compare_soon()
+
+    def _fail(self, exc: ConcertinoError) -> None:
+        """Remember why the code of now does not run."""
+        reason = REASON.search(str(exc))
+        # Without the words around it: that a server which cannot start does not speak a revision.
+        self._failure = f"{self._proxy.name}: {reason[1] if reason else exc}"
+        self._is_told = False
+        rest = "; the code before the change serves on" if self._serves else ""
+        log.error("%s%s", self._failure, rest)
+
+    def _compare_soon(self) -> None:
+        """Tell what has changed in the lists, without a delay for calls."""
+        if self._comparing is None:
+            self._comparing = asyncio.get_running_loop().create_task(self._compare())
+            self._comparing.add_done_callback(self._on_compared)
+
+    def _on_compared(self, comparing: asyncio.Task[None]) -> None:
+        self._comparing = None
+        if not comparing.cancelled() and (exc := comparing.exception()) is not None:
+            log.info("%s: the lists could not be compared: %s", self._proxy.name, exc)
+
+    async def _compare(self) -> None:
+        before = self._definitions
+        now = self._definitions = await self._read_definitions()
+        if before is None:
+            return
+        self._report([method for method in LISTS if before[method] != now[method]])
+        old, new = before["tools/list"], now["tools/list"]
+        for line in compare_tools(old, new, "before"):
+            log.warning("%s", line)
+        if gone := sorted(old.keys() - new.keys()):
+            log.warning("%s: tools that are gone: %s", self._proxy.name, ", ".join(gone))
+
+    def _report(self, methods: Iterable[str]) -> None:
+        """Tell clients that lists have changed."""
+        changes: set[ChangeKind] = {LISTS[method] for method in methods}
+        for what in changes:
+            self._outlet.report_change(what)
+
+    async def _read_definitions(self) -> Definitions:
+        """Return the lists of the server as it is now."""
+        features = self._proxy.features()
+        definitions: dict[str, dict[str, str]] = {}
+        for method, feature in LISTS.items():
+            name_member = LIST_METHODS[method].name_member
+            offered = getattr(features, feature)
+            items = await list_items(self._proxy.name, self._proxy, method) if offered else []
+            definitions[method] = {
+                getattr(item, name_member): encode(item, order="sorted").decode() for item in items
+            }
+        return definitions

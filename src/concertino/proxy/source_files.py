@@ -1,0 +1,105 @@
+"""SourceFiles: notices that files were saved, by looking at their times."""
+
+from __future__ import annotations
+
+import glob
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["SourceFiles", "forget_bytecode"]
+
+# At most this many files are looked at, which takes about 10 ms.
+MAX_FILES = 5000
+# Folders with what others have written, or what programs write. Hidden ones are not looked at.
+SKIPPED = frozenset(("__pycache__", "node_modules", "site-packages", "target", "dist", "build"))
+# What a folder contains that is a virtual environment of Python.
+ENVIRONMENT_FILE = "pyvenv.cfg"
+
+
+class SourceFiles:
+    """The files at some paths, with their times.
+
+    sources: folders of which the files with one of the suffixes count. paths: files and folders of
+    which all files count.
+    is_complete: whether all files are looked at, and not only the first MAX_FILES.
+    scan_s: how long the last look took.
+
+    To look is cheaper than to listen here: for the 30 files of a project it takes 0.05 ms, it needs
+    no package and no thread, and a call can do it, so that no call gets code that is older.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Path],
+        paths: Sequence[Path],
+        suffixes: tuple[str, ...],
+    ) -> None:
+        self._roots = [(path, suffixes) for path in sources] + [(path, ()) for path in paths]
+        self.is_complete = True
+        self.scan_s = 0.0
+        self._seen = self._scan()
+
+    def have_changed(self) -> bool:
+        """Return whether anything was saved, added or removed since the last accept()."""
+        return self._scan() != self._seen
+
+    def accept(self) -> list[str]:
+        """Take the files as they are now. Returns the paths of those that have changed."""
+        before, self._seen = self._seen, self._scan()
+        paths = before.keys() | self._seen.keys()
+        return [path for path in paths if before.get(path) != self._seen.get(path)]
+
+    def _scan(self) -> dict[str, tuple[int, int, int]]:
+        began = time.perf_counter()
+        found: dict[str, tuple[int, int, int]] = {}
+        self.is_complete = True
+        for path, suffixes in self._roots:
+            entries = _walk(path, suffixes) if path.is_dir() else iter((str(path),))
+            for name in entries:
+                if len(found) >= MAX_FILES:
+                    self.is_complete = False
+                    break
+                try:
+                    status = os.stat(name)
+                except OSError:
+                    continue
+                found[name] = status.st_mtime_ns, status.st_size, status.st_ino
+        self.scan_s = time.perf_counter() - began
+        return found
+
+
+def forget_bytecode(paths: Iterable[str]) -> None:
+    """Remove what Python has compiled from files.
+
+    Python takes a file for the one that it has compiled if size and whole second are the same, so
+    that two saves within a second could lead to old code.
+    """
+    for path in map(Path, paths):
+        if path.suffix == ".py":
+            for compiled in (path.parent / "__pycache__").glob(f"{glob.escape(path.stem)}.*.pyc"):
+                with suppress(OSError):
+                    compiled.unlink()
+
+
+def _walk(folder: Path, suffixes: tuple[str, ...]) -> Iterator[str]:
+    """Yield the files in a folder and in those below it."""
+    left = [str(folder)]
+    while left:
+        try:
+            with os.scandir(left.pop()) as entries:
+                items = list(entries)
+        except OSError:
+            continue
+        if any(item.name == ENVIRONMENT_FILE for item in items):
+            continue
+        for item in items:
+            if item.name.startswith("."):
+                continue
+            if item.is_dir(follow_symlinks=False):
+                if item.name not in SKIPPED:
+                    left.append(item.path)
+            elif not suffixes or item.name.endswith(suffixes):
+                yield item.path

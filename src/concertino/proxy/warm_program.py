@@ -1,0 +1,96 @@
+"""WarmProgram: a server's program of which one process waits, ready to load the server."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from concertino.client.targets import OpenTarget
+from concertino.jsonrpc.limits import Limits
+from concertino.transports.process import ChildProcess, ShutdownTimeouts, spawn
+from concertino.transports.process_table import read_state
+
+__all__ = ["WarmProgram"]
+
+# When the next process is started after one was used: the server that is loaded now comes first.
+NEXT_AFTER_S = 0.2
+
+
+class WarmProgram:
+    """A target whose open() takes a process that was started before it was needed.
+
+    The program must wait for its first input before it reads what may have changed meanwhile.
+    name: of the server. command: of the program, which gets all variables of this process.
+    """
+
+    can_reopen = True
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        ladder: ShutdownTimeouts,
+    ) -> None:
+        self.name = name
+        self._command = command
+        self._environment = environment
+        self._ladder = ladder
+        self._waiting: ChildProcess | None = None
+        self._stderr = _Stderr()
+        self._timer: asyncio.TimerHandle | None = None
+        self._limits = Limits()
+
+    async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> OpenTarget:
+        """Return the process that waits, or a new one. Raises SpawnError."""
+        self._limits = limits
+        child, self._waiting = self._waiting, None
+        if child is not None and not _is_running(child):
+            await child.close(0)
+            child = None
+        if child is None:
+            child = self._spawn()
+        self._stderr.receive = stderr
+        self._stderr = _Stderr()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(NEXT_AFTER_S, self._prepare)
+        return OpenTarget(child, child)
+
+    async def close(self) -> None:
+        """End the process that waits."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._waiting is not None:
+            await self._waiting.close(0)
+            self._waiting = None
+
+    def _prepare(self) -> None:
+        if self._waiting is None:
+            self._waiting = self._spawn()
+
+    def _spawn(self) -> ChildProcess:
+        return spawn(
+            self._command,
+            env=self._environment,
+            inherit=(),
+            stderr=self._stderr,
+            limits=self._limits,
+            ladder=self._ladder,
+        )
+
+
+class _Stderr:
+    """Takes the stderr of a process; who gets it is known when the process is used."""
+
+    def __init__(self) -> None:
+        self.receive: Callable[[bytes], object] | None = None
+
+    def __call__(self, chunk: bytes) -> None:
+        if self.receive is not None:
+            self.receive(chunk)
+
+
+def _is_running(child: ChildProcess) -> bool:
+    state = read_state(child.pid)
+    return state.is_live if state is not None else sys.platform != "linux"

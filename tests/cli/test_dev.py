@@ -1,0 +1,283 @@
+"""`concertino dev` and `concertino proxy --watch`, as real processes whose files are saved."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loops import on_a_loop
+
+from concertino import Client, ToolError
+from concertino.errors import RpcError
+
+SERVER = """
+import asyncio
+import os
+from pathlib import Path
+
+import rule
+from concertino import Server
+
+server = Server("rules")
+
+@server.tool
+async def answer(number: int) -> str:
+    return f"{os.getpid()} {rule.apply(number)}"
+
+@server.tool
+async def wait(path: str) -> str:
+    while not Path(path).exists():
+        await asyncio.sleep(0.01)
+    return "old"
+
+@server.tool
+async def end() -> None:
+    os._exit(3)
+
+if __name__ == "__main__":
+    server.run()
+"""
+RULE = "def apply(number):\n    return number + 1\n"
+TIMES_7 = "def apply(number):\n    return number * 7\n"
+BROKEN = "def apply(number):\n    return number *\n"
+RAISES = "import nothing_of_this_name\n"
+
+
+class Dev:
+    """A client of `concertino dev`, and what it has heard."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self.folder = folder
+        self.log: list[str] = []
+        self.changed: list[str] = []
+        self._heard = asyncio.Event()
+        self.client = Client(
+            [sys.executable, "-m", "concertino", *words],
+            stderr=self.on_line,
+            changed=self.on_change,
+        )
+
+    def on_line(self, line: str) -> None:
+        self.log.append(line)
+        self._heard.set()
+
+    def on_change(self, name: str) -> None:
+        self.changed.append(name)
+        self._heard.set()
+
+    async def until(self, has_come: Any) -> None:
+        """Wait until a line or a change makes a condition true."""
+        async with asyncio.timeout(60):
+            while not has_come():
+                self._heard.clear()
+                await self._heard.wait()
+
+    def save(self, text: str, name: str = "rule.py") -> None:
+        (self.folder / name).write_text(text)
+
+    async def answer(self, number: int = 3) -> tuple[int, str]:
+        """Return the process that has answered, and its answer."""
+        pid, _, text = (await self.client.call_tool("answer", {"number": number})).text.partition(
+            " "
+        )
+        return int(pid), text
+
+
+@asynccontextmanager
+async def a_dev(folder: Path, *words: str, rule: str = RULE) -> AsyncGenerator[Dev]:
+    (folder / "rules.py").write_text(SERVER)
+    (folder / "rule.py").write_text(rule)
+    dev = Dev(folder, *(words or ("dev", str(folder / "rules.py"))))
+    async with dev.client:
+        yield dev
+
+
+def watched(folder: Path) -> tuple[str, ...]:
+    """Return the words of a proxy in front of the same server, for any language."""
+    command = [sys.executable, str(folder / "rules.py")]
+    return ("proxy", "--watch", str(folder), "--", *command)
+
+
+@on_a_loop
+@pytest.mark.parametrize("way", ["dev", "proxy --watch"])
+async def test_the_call_after_a_save_runs_the_new_code(tmp_path: Path, way: str) -> None:
+    async with a_dev(tmp_path, *(() if way == "dev" else watched(tmp_path))) as dev:
+        before, text = await dev.answer()
+        assert text == "4"
+        # Each of the same size, and within the same second as the others.
+        for factor in (5, 6, 7):
+            dev.save(f"def apply(number):\n    return number * {factor}\n")
+            assert (await dev.answer())[1] == str(3 * factor)
+        assert (await dev.answer())[0] != before
+
+
+@on_a_loop
+async def test_calls_under_way_finish_at_the_old_process(tmp_path: Path) -> None:
+    async with a_dev(tmp_path) as dev:
+        old = asyncio.create_task(dev.client.call_tool("wait", {"path": str(tmp_path / "go")}))
+        pid, _ = await dev.answer()
+        dev.save(TIMES_7)
+        new, text = await dev.answer()
+        assert (text, new != pid) == ("21", True)
+        assert not old.done()
+        (tmp_path / "go").touch()
+        assert (await old).text == "old"
+
+
+@on_a_loop
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (BROKEN, "SyntaxError: invalid syntax (rule.py:2)"),
+        (RAISES, "No module named 'nothing_of_this_name' (rule.py:1)"),
+    ],
+    ids=["does not parse", "cannot be imported"],
+)
+async def test_new_code_that_does_not_start_is_told_once_and_the_old_code_serves_on(
+    tmp_path: Path, code: str, reason: str
+) -> None:
+    async with a_dev(tmp_path) as dev:
+        before = await dev.answer()
+        dev.save(code)
+        told = await dev.client.call_tool("answer", {"number": 3})
+        assert told.is_error
+        assert told.text.startswith("rules: cannot start: ")
+        assert reason in told.text
+        assert await dev.answer() == before
+        assert any("the code before the change serves on" in line for line in dev.log)
+        dev.save(TIMES_7)
+        assert (await dev.answer())[1] == "21"
+
+
+@on_a_loop
+async def test_an_error_that_was_mended_before_the_next_call_is_not_told(tmp_path: Path) -> None:
+    async with a_dev(tmp_path) as dev:
+        dev.save(BROKEN)
+        await dev.until(lambda: any("serves on" in line for line in dev.log))
+        dev.save(TIMES_7)
+        assert (await dev.answer())[1] == "21"
+
+
+@on_a_loop
+async def test_code_that_does_not_start_at_first_serves_as_soon_as_it_is_mended(
+    tmp_path: Path,
+) -> None:
+    async with a_dev(tmp_path, rule=BROKEN) as dev:
+        for _ in range(2):
+            with pytest.raises(RpcError, match=r"SyntaxError: invalid syntax \(rule.py:2\)"):
+                await dev.client.call_tool("answer", {"number": 3})
+        with pytest.raises(RpcError, match=r"rule.py:2"):
+            await dev.client.list_tools()
+        dev.save(RULE)
+        assert (await dev.answer())[1] == "4"
+        assert [tool.name for tool in await dev.client.list_tools()] == [
+            "answer",
+            "wait",
+            "end",
+        ]
+        await dev.until(lambda: "tools" in dev.changed)
+
+
+@on_a_loop
+async def test_a_changed_schema_is_announced_and_shown_as_a_diff(tmp_path: Path) -> None:
+    async with a_dev(tmp_path) as dev:
+        await dev.answer()
+        dev.save(SERVER.replace("number: int", "number: int = 5"), "rules.py")
+        await dev.until(lambda: dev.changed)
+        await dev.until(lambda: any('+        "default": 5,' in line for line in dev.log))
+        assert dev.changed == ["tools"]
+        assert any("--- before/answer" in line for line in dev.log)
+        assert (await dev.client.call_tool("answer", {})).text.endswith(" 6")
+        dev.save(SERVER.replace("async def end", "async def stop"), "rules.py")
+        await dev.until(lambda: any("tools that are gone: end" in line for line in dev.log))
+
+
+@on_a_loop
+async def test_code_that_changes_no_list_announces_nothing(tmp_path: Path) -> None:
+    async with a_dev(tmp_path) as dev:
+        dev.save(TIMES_7)
+        await dev.answer()
+        dev.save(SERVER.replace("number: int", "number: int = 5"), "rules.py")
+        await dev.until(lambda: dev.changed)
+        assert dev.changed == ["tools"]
+
+
+@on_a_loop
+async def test_a_process_that_ends_is_started_again(tmp_path: Path) -> None:
+    async with a_dev(tmp_path) as dev:
+        with pytest.raises((RpcError, ToolError)):
+            await dev.client.call_tool("end")
+        assert (await dev.answer())[1] == "4"
+
+
+@on_a_loop
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+async def test_nothing_is_left_when_the_client_is_gone(tmp_path: Path) -> None:
+    async with a_dev(tmp_path) as dev:
+        await dev.answer()
+        dev.save(TIMES_7)
+        await dev.answer()
+    words = f"warm_server\0{tmp_path / 'rules.py'}".encode()
+    left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if words in _read(path)]
+    assert left == []
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def run(*words: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
+    environment = dict(os.environ) if path is None else {**os.environ, "PATH": path}
+    return subprocess.run(
+        [sys.executable, "-m", "concertino", *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+
+
+def test_without_npx_the_inspector_is_not_opened_and_the_reason_is_clear(tmp_path: Path) -> None:
+    (tmp_path / "rules.py").write_text(SERVER)
+    done = run("dev", "--inspector", str(tmp_path / "rules.py"), path=str(tmp_path))
+    assert done.returncode == 1
+    assert "npx is missing" in done.stderr
+    assert "install Node.js" in done.stderr
+
+
+def test_the_inspector_starts_this_command_as_its_server(tmp_path: Path) -> None:
+    npx = tmp_path / "npx"
+    npx.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    npx.chmod(0o755)
+    file = tmp_path / "rules.py"
+    file.write_text(SERVER)
+    done = run("dev", "--inspector", str(file), path=f"{tmp_path}:{os.environ['PATH']}")
+    assert done.stdout.splitlines()[:2] == ["-y", "@modelcontextprotocol/inspector"]
+    assert done.stdout.splitlines()[-2:] == ["dev", str(file)]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["dev", "none.py"], "none.py: no such file"),
+        (["dev", "--watch", "/nonexistent", __file__], "/nonexistent: no such file or folder"),
+        (["proxy", "--watch", "/nonexistent", "--", "cat"], "/nonexistent: no such file"),
+        (["proxy", "--watch", "/", "--", "unix:/x"], "--watch is for a server that is started"),
+        (["dev"], "required: TARGET"),
+    ],
+)
+def test_a_mistake_is_told(words: list[str], text: str) -> None:
+    done = run(*words)
+    assert done.returncode == 2
+    assert text in done.stderr
