@@ -55,7 +55,8 @@ def environment() -> Generator[dict[str, str]]:
     """Yield an environment whose proxies nobody else sees."""
     # The paths of sockets must be short.
     with TemporaryDirectory(prefix="ct-") as runtime, TemporaryDirectory(prefix="ct-") as state:
-        yield {**os.environ, "XDG_RUNTIME_DIR": runtime, "XDG_STATE_HOME": state}
+        own = {"XDG_RUNTIME_DIR": runtime, "XDG_STATE_HOME": state, "HOME": state}
+        yield {**os.environ, **own}
 
 
 class Proxied:
