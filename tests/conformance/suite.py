@@ -117,31 +117,35 @@ def front(log: Path, *command: str | Path) -> Generator[str, None, None]:
                 process.wait(30)
 
 
-def run(requirements: str, into: Path) -> list[Scenario]:
+def run(requirements: str, into: Path, *server: str | Path) -> list[Scenario]:
     """Run what a requirement set asks of a server.
 
-    into: an empty folder for what the suite writes, and for logs.
+    into: an empty folder for what the suite writes, and for logs. server: the command of a server
+    on stdio; by default that of examples/everything.py.
     """
+    with front(into / "front.log", *(server or (sys.executable, EVERYTHING))) as url:
+        return run_at(url, requirements, into)
+
+
+def run_at(url: str, requirements: str, into: Path) -> list[Scenario]:
+    """Run what a requirement set asks of a server that speaks HTTP. into: see run()."""
     scored = _list_scored_scenarios(requirements)
-    with front(into / "front.log", sys.executable, EVERYTHING) as url:
-        command = [
-            NODE,
-            SUITE / "dist" / "index.js",
-            "server",
-            "--url",
-            url,
-            "--requirements",
-            requirements,
-            "-o",
-            into,
-        ]
-        environment = {
-            name: value for name, value in os.environ.items() if not name.startswith("NODE_")
-        }
-        with (into / "suite.log").open("wb") as said:
-            done = subprocess.run(
-                command, stdout=said, stderr=said, env=environment, timeout=WITHIN_S
-            )
+    command = [
+        NODE,
+        SUITE / "dist" / "index.js",
+        "server",
+        "--url",
+        url,
+        "--requirements",
+        requirements,
+        "-o",
+        into,
+    ]
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("NODE_")
+    }
+    with (into / "suite.log").open("wb") as said:
+        done = subprocess.run(command, stdout=said, stderr=said, env=environment, timeout=WITHIN_S)
     found: dict[str, Scenario] = {}
     for checks in sorted(into.glob("server-*/checks.json")):
         match = re.fullmatch(r"server-(.+?)-\d{4}-\d\d-\d\dT.*", checks.parent.name)

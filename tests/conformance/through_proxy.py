@@ -1,0 +1,211 @@
+"""The official conformance suite through `concertino proxy`, in each era and between the eras.
+
+    python tests/conformance/through_proxy.py      write bench/proxy-conformance.md
+
+Behind the proxy are examples/everything.py and the everything server of the official Python SDK,
+which comes with the sources of the package `mcp`. Between the eras some scenarios cannot pass:
+EXCEPTIONS names each with its reason, and the table has all verdicts.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from conformance import suite
+
+PAGE = suite.ROOT / "bench" / "proxy-conformance.md"
+MCP_VERSION = "2.3.0"
+SDK_SERVER = Path(__file__).with_name("python_sdk_server.py")
+LEGACY, MODERN = "2025-11-25", "2026-07-28"
+# Requirement set -> the value of --era that makes the proxy speak the same to its server, and the
+# one that makes it translate.
+SAME = {LEGACY: "legacy", MODERN: "modern"}
+BRIDGED = {LEGACY: "modern", MODERN: "legacy"}
+
+NO_KEYS = (
+    "questions of a server before 2026-07-28 have no keys: the proxy calls them `q1`, `q2` and so "
+    "on, and the scenario expects the server's"
+)
+UNDECLARED = (
+    "a server before 2026-07-28 is started before its client is known. It asks for what the client "
+    "has not declared, the proxy refuses that, and the server's tool decides what to do; -32021 "
+    "would take this choice away"
+)
+NO_BACK_CHANNEL = (
+    "the server can ask its client in the old way only on a connection with a handshake: start the "
+    "proxy with `--era legacy`"
+)
+ONLY_MODERN = "the server refuses to ask in the way of 2026-07-28 on a connection with a handshake"
+
+
+class Bridge(NamedTuple):
+    """A server behind the proxy. era: which the proxy speaks to it."""
+
+    server: str
+    requirements: str
+    era: str
+
+
+# What cannot pass: scenario -> why.
+EXCEPTIONS: Mapping[Bridge, Mapping[str, str]] = {
+    Bridge("concertino", MODERN, "legacy"): {
+        "input-required-result-basic-elicitation": NO_KEYS,
+        "input-required-result-ignore-extra-params": NO_KEYS,
+        "server-stateless": UNDECLARED,
+    },
+    Bridge("python-sdk", LEGACY, "modern"): dict.fromkeys(
+        (
+            "elicitation-sep1034-defaults",
+            "elicitation-sep1330-enums",
+            "tools-call-elicitation",
+            "tools-call-sampling",
+        ),
+        NO_BACK_CHANNEL,
+    ),
+    Bridge("python-sdk", MODERN, "legacy"): {
+        **dict.fromkeys(
+            (
+                "input-required-result-basic-elicitation",
+                "input-required-result-basic-list-roots",
+                "input-required-result-basic-sampling",
+                "input-required-result-capability-check",
+                "input-required-result-missing-input-response",
+                "input-required-result-multi-round",
+                "input-required-result-multiple-input-requests",
+                "input-required-result-non-tool-request",
+                "input-required-result-request-state",
+                "input-required-result-result-type",
+                "input-required-result-tampered-state",
+            ),
+            ONLY_MODERN,
+        ),
+        "server-stateless": UNDECLARED,
+    },
+}
+
+
+def proxied(command: list[str | Path], era: str) -> list[str | Path]:
+    """Return the command of a proxy in front of a server."""
+    return [sys.executable, "-m", "concertino", "proxy", "--era", era, "--", *command]
+
+
+def run_bridge(bridge: Bridge, command: list[str | Path], into: Path) -> dict[str, str]:
+    """Run a requirement set through the proxy. Returns why scored scenarios fail, "" if not.
+
+    into: an empty folder.
+    """
+    scenarios = suite.run(bridge.requirements, into, *proxied(command, bridge.era))
+    return verdicts_of(scenarios)
+
+
+def verdicts_of(scenarios: list[suite.Scenario]) -> dict[str, str]:
+    """Return the scored scenarios, each with the first thing that fell short, or ""."""
+    return {
+        item.name: next(iter(item.failures.values()), "")
+        for item in sorted(scenarios)
+        if item.scored
+    }
+
+
+def python_sdk_folder() -> Path:
+    """Return the folder of the Python SDK's everything server. Raises RuntimeError without it."""
+    folder = suite.TOOLS / f"mcp-{MCP_VERSION}"
+    server = folder / f"mcp-{MCP_VERSION}" / "examples" / "servers" / "everything-server"
+    if server.exists():
+        return server
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [
+        *(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"),
+        *("--no-binary", "mcp", f"mcp=={MCP_VERSION}", "--dest", str(folder)),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"the sources of mcp {MCP_VERSION} cannot be had: {done.stderr[-500:]}")
+    with tarfile.open(next(folder.glob("*.tar.gz"))) as archive:
+        archive.extractall(folder, filter="data")
+    return server
+
+
+def server_command(server: str) -> list[str | Path]:
+    """Return the command of a server on stdio."""
+    if server == "concertino":
+        return [sys.executable, suite.EVERYTHING]
+    return [sys.executable, SDK_SERVER, python_sdk_folder()]
+
+
+def bridges() -> list[Bridge]:
+    """Return all servers in all pairs of eras."""
+    return [
+        Bridge(server, requirements, eras[requirements])
+        for server in ("concertino", "python-sdk")
+        for requirements in (LEGACY, MODERN)
+        for eras in (SAME, BRIDGED)
+    ]
+
+
+def write_page(verdicts: Mapping[Bridge, Mapping[str, str]]) -> None:
+    """Write the table of all verdicts."""
+    lines = [
+        "# Conformance through the proxy",
+        "",
+        "The scored scenarios of the official conformance suite, with [`concertino proxy`]"
+        "(../docs/how-to/proxy.md) between the suite and a server. The client speaks the revision "
+        "of the requirement set, and the proxy the era in the heading to the server. Written by "
+        "`tests/conformance/through_proxy.py`.",
+        "",
+    ]
+    for requirements in (LEGACY, MODERN):
+        columns = [bridge for bridge in verdicts if bridge.requirements == requirements]
+        headings = [f"{bridge.server}, {bridge.era}" for bridge in columns]
+        lines += [
+            f"## Clients of {requirements}",
+            "",
+            f"| scenario | {' | '.join(headings)} |",
+            f"|---|{'---|' * len(columns)}",
+        ]
+        reasons: dict[str, int] = {}
+        for name in sorted({name for bridge in columns for name in verdicts[bridge]}):
+            cells: list[str] = []
+            for bridge in columns:
+                passes = not verdicts[bridge].get(name, "did not run")
+                reason = (
+                    EXCEPTIONS.get(bridge, {}).get(name)
+                    or f"failed in this run: {verdicts[bridge].get(name)}"
+                )
+                number = 0 if passes else reasons.setdefault(reason, len(reasons) + 1)
+                cells.append("passes" if passes else f"fails ({number})")
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+        lines.append("")
+        for reason, number in reasons.items():
+            lines += [f"({number}) {reason[0].upper()}{reason[1:]}.", ""]
+    PAGE.write_text("\n".join(lines).rstrip() + "\n")
+
+
+def main() -> int:
+    """Run all pairs and write the page. 0 when only what EXCEPTIONS names fails, 1 otherwise."""
+    suite.install()
+    verdicts: dict[Bridge, Mapping[str, str]] = {}
+    unexplained = False
+    for bridge in bridges():
+        into = suite.TOOLS / "results" / "-".join(bridge)
+        shutil.rmtree(into, ignore_errors=True)
+        into.mkdir(parents=True)
+        verdicts[bridge] = run_bridge(bridge, server_command(bridge.server), into)
+        failed = {name: why for name, why in verdicts[bridge].items() if why}
+        print(f"{' '.join(bridge)}: {len(verdicts[bridge]) - len(failed)} pass", flush=True)
+        for name in failed.keys() ^ EXCEPTIONS.get(bridge, {}).keys():
+            unexplained = True
+            print(f"    {name}: {failed.get(name, 'passes, and is named as an exception')}")
+    write_page(verdicts)
+    return int(unexplained)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
