@@ -57,7 +57,7 @@ def test_the_calls_that_it_shows_select_what_it_says(tmp_path: Path) -> None:
     [calls] = blocks(PAGE.read_text(), "text")
     server.enable(tags={"sale"})
     exec(calls, {"server": server, "announce": shop.announce})
-    assert list(server._tools.entries) == ["price", "start_sale"]
+    assert list(server._registered_tools.entries) == ["price", "start_sale"]
     assert list(server._features.prompts.prompts.entries) == []
     assert list(server._features.resources.templates.entries) == ["notes://{day}"]
 
