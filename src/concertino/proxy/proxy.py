@@ -411,7 +411,7 @@ class Proxy:
         """Return what people should know while a server starts."""
         opening = next(iter(self._openings.values()), None)
         line = "" if opening is None else opening.upstream.client.stderr_tail.rpartition("\n")[2]
-        text = f"{self.name} is still starting after {waited_s:.3g} s"
+        text = f"{self.name} is still starting after {round(waited_s, 1):g} s"
         return f"{text}; it wrote last: {shorten(line, MAX_LINE)}" if line else text
 
     def _describe_refusal(self) -> str:
