@@ -26,7 +26,16 @@ from typing import NamedTuple, Protocol, cast
 __all__ = ["TARGETS", "Input", "Target", "corpus", "corpus_file", "format_line", "target"]
 
 FOLDER = Path(__file__).parent
-TARGETS = ("framing", "messages", "session", "arguments", "results", "docstrings", "frames")
+TARGETS = (
+    "framing",
+    "messages",
+    "session",
+    "arguments",
+    "results",
+    "docstrings",
+    "frames",
+    "bridge",
+)
 
 
 class Target(Protocol):

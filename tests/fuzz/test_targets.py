@@ -27,9 +27,10 @@ from fuzz import results as results_target
 from fuzz import session as session_target
 from fuzz.mutation import mutations
 from fuzz.smaller import fault, smaller
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
+from concertino.client.client import Client
 from concertino.jsonrpc import framing, messages
 from concertino.jsonrpc.peer import Peer
 from concertino.orchestra import frames, structs
@@ -46,6 +47,7 @@ MUTATIONS = {
     "results": 20000,
     "docstrings": 6000,
     "frames": 8000,
+    "bridge": 2000,
 }
 
 
@@ -264,6 +266,17 @@ def test_a_result_that_changes_on_its_way_is_found(monkeypatch: pytest.MonkeyPat
     ]
     monkeypatch.setattr(results_target, "READ", wrong)
     assert finds_fault("results")
+
+
+def test_a_proxy_that_changes_a_result_is_found(monkeypatch: pytest.MonkeyPatch):
+    forward = Client.forward
+
+    async def forward_emptied(self: Client, *args: Any, **options: Any) -> Raw:
+        await forward(self, *args, **options)
+        return Raw(b'{"content":[]}')
+
+    monkeypatch.setattr(Client, "forward", forward_emptied)
+    assert finds_fault("bridge")
 
 
 def test_a_docstring_whose_words_are_invented_is_found(monkeypatch: pytest.MonkeyPatch):
