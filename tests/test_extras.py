@@ -49,6 +49,7 @@ COMMANDS = {
     "lint plain --tokenizer cl100k_base": ("the tokenizer cl100k_base", "tokens"),
     "serve server.py --otel": ("reporting spans and metrics", "otel"),
     "bridge --otel": ("reporting spans and metrics", "otel"),
+    "serve server.py --http 127.0.0.1:0": ("HTTP", "http"),
     "serve schema.py": ("a hand-written input_schema", "validate"),
     "serve pattern.py": ("A pattern as it is", "validate"),
 }
@@ -62,6 +63,9 @@ ENTRIES = {
     "import concertino.orchestra.quic_link": HUB,
     "from concertino.orchestra.plugins_file import read_plugins; read_plugins('plugins.yaml')": HUB,
     "from concertino import Client; Client(['x'], validate=True)": ("validate=True", "validate"),
+    "from concertino.http import HttpServer": ("HTTP", "http"),
+    "import concertino.http.server": ("HTTP", "http"),
+    "from concertino import Server; Server('s').run(http='127.0.0.1:0')": ("HTTP", "http"),
     "from concertino.guards.telemetry import telemetry; telemetry()": (
         "reporting spans and metrics",
         "otel",

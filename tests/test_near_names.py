@@ -77,8 +77,9 @@ def test_the_closest_of_the_known_names_is_suggested(name: str, text: str) -> No
         (lambda: Server("x").run(limit=3), "Server.run: {} 'limit'; did you mean 'limits'?"),
         (
             lambda: Server("x").run(transport="stdio"),
-            "Server.run: {} 'transport'; run() serves stdin and stdout; for sockets: concertino "
-            "serve FILE --tcp HOST:PORT",
+            "Server.run: {} 'transport'; run() serves stdin and stdout, and "
+            "run(http='127.0.0.1:8000') serves HTTP; for sockets: concertino serve FILE --tcp "
+            "HOST:PORT",
         ),
         (
             lambda: serve(Server("x"), conection=1),

@@ -37,6 +37,7 @@ PACKAGES = {
     "tokens": "bpe-openai",
     "otel": "opentelemetry-api",
     "shell": "prompt_toolkit",
+    "http": "httptools",
     "orchestra": "aioquic, cryptography, protobuf, PyYAML",
 }
 

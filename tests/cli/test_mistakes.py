@@ -154,16 +154,14 @@ COMMAND_LINES = [
         ["serve", "calculator.py", "--port", "8080"],
         2,
         "concertino serve: unrecognized arguments: --port\n"
-        "  to listen on a port: --tcp 127.0.0.1:8080",
+        "  to serve over HTTP: --http 127.0.0.1:8080; to listen on a socket: --tcp 127.0.0.1:8080",
     ),
     Mistake(
         "an option for HTTP at serve",
-        ["serve", "--http", "calculator.py"],
+        ["serve", "--url", "calculator.py"],
         2,
-        "concertino serve: unrecognized arguments: --http\n"
-        "  concertino does not speak HTTP: clients start this command and use its stdin and "
-        "stdout;\n"
-        "  to listen on a socket: --tcp 127.0.0.1:8000 or --unix PATH",
+        "concertino serve: unrecognized arguments: --url\n"
+        "  to serve over HTTP: --http 127.0.0.1:8000; to listen on a socket: --tcp 127.0.0.1:8000",
     ),
     Mistake(
         "an option for a port at call",
@@ -178,8 +176,8 @@ COMMAND_LINES = [
         ["tools", "--url", "http://localhost:8000/mcp"],
         2,
         "concertino tools: unrecognized arguments: --url\n"
-        "  concertino does not speak HTTP; for a server at a socket, write -- tcp:127.0.0.1:8000 "
-        "or -- unix:PATH at the end",
+        "  this command cannot use servers over HTTP; for a server at a socket, "
+        "write -- tcp:127.0.0.1:8000 or -- unix:PATH at the end",
     ),
     Mistake(
         "no server",
@@ -309,7 +307,7 @@ SERVERS = [
         ["tools", "--", "http://localhost:8000/mcp"],
         3,
         "concertino tools: http://localhost:8000/mcp: no such file\n"
-        "  a server is a command, tcp:HOST:PORT or unix:PATH; concertino does not speak HTTP",
+        "  a server is a command, tcp:HOST:PORT or unix:PATH; URLs cannot be used here yet",
     ),
     Mistake(
         "a file that does not exist",

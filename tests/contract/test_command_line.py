@@ -63,6 +63,8 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--version": VALUE,
         "--unix": VALUE,
         "--tcp": VALUE,
+        "--http": VALUE,
+        "--allow-origin": VALUE,
         "--allow-remote": FLAG,
         "--max-connections": VALUE,
         "--trust": FLAG,

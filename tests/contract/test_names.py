@@ -219,7 +219,10 @@ SIGNATURES: dict[str, tuple[Callable[..., Any], dict[str, list[tuple[str, Any]]]
     "Server.remove_prompt": (Server.remove_prompt, {"positional": [("name", REQUIRED)]}),
     "Server.resource_updated": (Server.resource_updated, {"positional": [("uri", REQUIRED)]}),
     "Server.resources_changed": (Server.resources_changed, {}),
-    "Server.run": (Server.run, {"keyword": [("limits", None), ("loop_factory", None)]}),
+    "Server.run": (
+        Server.run,
+        {"keyword": [("http", None), ("limits", None), ("loop_factory", None)]},
+    ),
     "Client": (
         Client,
         {
@@ -389,7 +392,7 @@ SIGNATURES: dict[str, tuple[Callable[..., Any], dict[str, list[tuple[str, Any]]]
         concertino.run,
         {
             "positional": [("backend", REQUIRED)],
-            "keyword": [("limits", None), ("loop_factory", None)],
+            "keyword": [("http", None), ("limits", None), ("loop_factory", None)],
         },
     ),
     "serve": (

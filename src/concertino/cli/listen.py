@@ -1,11 +1,11 @@
-"""`concertino serve TARGET... --unix PATH --tcp HOST:PORT`: serves many clients on sockets."""
+"""Serves many clients on sockets: `concertino serve TARGET...` with --unix, --tcp or --http."""
 
 from __future__ import annotations
 
 import atexit
 import os
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from concertino.backend.interface import Backend
 from concertino.cli.folders import LibraryOptions
@@ -26,6 +26,9 @@ from concertino.transports.listeners import (
 )
 from concertino.transports.stdio import bounded_stderr
 
+if TYPE_CHECKING:
+    from concertino.http.server import HttpOptions
+
 
 def serve_sockets(
     targets: Sequence[str],
@@ -34,6 +37,7 @@ def serve_sockets(
     *,
     unix: Sequence[str],
     tcp: Sequence[str],
+    http: HttpOptions | None,
     allow_remote: bool,
     max_connections: int | None,
     log_format: str | None,
@@ -45,6 +49,7 @@ def serve_sockets(
     """Serve the targets on sockets, and end the process.
 
     unix, tcp: the addresses to listen at, in addition to the sockets that systemd passes.
+    http: the settings for clients that speak HTTP; None for clients that send JSON-RPC messages.
     wrap: returns the backend of a target with guards and other wrappers around it.
     The other parameters are the values of the options of the same names.
     Exit codes: 2 if a target does not exist or an address is not allowed; 1 if a target cannot be
@@ -70,7 +75,12 @@ def serve_sockets(
         log.error("%s", errno_message(exc))
         exit_process(FAILED if isinstance(exc, OSError) else USAGE, writer)
 
-    frontend = SocketFrontend(listeners, writer, max_connections)
+    if http is None:
+        frontend = SocketFrontend(listeners, writer, max_connections)
+    else:
+        from concertino.http.frontend import HttpFrontend
+
+        frontend = HttpFrontend(listeners, writer, http)
     target = load_or_exit(
         targets, options, file_options, frontend, traceback=traceback, strict=strict
     )

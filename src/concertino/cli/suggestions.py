@@ -144,12 +144,7 @@ def _suggest_address(command: str, option: str, value: str) -> str:
     port = value if option in ("--port", "-p") and value.isdecimal() else "8000"
     address = f"127.0.0.1:{port}"
     if command == "serve":
-        if option in PORTS:
-            return f"to listen on a port: --tcp {address}"
-        return (
-            "concertino does not speak HTTP: clients start this command and use its stdin and "
-            f"stdout;\nto listen on a socket: --tcp {address} or --unix PATH"
-        )
+        return f"to serve over HTTP: --http {address}; to listen on a socket: --tcp {address}"
     if command not in CLIENT_COMMANDS:
         return f"`concertino {command} --help` shows all arguments and options"
     if command == "check":
@@ -157,7 +152,7 @@ def _suggest_address(command: str, option: str, value: str) -> str:
     where = f"write -- tcp:{address} or -- unix:PATH at the end"
     if option in PORTS:
         return f"to use a server that listens on a port, {where}"
-    return f"concertino does not speak HTTP; for a server at a socket, {where}"
+    return f"this command cannot use servers over HTTP; for a server at a socket, {where}"
 
 
 # Commands of servers
@@ -173,7 +168,7 @@ def suggest_program(command: Sequence[str], path: str) -> str:
     if " " in program and not arguments:
         return f"write the words of the command apart: -- {program}"
     if re.match(r"https?://", program):
-        return "a server is a command, tcp:HOST:PORT or unix:PATH; concertino does not speak HTTP"
+        return "a server is a command, tcp:HOST:PORT or unix:PATH; URLs cannot be used here yet"
     for name in (program, f"{program}.py", f"{program}.js"):
         interpreter = INTERPRETERS.get(os.path.splitext(name)[1])
         if interpreter is not None and os.path.isfile(name):

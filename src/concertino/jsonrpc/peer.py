@@ -565,6 +565,7 @@ class Peer(Generic[R]):
         params: bytes,
         done: Callable[[Raw | Exception], object],
         deadline: float | None = None,
+        about: Id | None = None,
     ) -> OutgoingRequest:
         """Send a request.
 
@@ -573,20 +574,23 @@ class Peer(Generic[R]):
             TimeoutError or Disconnected.
         deadline: when to stop waiting, by the peer's clock; None for never. The caller has to call
             expire() then.
+        about: the id of the other side's request that this one belongs to; None if it belongs to
+            none.
         """
         outgoing = self.outgoing.add(done, deadline)
         frame = encode_request(outgoing.id, method, params)
-        self.buffered_bytes = self.send(frame, outgoing.id)
+        self.buffered_bytes = self.send(frame, outgoing.id if about is None else about)
         return outgoing
 
-    def abandon(self, outgoing: PendingRequest, reason: str) -> None:
+    def abandon(self, outgoing: PendingRequest, reason: str, about: Id | None = None) -> None:
         """Stop waiting for the response to our request, and send `notifications/cancelled`.
 
         Its `done` is not called. If the response still arrives, it counts as unsolicited.
+        about: see request().
         """
         if self.outgoing.pop(outgoing.id, None) is not None:
             params = encode({"requestId": outgoing.id, "reason": reason})
-            self.notify("notifications/cancelled", params, outgoing.id)
+            self.notify("notifications/cancelled", params, outgoing.id if about is None else about)
 
     @property
     def next_deadline(self) -> float | None:

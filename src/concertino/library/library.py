@@ -170,12 +170,13 @@ class Library:
         *,
         limits: Limits | None = None,
         loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+        http: str | None = None,
     ) -> None:
         """Serve over stdin and stdout until the client disconnects, then end the process.
 
-        Code after this call does not run. limits, loop_factory: see Server.run().
+        Code after this call does not run. limits, loop_factory, http: see Server.run().
         """
-        run(self, limits=limits, loop_factory=loop_factory)
+        run(self, http=http, limits=limits, loop_factory=loop_factory)
 
     # Backend
 

@@ -541,18 +541,22 @@ class Session:
     # Requests to the client
 
     def send_client_request(
-        self, request: InputRequest, done: Callable[[Raw | Exception], object]
+        self,
+        request: InputRequest,
+        done: Callable[[Raw | Exception], object],
+        about: Id | None = None,
     ) -> OutgoingRequest:
         """Send a request to the client (before 2026-07-28).
 
         done: called with the response, see Peer.request().
+        about: the id of the call that asks; None if no call does.
         Raises RpcError if too many requests wait for the client's responses.
         """
         limit = self._limits.max_questions
         if len(self.peer.outgoing) >= limit:
             text = f"busy: {limit} questions wait for the client's answers"
             raise RpcError(BUSY, text, {"maxQuestions": limit})
-        return self.peer.request(request.method, bytes(request.params), done)
+        return self.peer.request(request.method, bytes(request.params), done, about=about)
 
     def reply_suspended(self, incoming: SessionRequest) -> None:
         """Answer a call with `input_required`: its handler has asked the client (2026-07-28).

@@ -215,7 +215,7 @@ async def _retry_with_answers(
 
     dialogue = connection.session.dialogues.load_client_requests(request, wanted)
     if wanted.questions:
-        await send_questions(connection.session, dialogue, wanted.questions)
+        await send_questions(connection.session, dialogue, wanted.questions, request.id)
     else:
         dialogue.count_round()
     call = request.call

@@ -30,6 +30,7 @@ from msgspec.json import Decoder, decode
 
 from concertino.backend.interface import Context
 from concertino.errors import INTERNAL_ERROR, InvalidClientResponse, RpcError, Suspended, TimedOut
+from concertino.jsonrpc.messages import Id
 from concertino.jsonrpc.requests import OutgoingRequest
 from concertino.protocol.dialogue import Dialogue, downgrade_request, to_wire_request
 from concertino.protocol.request_profile import SessionRequest
@@ -130,12 +131,16 @@ async def ask(
         if revision.modern:
             dialogue.suspended = True
             raise Suspended
-        await send_questions(session, dialogue, wire_requests)
+        await send_questions(session, dialogue, wire_requests, request.id)
     return answers
 
 
-async def send_questions(session: Session, dialogue: Dialogue, keys: Mapping[str, object]) -> None:
+async def send_questions(
+    session: Session, dialogue: Dialogue, keys: Mapping[str, object], about: Id
+) -> None:
     """Send the questions with these keys to the client, and wait for all answers.
+
+    about: the id of the call that asks.
 
     Only for revisions before 2026-07-28. dialogue.ask() has put the questions into `unanswered`.
     If another task of the handler has sent one of them already, only wait until it has its answer;
@@ -161,7 +166,7 @@ async def send_questions(session: Session, dialogue: Dialogue, keys: Mapping[str
                 dialogue.sent_futures[key] = done_here
                 futures[key] = future = loop.create_future()
                 on_response = partial(_set_outcome, future, question.method)
-                outgoing.append(session.send_client_request(question, on_response))
+                outgoing.append(session.send_client_request(question, on_response, about))
         done, waiting = await asyncio.wait(
             futures.values(), timeout=LIFETIME_S, return_when=asyncio.FIRST_EXCEPTION
         )
@@ -173,7 +178,7 @@ async def send_questions(session: Session, dialogue: Dialogue, keys: Mapping[str
             dialogue.add_answer(key, future.result())
     finally:
         for request in outgoing:
-            session.peer.abandon(request, "the question needs no answer any more")
+            session.peer.abandon(request, "the question needs no answer any more", about)
         for key in futures:
             dialogue.unanswered.pop(key, None)
             del dialogue.sent_futures[key]

@@ -34,7 +34,10 @@ __all__ = [
 ]
 
 # What helps somebody who asks run() for a transport, a host or a port, as other SDKs have them.
-RUN_ADVICE = "run() serves stdin and stdout; for sockets: concertino serve FILE --tcp HOST:PORT"
+RUN_ADVICE = (
+    "run() serves stdin and stdout, and run(http='127.0.0.1:8000') serves HTTP; "
+    "for sockets: concertino serve FILE --tcp HOST:PORT"
+)
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
@@ -67,7 +70,11 @@ def is_program() -> bool:
 
 @hint_keywords_or(RUN_ADVICE)
 def run(
-    backend: Backend, *, limits: Limits | None = None, loop_factory: LoopFactory | None = None
+    backend: Backend,
+    *,
+    http: str | None = None,
+    limits: Limits | None = None,
+    loop_factory: LoopFactory | None = None,
 ) -> None:
     """Serve a backend over stdin and stdout until the client disconnects, then end the process.
 
@@ -75,6 +82,8 @@ def run(
     file, it records its arguments and returns. For other connections use `serve` or `Host`.
 
     backend: a Server, a guard around a Server, or the result of compose().
+    http: serve over HTTP at this address until SIGTERM, and not over stdin and stdout: HOST:PORT of
+        this machine, or unix:PATH. Clients use the URL http://HOST:PORT/mcp. Needs the extra http.
     limits: by default those that CONCERTINO_... variables set; see Limits.
     loop_factory: makes the event loop, for example uvloop.new_event_loop.
 
@@ -91,6 +100,10 @@ def run(
         raise RuntimeError(problem)
 
     # Loaded by name, because an import statement would make an import cycle.
+    if http is not None:
+        load("concertino.http.frontend").run_http(
+            backend, http, limits=limits, loop_factory=loop_factory
+        )
     load("concertino.runtime.process").run(backend, limits=limits, loop_factory=loop_factory)
 
 

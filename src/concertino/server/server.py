@@ -487,6 +487,7 @@ class Server:
     def run(
         self,
         *,
+        http: str | None = None,
         limits: Limits | None = None,
         loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
     ) -> None:
@@ -494,10 +495,13 @@ class Server:
 
         No code after this call runs. `concertino.run(backend)` does the same for any backend, such
         as a guard around a server or several composed servers.
+        http: serve over HTTP at this address until SIGTERM, and not over stdin and stdout:
+            HOST:PORT of this machine, or unix:PATH. Clients use the URL http://HOST:PORT/mcp. Needs
+            the extra http.
         limits: by default those that CONCERTINO_... variables set; see Limits.
         loop_factory: makes the event loop, for example uvloop.new_event_loop.
         """
-        run(self, limits=limits, loop_factory=loop_factory)
+        run(self, http=http, limits=limits, loop_factory=loop_factory)
 
     def _report_change(self, kind: ChangeKind) -> None:
         """Update the announced features, and notify clients that a list has changed."""

@@ -1,0 +1,57 @@
+"""Which forms of a response a client accepts, by its headers Accept and Content-Type.
+
+Source: RFC 9110, sections 8.3 and 12.5.1.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+__all__ = ["Accepted", "is_json", "read_accept"]
+
+
+class Accepted(NamedTuple):
+    """Which forms of a response a client accepts.
+
+    json: one JSON text, `application/json`.
+    stream: a stream of events, `text/event-stream`.
+    """
+
+    json: bool
+    stream: bool
+
+
+@lru_cache(maxsize=64)
+def read_accept(value: bytes | None) -> Accepted:
+    """Return what an Accept header allows. Without the header, a client accepts everything."""
+    if value is None:
+        return Accepted(json=True, stream=True)
+    # Media range -> whether its weight is not 0.
+    ranges: dict[str, bool] = {}
+    for item in value.decode("latin-1").lower().split(","):
+        media_range, *parameters = (part.strip() for part in item.split(";"))
+        ranges[media_range] = not any(_is_zero_weight(parameter) for parameter in parameters)
+    return Accepted(_allows(ranges, "application/json"), _allows(ranges, "text/event-stream"))
+
+
+def _allows(ranges: dict[str, bool], media_type: str) -> bool:
+    """Return what the most specific range says about a media type."""
+    kind = media_type.partition("/")[0]
+    for media_range in (media_type, f"{kind}/*", "*/*"):
+        if media_range in ranges:
+            return ranges[media_range]
+    return False
+
+
+def _is_zero_weight(parameter: str) -> bool:
+    name, _, weight = parameter.partition("=")
+    return name.strip() == "q" and weight.strip().rstrip("0").rstrip(".") in ("", "0")
+
+
+def is_json(content_type: bytes | None) -> bool:
+    """Return whether a Content-Type header says that the body is JSON."""
+    if content_type == b"application/json":
+        return True
+    media_type = (content_type or b"").partition(b";")[0]
+    return media_type.strip().lower() == b"application/json"

@@ -1,0 +1,111 @@
+"""AccessRules: which requests may reach an HTTP server at all.
+
+A page in a browser can send requests to servers of its user's machine. The browser names the page
+in the header Origin; with DNS rebinding, the page's own name stands in the header Host. So a server
+on a loopback address accepts only loopback names in both, and other origins only if they are
+listed. A request without Origin does not come from a page.
+Sources: RFC 9110; Fetch Standard "CORS protocol"; MCP basic/transports "Security Warning".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+from concertino.http.request_head import HttpError, RequestHead
+
+__all__ = ["AccessRules"]
+
+LOOPBACK_NAMES = frozenset(("localhost", "127.0.0.1", "::1"))
+# The headers that a page may send, besides the Mcp-Param-... headers that it asks for.
+ALLOWED_HEADERS = (
+    "Authorization, Content-Type, Accept, MCP-Protocol-Version, Mcp-Session-Id, Last-Event-ID, "
+    "Mcp-Method, Mcp-Name"
+)
+EXPOSED_HEADERS = "Mcp-Session-Id, WWW-Authenticate"
+PARAM_PREFIX = "mcp-param-"
+
+
+class AccessRules:
+    """Checks the headers Origin and Host of requests.
+
+    origins: the origins of pages that may use the server, such as `https://app.example.com`.
+    checks_host: whether Host must name this machine. False for a Unix socket, which no browser can
+        reach.
+    """
+
+    def __init__(self, origins: Collection[str] = (), *, checks_host: bool = True) -> None:
+        self._origins = frozenset(origin.rstrip("/").lower() for origin in origins)
+        self._checks_host = checks_host
+        # Values that were accepted before. Only a few different ones can be.
+        self._known: set[tuple[bytes | None, bytes]] = set()
+
+    def check(self, head: RequestHead) -> None:
+        """Raise HttpError 403 if the request comes from a foreign page, or names another host."""
+        origin = head.headers.get(b"origin")
+        host = head.headers[b"host"]
+        if (origin, host) in self._known:
+            return
+        if origin is not None and not self._allows_origin(origin):
+            raise HttpError(
+                HTTPStatus.FORBIDDEN,
+                f"Origin: {_quote(origin)} may not use this server (see --allow-origin)",
+            )
+        if self._checks_host and _host_name(f"//{host.decode('latin-1')}") not in LOOPBACK_NAMES:
+            raise HttpError(
+                HTTPStatus.FORBIDDEN, f"Host: expected a name of this machine, got {_quote(host)}"
+            )
+        if len(self._known) < 64:
+            self._known.add((origin, host))
+
+    def _allows_origin(self, origin: bytes) -> bool:
+        text = origin.decode("latin-1").lower()
+        if text in self._origins:
+            return True
+        return text.startswith(("http://", "https://")) and _host_name(text) in LOOPBACK_NAMES
+
+    def response_headers(self, head: RequestHead) -> bytes:
+        """Return the headers that let a page of a listed origin read the response."""
+        origin = head.headers.get(b"origin")
+        if not self._origins or origin is None:
+            return b""
+        return (
+            b"Access-Control-Allow-Origin: %b\r\nVary: Origin\r\n"
+            b"Access-Control-Expose-Headers: %b\r\n" % (origin, EXPOSED_HEADERS.encode())
+        )
+
+    def preflight_headers(self, head: RequestHead) -> bytes | None:
+        """Return the headers of the response to OPTIONS; None if no page may use the server."""
+        if not self._origins or b"origin" not in head.headers:
+            return None
+        asked = head.headers.get(b"access-control-request-headers", b"").decode("latin-1")
+        names = [name.strip() for name in asked.split(",")]
+        params = [
+            name
+            for name in names
+            if name.lower().startswith(PARAM_PREFIX) and name.replace("-", "").isalnum()
+        ]
+        allowed = ", ".join([ALLOWED_HEADERS, *params])
+        return (
+            f"Access-Control-Allow-Methods: GET, POST, DELETE\r\n"
+            f"Access-Control-Allow-Headers: {allowed}\r\n"
+            "Access-Control-Max-Age: 600\r\n"
+        ).encode() + self.response_headers(head)
+
+
+def _host_name(url: str) -> str | None:
+    """Return the host of a URL in lower case; None if there is none or the URL is malformed."""
+    try:
+        parts = urlsplit(url)
+        # Reading the port raises ValueError for a malformed one.
+        _ = parts.port
+    except ValueError:
+        return None
+    if parts.username is not None or parts.path or parts.query or parts.fragment:
+        return None
+    return parts.hostname
+
+
+def _quote(value: bytes) -> str:
+    return repr(value[:128].decode("latin-1"))

@@ -1,0 +1,83 @@
+"""ChunkedBody: decodes a body with `Transfer-Encoding: chunked`.
+
+Source: RFC 9112, section 7.1.
+"""
+
+from __future__ import annotations
+
+import re
+
+from concertino.http.request_head import bad_request
+
+__all__ = ["ChunkedBody"]
+
+# The longest line `size;extensions`: 256 bytes of extensions, and the size.
+MAX_LINE = 256 + 16
+# The longest block of trailer fields, which are ignored.
+MAX_TRAILER_BYTES = 4096
+SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?\r\n", re.DOTALL)
+
+
+class ChunkedBody:
+    """Decodes the chunks of one body as they arrive.
+
+    Attributes:
+    parts: the decoded bytes.
+    size: how many bytes they are.
+    is_complete: whether the last chunk and the trailer fields have been seen.
+    """
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.size = 0
+        self.is_complete = False
+        # How many bytes of the current chunk are missing, and whether its CRLF is to come.
+        self._missing = 0
+        self._is_after_chunk = False
+        # The beginning of a line that is not complete.
+        self._line = b""
+        self._is_trailer = False
+        self._trailer_bytes = 0
+
+    def feed(self, data: bytes) -> int:
+        """Decode the next bytes. Returns how many of them belong to the body.
+
+        Raises HttpError 400 if the body is malformed, or a line in it is too long.
+        """
+        at = 0
+        while at < len(data) and not self.is_complete:
+            if self._missing:
+                part = data[at : at + self._missing]
+                self.parts.append(part)
+                self.size += len(part)
+                self._missing -= len(part)
+                at += len(part)
+                continue
+            newline = data.find(b"\n", at, at + MAX_LINE)
+            end = newline + 1 if newline >= 0 else min(len(data), at + MAX_LINE)
+            self._line += data[at:end]
+            at = end
+            if len(self._line) > MAX_LINE:
+                raise bad_request(f"a line between chunks has more than {MAX_LINE} bytes")
+            if newline >= 0:
+                line, self._line = self._line, b""
+                self._end_line(line)
+        return at
+
+    def _end_line(self, line: bytes) -> None:
+        if self._is_after_chunk:
+            if line != b"\r\n":
+                raise bad_request("a chunk is longer than its size says")
+            self._is_after_chunk = False
+        elif self._is_trailer:
+            self._trailer_bytes += len(line)
+            if self._trailer_bytes > MAX_TRAILER_BYTES or not line.endswith(b"\r\n"):
+                raise bad_request("the trailer fields are malformed or too long")
+            self.is_complete = line == b"\r\n"
+        else:
+            match = SIZE.fullmatch(line)
+            if match is None:
+                raise bad_request("the size of a chunk is not a hexadecimal number")
+            self._missing = int(match[1], 16)
+            self._is_trailer = self._missing == 0
+            self._is_after_chunk = not self._is_trailer

@@ -1,0 +1,429 @@
+"""HttpConnection: one client's TCP or Unix connection to an HTTP server.
+
+Requests are answered one after the other; what a client sends meanwhile waits, up to a limit. The
+response to a request goes through an Exchange.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Protocol
+
+from msgspec import Struct
+
+from concertino.errors import INVALID_REQUEST
+from concertino.http.request_head import HeadParser, HttpError, RequestHead
+from concertino.http.request_reader import HttpRequest, RequestReader
+from concertino.http.responses import (
+    CONTINUE,
+    EVENT_STREAM,
+    KEEP_ALIVE_COMMENT,
+    LAST_CHUNK,
+    encode_chunk,
+    encode_head,
+    encode_json_response,
+    encode_response,
+)
+from concertino.jsonrpc.messages import encode_error
+
+__all__ = ["OK", "Exchange", "HttpConnection", "HttpTimeouts", "RequestHandler", "unavailable"]
+
+# While a request is being answered, at most this much of the next ones is read ahead.
+READ_AHEAD_BYTES = 64 * 1024
+# A body that arrives more slowly than this, beyond body_s, is refused.
+BODY_BYTES_PER_S = 10_000
+# How long input is read and ignored after an error response. If the connection were closed while
+# input is unread, the client might not get the response (RFC 9112, section 9.6).
+LINGER_S = 1.0
+# Reading a member of an enumeration takes a function call on Python 3.11.
+OK = HTTPStatus.OK
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+
+
+class HttpTimeouts(Struct, frozen=True):
+    """How long an HTTP server waits, in seconds.
+
+    head_s: for the rest of a request's head.
+    body_s: for a request's body, and one second longer for each 10 kB of it that has arrived.
+    idle_s: for the next request on a connection.
+    keep_alive_s: until a silent stream gets a comment, and until a call that has sent nothing gets
+        a stream.
+    unread_s: for a client to read more of a response.
+    session_s: for the next request of a session that has no open stream.
+    """
+
+    head_s: float = 10.0
+    body_s: float = 30.0
+    idle_s: float = 75.0
+    keep_alive_s: float = 15.0
+    unread_s: float = 60.0
+    session_s: float = 1800.0
+
+
+class RequestHandler(Protocol):
+    """What an HttpConnection passes its requests to."""
+
+    @property
+    def parser(self) -> HeadParser:
+        """Return what parses the heads of the requests."""
+        ...
+
+    @property
+    def max_body_bytes(self) -> int:
+        """Return the size of the largest body that is accepted."""
+        ...
+
+    @property
+    def timeouts(self) -> HttpTimeouts:
+        """Return how long a connection waits."""
+        ...
+
+    def examine(self, transport: asyncio.Transport, /) -> Mapping[str, object]:
+        """Return the facts about a new client. Raises OSError if it may not connect."""
+        ...
+
+    def on_connect(self, connection: HttpConnection, /) -> bool:
+        """Register a new connection. Returns whether there is room for it."""
+        ...
+
+    def on_head(self, head: RequestHead, /) -> None:
+        """Check a request before its body is read. Raises HttpError to refuse it."""
+        ...
+
+    def on_reserve(self, size: int, /) -> None:
+        """Check whether there is memory for a large body. Raises HttpError if there is not."""
+        ...
+
+    def on_request(self, exchange: Exchange, /) -> None:
+        """Answer a request, now or later. Raises HttpError to refuse it."""
+        ...
+
+    def on_disconnect(self, connection: HttpConnection, /) -> None:
+        """Forget a connection, because it is closed."""
+        ...
+
+
+class Exchange:
+    """One request and its response, which is a body or a stream of events.
+
+    The response begins with respond() or open_stream(). When it is complete, further calls do
+    nothing.
+
+    headers: more headers for the response, as whole lines, whatever it is.
+
+    Attributes:
+    on_disconnect: called when the client has closed the connection before the end of the response.
+    on_idle: called when a request has waited for keep_alive_s, and its response has not begun.
+    """
+
+    def __init__(self, connection: HttpConnection, request: HttpRequest, headers: bytes) -> None:
+        self.connection = connection
+        self.head = request.head
+        self.body = request.body
+        self.headers = headers
+        # Whether the connection may carry another request after this one.
+        self.keeps_connection = request.head.keep_alive
+        self.on_disconnect: Callable[[], object] | None = None
+        self.on_idle: Callable[[], object] | None = None
+        self.is_stream = False
+        self.is_done = False
+
+    def respond(self, status: HTTPStatus, body: bytes = b"", headers: bytes = b"") -> None:
+        """Send a response that has no stream. headers: more headers, as whole lines."""
+        if self.is_done or self.is_stream:
+            return
+        keep_alive = self.keeps_connection and not self.connection.is_ending
+        headers += self.headers
+        if status is OK and keep_alive:
+            response = encode_json_response(body, headers)
+        else:
+            response = encode_response(status, body, headers, keep_alive=keep_alive)
+        self.connection.send(response)
+        self._finish()
+
+    def refuse(self, refusal: HttpError) -> None:
+        """Send an error response."""
+        body = encode_error(None, INVALID_REQUEST, str(refusal))
+        self.respond(refusal.status, body, refusal.headers)
+
+    def open_stream(self) -> None:
+        """Begin a response that is a stream of events."""
+        if self.is_done or self.is_stream:
+            return
+        self.is_stream = True
+        headers = EVENT_STREAM + self.headers
+        if self.head.is_http_1_0:
+            # HTTP/1.0 has no chunks: the end of the connection is the end of the stream.
+            self.keeps_connection = False
+        else:
+            headers += CHUNKED
+        keep_alive = self.keeps_connection
+        self.connection.send(encode_head(OK, headers, keep_alive=keep_alive))
+
+    def send_event(self, event: bytes) -> None:
+        """Send an event of the stream, as encode_event() returns it."""
+        if self.is_stream and not self.is_done:
+            self.connection.send(event if self.head.is_http_1_0 else encode_chunk(event))
+
+    def end_stream(self) -> None:
+        """End the stream."""
+        if self.is_stream and not self.is_done:
+            if not self.head.is_http_1_0:
+                self.connection.send(LAST_CHUNK)
+            self._finish()
+
+    def keep_alive(self) -> None:
+        """Send a comment on the stream. Before a response has begun, call on_idle."""
+        if self.is_stream:
+            self.send_event(KEEP_ALIVE_COMMENT)
+            self.connection.flush()
+        elif self.on_idle is not None:
+            self.on_idle()
+
+    def _finish(self) -> None:
+        self.is_done = True
+        self.on_disconnect = self.on_idle = None
+        self.connection.on_exchange_end(self)
+
+
+def unavailable(text: str) -> HttpError:
+    """Return the refusal of a request that the client may send again a moment later."""
+    return HttpError(HTTPStatus.SERVICE_UNAVAILABLE, text, b"Retry-After: 1\r\n")
+
+
+class HttpConnection(asyncio.Protocol):
+    """One client's connection.
+
+    handler: answers the requests.
+
+    Attributes:
+    facts: what is known about the client, see Connection.facts.
+    exchange: the request that is being answered; None while there is none.
+    reserved_bytes: the size of the body of the current request, if it is large.
+    is_ending: whether the connection will be closed after the current response.
+    on_close: called when the connection is closed, however that came.
+    on_drain: called with the number of unread bytes when the client has read some output.
+    """
+
+    def __init__(self, handler: RequestHandler) -> None:
+        self._handler = handler
+        self._loop = asyncio.get_running_loop()
+        self._reader = RequestReader(
+            handler.parser, self._on_head, self._reserve, handler.max_body_bytes
+        )
+        self.reserved_bytes = 0
+        self._transport: asyncio.Transport | None = None
+        self.facts: Mapping[str, object] = {}
+        self.exchange: Exchange | None = None
+        self.is_ending = False
+        self.on_close: Callable[[], object] | None = None
+        self.on_drain: Callable[[int], object] | None = None
+        self._output: list[bytes] = []
+        self._is_reading_paused = False
+        # When the state changed last that a time limit belongs to, by the loop's clock.
+        self._since = self._loop.time()
+        # How much output was unread when that was checked last, and since when it is unchanged.
+        self._unread_bytes = 0
+        self._unread_since = 0.0
+
+    # Called by asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        # Call resume_writing() as soon as all output is sent.
+        transport.set_write_buffer_limits(high=0)
+        try:
+            self.facts = self._handler.examine(transport)
+        except OSError:
+            transport.abort()
+            return
+        if not self._handler.on_connect(self):
+            self._refuse(unavailable("too many connections"))
+
+    def data_received(self, data: bytes) -> None:
+        if self.is_ending and self.exchange is None:
+            return
+        if self.exchange is None and not self._reader.is_inside:
+            self._since = self._loop.time()
+        self._reader.feed(data)
+        if self.exchange is None:
+            self._read_requests()
+        elif self._reader.held_bytes > READ_AHEAD_BYTES:
+            self._pause_reading(True)
+
+    def resume_writing(self) -> None:
+        if self.on_drain is not None:
+            self.on_drain(self.unread_bytes)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_ending = True
+        self._transport = None
+        self._output.clear()
+        exchange, self.exchange = self.exchange, None
+        if exchange is not None:
+            exchange.is_done = True
+            if exchange.on_disconnect is not None:
+                exchange.on_disconnect()
+        if self.on_close is not None:
+            self.on_close()
+        self.on_close = self.on_drain = None
+        self._handler.on_disconnect(self)
+
+    # Input
+
+    def _read_requests(self) -> None:
+        """Pass on the requests that have arrived, until one of them waits for its answer."""
+        while self.exchange is None and not self.is_ending:
+            try:
+                request = self._reader.next()
+            except HttpError as refusal:
+                self._refuse(refusal)
+                return
+            if request is None:
+                return
+            exchange = self.exchange = Exchange(self, request, b"")
+            self._since = self._loop.time()
+            try:
+                self._handler.on_request(exchange)
+            except HttpError as refusal:
+                exchange.refuse(refusal)
+            self.flush()
+
+    def _on_head(self, head: RequestHead) -> None:
+        self._handler.on_head(head)
+        self._since = self._loop.time()
+        if head.headers.get(b"expect", b"").lower() == b"100-continue":
+            self.send(CONTINUE)
+            self.flush()
+
+    def _reserve(self, size: int) -> None:
+        self._handler.on_reserve(size - self.reserved_bytes)
+        self.reserved_bytes = size
+
+    def _refuse(self, refusal: HttpError) -> None:
+        """Send an error response, and read nothing more, because the input cannot be trusted."""
+        self.is_ending = True
+        body = encode_error(None, INVALID_REQUEST, str(refusal))
+        self.send(encode_response(refusal.status, body, refusal.headers, keep_alive=False))
+        self.flush()
+        transport = self._transport
+        if transport is not None and transport.can_write_eof():
+            transport.write_eof()
+            self._loop.call_later(LINGER_S, transport.close)
+        else:
+            self._close_when_sent()
+
+    def _pause_reading(self, pause: bool) -> None:
+        if pause is not self._is_reading_paused and self._transport is not None:
+            self._is_reading_paused = pause
+            if pause:
+                self._transport.pause_reading()
+            elif not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    # Output
+
+    @property
+    def unread_bytes(self) -> int:
+        """Return how many bytes of output the client has not read, as far as that is known."""
+        transport = self._transport
+        waiting = sum(map(len, self._output))
+        return waiting if transport is None else waiting + transport.get_write_buffer_size()
+
+    def send(self, data: bytes) -> None:
+        """Queue output. flush() sends it."""
+        if self._transport is not None:
+            self._output.append(data)
+
+    def flush(self) -> None:
+        """Send the queued output."""
+        if self._output and self._transport is not None:
+            output = self._output
+            data = output[0] if len(output) == 1 else b"".join(output)
+            output.clear()
+            self._since = self._loop.time()
+            self._transport.write(data)
+
+    def on_exchange_end(self, exchange: Exchange) -> None:
+        """Go on to the next request, because the response to this one is complete."""
+        if self.exchange is not exchange:
+            return
+        self.exchange = None
+        self.reserved_bytes = 0
+        if not exchange.keeps_connection or self.is_ending:
+            self._close_when_sent()
+        elif self._reader.is_inside or self._is_reading_paused:
+            # Not at once: the caller may be inside of the handling of the last request.
+            self._loop.call_soon(self._resume_reading)
+
+    def _resume_reading(self) -> None:
+        self._pause_reading(False)
+        self._read_requests()
+
+    def _close_when_sent(self) -> None:
+        self.is_ending = True
+        self.flush()
+        if self._transport is not None:
+            # The rest of the buffer is sent before the socket is closed.
+            self._transport.close()
+
+    # The end
+
+    def close_when_idle(self) -> None:
+        """Close the connection; if a request is being answered, after the response."""
+        self.is_ending = True
+        if self.exchange is None:
+            self._close_when_sent()
+
+    def close(self) -> None:
+        """Close the connection once the output is sent, whatever else is under way."""
+        self._close_when_sent()
+
+    def abort(self) -> None:
+        """Close the connection at once. Output that is not sent is lost."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether the client has sent nothing since its last request was answered."""
+        return self.exchange is None and not self._reader.is_inside
+
+    def check_time(self, now: float) -> None:
+        """Do what is due: send a comment on a silent stream, or end what takes too long.
+
+        now: the time by the loop's clock.
+        """
+        timeouts = self._handler.timeouts
+        if self._is_stuck(now, timeouts.unread_s):
+            self.abort()
+        elif self.exchange is not None:
+            if now - self._since >= timeouts.keep_alive_s:
+                self._since = now
+                self.exchange.keep_alive()
+        elif self.is_ending:
+            return
+        elif self.is_idle:
+            if now - self._since >= timeouts.idle_s:
+                self._close_when_sent()
+        elif now - self._since >= self._arrival_limit_s():
+            self._refuse(HttpError(HTTPStatus.REQUEST_TIMEOUT, "the request came too slowly"))
+
+    def _arrival_limit_s(self) -> float:
+        """Return how long the request that is arriving may take."""
+        timeouts = self._handler.timeouts
+        if not self._reader.has_head:
+            return timeouts.head_s
+        return timeouts.body_s + self._reader.held_bytes / BODY_BYTES_PER_S
+
+    def _is_stuck(self, now: float, limit_s: float) -> bool:
+        """Return whether the client has read nothing of the waiting output for `limit_s`."""
+        unread = self.unread_bytes
+        if not unread or unread != self._unread_bytes:
+            self._unread_bytes = unread
+            self._unread_since = now
+            return False
+        return now - self._unread_since >= limit_s

@@ -1,0 +1,323 @@
+"""McpEndpoint: what a server does with the requests to its MCP endpoint.
+
+A POST whose body names revision 2026-07-28 in `_meta` is served without a session. All others
+belong to a session, which begins with `initialize`. The headers of a request must agree with its
+body: the body is what counts, and a request whose headers say something else is refused.
+Spec: 2025-11-25 basic/transports; 2026-07-28 basic/transports/streamable-http.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
+
+from msgspec import UNSET, UnsetType
+
+from concertino.errors import (
+    HEADER_MISMATCH,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    UNSUPPORTED_VERSION,
+)
+from concertino.http.accepted import Accepted
+from concertino.http.connection import Exchange, HttpConnection, unavailable
+from concertino.http.envelope import (
+    Envelope,
+    Malformed,
+    Params,
+    decode_batch,
+    decode_envelope,
+)
+from concertino.http.event_streams import EventBudget
+from concertino.http.mcp_headers import METHOD as METHOD_HEADER
+from concertino.http.mcp_headers import NAME as NAME_HEADER
+from concertino.http.mcp_headers import VERSION as VERSION_HEADER
+from concertino.http.mcp_headers import McpHeaders, read_headers
+from concertino.http.request_head import HttpError, RequestHead
+from concertino.http.session_connection import SessionConnection
+from concertino.http.stateless import StatelessConnection
+from concertino.jsonrpc.messages import Id, encode_error, encode_id
+from concertino.protocol.request_profile import CAPABILITIES, QUOTED_CHARS, VERSION
+from concertino.protocol.revisions import LEGACY, MODERN, REVISIONS
+from concertino.runtime.host import Host, Wrap
+
+__all__ = ["McpEndpoint"]
+
+LEGACY_NAMES = frozenset(revision.name for revision in LEGACY)
+# The headers of this many different heads are remembered.
+REMEMBERED = 256
+NOTHING = Accepted(json=False, stream=False)
+# In this revision a client may send several messages as an array.
+BATCH_REVISION = "2025-03-26"
+# Method -> the member of Params that the header Mcp-Name repeats.
+NAMED: dict[str, Callable[[Params], Any]] = {
+    "tools/call": lambda params: params.name,
+    "prompts/get": lambda params: params.name,
+    "resources/read": lambda params: params.uri,
+    "tasks/get": lambda params: params.task_id,
+    "tasks/update": lambda params: params.task_id,
+    "tasks/cancel": lambda params: params.task_id,
+}
+
+
+class McpEndpoint:
+    """Serves a Host to the clients of an HTTP server.
+
+    wrap: wraps each connection before it is attached, for example to trace its messages.
+    max_sessions: how many sessions there may be at the same time.
+    session_s: after this time without a request or an open stream, a session ends.
+    """
+
+    def __init__(self, host: Host, wrap: Wrap, max_sessions: int, session_s: float) -> None:
+        self._host = host
+        self._wrap = wrap
+        self._max_sessions = max_sessions
+        self._session_s = session_s
+        self._loop = asyncio.get_running_loop()
+        self._headers: dict[RequestHead, McpHeaders] = {}
+        self._budget = EventBudget()
+        # The sessions by their id. An id also belongs to a user, see _find_session().
+        self._sessions: dict[str, SessionConnection] = {}
+        self._session_count = 0
+        # The connections for requests without a session, one for each HTTP connection.
+        self._stateless: dict[HttpConnection, StatelessConnection] = {}
+
+    # POST
+
+    def post(self, exchange: Exchange) -> None:
+        """Serve a POST. Raises HttpError to refuse it."""
+        headers = self._read_headers(exchange)
+        if headers.accepted == NOTHING:
+            raise HttpError(
+                HTTPStatus.NOT_ACCEPTABLE,
+                "Accept: expected application/json and text/event-stream",
+            )
+        if not headers.is_json:
+            raise HttpError(
+                HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Content-Type: expected application/json"
+            )
+        body = exchange.body
+        try:
+            if body.lstrip()[:1] == b"[":
+                self._post_batch(exchange, headers, decode_batch(body))
+                return
+            message = decode_envelope(body)
+        except Malformed as exc:
+            code = INVALID_REQUEST if exc.is_json else PARSE_ERROR
+            exchange.respond(HTTPStatus.BAD_REQUEST, encode_error(exc.id, code, str(exc)))
+            return
+        if message.id is None:
+            text = "Invalid Request: id: expected a text or an integer"
+            exchange.respond(HTTPStatus.BAD_REQUEST, encode_error(None, INVALID_REQUEST, text))
+            return
+
+        version = headers.version
+        meta = message.params.meta
+        if version == MODERN.name or (meta is not None and meta.version is not None):
+            self._post_stateless(exchange, headers, message)
+        elif version is not None and version not in LEGACY_NAMES and message.method != "initialize":
+            known = [revision.name for revision in reversed(REVISIONS)]
+            _refuse_version(exchange, message.id, version, known)
+        else:
+            self._post_to_session(exchange, headers, message)
+
+    def _read_headers(self, exchange: Exchange) -> McpHeaders:
+        """Return the headers of a request; those of equal heads are read once."""
+        headers = self._headers.get(exchange.head)
+        if headers is None:
+            headers = read_headers(exchange.head)
+            if len(self._headers) >= REMEMBERED:
+                self._headers.clear()
+            self._headers[exchange.head] = headers
+        return headers
+
+    def _post_stateless(self, exchange: Exchange, headers: McpHeaders, message: Envelope) -> None:
+        """Serve a request of 2026-07-28."""
+        if message.method is None:
+            raise HttpError(HTTPStatus.BAD_REQUEST, "a response, and the server has asked nothing")
+        if message.id is UNSET:
+            # Nothing depends on a client's notifications in this revision.
+            exchange.respond(HTTPStatus.ACCEPTED)
+            return
+        assert message.id is not None
+        if not _check_headers(exchange, headers, message, message.id):
+            return
+        connection = self._stateless.get(exchange.connection)
+        if connection is None:
+            connection = self._attach_stateless(exchange.connection)
+        connection.deliver(exchange, headers.accepted)
+
+    def _attach_stateless(self, http: HttpConnection) -> StatelessConnection:
+        connection = StatelessConnection(http)
+        served = self._host.attach(self._wrap(connection, "client"))
+        self._stateless[http] = connection
+        served.closed.add_done_callback(lambda _: self._stateless.pop(http, None))
+        return connection
+
+    # Sessions
+
+    def _post_to_session(self, exchange: Exchange, headers: McpHeaders, message: Envelope) -> None:
+        """Serve a message of a revision before 2026-07-28."""
+        id = message.id
+        ids = (id,) if message.method is not None and id is not UNSET and id is not None else ()
+        if message.method == "initialize" and headers.session is None:
+            self._open_session(exchange).deliver(exchange, headers.accepted, ids)
+            return
+        session = self._find_session(exchange, headers)
+        if message.method == "notifications/cancelled" and not ids:
+            request_id = message.params.request_id
+            session.cancel(exchange, request_id if isinstance(request_id, str | int) else None)
+        else:
+            session.deliver(exchange, headers.accepted, ids)
+
+    def _post_batch(self, exchange: Exchange, headers: McpHeaders, batch: list[Envelope]) -> None:
+        """Serve an array of messages, which only 2025-03-26 allows."""
+        if headers.session is None:
+            raise HttpError(
+                HTTPStatus.BAD_REQUEST, "expected one message, and not an array of messages"
+            )
+        session = self._find_session(exchange, headers)
+        if session.revision != BATCH_REVISION or not batch:
+            raise HttpError(
+                HTTPStatus.BAD_REQUEST,
+                f"expected one message; only {BATCH_REVISION} allows several in an array",
+            )
+        ids = [
+            message.id
+            for message in batch
+            if message.method is not None and message.id is not UNSET and message.id is not None
+        ]
+        session.deliver(exchange, headers.accepted, ids)
+
+    def _open_session(self, exchange: Exchange) -> SessionConnection:
+        if len(self._sessions) >= self._max_sessions and not self._end_oldest_session():
+            raise unavailable(f"{self._max_sessions} sessions are open")
+        id = secrets.token_hex(16)
+        session = SessionConnection(
+            exchange.connection.facts, self._budget, lambda: self._sessions.pop(id, None)
+        )
+        self._sessions[id] = session
+        self._session_count += 1
+        self._host.attach(self._wrap(session, f"session {self._session_count}"))
+        exchange.headers += b"Mcp-Session-Id: %b\r\n" % id.encode()
+        return session
+
+    def _find_session(self, exchange: Exchange, headers: McpHeaders) -> SessionConnection:
+        """Return the session that a request names. Raises HttpError 400 or 404.
+
+        A session of another user is answered like one that does not exist.
+        """
+        if headers.session is None:
+            raise HttpError(
+                HTTPStatus.BAD_REQUEST,
+                "expected Mcp-Session-Id, as the response to initialize has named it, "
+                "or the headers and _meta of revision 2026-07-28",
+            )
+        session = self._sessions.get(headers.session)
+        user = exchange.connection.facts.get("uid")
+        if session is None or session.facts.get("uid") != user:
+            raise HttpError(HTTPStatus.NOT_FOUND, "no such session: send initialize again")
+        return session
+
+    def get(self, exchange: Exchange) -> None:
+        """Serve a GET, which opens a stream of a session. Raises HttpError to refuse it."""
+        headers = self._read_headers(exchange)
+        if headers.version == MODERN.name or headers.session is None:
+            raise HttpError(
+                HTTPStatus.METHOD_NOT_ALLOWED,
+                "GET opens a stream of a session, and this request names none",
+                b"Allow: POST\r\n",
+            )
+        if not headers.accepted.stream:
+            raise HttpError(HTTPStatus.NOT_ACCEPTABLE, "Accept: expected text/event-stream")
+        self._find_session(exchange, headers).listen(exchange)
+
+    def delete(self, exchange: Exchange) -> None:
+        """Serve a DELETE, which ends a session. Raises HttpError to refuse it."""
+        headers = self._read_headers(exchange)
+        if headers.version == MODERN.name or headers.session is None:
+            raise HttpError(
+                HTTPStatus.METHOD_NOT_ALLOWED,
+                "DELETE ends a session, and this request names none",
+                b"Allow: POST\r\n",
+            )
+        session = self._find_session(exchange, headers)
+        del self._sessions[headers.session]
+        session.end("the client has ended the session")
+        exchange.respond(HTTPStatus.NO_CONTENT)
+
+    def end_idle_sessions(self, now: float) -> None:
+        """End the sessions that nobody has used for a long time. now: by the loop's clock."""
+        for id, session in list(self._sessions.items()):
+            if not session.is_in_use and now - session.last_used >= self._session_s:
+                del self._sessions[id]
+                session.end("the session was not used for a long time")
+
+    def _end_oldest_session(self) -> bool:
+        """End the session that was not used for the longest time. Returns False if all are used."""
+        idle = [item for item in self._sessions.items() if not item[1].is_in_use]
+        if not idle:
+            return False
+        id, session = min(idle, key=lambda item: item[1].last_used)
+        del self._sessions[id]
+        session.end("there are too many sessions")
+        return True
+
+    @property
+    def session_count(self) -> int:
+        """Return how many sessions are open."""
+        return len(self._sessions)
+
+
+def _check_headers(exchange: Exchange, headers: McpHeaders, message: Envelope, id: Id) -> bool:
+    """Compare the headers of a request of 2026-07-28 with its body.
+
+    Returns False if the request is refused, and answered.
+    """
+    params = message.params
+    meta = params.meta
+    if headers.version is None:
+        return _refuse_header(exchange, id, f"{VERSION_HEADER} is missing")
+    if meta is None or meta.version is None or not meta.capabilities:
+        missing = [VERSION] if meta is None or meta.version is None else []
+        if meta is None or not meta.capabilities:
+            missing.append(CAPABILITIES)
+        text = f"Invalid params: _meta lacks {' and '.join(missing)}"
+        data = {"supported": [MODERN.name], "missing": missing}
+        body = encode_error(encode_id(id), INVALID_PARAMS, text, data)
+        exchange.respond(HTTPStatus.BAD_REQUEST, body)
+        return False
+
+    if headers.repeated is not None:
+        return _refuse_header(exchange, id, f"{headers.repeated} came more than once")
+    if headers.version != meta.version:
+        return _refuse_header(exchange, id, f"{VERSION_HEADER} is not that of {VERSION}")
+    if headers.version != MODERN.name:
+        _refuse_version(exchange, id, str(meta.version), [MODERN.name])
+        return False
+    if headers.method != message.method:
+        return _refuse_header(exchange, id, f"{METHOD_HEADER} is not the method of the request")
+    read_name = NAMED.get(headers.method or "")
+    name = None if read_name is None else read_name(params)
+    if isinstance(name, str) and headers.name != name:
+        return _refuse_header(exchange, id, f"{NAME_HEADER} is not the name in the request")
+    return True
+
+
+def _refuse_header(exchange: Exchange, id: Id, text: str) -> bool:
+    body = encode_error(encode_id(id), HEADER_MISMATCH, f"Header mismatch: {text}")
+    exchange.respond(HTTPStatus.BAD_REQUEST, body)
+    return False
+
+
+def _refuse_version(
+    exchange: Exchange, id: Id | UnsetType, requested: str, supported: list[str]
+) -> None:
+    data = {"supported": supported, "requested": requested[:QUOTED_CHARS]}
+    known = None if id is UNSET else encode_id(id)
+    body = encode_error(known, UNSUPPORTED_VERSION, "Unsupported protocol version", data)
+    exchange.respond(HTTPStatus.BAD_REQUEST, body)

@@ -1,0 +1,188 @@
+"""What an HTTP server reads of a JSON-RPC message before the session does.
+
+The headers of a request must agree with its body, and the form of the response depends on the kind
+of the message. Everything else in the message is checked by the session (protocol/session.py).
+Spec: 2026-07-28 basic/transports/streamable-http.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from typing import Any
+
+from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType, ValidationError, field
+from msgspec.json import Decoder
+
+from concertino.jsonrpc.messages import Id
+from concertino.protocol.request_profile import CAPABILITIES, VERSION
+
+__all__ = [
+    "RESULT",
+    "Envelope",
+    "Malformed",
+    "Params",
+    "ResponseHead",
+    "decode_batch",
+    "decode_envelope",
+    "decode_header_text",
+    "read_outcome",
+]
+
+
+class _Meta(Struct, frozen=True):
+    """The members of `_meta` that headers repeat, or that a request must have.
+
+    capabilities: empty if the member is missing.
+    """
+
+    version: Any = field(default=None, name=VERSION)
+    capabilities: Raw = field(default=Raw(), name=CAPABILITIES)
+
+
+class Params(Struct, frozen=True):
+    """The members of `params` that headers repeat, and the request that is cancelled."""
+
+    meta: _Meta | None = field(default=None, name="_meta")
+    name: Any = None
+    uri: Any = None
+    task_id: Any = field(default=None, name="taskId")
+    request_id: Any = field(default=None, name="requestId")
+
+
+class Envelope(Struct, frozen=True):
+    """One JSON-RPC message, as far as HTTP is concerned.
+
+    method: None for a response.
+    id: UNSET for a notification.
+    result, error: those of a response; empty if missing.
+    """
+
+    method: str | None = None
+    id: Id | UnsetType | None = UNSET
+    params: Params = Params()
+    result: Raw = Raw()
+    error: Raw = Raw()
+
+
+class _LooseEnvelope(Struct):
+    """A message whose params have another form than Params."""
+
+    method: Any = None
+    id: Any = UNSET
+
+
+class ResponseHead(Struct):
+    """The id of a response in a batch."""
+
+    id: Id | None = None
+
+
+class Malformed(ValueError):
+    """A body that is no JSON-RPC message.
+
+    is_json: whether it is JSON at all.
+    id: the id of the message as JSON, if it was found.
+    """
+
+    def __init__(self, text: str, *, is_json: bool, id: bytes | None = None) -> None:
+        super().__init__(text)
+        self.is_json = is_json
+        self.id = id
+
+
+_decode = Decoder(Envelope).decode
+_decode_loose = Decoder(_LooseEnvelope).decode
+_decode_batch = Decoder(list[Envelope]).decode
+
+
+def decode_envelope(body: bytes) -> Envelope:
+    """Read a message. Raises Malformed if it is no JSON object."""
+    try:
+        # msgspec does not check that members which it leaves undecoded are valid UTF-8.
+        if not body.isascii():
+            str(body, "utf-8")
+        envelope = _decode(body)
+    except ValidationError:
+        return _read_loosely(body)
+    except RecursionError:
+        from concertino.jsonrpc.deep_frames import read_outer_members
+
+        id = read_outer_members(body).id
+        raise Malformed("Parse error: nested too deeply", is_json=False, id=id) from None
+    except (DecodeError, UnicodeDecodeError) as exc:
+        raise Malformed(f"Parse error: {exc}", is_json=False) from None
+    if envelope.method is None and not envelope.result and not envelope.error:
+        raise Malformed("Invalid Request: expected method, result or error", is_json=True)
+    return envelope
+
+
+def _read_loosely(body: bytes) -> Envelope:
+    """Read a message whose params, id or method have a wrong type. The session refuses it."""
+    try:
+        loose = _decode_loose(body)
+    except ValidationError:
+        raise Malformed("Invalid Request: expected an object", is_json=True) from None
+    id = loose.id if isinstance(loose.id, str | int) and not isinstance(loose.id, bool) else None
+    if isinstance(loose.method, str):
+        return Envelope(loose.method, UNSET if loose.id is UNSET else id)
+    if loose.method is None:
+        return Envelope(None, id)
+    raise Malformed("Invalid Request: method: expected a text", is_json=True)
+
+
+def decode_batch(body: bytes) -> list[Envelope]:
+    """Read a batch. Raises Malformed if it is no array of objects."""
+    try:
+        if not body.isascii():
+            str(body, "utf-8")
+        return _decode_batch(body)
+    except ValidationError:
+        raise Malformed(
+            "Invalid Request: expected an array of JSON-RPC messages", is_json=True
+        ) from None
+    except (DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise Malformed(f"Parse error: {exc}", is_json=False) from None
+
+
+# The beginning of a response that this server sends: its own encoder has written it, without white
+# space. The group is the code of an error.
+OUTCOME = re.compile(
+    rb'\{"jsonrpc":"2\.0",(?:"id":(?:-?\d+|"(?:[^"\\]|\\.)*"|null),)?'
+    rb'"(?:result"|error":\{"code":(-?\d+))'
+)
+# What read_outcome() returns for a result.
+RESULT = 0
+
+
+def read_outcome(frame: bytes) -> int | None:
+    """Return the code of an error that this server sends, or RESULT for a result.
+
+    Returns None for a frame that is no response.
+    """
+    match = OUTCOME.match(frame)
+    return None if match is None else int(match[1] or RESULT)
+
+
+BASE64_PREFIX, BASE64_SUFFIX = "=?base64?", "?="
+
+
+def decode_header_text(value: bytes) -> str | None:
+    """Return the text of an `Mcp-Name` or `Mcp-Param-...` header; None if it is malformed.
+
+    Text that a header cannot carry comes as `=?base64?...?=`, with standard Base64 of UTF-8.
+    """
+    try:
+        text = value.decode("ascii")
+    except UnicodeDecodeError:
+        return None
+    if any(not " " <= char <= "~" for char in text):
+        return None
+    if not (text.startswith(BASE64_PREFIX) and text.endswith(BASE64_SUFFIX)):
+        return text
+    encoded = text[len(BASE64_PREFIX) : -len(BASE64_SUFFIX)]
+    try:
+        return base64.b64decode(encoded, validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError, ValueError):
+        return None

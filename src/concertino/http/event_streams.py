@@ -1,0 +1,185 @@
+"""EventStream: the events of one request of a session, or those that belong to no request.
+
+Events have ids, so that a client whose connection was lost can ask for what it has missed. What was
+sent is kept for that, within the limits of an EventStore.
+Spec: 2025-11-25 basic/transports "Resumability and Redelivery".
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from concertino.http.connection import Exchange
+from concertino.http.responses import encode_event
+from concertino.jsonrpc.messages import Id
+
+__all__ = ["EventBudget", "EventStore", "EventStream", "parse_event_id"]
+
+# How many bytes of events are kept for one session, and for all sessions of a server.
+SESSION_BYTES = 4 * 1024 * 1024
+TOTAL_BYTES = 64 * 1024 * 1024
+# How many events are kept for one session.
+SESSION_EVENTS = 1000
+
+
+class EventBudget:
+    """How many bytes of events all sessions of a server keep together.
+
+    limit_bytes: how many they may keep.
+    """
+
+    def __init__(self, limit_bytes: int = TOTAL_BYTES) -> None:
+        self.limit_bytes = limit_bytes
+        self.kept_bytes = 0
+
+
+class _StoredEvent(NamedTuple):
+    stream: int
+    number: int
+    frame: bytes
+
+
+class EventStore:
+    """The events that one session keeps, oldest first.
+
+    budget: shared by all sessions.
+    """
+
+    def __init__(self, budget: EventBudget) -> None:
+        self._budget = budget
+        self._events: deque[_StoredEvent] = deque()
+        self._bytes = 0
+
+    def add(self, stream: int, number: int, frame: bytes) -> None:
+        """Keep an event. The oldest ones are dropped to make room."""
+        budget = self._budget
+        size = len(frame)
+        while self._events and (
+            self._bytes + size > SESSION_BYTES
+            or budget.kept_bytes + size > budget.limit_bytes
+            or len(self._events) >= SESSION_EVENTS
+        ):
+            self._drop_oldest()
+        if size <= SESSION_BYTES and budget.kept_bytes + size <= budget.limit_bytes:
+            self._events.append(_StoredEvent(stream, number, frame))
+            self._bytes += size
+            budget.kept_bytes += size
+
+    def after(self, stream: int, number: int) -> Iterator[_StoredEvent]:
+        """Yield the kept events of a stream that follow the one with this number."""
+        return (event for event in self._events if event.stream == stream and event.number > number)
+
+    def clear(self) -> None:
+        """Drop all events."""
+        while self._events:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        size = len(self._events.popleft().frame)
+        self._bytes -= size
+        self._budget.kept_bytes -= size
+
+
+class EventStream:
+    """One stream of events to a client, over one HTTP response after the other.
+
+    number: identifies the stream within its session; part of the ids of its events.
+    store: keeps the events.
+    ids: the requests whose responses are to come on this stream; empty for the standalone stream.
+    is_primed: whether a response begins with an event that only has an id (2025-11-25).
+    accepts_json: whether the client accepts a response that is no stream.
+
+    Attributes:
+    exchange: the HTTP response that carries the stream now; None while the client has none open.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        store: EventStore,
+        ids: Iterable[Id] = (),
+        *,
+        is_primed: bool = False,
+        accepts_json: bool = False,
+    ) -> None:
+        self.number = number
+        self.ids = set(ids)
+        self.accepts_json = accepts_json
+        self.exchange: Exchange | None = None
+        self._store = store
+        self._is_primed = is_primed
+        # The number of the newest event, and of the newest one that was sent.
+        self._last = 0
+        self._sent = 0
+
+    def attach(self, exchange: Exchange, on_disconnect: Callable[[], object]) -> None:
+        """Let an HTTP response carry the stream. The one that did so before ends.
+
+        on_disconnect: called when the client has closed that response.
+        """
+        previous, self.exchange = self.exchange, exchange
+        if previous is not None:
+            previous.end_stream()
+            previous.connection.flush()
+
+        def forget() -> None:
+            if self.exchange is exchange:
+                self.exchange = None
+                on_disconnect()
+
+        exchange.on_disconnect = forget
+
+    def open(self) -> None:
+        """Begin the stream of events on the current response."""
+        exchange = self.exchange
+        if exchange is not None and not exchange.is_stream:
+            exchange.open_stream()
+            if self._is_primed:
+                exchange.send_event(encode_event(b"", self._event_id(self._last)))
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame as an event, or keep it until the client asks for it."""
+        self.open()
+        self._last += 1
+        self._store.add(self.number, self._last, frame)
+        if self.exchange is not None:
+            self._sent = self._last
+            self.exchange.send_event(encode_event(frame, self._event_id(self._last)))
+
+    def resume(self, last_number: int | None = None) -> None:
+        """Begin the current response with what the client has missed.
+
+        last_number: the number of the last event that it has got; by default the last one that was
+            sent.
+        """
+        exchange = self.exchange
+        if exchange is None:
+            return
+        if last_number is None:
+            last_number = self._sent
+        self._sent = self._last
+        exchange.open_stream()
+        for event in self._store.after(self.number, last_number):
+            exchange.send_event(encode_event(event.frame, self._event_id(event.number)))
+
+    def end(self) -> None:
+        """End the current response."""
+        exchange, self.exchange = self.exchange, None
+        if exchange is not None:
+            exchange.on_disconnect = None
+            exchange.open_stream()
+            exchange.end_stream()
+            exchange.connection.flush()
+
+    def _event_id(self, number: int) -> bytes:
+        return b"%d-%d" % (self.number, number)
+
+
+def parse_event_id(value: bytes) -> tuple[int, int] | None:
+    """Return the number of the stream and that of the event; None for no id of ours."""
+    stream, _, number = value.partition(b"-")
+    if not (stream.isdigit() and number.isdigit() and len(value) < 40):
+        return None
+    return int(stream), int(number)

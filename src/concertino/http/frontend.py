@@ -1,0 +1,104 @@
+"""HttpFrontend: serves a process's clients over HTTP.
+
+    run(backend, HttpFrontend(listeners, bounded_stderr(), HttpOptions()))   # runtime/process.py
+
+`concertino serve --http` and `server.run(http=...)` use it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import NoReturn
+
+from concertino.backend.interface import Backend
+from concertino.http.server import HttpOptions, HttpServer
+from concertino.jsonrpc.limits import Limits
+from concertino.logs.writer import BoundedWriter
+from concertino.runtime.entry import LoopFactory
+from concertino.runtime.host import Host, Wrap
+from concertino.runtime.process import run
+from concertino.runtime.shutdown import ShutdownWatchdog
+from concertino.transports.listeners import Listener, listen_tcp, listen_unix, split_address
+from concertino.transports.stdio import bounded_stderr
+
+__all__ = ["HttpFrontend", "run_http", "split_http_address"]
+
+
+class HttpFrontend:
+    """A Frontend (runtime/process.py) whose clients speak HTTP.
+
+    It serves until SIGTERM or SIGINT. Then it accepts no more clients, and calls that run may
+    finish within the drain time.
+
+    listeners: the listening sockets; closed by this object.
+    writer: what bounded_stderr() returned.
+    """
+
+    def __init__(
+        self, listeners: Sequence[Listener], writer: BoundedWriter, options: HttpOptions
+    ) -> None:
+        self.writer = writer
+        self._listeners = listeners
+        self._options = options
+        self._host: Host
+        self._server: HttpServer
+        self._starting: asyncio.Task[None]
+
+    def prepare(self, limits: Limits, log: logging.Logger) -> int:
+        return -1
+
+    def open(self, host: Host, wrap: Wrap, watchdog: ShutdownWatchdog) -> asyncio.Future[None]:
+        self._host = host
+        self._server = HttpServer(host, self._listeners, self._options, wrap)
+        self._starting = asyncio.get_running_loop().create_task(self._start())
+        return self._server.closed
+
+    async def _start(self) -> None:
+        await self._server.start()
+        # Scripts wait for these lines: their text must not change.
+        log = logging.getLogger("concertino")
+        for address in self._server.addresses:
+            log.info("Listening on %s", address)
+
+    def stop(self) -> None:
+        self._host.drain()
+        self._server.stop()
+
+    def refuse(self, failure: BaseException | str) -> bool:
+        """Close the listeners: clients that wait get no answer, as from a server that is down."""
+        for listener in self._listeners:
+            listener.close()
+        return False
+
+    def exit_code(self) -> int:
+        return 0
+
+    def release(self) -> None:
+        for listener in self._listeners:
+            listener.remove()
+
+
+def run_http(
+    backend: Backend,
+    address: str,
+    *,
+    limits: Limits | None = None,
+    loop_factory: LoopFactory | None = None,
+) -> NoReturn:
+    """Serve a backend over HTTP until SIGTERM or SIGINT, then end the process.
+
+    address: HOST:PORT of this machine, or unix:PATH.
+    Raises ValueError for any other address, and OSError if it cannot be used.
+    """
+    is_unix, name = split_http_address(address)
+    listener = listen_unix(name) if is_unix else listen_tcp(*split_address(name))
+    frontend = HttpFrontend([listener], bounded_stderr(), HttpOptions())
+    run(backend, frontend, limits=limits, loop_factory=loop_factory)
+
+
+def split_http_address(address: str) -> tuple[bool, str]:
+    """Return whether an address is a Unix socket, and its path or its host and port."""
+    path = address.removeprefix("unix:")
+    return path != address, path

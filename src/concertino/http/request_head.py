@@ -1,0 +1,185 @@
+"""RequestHead: the request line and the headers of an HTTP/1.1 request.
+
+httptools (llhttp) parses them. This module refuses what llhttp lets pass but a server of JSON
+requests never needs, and remembers heads, since most requests of a client begin with the same one.
+Sources: RFC 9110, RFC 9112.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+from msgspec import Struct
+
+from concertino.installation import missing_extra
+
+try:
+    import httptools
+except ModuleNotFoundError:
+    raise ImportError(missing_extra("HTTP", "http")) from None
+
+__all__ = ["HeadParser", "HttpError", "RequestHead", "bad_request", "feed_parser"]
+
+MAX_HEADERS = 64
+# How many heads are remembered, and how long they may be.
+REMEMBERED = 256
+REMEMBERED_BYTES = 2048
+
+
+class HttpError(Exception):
+    """A request that is refused with an HTTP status.
+
+    headers: more headers for the response, as bytes of whole lines.
+    """
+
+    def __init__(self, status: HTTPStatus, text: str, headers: bytes = b"") -> None:
+        super().__init__(text)
+        self.status = status
+        self.headers = headers
+
+
+def bad_request(text: str) -> HttpError:
+    """Return the refusal of a request that is malformed."""
+    return HttpError(HTTPStatus.BAD_REQUEST, text)
+
+
+class RequestHead(Struct, frozen=True, eq=False):
+    """The request line and the headers of one request.
+
+    Requests that begin with the same bytes share one object, and each object is hashable.
+
+    method: `POST`, for example.
+    path: the path of the target, without the query.
+    headers: the values by lower-case name. Values of a repeated name are joined with ", ".
+    repeated: the names that came more than once.
+    keep_alive: whether the connection may carry another request afterwards.
+    is_http_1_0: whether the client speaks HTTP/1.0, and so knows no chunks.
+    body_bytes: the length of the body; None if it comes in chunks.
+    """
+
+    method: str
+    path: str
+    headers: dict[bytes, bytes]
+    repeated: frozenset[bytes]
+    keep_alive: bool
+    is_http_1_0: bool
+    body_bytes: int | None
+
+
+class HeadParser:
+    """Parses the heads of requests, and remembers what it has parsed."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, RequestHead] = {}
+
+    def parse(self, data: bytes) -> RequestHead:
+        """Return the head that these bytes contain, up to and with the empty line.
+
+        Raises HttpError if it is malformed, or not acceptable.
+        """
+        head = self._known.get(data)
+        if head is None:
+            head = _parse(data)
+            if len(data) <= REMEMBERED_BYTES:
+                if len(self._known) >= REMEMBERED:
+                    self._known.clear()
+                self._known[data] = head
+        return head
+
+
+class _Events:
+    """Collects what llhttp finds in a head."""
+
+    def __init__(self) -> None:
+        self.url = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.keep_alive = False
+        # typing: httptools describes its parser without the methods' types
+        self.parser: Any = httptools.HttpRequestParser(self)
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes | None) -> None:
+        self.headers.append((name.lower(), (value or b"").strip(b" \t")))
+
+    def on_headers_complete(self) -> None:
+        self.keep_alive = self.parser.should_keep_alive()
+
+
+def _parse(data: bytes) -> RequestHead:
+    """Parse a head. Raises HttpError."""
+    events = _Events()
+    feed_parser(events.parser, _without_upgrade(data))
+    method: str = events.parser.get_method().decode("ascii")
+    is_http_1_0: bool = events.parser.get_http_version() == "1.0"
+    if not events.url.startswith(b"/") and not (events.url == b"*" and method == "OPTIONS"):
+        raise bad_request("expected a target that begins with /")
+    if len(events.headers) > MAX_HEADERS:
+        raise HttpError(
+            HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+            f"the request has {len(events.headers)} headers, and at most {MAX_HEADERS} "
+            "are accepted",
+        )
+
+    headers: dict[bytes, bytes] = {}
+    repeated: set[bytes] = set()
+    for name, value in events.headers:
+        if name in headers:
+            repeated.add(name)
+            headers[name] += b", " + value
+        else:
+            headers[name] = value
+    if b"host" not in headers or b"host" in repeated:
+        raise bad_request("expected exactly one Host header")
+    return RequestHead(
+        method,
+        events.url.partition(b"?")[0].decode("ascii", "replace"),
+        headers,
+        frozenset(repeated),
+        events.keep_alive,
+        is_http_1_0,
+        _body_length(headers, is_http_1_0),
+    )
+
+
+def _body_length(headers: dict[bytes, bytes], is_http_1_0: bool) -> int | None:
+    """Return how long the body is; None for chunks. Raises HttpError if it cannot be accepted."""
+    if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+        raise HttpError(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Content-Encoding: the body must not be encoded"
+        )
+    coding = headers.get(b"transfer-encoding")
+    if coding is None:
+        # llhttp has checked that it is a number, and that there is only one.
+        return int(headers.get(b"content-length", b"0"))
+    if coding.lower() != b"chunked" or is_http_1_0:
+        raise bad_request("Transfer-Encoding: expected chunked, in HTTP/1.1")
+    return None
+
+
+def feed_parser(parser: Any, data: bytes) -> None:
+    """Pass bytes to a parser of httptools. Raises HttpError 400 if they are malformed."""
+    try:
+        parser.feed_data(data)
+    except httptools.HttpParserCallbackError as exc:
+        if isinstance(exc.__context__, HttpError):
+            raise exc.__context__ from None
+        raise
+    except httptools.HttpParserError as exc:
+        raise bad_request(f"malformed HTTP: {exc}") from None
+
+
+def _without_upgrade(head: bytes) -> bytes:
+    """Return the head of a request without its Upgrade header, since no other protocol is spoken.
+
+    With the header, llhttp would treat the body as the other protocol's data. Java's HTTP client
+    offers `Upgrade: h2c` with its first request.
+    """
+    lower = head.lower()
+    while (start := lower.find(b"\r\nupgrade:")) >= 0:
+        end = lower.index(b"\r\n", start + 2)
+        head = head[:start] + head[end:]
+        lower = lower[:start] + lower[end:]
+    return head

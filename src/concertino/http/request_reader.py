@@ -1,0 +1,170 @@
+"""RequestReader: finds the HTTP/1.1 requests in the bytes of one connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from http import HTTPStatus
+
+from msgspec import Struct
+
+from concertino.http.chunked_body import ChunkedBody
+from concertino.http.request_head import HeadParser, HttpError, RequestHead
+
+__all__ = ["HttpRequest", "RequestReader"]
+
+MAX_HEAD_BYTES = 16 * 1024
+# A body of more bytes is reported before it is read.
+LARGE_BODY = 64 * 1024
+
+HEAD_END = b"\r\n\r\n"
+
+
+class HttpRequest(Struct, frozen=True):
+    """One HTTP request. body: decoded, if it came in chunks."""
+
+    head: RequestHead
+    body: bytes
+
+
+class RequestReader:
+    """Finds the requests in the bytes that one client sends.
+
+    parser: parses the heads; several readers may share it.
+    on_head: called with the head of each request before its body is read. Raises HttpError to
+        refuse the request.
+    on_reserve: called with the size of a body that is large, before it is read; with the growing
+        size if it is not known before. Raises HttpError to refuse it.
+    max_body_bytes: the largest body.
+    """
+
+    def __init__(
+        self,
+        parser: HeadParser,
+        on_head: Callable[[RequestHead], object],
+        on_reserve: Callable[[int], object],
+        max_body_bytes: int,
+    ) -> None:
+        self._parser = parser
+        self._on_head = on_head
+        self._on_reserve = on_reserve
+        self._max_body_bytes = max_body_bytes
+        # What has arrived and is not used, in pieces: a large body is joined only once.
+        self._pieces: list[bytes] = []
+        self._size = 0
+        # The head of the request whose body is being read; None between requests.
+        self._head: RequestHead | None = None
+        self._chunks: ChunkedBody | None = None
+        # The size that on_reserve() was last called with for the body in chunks.
+        self._reserved_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Return how many bytes have arrived and belong to no complete request."""
+        return self._size + (0 if self._chunks is None else self._chunks.size)
+
+    @property
+    def is_inside(self) -> bool:
+        """Return whether a request has begun to arrive and is not complete."""
+        return self._head is not None or self._size > 0
+
+    @property
+    def has_head(self) -> bool:
+        """Return whether the head of a request is complete, and its body is not."""
+        return self._head is not None
+
+    def feed(self, data: bytes) -> None:
+        """Add bytes that have arrived."""
+        self._pieces.append(data)
+        self._size += len(data)
+
+    def next(self) -> HttpRequest | None:
+        """Return the next complete request; None if more bytes are needed.
+
+        Raises HttpError for what is no acceptable request. Nothing can be read after it.
+        """
+        head = self._head
+        if head is None:
+            if not self._size:
+                return None
+            head = self._head = self._read_head()
+            if head is None:
+                return None
+        length = head.body_bytes
+        if length is None:
+            body = self._read_chunks()
+            if body is None:
+                return None
+        elif self._size < length:
+            return None
+        else:
+            data = self._take()
+            body = data[:length]
+            self._put_back(data[length:])
+        self._head = None
+        return HttpRequest(head, body)
+
+    def _take(self) -> bytes:
+        """Return all bytes that have arrived, and hold them no longer."""
+        pieces = self._pieces
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        self._pieces = []
+        self._size = 0
+        return data
+
+    def _put_back(self, data: bytes) -> None:
+        """Hold bytes that were taken and not used."""
+        if data:
+            self._pieces.append(data)
+            self._size = len(data)
+
+    def _read_head(self) -> RequestHead | None:
+        """Return the head of the next request; None if it is not complete."""
+        data = self._take()
+        # RFC 9112, section 2.2: empty lines before a request are ignored.
+        if data[0] in b"\r\n":
+            data = data.lstrip(b"\r\n")
+        end = data.find(HEAD_END, 0, MAX_HEAD_BYTES)
+        if end < 0:
+            if len(data) >= MAX_HEAD_BYTES:
+                raise HttpError(
+                    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+                    f"the head of the request has more than {MAX_HEAD_BYTES} bytes",
+                )
+            self._put_back(data)
+            return None
+
+        end += len(HEAD_END)
+        head = self._parser.parse(data[:end])
+        self._put_back(data[end:])
+        length = head.body_bytes
+        if length is None:
+            self._chunks = ChunkedBody()
+            self._reserved_bytes = 0
+        elif length > self._max_body_bytes:
+            raise self._too_large(length)
+        self._on_head(head)
+        if length is not None and length > LARGE_BODY:
+            self._on_reserve(length)
+        return head
+
+    def _read_chunks(self) -> bytes | None:
+        """Return the body that comes in chunks; None if it is not complete."""
+        chunks = self._chunks
+        assert chunks is not None
+        data = self._take()
+        self._put_back(data[chunks.feed(data) :])
+        if chunks.size > self._max_body_bytes:
+            raise self._too_large(chunks.size)
+        if chunks.size > self._reserved_bytes + LARGE_BODY:
+            self._reserved_bytes = chunks.size
+            self._on_reserve(chunks.size)
+        if not chunks.is_complete:
+            return None
+        self._chunks = None
+        return b"".join(chunks.parts)
+
+    def _too_large(self, size: int) -> HttpError:
+        return HttpError(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            f"the body has {size} bytes or more, and at most {self._max_body_bytes} are accepted",
+        )

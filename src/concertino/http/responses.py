@@ -1,0 +1,113 @@
+"""The bytes of HTTP responses and of server-sent events.
+
+Sources: RFC 9110, RFC 9112; WHATWG HTML "Server-sent events".
+"""
+
+from __future__ import annotations
+
+import time
+from email.utils import formatdate
+from http import HTTPStatus
+
+__all__ = [
+    "CONTINUE",
+    "EVENT_STREAM",
+    "KEEP_ALIVE_COMMENT",
+    "LAST_CHUNK",
+    "encode_chunk",
+    "encode_event",
+    "encode_head",
+    "encode_json_response",
+    "encode_response",
+]
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
+# A comment line, which a client ignores. It keeps middleboxes from closing a silent stream.
+KEEP_ALIVE_COMMENT = b":\r\n\r\n"
+
+JSON = b"Content-Type: application/json\r\n"
+# X-Accel-Buffering tells nginx to pass events on at once.
+EVENT_STREAM = (
+    b"Content-Type: text/event-stream\r\n"
+    b"Cache-Control: no-store, no-transform\r\n"
+    b"X-Accel-Buffering: no\r\n"
+)
+NO_STORE = b"Cache-Control: no-store\r\n"
+# The date, the length of the body, more headers, and the body.
+JSON_RESPONSE = b"HTTP/1.1 200 OK\r\n%b" + JSON + NO_STORE + b"Content-Length: %d\r\n%b\r\n%b"
+
+STATUS_LINES = {
+    status: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
+
+
+class _DateHeader:
+    """The Date header, made once a second."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._line = b""
+
+    def __call__(self) -> bytes:
+        now = int(time.time())
+        if now != self._second:
+            self._second = now
+            self._line = f"Date: {formatdate(now, usegmt=True)}\r\n".encode()
+        return self._line
+
+
+_date_header = _DateHeader()
+
+
+def encode_head(status: HTTPStatus, headers: bytes, *, keep_alive: bool) -> bytes:
+    """Return the head of a response.
+
+    headers: whole lines, each with its CRLF, among them those that describe the body.
+    keep_alive: whether the connection stays open after the response.
+    """
+    close = b"" if keep_alive else b"Connection: close\r\n"
+    return b"%b%b%b%b\r\n" % (STATUS_LINES[status], _date_header(), close, headers)
+
+
+def encode_json_response(body: bytes, headers: bytes) -> bytes:
+    """Return the usual response: 200 with a JSON body, on a connection that stays open.
+
+    headers: more headers, as whole lines.
+    """
+    return JSON_RESPONSE % (_date_header(), len(body), headers, body)
+
+
+def encode_response(
+    status: HTTPStatus, body: bytes = b"", headers: bytes = b"", *, keep_alive: bool
+) -> bytes:
+    """Return a response with a JSON body, or with none.
+
+    headers: more headers, as whole lines.
+    """
+    if status is HTTPStatus.NO_CONTENT:
+        return encode_head(status, headers, keep_alive=keep_alive)
+    length = b"Content-Length: %d\r\n" % len(body)
+    described = b"%b%b%b%b" % (JSON if body else b"", length, NO_STORE, headers)
+    return encode_head(status, described, keep_alive=keep_alive) + body
+
+
+def encode_event(data: bytes, id: bytes | None = None) -> bytes:
+    """Return one server-sent event.
+
+    data: a JSON text without newlines, or b"" for an event that only has an id.
+    id: the id of the event; None for none.
+    """
+    if b"\r" in data:
+        # White space between the tokens of another server's JSON. It would end the line.
+        data = data.replace(b"\r", b" ")
+    if id is None:
+        return b"event: message\ndata: %b\n\n" % data
+    if not data:
+        return b"id: %b\ndata:\n\n" % id
+    return b"id: %b\nevent: message\ndata: %b\n\n" % (id, data)
+
+
+def encode_chunk(data: bytes) -> bytes:
+    """Return a chunk of a body with `Transfer-Encoding: chunked`."""
+    return b"%x\r\n%b\r\n" % (len(data), data)

@@ -1,0 +1,276 @@
+"""HttpServer: serves one Host over HTTP at listening sockets.
+
+    async with Host(server) as host:
+        http = HttpServer(host, [listen_tcp("127.0.0.1", 8000)])
+        await http.start()
+        ...
+        http.stop()
+        await http.closed
+
+The MCP endpoint is `/mcp`. `/healthz` tells whether the server serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from functools import partial
+from http import HTTPStatus
+
+from msgspec import Struct, structs
+
+from concertino.http.access import AccessRules
+from concertino.http.connection import Exchange, HttpConnection, HttpTimeouts, unavailable
+from concertino.http.endpoint import McpEndpoint
+from concertino.http.request_head import HeadParser, HttpError, RequestHead
+from concertino.runtime.host import Host, Wrap
+from concertino.transports.connection import Connection
+from concertino.transports.listeners import Listener
+
+__all__ = ["ENDPOINT", "HttpOptions", "HttpServer"]
+
+log = logging.getLogger("concertino.http")
+
+ENDPOINT = "/mcp"
+HEALTH = "/healthz"
+# How often the time limits of the connections are checked, in parts of the shortest one.
+CHECKS_PER_LIMIT = 4
+# The bodies of all requests that are under way may take this many times max_message_bytes.
+BODIES = 4
+# At the end, connections are aborted this long after the host's drain time, in seconds.
+END_S = 0.3
+HEALTHY = b'{"status":"ok"}'
+NOT_STARTED = b'{"status":"starting"}'
+FAILED = b'{"status":"failed"}'
+ENDING = b'{"status":"shutting down"}'
+
+
+class HttpOptions(Struct, frozen=True):
+    """The settings of an HTTP server.
+
+    origins: the origins of web pages that may use the server, such as `https://app.example.com`.
+        Pages of this machine always may.
+    max_connections: how many connections there may be at the same time.
+    max_sessions: how many sessions of revisions before 2026-07-28 there may be.
+    timeouts: how long the server waits.
+    """
+
+    origins: tuple[str, ...] = ()
+    max_connections: int = 512
+    max_sessions: int = 512
+    timeouts: HttpTimeouts = HttpTimeouts()
+
+
+class HttpServer:
+    """Serves a Host over HTTP. It is the RequestHandler of its connections.
+
+    host: serves the calls.
+    listeners: the listening sockets; closed by this object.
+    wrap: wraps each connection before it is attached to the host.
+
+    Attributes:
+    closed: a future that is done when the server has stopped and all connections are closed.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        listeners: Sequence[Listener],
+        options: HttpOptions | None = None,
+        wrap: Wrap | None = None,
+    ) -> None:
+        self.host = host
+        self.options = options = options or HttpOptions()
+        self._listeners = listeners
+        self._loop = asyncio.get_running_loop()
+        timeouts = options.timeouts
+        self._endpoint = McpEndpoint(
+            host, wrap or _unwrapped, options.max_sessions, timeouts.session_s
+        )
+        self._connections: set[HttpConnection] = set()
+        self._servers: list[asyncio.Server] = []
+        self._check_s = min(structs.astuple(timeouts)) / CHECKS_PER_LIMIT
+        self._check_timer: asyncio.TimerHandle | None = None
+        self._is_stopping = False
+        self._has_refused = False
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+
+    @property
+    def addresses(self) -> list[str]:
+        """Return the URLs of the MCP endpoint, or `unix:PATH`, in the order of the listeners."""
+        return [
+            listener.address
+            if listener.is_unix
+            else f"http://{listener.address.removeprefix('tcp:')}{ENDPOINT}"
+            for listener in self._listeners
+        ]
+
+    async def start(self) -> None:
+        """Accept clients from now on."""
+        for listener in self._listeners:
+            access = AccessRules(self.options.origins, checks_host=not listener.is_unix)
+            make = partial(HttpConnection, _ListenerHandler(self, listener, access))
+            create = self._loop.create_unix_server if listener.is_unix else self._loop.create_server
+            self._servers.append(await create(make, sock=listener.socket))
+
+    def stop(self) -> None:
+        """Accept no more clients. Calls that run may finish within the host's drain time.
+
+        The host must be drained as well. `closed` is done when all connections are closed.
+        """
+        if self._is_stopping:
+            return
+        self._is_stopping = True
+        for server in self._servers:
+            server.close()
+        for listener in self._listeners:
+            listener.remove()
+        for connection in list(self._connections):
+            connection.close_when_idle()
+        self._loop.call_later(self.host.limits.drain_s + END_S, self._abort_all)
+        self._set_closed()
+
+    def _abort_all(self) -> None:
+        for connection in list(self._connections):
+            connection.abort()
+
+    def _set_closed(self) -> None:
+        if self._is_stopping and not self._connections and not self.closed.done():
+            self.closed.set_result(None)
+
+    # Connections
+
+    def add(self, connection: HttpConnection) -> bool:
+        """Register a connection. Returns False if there is no room for it."""
+        has_room = len(self._connections) < self.options.max_connections or self._evict_idle()
+        if not has_room and not self._has_refused:
+            log.warning(
+                "a client was refused: %d connections are open, and none of them is idle",
+                len(self._connections),
+            )
+        self._has_refused = not has_room
+        self._connections.add(connection)
+        if self._check_timer is None:
+            self._check_timer = self._loop.call_later(self._check_s, self._check_times)
+        if self._is_stopping:
+            connection.close_when_idle()
+        return has_room
+
+    def _evict_idle(self) -> bool:
+        """Close a connection that waits for its client's next request, if there is one."""
+        for connection in self._connections:
+            if connection.is_idle and not connection.is_ending:
+                connection.close()
+                return True
+        return False
+
+    def remove(self, connection: HttpConnection) -> None:
+        """Forget a connection, because it is closed."""
+        self._connections.discard(connection)
+        self._set_closed()
+
+    def _check_times(self) -> None:
+        """Check the time limits of all connections and sessions, as long as there are any."""
+        now = self._loop.time()
+        for connection in list(self._connections):
+            connection.check_time(now)
+        self._endpoint.end_idle_sessions(now)
+        self._check_timer = None
+        if self._connections or self._endpoint.session_count:
+            self._check_timer = self._loop.call_later(self._check_s, self._check_times)
+
+    # Requests
+
+    def check_room(self, size: int) -> None:
+        """Raise HttpError 503 if there is no room for one more body of this size."""
+        limit = BODIES * self.host.limits.max_message_bytes
+        if size + sum(connection.reserved_bytes for connection in self._connections) > limit:
+            raise unavailable("too many large requests are under way")
+
+    def answer(self, exchange: Exchange, access: AccessRules) -> None:
+        """Answer a request whose head was accepted. Raises HttpError to refuse it."""
+        head = exchange.head
+        exchange.headers = access.response_headers(head)
+        path = head.path
+        if path == HEALTH:
+            self._answer_health(exchange)
+        elif path not in (ENDPOINT, ENDPOINT + "/"):
+            raise HttpError(HTTPStatus.NOT_FOUND, f"nothing is served here, try {ENDPOINT}")
+        elif head.method == "POST":
+            self._endpoint.post(exchange)
+        elif head.method == "GET":
+            self._endpoint.get(exchange)
+        elif head.method == "DELETE":
+            self._endpoint.delete(exchange)
+        elif head.method == "OPTIONS" and (allowed := access.preflight_headers(head)):
+            exchange.headers = b""
+            exchange.respond(HTTPStatus.NO_CONTENT, headers=allowed)
+        else:
+            raise _method_not_allowed(head.method, "GET, POST, DELETE")
+
+    def _answer_health(self, exchange: Exchange) -> None:
+        """Tell whether the server serves: 200, or 503 before it has started and at its end."""
+        method = exchange.head.method
+        if method != "GET":
+            raise _method_not_allowed(method, "GET")
+        if self._is_stopping:
+            exchange.respond(HTTPStatus.SERVICE_UNAVAILABLE, ENDING)
+        elif not self.host.started.done():
+            exchange.respond(HTTPStatus.SERVICE_UNAVAILABLE, NOT_STARTED)
+        elif self.host.start_failure is not None:
+            exchange.respond(HTTPStatus.SERVICE_UNAVAILABLE, FAILED)
+        else:
+            exchange.respond(HTTPStatus.OK, HEALTHY)
+
+
+class _ListenerHandler:
+    """The RequestHandler of the clients of one listener."""
+
+    def __init__(self, server: HttpServer, listener: Listener, access: AccessRules) -> None:
+        self._server = server
+        self._listener = listener
+        self._access = access
+        self.parser = HeadParser()
+
+    @property
+    def max_body_bytes(self) -> int:
+        return self._server.host.limits.max_message_bytes
+
+    @property
+    def timeouts(self) -> HttpTimeouts:
+        return self._server.options.timeouts
+
+    def examine(self, transport: asyncio.Transport) -> Mapping[str, object]:
+        try:
+            return self._listener.examine(transport.get_extra_info("socket"))
+        except PermissionError as exc:
+            log.warning("%s: a client was refused: %s", self._listener.address, exc.strerror)
+            raise
+
+    def on_connect(self, connection: HttpConnection) -> bool:
+        return self._server.add(connection)
+
+    def on_head(self, head: RequestHead) -> None:
+        self._access.check(head)
+
+    def on_reserve(self, size: int) -> None:
+        self._server.check_room(size)
+
+    def on_request(self, exchange: Exchange) -> None:
+        self._server.answer(exchange, self._access)
+
+    def on_disconnect(self, connection: HttpConnection) -> None:
+        self._server.remove(connection)
+
+
+def _method_not_allowed(method: str, allowed: str) -> HttpError:
+    return HttpError(
+        HTTPStatus.METHOD_NOT_ALLOWED,
+        f"{method}: expected {allowed}",
+        f"Allow: {allowed}\r\n".encode(),
+    )
+
+
+def _unwrapped(connection: Connection, name: str) -> Connection:
+    return connection

@@ -1,0 +1,352 @@
+"""SessionConnection: carries the frames of one session over many HTTP requests.
+
+A session belongs to the revisions before 2026-07-28. The client sends each message as a POST. The
+response to a request carries its result, and before it what the call sends: progress, log messages
+and questions. Everything else goes to the stream that the client opens with GET. A client that
+loses a connection does not cancel its calls; it can get the rest of a stream by its last event id.
+Spec: 2025-11-25 basic/transports "Streamable HTTP".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from http import HTTPStatus
+
+from msgspec import DecodeError, Struct
+from msgspec.json import Decoder
+
+from concertino.errors import INVALID_REQUEST, Disconnected
+from concertino.http.accepted import Accepted
+from concertino.http.connection import Exchange, HttpConnection
+from concertino.http.envelope import ResponseHead, read_outcome
+from concertino.http.event_streams import EventBudget, EventStore, EventStream, parse_event_id
+from concertino.http.request_head import HttpError
+from concertino.jsonrpc.messages import Id, encode_error
+from concertino.protocol.revisions import LATEST_LEGACY
+from concertino.transports.connection import Receiver
+
+__all__ = ["SessionConnection"]
+
+# The number of the stream that the client opens with GET.
+STANDALONE = 0
+ENDED = "the session has ended"
+# How often the unread output is looked at, while there is some.
+DRAIN_CHECK_S = 0.25
+
+
+class _InitializeResult(Struct, rename="camel"):
+    protocol_version: str = ""
+
+
+class _InitializeResponse(Struct):
+    """The response to `initialize`, as far as it matters here."""
+
+    result: _InitializeResult | None = None
+
+
+_decode_initialize = Decoder(_InitializeResponse).decode
+_decode_heads = Decoder(list[ResponseHead]).decode
+
+
+class SessionConnection:
+    """The Connection of one session.
+
+    facts: what is known about the client.
+    budget: limits the events that are kept for clients who lose a connection.
+    on_close: called when the session has ended.
+
+    Attributes:
+    revision: the name of the revision of the session; "" before `initialize` is answered.
+    last_used: when the client last sent something or had a stream open, by the loop's clock.
+    """
+
+    def __init__(
+        self,
+        facts: Mapping[str, object],
+        budget: EventBudget,
+        on_close: Callable[[], object],
+    ) -> None:
+        self.facts = facts
+        self.revision = ""
+        self._loop = asyncio.get_running_loop()
+        self.last_used = self._loop.time()
+        self._on_close = on_close
+        self._receiver: Receiver | None = None
+        self._store = EventStore(budget)
+        self._stream_count = STANDALONE
+        # The streams that are not complete, by their number.
+        self._streams: dict[int, EventStream] = {}
+        # The stream of each request that is under way.
+        self._by_request: dict[Id, EventStream] = {}
+        self._standalone = EventStream(STANDALONE, self._store)
+        # The HTTP connections with output that is not flushed, or that the client has not read.
+        self._outputs: set[HttpConnection] = set()
+        # The requests that came while the client had not read enough of the responses.
+        self._held: deque[tuple[Exchange, Accepted, Sequence[Id]]] = deque()
+        # The request whose frame is being delivered. An error without an id is its response.
+        self._current: EventStream | None = None
+        self._is_paused = False
+        self._reported_bytes = 0
+        self._drain_timer: asyncio.TimerHandle | None = None
+
+    # Connection
+
+    def open(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+
+    def write(self, frame: bytes, request_id: Id | None) -> int:
+        if frame.startswith(b"["):
+            self._write_batch(frame)
+        else:
+            stream = None if request_id is None else self._by_request.get(request_id)
+            outcome = read_outcome(frame)
+            is_answer = outcome is not None
+            if stream is None and outcome:
+                stream = self._current
+            if stream is not None and is_answer:
+                self._answer(stream, frame, request_id)
+            elif not is_answer:
+                self._send(stream or self._standalone, frame)
+        return self._watch_output()
+
+    def flush(self) -> None:
+        for http in list(self._outputs):
+            http.flush()
+            if not http.unread_bytes:
+                self._outputs.discard(http)
+
+    def pause(self, paused: bool) -> None:
+        self._is_paused = paused
+        if self._held and not paused:
+            self._loop.call_soon(self._deliver_held)
+
+    async def close(self, within_s: float) -> None:
+        """End all streams of the session. Their HTTP connections send what is buffered."""
+        self._receiver = None
+        for exchange, _, _ in self._held:
+            exchange.respond(HTTPStatus.NOT_FOUND, encode_error(None, INVALID_REQUEST, ENDED))
+            exchange.connection.flush()
+        for stream in [self._standalone, *self._streams.values()]:
+            stream.end()
+        self._forget_all()
+
+    # Requests of the client
+
+    def deliver(self, exchange: Exchange, accepted: Accepted, ids: Sequence[Id]) -> None:
+        """Pass a message on to the server, and answer the HTTP request when that is possible.
+
+        ids: those of the requests in the message. If it has none, the HTTP request is answered at
+            once.
+        """
+        receiver = self._receiver
+        self.last_used = self._loop.time()
+        if receiver is None:
+            raise HttpError(HTTPStatus.NOT_FOUND, ENDED)
+        if not ids:
+            receiver.on_frames((exchange.body,))
+            exchange.respond(HTTPStatus.ACCEPTED)
+            return
+        if self._is_paused:
+            self._held.append((exchange, accepted, ids))
+            return
+        for id in ids:
+            if id in self._by_request:
+                raise HttpError(HTTPStatus.BAD_REQUEST, f"the request id {id!r} is in use")
+
+        self._stream_count += 1
+        number = self._stream_count
+        stream = EventStream(
+            number,
+            self._store,
+            ids,
+            is_primed=self.revision == LATEST_LEGACY.name,
+            accepts_json=accepted.json,
+        )
+        self._streams[number] = stream
+        for id in ids:
+            self._by_request[id] = stream
+        stream.attach(exchange, self._note_use)
+        if accepted.stream:
+            exchange.on_idle = partial(self._begin_stream, stream)
+
+        self._current = stream
+        try:
+            receiver.on_frames((exchange.body,))
+        finally:
+            self._current = None
+
+    def _deliver_held(self) -> None:
+        """Pass on the requests that were held back, as long as the client reads the responses.
+
+        A request whose client has gone meanwhile is dropped: it never began.
+        """
+        while self._held and not self._is_paused and self._receiver is not None:
+            exchange, accepted, ids = self._held.popleft()
+            if not exchange.is_done:
+                try:
+                    self.deliver(exchange, accepted, ids)
+                except HttpError as refusal:
+                    exchange.refuse(refusal)
+                exchange.connection.flush()
+
+    def cancel(self, exchange: Exchange, id: Id | None) -> None:
+        """Pass a `notifications/cancelled` on, and end the stream of the cancelled request.
+
+        A cancelled request gets no response.
+        id: that of the request; None if the notification names none.
+        """
+        self.deliver(exchange, Accepted(json=True, stream=True), ())
+        stream = None if id is None else self._by_request.get(id)
+        if id is not None and stream is not None:
+            self._finish_request(stream, id)
+            if not stream.ids:
+                stream.end()
+
+    def listen(self, exchange: Exchange) -> None:
+        """Let a GET carry the standalone stream, or the one whose last event the client names.
+
+        Raises HttpError 400 if there is no such stream.
+        """
+        self.last_used = self._loop.time()
+        last_event = exchange.head.headers.get(b"last-event-id")
+        if last_event is None:
+            self._standalone.attach(exchange, self._note_use)
+            self._standalone.resume()
+            return
+
+        position = parse_event_id(last_event)
+        if position is None or position[0] > self._stream_count:
+            raise HttpError(HTTPStatus.BAD_REQUEST, "Last-Event-ID: no event of this session")
+        number, last_number = position
+        stream = self._standalone if number == STANDALONE else self._streams.get(number)
+        if stream is None:
+            # The stream is complete, and its response was perhaps lost: send what is kept of it.
+            stream = EventStream(number, self._store)
+            stream.attach(exchange, self._note_use)
+            stream.resume(last_number)
+            stream.end()
+            return
+        stream.attach(exchange, self._note_use)
+        stream.resume(last_number)
+
+    def end(self, reason: str) -> None:
+        """End the session: cancel its calls, and close its streams."""
+        if self._receiver is not None:
+            self._receiver.on_disconnect(Disconnected(reason))
+
+    @property
+    def is_in_use(self) -> bool:
+        """Return whether a call is under way, or the client has a stream open."""
+        return bool(self._streams) or self._standalone.exchange is not None
+
+    # Output
+
+    def _send(self, stream: EventStream, frame: bytes) -> None:
+        """Send a frame as an event of a stream."""
+        stream.send(frame)
+        if stream.exchange is not None:
+            self._outputs.add(stream.exchange.connection)
+
+    def _answer(self, stream: EventStream, frame: bytes, id: Id | None) -> None:
+        """Send the response to a request, and end its stream if it was the last one."""
+        exchange = stream.exchange
+        if not self.revision:
+            self._read_revision(frame)
+        if id is not None:
+            self._finish_request(stream, id)
+        elif stream is self._current:
+            # An error without an id is the response to all that was posted.
+            for other in list(stream.ids):
+                self._finish_request(stream, other)
+        is_last = not stream.ids
+        if exchange is not None:
+            self._outputs.add(exchange.connection)
+        if is_last and exchange is not None and not exchange.is_stream and stream.accepts_json:
+            stream.exchange = None
+            exchange.respond(_status_of(frame), frame)
+            return
+        stream.send(frame)
+        if is_last:
+            stream.end()
+
+    def _write_batch(self, frame: bytes) -> None:
+        """Send the responses to a batch (2025-03-26), which are one frame."""
+        try:
+            ids = [head.id for head in _decode_heads(frame) if head.id is not None]
+        except DecodeError:
+            ids = []
+        stream = next((self._by_request[id] for id in ids if id in self._by_request), None)
+        stream = stream or self._current
+        if stream is not None:
+            for id in list(stream.ids):
+                self._finish_request(stream, id)
+            self._answer(stream, frame, None)
+
+    def _finish_request(self, stream: EventStream, id: Id) -> None:
+        """Forget a request, because it is answered or cancelled."""
+        stream.ids.discard(id)
+        self._by_request.pop(id, None)
+        if not stream.ids:
+            self._streams.pop(stream.number, None)
+            self._note_use()
+
+    def _read_revision(self, frame: bytes) -> None:
+        """Read which revision the response to `initialize` has agreed on."""
+        try:
+            result = _decode_initialize(frame).result
+        except DecodeError:
+            return
+        if result is not None:
+            self.revision = result.protocol_version
+
+    def _begin_stream(self, stream: EventStream) -> None:
+        """Begin the stream of a call that takes long, so that it can be kept alive."""
+        stream.open()
+        if stream.exchange is not None:
+            stream.exchange.keep_alive()
+
+    def _watch_output(self) -> int:
+        """Return how many bytes are unread, and look again later while there are some."""
+        held = self._count_unread()
+        if held and self._drain_timer is None:
+            self._reported_bytes = held
+            self._drain_timer = self._loop.call_later(DRAIN_CHECK_S, self._check_drain)
+        return held
+
+    def _count_unread(self) -> int:
+        return sum(http.unread_bytes for http in self._outputs)
+
+    def _check_drain(self) -> None:
+        """Tell the receiver how much output is unread, if the client has read some."""
+        self._drain_timer = None
+        receiver = self._receiver
+        if receiver is None:
+            return
+        held = self._count_unread()
+        if held < self._reported_bytes:
+            receiver.on_drain(held)
+        self._reported_bytes = held
+        if held:
+            self._drain_timer = self._loop.call_later(DRAIN_CHECK_S, self._check_drain)
+
+    def _note_use(self) -> None:
+        self.last_used = self._loop.time()
+
+    def _forget_all(self) -> None:
+        self._streams.clear()
+        self._by_request.clear()
+        self._held.clear()
+        self._outputs.clear()
+        self._store.clear()
+        if self._drain_timer is not None:
+            self._drain_timer.cancel()
+        self._on_close()
+
+
+def _status_of(frame: bytes) -> HTTPStatus:
+    """Return the status of a response: 400 for a message that is no request at all."""
+    is_invalid = read_outcome(frame) == INVALID_REQUEST
+    return HTTPStatus.BAD_REQUEST if is_invalid else HTTPStatus.OK

@@ -1,0 +1,123 @@
+"""StatelessConnection: carries the 2026-07-28 requests that come on one HTTP connection.
+
+Each request is a POST of its own and needs no session. They come one after the other, so that at
+most one is under way. The response is a JSON body, unless the call sends progress or log messages,
+or takes long: then it is a stream of events. A client that closes the connection cancels the call.
+Spec: 2026-07-28 basic/transports/streamable-http, basic/patterns/cancellation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+
+from concertino.errors import (
+    HEADER_MISMATCH,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    MISSING_CAPABILITY,
+    PARSE_ERROR,
+    UNSUPPORTED_VERSION,
+    Disconnected,
+)
+from concertino.http.accepted import Accepted
+from concertino.http.connection import OK, Exchange, HttpConnection, unavailable
+from concertino.http.envelope import read_outcome
+from concertino.http.responses import KEEP_ALIVE_COMMENT, encode_event
+from concertino.jsonrpc.messages import Id
+from concertino.transports.connection import Receiver
+
+__all__ = ["StatelessConnection"]
+
+# Error code -> status. Other errors are those of a handler, and their response is a 200.
+STATUSES = {
+    METHOD_NOT_FOUND: HTTPStatus.NOT_FOUND,
+    PARSE_ERROR: HTTPStatus.BAD_REQUEST,
+    INVALID_REQUEST: HTTPStatus.BAD_REQUEST,
+    HEADER_MISMATCH: HTTPStatus.BAD_REQUEST,
+    MISSING_CAPABILITY: HTTPStatus.BAD_REQUEST,
+    UNSUPPORTED_VERSION: HTTPStatus.BAD_REQUEST,
+}
+
+
+class StatelessConnection:
+    """The Connection of one client's requests of 2026-07-28, on one HTTP connection.
+
+    http: the HTTP connection.
+    """
+
+    def __init__(self, http: HttpConnection) -> None:
+        self.facts: Mapping[str, object] = http.facts
+        self._http = http
+        self._receiver: Receiver | None = None
+        self._exchange: Exchange | None = None
+        self._accepted = Accepted(json=True, stream=True)
+        http.on_close = self._on_close
+        http.on_drain = self._on_drain
+
+    def open(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+
+    def deliver(self, exchange: Exchange, accepted: Accepted) -> None:
+        """Pass a request on to the server. Its headers and its `_meta` are checked."""
+        receiver = self._receiver
+        if receiver is None:
+            raise unavailable("the server is shutting down")
+        self._exchange = exchange
+        self._accepted = accepted
+        exchange.on_idle = self._on_idle
+        receiver.on_frames((exchange.body,))
+
+    def write(self, frame: bytes, request_id: Id | None) -> int:
+        exchange = self._exchange
+        if exchange is None:
+            # A notification that belongs to no request, or comes after its response: a client of
+            # this revision gets those only through subscriptions/listen.
+            return self._http.unread_bytes
+        outcome = read_outcome(frame)
+        if outcome is not None:
+            self._exchange = None
+            if not self._accepted.json:
+                exchange.open_stream()
+            if exchange.is_stream:
+                exchange.send_event(encode_event(frame))
+                exchange.end_stream()
+            else:
+                exchange.respond(STATUSES.get(outcome, OK), frame)
+        elif self._accepted.stream:
+            exchange.open_stream()
+            exchange.send_event(encode_event(frame))
+        return self._http.unread_bytes
+
+    def flush(self) -> None:
+        self._http.flush()
+
+    def pause(self, paused: bool) -> None:
+        """Do nothing: while a request is under way, no other one is read anyway."""
+
+    async def close(self, within_s: float) -> None:
+        self._receiver = None
+        self._exchange = None
+        self._http.on_close = self._http.on_drain = None
+        self._http.close()
+
+    def _on_idle(self) -> None:
+        """Begin a stream, so that a call that takes long can be kept alive."""
+        if self._exchange is not None and self._accepted.stream:
+            self._exchange.open_stream()
+            self._exchange.send_event(KEEP_ALIVE_COMMENT)
+            self._http.flush()
+
+    def _on_drain(self, held: int) -> None:
+        if self._receiver is not None:
+            self._receiver.on_drain(held)
+
+    def _on_close(self) -> None:
+        receiver, self._receiver = self._receiver, None
+        exchange, self._exchange = self._exchange, None
+        if receiver is None:
+            return
+        if exchange is None:
+            receiver.on_eof()
+        else:
+            receiver.on_disconnect(Disconnected("the client has closed the connection in a call"))

@@ -1,0 +1,199 @@
+"""What RequestReader finds in bytes, however they are cut, and what it refuses.
+
+The expected values are those of RFC 9110 and RFC 9112; h11, another parser, judges what is a
+request at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from http import HTTPStatus
+
+import h11
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from concertino.http.request_head import HeadParser, HttpError
+from concertino.http.request_reader import HttpRequest, RequestReader
+
+LIMIT = 1000
+POST = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\n"
+PLAIN = POST + b"Content-Length: 5\r\n\r\nhello"
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;name=value\r\nlo\r\n0\r\n\r\n"
+
+
+def read(*pieces: bytes, limit: int = LIMIT) -> list[HttpRequest]:
+    """Return the requests in bytes that arrive in these pieces."""
+    reader = RequestReader(HeadParser(), lambda _: None, lambda _: None, limit)
+    found: list[HttpRequest] = []
+    for piece in pieces:
+        reader.feed(piece)
+        while (request := reader.next()) is not None:
+            found.append(request)
+    return found
+
+
+@pytest.mark.parametrize("data", [PLAIN, CHUNKED, b"\r\n" + PLAIN], ids=["plain", "chunks", "CRLF"])
+def test_a_request_in_pieces_of_one_byte_is_the_same(data: bytes) -> None:
+    (whole,) = read(data)
+    (cut,) = read(*(data[at : at + 1] for at in range(len(data))))
+
+    assert whole.body == cut.body == b"hello"
+    assert (whole.head.method, whole.head.path) == ("POST", "/mcp")
+    assert cut.head.headers == whole.head.headers
+
+
+def test_pipelined_requests_come_in_order_and_nothing_is_lost() -> None:
+    data = PLAIN + CHUNKED + b"GET /healthz?x=1 HTTP/1.1\r\nHost: a\r\n\r\n" + PLAIN
+
+    for size in (1, 7, 50, len(data)):
+        found = read(*(data[at : at + size] for at in range(0, len(data), size)))
+        assert [(item.head.path, item.body) for item in found] == [
+            ("/mcp", b"hello"),
+            ("/mcp", b"hello"),
+            ("/healthz", b""),
+            ("/mcp", b"hello"),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"POST /mcp HTTP/1.1\r\nContent-Length: 0\r\n\r\n", 400),
+        (POST + b"Host: other\r\n\r\n", 400),
+        (POST + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nab", 400),
+        (POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 400),
+        (POST + b"Transfer-Encoding: identity\r\n\r\n", 400),
+        (POST.replace(b"1.1", b"1.0") + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (POST + b"Content-Length: -1\r\n\r\n", 400),
+        (POST + b"Content-Length: 1_0\r\n\r\n0123456789", 400),
+        (POST + b"X: a\r\n folded\r\n\r\n", 400),
+        (POST + b"X: a\x00b\r\n\r\n", 400),
+        (POST + b"X : a\r\n\r\n", 400),
+        (POST.replace(b"/mcp", b"http://localhost/mcp") + b"\r\n", 400),
+        (POST.replace(b"/mcp", b"mcp") + b"\r\n", 400),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
+        (b"not http at all\r\n\r\n", 400),
+        (POST + b"Content-Encoding: gzip\r\nContent-Length: 1\r\n\r\na", 415),
+        (POST + b"Content-Length: 1001\r\n\r\n", 413),
+        (POST + b"Transfer-Encoding: chunked\r\n\r\n" + b"3e9\r\n" + b"x" * 1001, 413),
+        (POST + b"".join(b"X-%d: a\r\n" % at for at in range(64)) + b"\r\n", 431),
+        (POST + b"X: " + b"a" * 16384, 431),
+        (POST + b"Transfer-Encoding: chunked\r\n\r\n1;" + b"e" * 300 + b"\r\na\r\n0\r\n\r\n", 400),
+        (POST + b"Transfer-Encoding: chunked\r\n\r\n0x1\r\na\r\n0\r\n\r\n", 400),
+        (POST + b"Transfer-Encoding: chunked\r\n\r\n+1\r\na\r\n0\r\n\r\n", 400),
+        (POST + b"Transfer-Encoding: chunked\r\n\r\n1\na\r\n0\r\n\r\n", 400),
+        (POST + b"Transfer-Encoding: chunked\r\n\r\n1\r\nab\r\n0\r\n\r\n", 400),
+        (POST + b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"X: a\r\n" * 1000, 400),
+    ],
+)
+def test_refuses(data: bytes, status: int) -> None:
+    with pytest.raises(HttpError) as refusal:
+        read(data)
+
+    assert refusal.value.status == status
+
+
+def test_a_head_that_ends_with_bare_newlines_never_ends() -> None:
+    assert read(b"GET / HTTP/1.1\nHost: a\n\n") == []
+
+
+def test_an_offer_of_another_protocol_is_ignored_and_the_body_is_read() -> None:
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n"
+
+    (request,) = read(POST + offer + b"Content-Length: 5\r\n\r\nhello")
+
+    assert request.body == b"hello"
+
+
+def test_a_large_body_is_reported_before_it_is_read() -> None:
+    reported: list[int] = []
+    reader = RequestReader(HeadParser(), lambda _: None, reported.append, 2**20)
+
+    reader.feed(POST + b"Content-Length: 100000\r\n\r\n")
+
+    assert reader.next() is None
+    assert reported == [100_000]
+
+
+def test_a_head_is_checked_before_its_body_is_read() -> None:
+    def refuse(_: object) -> None:
+        raise HttpError(HTTPStatus.FORBIDDEN, "no")
+
+    reader = RequestReader(HeadParser(), refuse, lambda _: None, LIMIT)
+    reader.feed(POST + b"Content-Length: 5\r\n\r\n")
+
+    with pytest.raises(HttpError, match="no"):
+        reader.next()
+
+
+def test_the_connection_ends_where_the_client_says_so() -> None:
+    (last,) = read(POST + b"Connection: close\r\n\r\n")
+    (old,) = read(b"GET /mcp HTTP/1.0\r\nHost: a\r\n\r\n")
+    (usual,) = read(POST + b"\r\n")
+
+    assert (last.head.keep_alive, old.head.keep_alive, usual.head.keep_alive) == (
+        False,
+        False,
+        True,
+    )
+    assert old.head.is_http_1_0
+
+
+def test_a_repeated_header_is_joined_and_named() -> None:
+    (request,) = read(POST + b"Mcp-Name: a\r\nMCP-NAME: b\r\n\r\n")
+
+    assert request.head.headers[b"mcp-name"] == b"a, b"
+    assert request.head.repeated == {b"mcp-name"}
+
+
+def test_heads_are_remembered_within_a_limit() -> None:
+    parser = HeadParser()
+    first = parser.parse(POST + b"\r\n")
+
+    assert parser.parse(POST + b"\r\n") is first
+    for number in range(300):
+        parser.parse(POST + b"X: %d\r\n\r\n" % number)
+    assert parser.parse(POST + b"\r\n") is not first
+
+
+TOKENS = st.sampled_from(
+    [
+        *(b"POST", b"GET", b" ", b"/", b"/mcp", b"HTTP/1.1", b"HTTP/1.0", b"\r\n", b"\r\n\r\n"),
+        *(b"\n", b"\r", b"Host: a", b"Content-Length: 3", b"Content-Length:", b"5", b"0", b";"),
+        *(b"Transfer-Encoding: chunked", b"abc", b"3\r\nabc\r\n0\r\n\r\n", b":", b"\x00", b"\xff"),
+    ]
+)
+
+
+@given(st.lists(TOKENS, max_size=25), st.integers(1, 40))
+def test_other_bytes_are_read_like_h11_reads_them_or_refused(
+    tokens: Sequence[bytes], size: int
+) -> None:
+    """Whatever we accept, h11 accepts too, with the same body."""
+    data = b"".join(tokens)
+    try:
+        found = read(*(data[at : at + size] for at in range(0, len(data), size)))
+    except HttpError:
+        return
+    peer = h11.Connection(h11.SERVER)
+    peer.receive_data(data.lstrip(b"\r\n"))
+    for request in found:
+        event = peer.next_event()
+        assert isinstance(event, h11.Request)
+        assert event.target.partition(b"?")[0].decode("ascii", "replace") == request.head.path
+        body = b""
+        while isinstance(part := peer.next_event(), h11.Data):
+            body += part.data
+        assert isinstance(part, h11.EndOfMessage)
+        assert body == request.body
+        if peer.our_state is h11.MUST_CLOSE or not request.head.keep_alive:
+            return
+        peer.send(h11.Response(status_code=200, headers=[("content-length", "0")]))
+        peer.send(h11.EndOfMessage())
+        if peer.our_state is not h11.DONE or peer.their_state is not h11.DONE:
+            return
+        peer.start_next_cycle()

@@ -1,0 +1,405 @@
+"""The limits of an HTTP server: what slow, silent and greedy clients may do. In this process, with
+short time limits, over real sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from http_service import (
+    WAIT_S,
+    Answer,
+    Session,
+    call,
+    modern,
+    modern_headers,
+    request,
+    serving,
+)
+from loops import on_a_loop
+
+from concertino import Context, Limits, Server
+from concertino.backend import Host
+from concertino.http.connection import HttpTimeouts
+from concertino.http.server import HttpOptions, HttpServer
+from concertino.transports import listen_tcp
+
+pytestmark = pytest.mark.waits
+SERVER = Path(__file__).with_name("server_for_http.py")
+PATIENT = 1000.0
+# Limits that no test reaches, but for those that it sets.
+USUAL = HttpTimeouts(PATIENT, PATIENT, PATIENT, PATIENT, PATIENT, PATIENT)
+SHORT_S = 0.05
+
+
+class Client:
+    """A raw connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    def post(self, message: Any, headers: dict[str, str]) -> None:
+        body = json.dumps(message).encode()
+        lines = ["POST /mcp HTTP/1.1", "Host: localhost", "Content-Type: application/json"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        lines += [f"Content-Length: {len(body)}", "", ""]
+        self.send("\r\n".join(lines).encode() + body)
+
+    async def read_head(self) -> bytes:
+        async with asyncio.timeout(WAIT_S):
+            return await self._reader.readuntil(b"\r\n\r\n")
+
+    async def read_response(self) -> tuple[int, bytes]:
+        """The status and the body of the next response, which has a Content-Length."""
+        head = await self.read_head()
+        length = next(
+            int(line.partition(b":")[2])
+            for line in head.split(b"\r\n")
+            if line.lower().startswith(b"content-length:")
+        )
+        async with asyncio.timeout(WAIT_S):
+            return int(head.split()[1]), await self._reader.readexactly(length)
+
+    async def read_until(self, text: bytes) -> bytes:
+        async with asyncio.timeout(WAIT_S):
+            return await self._reader.readuntil(text)
+
+    async def read_rest(self) -> bytes:
+        async with asyncio.timeout(WAIT_S):
+            return await self._reader.read()
+
+
+def make_server() -> Server:
+    server = Server("limits", version="1")
+
+    @server.tool
+    async def echo(text: str) -> str:
+        return text
+
+    @server.tool
+    async def large(size: int) -> str:
+        return "x" * size
+
+    @server.tool
+    async def wait(context: Context, progress: bool = False) -> str:
+        if progress:
+            await context.progress(1)
+        await asyncio.Event().wait()
+        return ""
+
+    return server
+
+
+class Rig:
+    """An HTTP server in this process, and its clients."""
+
+    def __init__(self, host: Host, server: HttpServer, port: int) -> None:
+        self.host = host
+        self.server = server
+        self.port = port
+        self.clients: list[Client] = []
+
+    async def connect(self) -> Client:
+        client = Client(*await asyncio.open_connection("127.0.0.1", self.port, limit=2**24))
+        self.clients.append(client)
+        return client
+
+
+@asynccontextmanager
+async def running(
+    options: HttpOptions, limits: Limits | None = None, server: Server | None = None
+) -> AsyncIterator[Rig]:
+    listener = listen_tcp("127.0.0.1", 0)
+    port = listener.socket.getsockname()[1]
+    async with Host(server or make_server(), limits) as host:
+        http = HttpServer(host, [listener], options)
+        await http.start()
+        rig = Rig(host, http, port)
+        try:
+            yield rig
+        finally:
+            for client in rig.clients:
+                client.writer.transport.abort()
+            host.drain()
+            http.stop()
+            async with asyncio.timeout(WAIT_S):
+                await http.closed
+
+
+ECHO = modern("tools/call", name="echo", arguments={"text": "hi"})
+INITIALIZE = {
+    "jsonrpc": "2.0", "id": 0, "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {},
+               "clientInfo": {"name": "t", "version": "1"}},
+}  # fmt: skip
+POST_HEAD = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+@on_a_loop
+async def test_pipelined_requests_are_answered_in_order() -> None:
+    async with running(HttpOptions(timeouts=USUAL)) as rig:
+        client = await rig.connect()
+        for id in range(50):
+            message = modern("tools/call", id=id, name="echo", arguments={"text": "hi"})
+            client.post(message, modern_headers(message))
+
+        ids = [json.loads((await client.read_response())[1])["id"] for _ in range(50)]
+
+        assert ids == list(range(50))
+
+
+@on_a_loop
+async def test_a_slow_head_is_refused() -> None:
+    options = HttpOptions(timeouts=HttpTimeouts(SHORT_S, PATIENT, PATIENT, PATIENT, PATIENT))
+    async with running(options) as rig:
+        client = await rig.connect()
+        client.send(b"POST /mcp HTTP/1.1\r\nHost:")
+
+        assert (await client.read_response())[0] == 408
+        assert await client.read_rest() == b""
+
+
+@on_a_loop
+async def test_a_slow_body_is_refused() -> None:
+    options = HttpOptions(timeouts=HttpTimeouts(PATIENT, SHORT_S, PATIENT, PATIENT, PATIENT))
+    async with running(options) as rig:
+        client = await rig.connect()
+        client.send(POST_HEAD + b"Content-Length: 5\r\n\r\nab")
+
+        assert (await client.read_response())[0] == 408
+
+
+@on_a_loop
+async def test_an_idle_connection_is_closed() -> None:
+    options = HttpOptions(timeouts=HttpTimeouts(PATIENT, PATIENT, SHORT_S, PATIENT, PATIENT))
+    async with running(options) as rig:
+        client = await rig.connect()
+        client.post(ECHO, modern_headers(ECHO))
+        await client.read_response()
+
+        assert await client.read_rest() == b""
+
+
+@pytest.mark.parametrize("progress", [False, True])
+@on_a_loop
+async def test_a_silent_call_gets_a_stream_with_comments(progress: bool) -> None:
+    options = HttpOptions(timeouts=HttpTimeouts(PATIENT, PATIENT, PATIENT, SHORT_S, PATIENT))
+    async with running(options) as rig:
+        client = await rig.connect()
+        message = modern("tools/call", name="wait", arguments={"progress": progress},
+                         _meta={"progressToken": 1})  # fmt: skip
+        client.post(message, modern_headers(message))
+
+        assert b"text/event-stream" in await client.read_head()
+        await client.read_until(b":\r\n\r\n")
+        await client.read_until(b":\r\n\r\n")
+
+
+@on_a_loop
+async def test_a_session_that_is_not_used_ends() -> None:
+    options = HttpOptions(timeouts=HttpTimeouts(PATIENT, PATIENT, PATIENT, PATIENT, PATIENT, 0.05))
+    async with running(options) as rig:
+        client = await rig.connect()
+        client.post(INITIALIZE, {})
+        assert (await client.read_response())[0] == 200
+
+        async with asyncio.timeout(WAIT_S):
+            while rig.host.connections:
+                await asyncio.wait([item.closed for item in rig.host.connections])
+
+
+@on_a_loop
+async def test_the_oldest_session_makes_room_for_a_new_one() -> None:
+    async with running(HttpOptions(max_sessions=1, timeouts=USUAL)) as rig:
+        client = await rig.connect()
+        sessions: list[str] = []
+        for _ in range(2):
+            client.post(INITIALIZE, {})
+            head = await client.read_head()
+            sessions.append(head.partition(b"Mcp-Session-Id: ")[2].partition(b"\r\n")[0].decode())
+            await client.read_until(b"}}}")
+
+        statuses: list[int] = []
+        for session in sessions:
+            client.post({"jsonrpc": "2.0", "id": 1, "method": "ping"}, {"Mcp-Session-Id": session})
+            statuses.append((await client.read_response())[0])
+
+        assert statuses == [404, 200]
+
+
+@on_a_loop
+async def test_an_idle_connection_makes_room_and_a_busy_one_does_not() -> None:
+    async with running(HttpOptions(max_connections=1, timeouts=USUAL)) as rig:
+        idle = await rig.connect()
+        idle.post(ECHO, modern_headers(ECHO))
+        await idle.read_response()
+        busy = await rig.connect()
+        message = modern("tools/call", name="wait", arguments={"progress": True},
+                         _meta={"progressToken": 1})  # fmt: skip
+        busy.post(message, modern_headers(message))
+        await busy.read_head()
+        assert await idle.read_rest() == b""
+
+        third = await rig.connect()
+
+        status, _ = await third.read_response()
+        assert status == 503
+
+
+@on_a_loop
+async def test_a_body_that_is_too_large_is_refused_before_it_is_read() -> None:
+    limits = Limits(max_message_bytes=100_000)
+    async with running(HttpOptions(timeouts=USUAL), limits) as rig:
+        client = await rig.connect()
+        client.send(POST_HEAD + b"Content-Length: 100001\r\n\r\n")
+        assert (await client.read_response())[0] == 413
+
+        chunked = await rig.connect()
+        chunked.send(POST_HEAD + b"Transfer-Encoding: chunked\r\n\r\nfffff\r\n" + b"x" * 200_000)
+        assert (await chunked.read_response())[0] == 413
+
+
+@on_a_loop
+async def test_many_large_bodies_at_once_are_limited_together() -> None:
+    limits = Limits(max_message_bytes=1_000_000)
+    async with running(HttpOptions(timeouts=USUAL), limits) as rig:
+        for _ in range(4):
+            client = await rig.connect()
+            client.send(POST_HEAD + b"Expect: 100-continue\r\nContent-Length: 1000000\r\n\r\n")
+            assert b"100 Continue" in await client.read_head()
+
+        late = await rig.connect()
+        late.send(POST_HEAD + b"Content-Length: 1000000\r\n\r\n")
+
+        assert (await late.read_response())[0] == 503
+
+
+@on_a_loop
+async def test_expect_gets_its_answer_only_if_the_head_is_accepted() -> None:
+    async with running(HttpOptions(timeouts=USUAL)) as rig:
+        client = await rig.connect()
+        client.send(
+            POST_HEAD.replace(b"localhost", b"evil.example.com")
+            + b"Expect: 100-continue\r\nContent-Length: 5\r\n\r\n"
+        )
+
+        assert (await client.read_response())[0] == 403
+
+
+@on_a_loop
+async def test_a_client_that_reads_nothing_is_disconnected() -> None:
+    options = HttpOptions(timeouts=HttpTimeouts(PATIENT, PATIENT, PATIENT, PATIENT, SHORT_S))
+    async with running(options) as rig:
+        message = modern("tools/call", name="large", arguments={"size": 9_000_000})
+        body = json.dumps(message).encode()
+        lines = [f"{name}: {value}" for name, value in modern_headers(message).items()]
+        head = [POST_HEAD.decode()[:-2], *lines, f"Content-Length: {len(body)}", "", ""]
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(client, ("127.0.0.1", rig.port))
+            await loop.sock_sendall(client, "\r\n".join(head).encode() + body)
+
+            async with asyncio.timeout(WAIT_S):
+                while not rig.host.connections:
+                    await asyncio.sleep(0)
+                await asyncio.wait([item.closed for item in rig.host.connections])
+
+
+@on_a_loop
+async def test_health_follows_the_start() -> None:
+    opening = asyncio.Event()
+
+    server = Server("slow", version="1")
+
+    @server.lifespan
+    async def open_slowly() -> AsyncIterator[None]:
+        await opening.wait()
+        yield
+
+    async with running(HttpOptions(timeouts=USUAL), server=server) as rig:
+        client = await rig.connect()
+        client.send(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        before = await client.read_response()
+        opening.set()
+        await asyncio.wait([rig.host.started])
+        client.send(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+        assert before == (503, b'{"status":"starting"}')
+        assert await client.read_response() == (200, b'{"status":"ok"}')
+
+
+@on_a_loop
+async def test_a_listed_origin_may_read_the_responses() -> None:
+    app = "https://app.example.com"
+    async with running(HttpOptions((app,), timeouts=USUAL)) as rig:
+        client = await rig.connect()
+        client.send(
+            f"OPTIONS /mcp HTTP/1.1\r\nHost: localhost\r\nOrigin: {app}\r\n"
+            "Access-Control-Request-Method: POST\r\n\r\n".encode()
+        )
+        preflight = await client.read_head()
+        client.post(ECHO, {**modern_headers(ECHO), "Origin": app})
+        answer = await client.read_head()
+
+        assert preflight.startswith(b"HTTP/1.1 204")
+        assert f"Access-Control-Allow-Origin: {app}".encode() in preflight
+        assert f"Access-Control-Allow-Origin: {app}".encode() in answer
+
+
+def test_a_signal_ends_the_server_with_many_open_streams() -> None:
+    """Within the drain time, 2 s by default, and half a second. The end of each stream arrives."""
+    with serving(SERVER) as service:
+        session = Session(service)
+        streams = [request(service.connect(), "POST", call(id, "wait", {"progressToken": id}),
+                           session.headers) for id in range(1, 51)]  # fmt: skip
+        listening = [session.get()]
+        message = modern("subscriptions/listen", notifications={"toolsListChanged": True})
+        for _ in range(50):
+            listening.append(request(service.connect(), "POST", message, modern_headers(message)))
+
+        service.process.send_signal(signal.SIGTERM)
+
+        for stream in (*streams, *listening):
+            stream.read()
+        assert service.process.wait(WAIT_S) == 0
+
+
+def test_a_unix_socket_is_served_and_removed(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with serving(SERVER, "--http", f"unix:{path}") as service:
+        assert os.stat(path).st_mode & 0o777 == 0o600
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(WAIT_S)
+            client.connect(str(path))
+            client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert client.recv(65536).startswith(b"HTTP/1.1 200 OK\r\n")
+
+        service.end()
+
+    assert not path.exists()
+
+
+def test_calls_under_way_at_a_signal_are_answered() -> None:
+    with serving(SERVER) as service:
+        session = Session(service)
+        stream = request(service.connect(), "POST", call(1, "wait", {"progressToken": 1}),
+                         session.headers)  # fmt: skip
+        service.process.send_signal(signal.SIGTERM)
+        answer = Answer(stream)
+
+        assert answer.messages[-1]["error"]["message"] == "the server is shutting down"

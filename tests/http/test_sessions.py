@@ -1,0 +1,308 @@
+"""Sessions of the revisions before 2026-07-28 over HTTP: a real server, raw requests. Rows of
+../shared/spec/HTTP.md in parentheses.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from http_service import (
+    MODERN,
+    WAIT_S,
+    Answer,
+    HttpService,
+    Session,
+    call,
+    parse_events,
+    post,
+    read_event,
+    request,
+    serving,
+    text_of,
+)
+
+pytestmark = pytest.mark.waits
+SERVER = Path(__file__).with_name("server_for_http.py")
+LEGACY = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 0,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t",
+               "version": "1"}},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[HttpService]:
+    with serving(SERVER) as running:
+        yield running
+
+
+@pytest.mark.parametrize("revision", LEGACY)
+def test_a_session_from_initialize_to_delete(service: HttpService, revision: str) -> None:
+    session = Session(service, revision)
+    id = session.headers["Mcp-Session-Id"]
+    assert re.fullmatch(r"[!-~]{32,}", id)  # HL-41
+    assert session.opened.json["result"]["protocolVersion"] == revision
+
+    assert text_of(session.call(1, "add", a=1, b=2).json) == "3"
+    ended = Answer(request(session.connection, "DELETE", None, session.headers))
+    again = session.call(2, "add", a=1, b=2)
+
+    assert (ended.status, again.status) == (204, 404)  # HL-44
+
+
+def test_a_call_with_progress_is_a_stream_whose_events_have_ids(service: HttpService) -> None:
+    answer = Session(service).call(1, "count", {"progressToken": "t"})
+
+    primer, *events = answer.events
+    assert (primer["id"] != "", primer["data"]) == (True, "")  # HL-7, SSE-3
+    ids = [event["id"] for event in answer.events]
+    assert len(set(ids)) == len(ids)  # HL-30
+    *progress, last = [json.loads(event["data"]) for event in events]
+    assert {item["method"] for item in progress} == {"notifications/progress"}
+    assert text_of(last) == "counted"
+
+
+@pytest.mark.parametrize("revision", LEGACY[:-1])
+def test_an_older_client_gets_no_event_without_a_message(
+    service: HttpService, revision: str
+) -> None:
+    answer = Session(service, revision).call(1, "count", {"progressToken": "t"})
+
+    assert all(event["data"] for event in answer.events)
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        (call(1, "add", a=1, b=2), {"Mcp-Session-Id": ""}, 400),  # HL-43
+        (call(1, "add", a=1, b=2), {"Mcp-Session-Id": "none"}, 404),
+        (call(1, "add", a=1, b=2), {"MCP-Protocol-Version": "1999-01-01"}, 400),  # HL-52
+        ([call(1, "add", a=1, b=2)], {}, 400),
+        ([], {}, 400),
+        ({"jsonrpc": "2.0", "id": 1}, {}, 400),
+        ({"jsonrpc": "1.0", "id": 1, "method": "ping"}, {}, 400),
+        ({"jsonrpc": "2.0", "id": True, "method": "ping"}, {}, 400),
+        ({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": []}, {}, 200),
+    ],
+)
+def test_what_a_session_refuses(
+    service: HttpService, body: Any, headers: dict[str, str], status: int
+) -> None:
+    session = Session(service)
+
+    assert session.post(body, **headers).status == status
+    assert text_of(session.call(9, "add", a=1, b=2).json) == "3"
+
+
+def test_a_header_of_another_revision_does_not_matter(service: HttpService) -> None:
+    """Trap 19: the negotiated revision counts, as long as the header names one that exists."""
+    session = Session(service, "2025-06-18")
+
+    assert session.call(1, "add", a=1, b=2).status == 200
+    answer = session.post(call(2, "add", a=1, b=2), **{"MCP-Protocol-Version": "2025-03-26"})
+    assert text_of(answer.json) == "3"
+
+
+def test_initialize_may_carry_any_version_header(service: HttpService) -> None:
+    """HL-54, trap 8."""
+    answer = post(service.connect(), INITIALIZE, {"MCP-Protocol-Version": "2025-11-25"})
+
+    assert answer.status == 200
+
+
+def test_a_batch_of_2025_03_26_is_answered_with_one_array(service: HttpService) -> None:
+    session = Session(service, "2025-03-26")
+    notification = {"jsonrpc": "2.0", "method": "notifications/none"}
+
+    answer = session.post([call(1, "add", a=1, b=2), notification, call(2, "add", a=3, b=4)])
+    empty = session.post([notification])
+
+    results = {item["id"]: text_of(item) for item in answer.json}
+    assert results == {1: "3", 2: "7"}
+    assert (empty.status, empty.body) == (202, b"")
+
+
+def test_a_batch_with_progress_is_one_stream(service: HttpService) -> None:
+    session = Session(service, "2025-03-26")
+
+    answer = session.post([call(1, "count", {"progressToken": "a"}), call(2, "add", a=3, b=4)])
+
+    assert answer.headers["Content-Type"] == "text/event-stream"
+    last = answer.messages[-1]
+    assert {item["id"] for item in last} == {1, 2}
+
+
+def test_a_request_id_that_is_in_use_is_refused(service: HttpService) -> None:
+    with serving(SERVER) as own:
+        session = Session(own)
+        stream = request(own.connect(), "POST", call(1, "wait", {"progressToken": 1}),
+                         session.headers)  # fmt: skip
+        assert read_event(stream)["data"] == ""
+
+        again = session.call(1, "add", a=1, b=2)
+        session.call(2, "release")
+
+        assert again.status == 400
+        assert text_of(json.loads(parse_events(stream.read())[-1]["data"])) == "released"
+
+
+def test_a_question_comes_on_the_stream_of_its_call_and_its_answer_is_posted(
+    service: HttpService,
+) -> None:
+    session = Session(service)
+    stream = request(service.connect(), "POST", call(1, "ask"), session.headers)
+    assert read_event(stream)["data"] == ""
+    question = json.loads(read_event(stream)["data"])
+    assert question["method"] == "elicitation/create"
+
+    result = {"action": "accept", "content": {"name": "Ada"}}
+    accepted = session.post({"jsonrpc": "2.0", "id": question["id"], "result": result})
+
+    assert (accepted.status, accepted.body) == (202, b"")
+    assert text_of(json.loads(read_event(stream)["data"])) == "hello Ada"
+
+
+def test_changes_come_on_the_stream_of_get_and_on_no_other() -> None:
+    """HL-20, HL-26, trap 20."""
+    with serving(SERVER) as own:
+        session, other = Session(own), Session(own)
+        stream = session.get()
+        assert stream.headers["Content-Type"] == "text/event-stream"
+
+        grown = session.call(1, "grow")
+
+        assert grown.headers["Content-Type"] == "application/json"
+        assert json.loads(read_event(stream)["data"])["method"] == (
+            "notifications/tools/list_changed"
+        )
+        # The other session had no stream open. It gets its copy when it opens one.
+        late = read_event(other.get())
+        assert json.loads(late["data"])["method"] == "notifications/tools/list_changed"
+
+
+def test_a_new_stream_of_get_replaces_the_old_one(service: HttpService) -> None:
+    session = Session(service)
+    first = session.get()
+    session.get()
+
+    assert first.read() == b""
+
+
+def test_a_client_that_leaves_does_not_cancel_its_call_and_can_get_its_result() -> None:
+    """HL-12, HL-32, HL-33."""
+    with serving(SERVER) as own:
+        session = Session(own)
+        connection = own.connect()
+        stream = request(connection, "POST", call(1, "wait", {"progressToken": 1}), session.headers)
+        primer = read_event(stream)
+        progress = read_event(stream)
+        assert json.loads(progress["data"])["method"] == "notifications/progress"
+        stream.close()
+        connection.close()
+
+        session.call(2, "release")
+        late = session.get(**{"Last-Event-ID": progress["id"]})
+        from_begin = session.get(**{"Last-Event-ID": primer["id"]})
+
+        (event,) = parse_events(late.read())
+        assert text_of(json.loads(event["data"])) == "released"
+        assert [item["id"] for item in parse_events(from_begin.read())] == [
+            progress["id"],
+            event["id"],
+        ]
+
+
+@pytest.mark.parametrize("last", ["99-1", "x", "-1", "1-", "1" * 50 + "-1"])
+def test_an_unknown_event_id_is_refused(service: HttpService, last: str) -> None:
+    assert Session(service).get(**{"Last-Event-ID": last}).status == 400
+
+
+def test_an_event_of_another_session_is_not_sent(service: HttpService) -> None:
+    """HL-34, HL-35: the same id means another event, or none, in another session."""
+    first = Session(service)
+    ids = [event["id"] for event in first.call(1, "count", {"progressToken": "t"}).events]
+
+    other = Session(service).get(**{"Last-Event-ID": ids[0]})
+
+    assert other.status == 400 or other.read() == b""
+
+
+def test_a_cancelled_call_ends_its_stream() -> None:
+    with serving(SERVER) as own:
+        session = Session(own)
+        stream = request(own.connect(), "POST", call(1, "wait", {"progressToken": 1}),
+                         session.headers)  # fmt: skip
+        read_event(stream)
+        read_event(stream)
+
+        params = {"requestId": 1, "reason": "enough"}
+        session.post({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
+
+        assert stream.read() == b""
+        own.read_stderr_until("wait was cancelled")
+
+
+def test_the_end_of_a_session_cancels_its_calls_and_closes_its_streams() -> None:
+    with serving(SERVER) as own:
+        session = Session(own)
+        stream = session.get()
+        waiting = request(own.connect(), "POST", call(1, "wait", {"progressToken": 1}),
+                          session.headers)  # fmt: skip
+        read_event(waiting)
+        read_event(waiting)
+
+        request(session.connection, "DELETE", None, session.headers).read()
+
+        own.read_stderr_until("wait was cancelled")
+        assert (stream.read(), waiting.read()) == (b"", b"")
+
+
+def test_a_get_must_accept_events_and_name_a_session(service: HttpService) -> None:
+    session = Session(service)
+
+    assert session.get(Accept="application/json").status == 406
+    assert session.get(**{"Mcp-Session-Id": ""}).status == 405
+    assert session.get(**{"Mcp-Session-Id": "none"}).status == 404
+    assert session.get(**{"MCP-Protocol-Version": MODERN}).status == 405
+
+
+def test_results_of_many_calls_at_once_arrive_exactly_once(service: HttpService) -> None:
+    session = Session(service)
+    responses = [
+        request(service.connect(), "POST", call(id, "large", size=300_000), session.headers)
+        for id in range(1, 21)
+    ]
+
+    answers = [Answer(response).json for response in responses]
+
+    assert [answer["id"] for answer in answers] == list(range(1, 21))
+    assert {len(text_of(answer)) for answer in answers} == {300_000}
+
+
+def test_http_1_0_gets_a_stream_that_ends_with_the_connection(service: HttpService) -> None:
+    session = Session(service)
+    body = json.dumps(call(1, "count", {"progressToken": "t"})).encode()
+    lines = [f"{name}: {value}" for name, value in session.headers.items()]
+    with socket.create_connection(service.address, WAIT_S) as client:
+        client.sendall(
+            "\r\n".join(
+                ["POST /mcp HTTP/1.0", "Host: localhost", "Content-Type: application/json", *lines,
+                 f"Content-Length: {len(body)}", "", ""]
+            ).encode() + body
+        )  # fmt: skip
+        received = b""
+        while data := client.recv(65536):
+            received += data
+
+    head, _, stream = received.partition(b"\r\n\r\n")
+    assert b"chunked" not in head
+    assert text_of(json.loads(parse_events(stream)[-1]["data"])) == "counted"
