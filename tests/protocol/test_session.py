@@ -1553,3 +1553,23 @@ def test_a_result_of_any_length_is_one_frame_with_the_id_of_its_request(
     answer = rig.answer(incoming, CallToolResult([TextContent("x" * size)]))
     content = [{"type": "text", "text": "x" * size}]
     assert answer == {"jsonrpc": "2.0", "id": id, "result": {"content": content}}
+
+
+@pytest.mark.parametrize(("version", "expected"), [(D, [("example.com/moved", b"1")]), (E, [])])
+def test_a_notification_that_the_session_does_not_know_is_passed_on_in_the_legacy_era(
+    version: str, expected: list[tuple[str, bytes]]
+) -> None:
+    passed: list[tuple[str, bytes]] = []
+    session = Session(
+        lambda: EVERYTHING,
+        lambda frame, about: 0,
+        lambda incoming: None,
+        Limits(),
+        lambda: 0.0,
+        on_notification=lambda method, params: passed.append((method, bytes(params["to"]))),
+    )
+    if version == D:
+        session.receive(json.dumps(request("hello", "initialize", opening(D))).encode())
+    session.receive(b'{"jsonrpc":"2.0","method":"example.com/moved","params":{"to":1}}')
+    session.receive(b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{}}')
+    assert passed == expected
