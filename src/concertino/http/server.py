@@ -24,6 +24,7 @@ from concertino.http.access import AccessRules
 from concertino.http.connection import Exchange, HttpConnection, HttpTimeouts, unavailable
 from concertino.http.endpoint import McpEndpoint
 from concertino.http.request_head import HeadParser, HttpError, RequestHead
+from concertino.loading import load
 from concertino.runtime.host import Host, Wrap
 from concertino.transports.connection import Connection
 from concertino.transports.listeners import Listener
@@ -108,6 +109,9 @@ class HttpServer:
 
     async def start(self) -> None:
         """Accept clients from now on."""
+        # Connections load this module at their first call. By then there may be no free descriptor
+        # left to read it with.
+        load("concertino.runtime.call_runner")
         for listener in self._listeners:
             access = AccessRules(self.options.origins, checks_host=not listener.is_unix)
             make = partial(HttpConnection, _ListenerHandler(self, listener, access))

@@ -23,6 +23,7 @@ from weakref import WeakMethod
 from msgspec import structs
 
 from concertino.jsonrpc.limits import Limits
+from concertino.loading import load
 from concertino.runtime.host import Host, Wrap
 from concertino.runtime.listener_places import ListenerPlaces, identity_of, places_per_listener
 from concertino.runtime.server_connection import ServerConnection
@@ -116,6 +117,9 @@ class Acceptor:
         # Functions passed to register_at_fork() stay registered for ever. A strong reference would
         # keep this object in memory for as long.
         disown = WeakMethod(self._disown_all)
+        # Connections load this module at their first call. By then there may be no free descriptor
+        # left to read it with.
+        load("concertino.runtime.call_runner")
         os.register_at_fork(after_in_child=lambda: (method := disown()) and method())
         self._listen()
 
