@@ -9,7 +9,7 @@ from concertino import errors
 # JSON-RPC 2.0 section 5.1, and 2026-07-28 basic/index "Error Codes": HeaderMismatch is HTTP's
 # alone.
 JSON_RPC = {-32700, -32600, -32601, -32602, -32603}
-MCP = {"MISSING_CAPABILITY": -32021, "UNSUPPORTED_VERSION": -32022}
+MCP = {"HEADER_MISMATCH": -32020, "MISSING_CAPABILITY": -32021, "UNSUPPORTED_VERSION": -32022}
 # The specification before 2026-07-28, server/resources: of a resource that is not there.
 BEFORE = {"RESOURCE_NOT_FOUND": -32002, "URL_ELICITATION_REQUIRED": -32042}  # 2025-11-25
 

@@ -53,7 +53,7 @@ AT_IMPORT: Mapping[str, tuple[str, str]] = {
     ),
     "a syntax error": (
         "x = 1\ndef broken(:\n",
-        r"cannot start: SyntaxError: invalid syntax \(server.py, line 2\)",
+        r"cannot start: SyntaxError: invalid syntax \(server.py:2\)",
     ),
     "a missing variable": (
         "import os\nkey = os.environ['NO_SUCH_VARIABLE']\n",
