@@ -20,7 +20,7 @@ from concertino.transports.process_table import (
     read_children,
     read_environment,
     read_memory,
-    read_state,
+    read_process_state,
     send_signal,
 )
 
@@ -49,7 +49,7 @@ def a_cat(**options: Any) -> Generator[subprocess.Popen[bytes]]:
 
 def test_the_state_of_a_process_is_what_the_system_calls_say() -> None:
     with a_cat(start_new_session=True) as process:
-        state = read_state(process.pid)
+        state = read_process_state(process.pid)
         assert state is not None
         assert state.is_live
         assert state.parent == os.getpid()
@@ -64,7 +64,7 @@ def test_a_zombie_is_not_live() -> None:
     with a_cat() as process:
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        state = read_state(process.pid)
+        state = read_process_state(process.pid)
         assert state is not None
         assert not state.is_live
         assert process.pid not in dict(live_processes())
@@ -80,7 +80,7 @@ def test_a_process_at_a_terminal_has_one() -> None:
         text = b""
         while text.count(b"\n") < 2:
             text += os.read(terminal, 100)
-        state = read_state(pid)
+        state = read_process_state(pid)
         assert state is not None
         assert state.terminal == os.stat(f"/proc/{pid}/fd/0").st_rdev
     finally:
@@ -99,7 +99,7 @@ def test_words_variables_name_and_memory_of_a_process_are_read() -> None:
 
 
 def test_of_a_process_that_is_not_there_nothing_is_read() -> None:
-    assert read_state(NO_PID) is None
+    assert read_process_state(NO_PID) is None
     assert read_children(NO_PID) == []
     assert read_environment(NO_PID) is None
     assert read_arguments(NO_PID) == []
@@ -112,14 +112,14 @@ def test_a_name_with_spaces_and_parentheses_does_not_shift_the_fields(tmp_path: 
     program = f"{tmp_path}/a) R (b"
     os.symlink("/bin/cat", program)
     with a_cat(executable=program) as process:
-        state = read_state(process.pid)
+        state = read_process_state(process.pid)
         assert state is not None
         assert state.parent == os.getpid()
 
 
 def test_a_signal_reaches_the_process_with_this_start_time() -> None:
     with a_cat() as process:
-        state = read_state(process.pid)
+        state = read_process_state(process.pid)
         assert state is not None
         assert send_signal(process.pid, state.started_at, signal.SIGTERM)
         assert process.wait(20) == -signal.SIGTERM
@@ -127,7 +127,7 @@ def test_a_signal_reaches_the_process_with_this_start_time() -> None:
 
 def test_a_signal_does_not_reach_another_process_that_has_the_same_id() -> None:
     with a_cat() as process:
-        state = read_state(process.pid)
+        state = read_process_state(process.pid)
         assert state is not None
         assert not send_signal(process.pid, state.started_at - 1, signal.SIGKILL)
         assert process.poll() is None

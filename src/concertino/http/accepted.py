@@ -8,10 +8,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-__all__ = ["Accepted", "is_json", "read_accept"]
+__all__ = ["AcceptedForms", "is_json", "read_accept"]
 
 
-class Accepted(NamedTuple):
+class AcceptedForms(NamedTuple):
     """Which forms of a response a client accepts.
 
     json: one JSON text, `application/json`.
@@ -23,16 +23,16 @@ class Accepted(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def read_accept(value: bytes | None) -> Accepted:
+def read_accept(value: bytes | None) -> AcceptedForms:
     """Return what an Accept header allows. Without the header, a client accepts everything."""
     if value is None:
-        return Accepted(json=True, stream=True)
+        return AcceptedForms(json=True, stream=True)
     # Media range -> whether its weight is not 0.
     ranges: dict[str, bool] = {}
     for item in value.decode("latin-1").lower().split(","):
         media_range, *parameters = (part.strip() for part in item.split(";"))
         ranges[media_range] = not any(_is_zero_weight(parameter) for parameter in parameters)
-    return Accepted(_allows(ranges, "application/json"), _allows(ranges, "text/event-stream"))
+    return AcceptedForms(_allows(ranges, "application/json"), _allows(ranges, "text/event-stream"))
 
 
 def _allows(ranges: dict[str, bool], media_type: str) -> bool:

@@ -221,12 +221,9 @@ class HttpConnection(asyncio.Protocol):
         self.on_close: Callable[[], object] | None = None
         self.on_drain: Callable[[int], object] | None = None
         self._output: list[bytes] = []
-        self._is_reading_paused = False
         # When the state changed last that a time limit belongs to, by the loop's clock.
         self._since = self._loop.time()
-        # How much output was unread when that was checked last, and since when it is unchanged.
-        self._unread_bytes = 0
-        self._unread_since = 0.0
+        self._unread = _UnreadWatch()
 
     # Called by asyncio
 
@@ -252,7 +249,7 @@ class HttpConnection(asyncio.Protocol):
         if self.exchange is None:
             self._read_requests()
         elif self._reader.held_bytes > READ_AHEAD_BYTES:
-            self._pause_reading(True)
+            self._pause_reading()
 
     def resume_writing(self) -> None:
         if self.on_drain is not None:
@@ -316,13 +313,10 @@ class HttpConnection(asyncio.Protocol):
         else:
             self._close_when_sent()
 
-    def _pause_reading(self, pause: bool) -> None:
-        if pause is not self._is_reading_paused and self._transport is not None:
-            self._is_reading_paused = pause
-            if pause:
-                self._transport.pause_reading()
-            elif not self._transport.is_closing():
-                self._transport.resume_reading()
+    def _pause_reading(self) -> None:
+        transport = self._transport
+        if transport is not None and transport.is_reading():
+            transport.pause_reading()
 
     # Output
 
@@ -355,12 +349,14 @@ class HttpConnection(asyncio.Protocol):
         self.reserved_bytes = 0
         if not exchange.keeps_connection or self.is_ending:
             self._close_when_sent()
-        elif self._reader.is_inside or self._is_reading_paused:
+        elif self._reader.is_inside:
             # Not at once: the caller may be inside of the handling of the last request.
             self._loop.call_soon(self._resume_reading)
 
     def _resume_reading(self) -> None:
-        self._pause_reading(False)
+        transport = self._transport
+        if transport is not None and not transport.is_reading() and not transport.is_closing():
+            transport.resume_reading()
         self._read_requests()
 
     def _close_when_sent(self) -> None:
@@ -398,7 +394,7 @@ class HttpConnection(asyncio.Protocol):
         now: the time by the loop's clock.
         """
         timeouts = self._handler.timeouts
-        if self._is_stuck(now, timeouts.unread_s):
+        if self._unread.is_stuck(self.unread_bytes, now, timeouts.unread_s):
             self.abort()
         elif self.exchange is not None:
             if now - self._since >= timeouts.keep_alive_s:
@@ -419,11 +415,21 @@ class HttpConnection(asyncio.Protocol):
             return timeouts.head_s
         return timeouts.body_s + self._reader.held_bytes / BODY_BYTES_PER_S
 
-    def _is_stuck(self, now: float, limit_s: float) -> bool:
-        """Return whether the client has read nothing of the waiting output for `limit_s`."""
-        unread = self.unread_bytes
-        if not unread or unread != self._unread_bytes:
-            self._unread_bytes = unread
-            self._unread_since = now
+
+class _UnreadWatch:
+    """Notices that a client reads nothing."""
+
+    def __init__(self) -> None:
+        self._bytes = 0
+        self._since = 0.0
+
+    def is_stuck(self, unread: int, now: float, limit_s: float) -> bool:
+        """Return whether the client has read nothing of the waiting output for `limit_s`.
+
+        unread: how many bytes wait now.
+        """
+        if not unread or unread != self._bytes:
+            self._bytes = unread
+            self._since = now
             return False
-        return now - self._unread_since >= limit_s
+        return now - self._since >= limit_s

@@ -23,14 +23,14 @@ from concertino.errors import (
     PARSE_ERROR,
     UNSUPPORTED_VERSION,
 )
-from concertino.http.accepted import Accepted
+from concertino.http.accepted import AcceptedForms
 from concertino.http.connection import Exchange, HttpConnection, unavailable
 from concertino.http.envelope import (
     Envelope,
     Malformed,
     Params,
-    decode_batch,
     decode_envelope,
+    decode_messages,
 )
 from concertino.http.event_streams import EventBudget
 from concertino.http.mcp_headers import METHOD as METHOD_HEADER
@@ -50,7 +50,7 @@ __all__ = ["McpEndpoint"]
 LEGACY_NAMES = frozenset(revision.name for revision in LEGACY)
 # The headers of this many different heads are remembered.
 REMEMBERED = 256
-NOTHING = Accepted(json=False, stream=False)
+NOTHING = AcceptedForms(json=False, stream=False)
 # In this revision a client may send several messages as an array.
 BATCH_REVISION = "2025-03-26"
 # Method -> the member of Params that the header Mcp-Name repeats.
@@ -103,7 +103,7 @@ class McpEndpoint:
         body = exchange.body
         try:
             if body.lstrip()[:1] == b"[":
-                self._post_batch(exchange, headers, decode_batch(body))
+                self._post_batch(exchange, headers, decode_messages(body))
                 return
             message = decode_envelope(body)
         except Malformed as exc:

@@ -24,9 +24,9 @@ __all__ = [
     "Malformed",
     "Params",
     "ResponseHead",
-    "decode_batch",
     "decode_envelope",
     "decode_header_text",
+    "decode_messages",
     "read_outcome",
 ]
 
@@ -94,7 +94,7 @@ class Malformed(ValueError):
 
 _decode = Decoder(Envelope).decode
 _decode_loose = Decoder(_LooseEnvelope).decode
-_decode_batch = Decoder(list[Envelope]).decode
+_decode_messages = Decoder(list[Envelope]).decode
 
 
 def decode_envelope(body: bytes) -> Envelope:
@@ -132,12 +132,12 @@ def _read_loosely(body: bytes) -> Envelope:
     raise Malformed("Invalid Request: method: expected a text", is_json=True)
 
 
-def decode_batch(body: bytes) -> list[Envelope]:
+def decode_messages(body: bytes) -> list[Envelope]:
     """Read a batch. Raises Malformed if it is no array of objects."""
     try:
         if not body.isascii():
             str(body, "utf-8")
-        return _decode_batch(body)
+        return _decode_messages(body)
     except ValidationError:
         raise Malformed(
             "Invalid Request: expected an array of JSON-RPC messages", is_json=True

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from concertino.http.accepted import Accepted, is_json, read_accept
+from concertino.http.accepted import AcceptedForms, is_json, read_accept
 from concertino.http.envelope import decode_header_text
 from concertino.http.request_head import RequestHead
 
@@ -31,7 +31,7 @@ class McpHeaders(Struct, frozen=True):
     repeated: the name of a header that came more than once, and must not.
     """
 
-    accepted: Accepted
+    accepted: AcceptedForms
     is_json: bool
     version: str | None
     method: str | None

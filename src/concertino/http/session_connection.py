@@ -19,22 +19,20 @@ from msgspec import DecodeError, Struct
 from msgspec.json import Decoder
 
 from concertino.errors import INVALID_REQUEST, Disconnected
-from concertino.http.accepted import Accepted
-from concertino.http.connection import Exchange, HttpConnection
+from concertino.http.accepted import AcceptedForms
+from concertino.http.connection import Exchange
 from concertino.http.envelope import ResponseHead, read_outcome
-from concertino.http.event_streams import EventBudget, EventStore, EventStream, parse_event_id
+from concertino.http.event_streams import EventBudget, EventStream
 from concertino.http.request_head import HttpError
+from concertino.http.session_output import SessionOutput
+from concertino.http.session_streams import SessionStreams
 from concertino.jsonrpc.messages import Id, encode_error
 from concertino.protocol.revisions import LATEST_LEGACY
 from concertino.transports.connection import Receiver
 
 __all__ = ["SessionConnection"]
 
-# The number of the stream that the client opens with GET.
-STANDALONE = 0
 ENDED = "the session has ended"
-# How often the unread output is looked at, while there is some.
-DRAIN_CHECK_S = 0.25
 
 
 class _InitializeResult(Struct, rename="camel"):
@@ -75,22 +73,13 @@ class SessionConnection:
         self.last_used = self._loop.time()
         self._on_close = on_close
         self._receiver: Receiver | None = None
-        self._store = EventStore(budget)
-        self._stream_count = STANDALONE
-        # The streams that are not complete, by their number.
-        self._streams: dict[int, EventStream] = {}
-        # The stream of each request that is under way.
-        self._by_request: dict[Id, EventStream] = {}
-        self._standalone = EventStream(STANDALONE, self._store)
-        # The HTTP connections with output that is not flushed, or that the client has not read.
-        self._outputs: set[HttpConnection] = set()
+        self._streams = SessionStreams(budget, self._note_use)
+        self._output = SessionOutput(self._on_drain)
         # The requests that came while the client had not read enough of the responses.
-        self._held: deque[tuple[Exchange, Accepted, Sequence[Id]]] = deque()
+        self._held: deque[tuple[Exchange, AcceptedForms, Sequence[Id]]] = deque()
         # The request whose frame is being delivered. An error without an id is its response.
         self._current: EventStream | None = None
         self._is_paused = False
-        self._reported_bytes = 0
-        self._drain_timer: asyncio.TimerHandle | None = None
 
     # Connection
 
@@ -101,7 +90,7 @@ class SessionConnection:
         if frame.startswith(b"["):
             self._write_batch(frame)
         else:
-            stream = None if request_id is None else self._by_request.get(request_id)
+            stream = self._streams.find(request_id)
             outcome = read_outcome(frame)
             is_answer = outcome is not None
             if stream is None and outcome:
@@ -109,14 +98,11 @@ class SessionConnection:
             if stream is not None and is_answer:
                 self._answer(stream, frame, request_id)
             elif not is_answer:
-                self._send(stream or self._standalone, frame)
-        return self._watch_output()
+                self._send(stream or self._streams.standalone, frame)
+        return self._output.watch()
 
     def flush(self) -> None:
-        for http in list(self._outputs):
-            http.flush()
-            if not http.unread_bytes:
-                self._outputs.discard(http)
+        self._output.flush()
 
     def pause(self, paused: bool) -> None:
         self._is_paused = paused
@@ -129,13 +115,14 @@ class SessionConnection:
         for exchange, _, _ in self._held:
             exchange.respond(HTTPStatus.NOT_FOUND, encode_error(None, INVALID_REQUEST, ENDED))
             exchange.connection.flush()
-        for stream in [self._standalone, *self._streams.values()]:
-            stream.end()
-        self._forget_all()
+        self._held.clear()
+        self._streams.close()
+        self._output.close()
+        self._on_close()
 
     # Requests of the client
 
-    def deliver(self, exchange: Exchange, accepted: Accepted, ids: Sequence[Id]) -> None:
+    def deliver(self, exchange: Exchange, accepted: AcceptedForms, ids: Sequence[Id]) -> None:
         """Pass a message on to the server, and answer the HTTP request when that is possible.
 
         ids: those of the requests in the message. If it has none, the HTTP request is answered at
@@ -152,23 +139,12 @@ class SessionConnection:
         if self._is_paused:
             self._held.append((exchange, accepted, ids))
             return
-        for id in ids:
-            if id in self._by_request:
-                raise HttpError(HTTPStatus.BAD_REQUEST, f"the request id {id!r} is in use")
-
-        self._stream_count += 1
-        number = self._stream_count
-        stream = EventStream(
-            number,
-            self._store,
+        stream = self._streams.open(
+            exchange,
             ids,
             is_primed=self.revision == LATEST_LEGACY.name,
             accepts_json=accepted.json,
         )
-        self._streams[number] = stream
-        for id in ids:
-            self._by_request[id] = stream
-        stream.attach(exchange, self._note_use)
         if accepted.stream:
             exchange.on_idle = partial(self._begin_stream, stream)
 
@@ -198,10 +174,10 @@ class SessionConnection:
         A cancelled request gets no response.
         id: that of the request; None if the notification names none.
         """
-        self.deliver(exchange, Accepted(json=True, stream=True), ())
-        stream = None if id is None else self._by_request.get(id)
+        self.deliver(exchange, AcceptedForms(json=True, stream=True), ())
+        stream = self._streams.find(id)
         if id is not None and stream is not None:
-            self._finish_request(stream, id)
+            self._streams.finish(stream, id)
             if not stream.ids:
                 stream.end()
 
@@ -211,26 +187,7 @@ class SessionConnection:
         Raises HttpError 400 if there is no such stream.
         """
         self.last_used = self._loop.time()
-        last_event = exchange.head.headers.get(b"last-event-id")
-        if last_event is None:
-            self._standalone.attach(exchange, self._note_use)
-            self._standalone.resume()
-            return
-
-        position = parse_event_id(last_event)
-        if position is None or position[0] > self._stream_count:
-            raise HttpError(HTTPStatus.BAD_REQUEST, "Last-Event-ID: no event of this session")
-        number, last_number = position
-        stream = self._standalone if number == STANDALONE else self._streams.get(number)
-        if stream is None:
-            # The stream is complete, and its response was perhaps lost: send what is kept of it.
-            stream = EventStream(number, self._store)
-            stream.attach(exchange, self._note_use)
-            stream.resume(last_number)
-            stream.end()
-            return
-        stream.attach(exchange, self._note_use)
-        stream.resume(last_number)
+        self._streams.listen(exchange)
 
     def end(self, reason: str) -> None:
         """End the session: cancel its calls, and close its streams."""
@@ -240,7 +197,7 @@ class SessionConnection:
     @property
     def is_in_use(self) -> bool:
         """Return whether a call is under way, or the client has a stream open."""
-        return bool(self._streams) or self._standalone.exchange is not None
+        return self._streams.is_in_use
 
     # Output
 
@@ -248,7 +205,7 @@ class SessionConnection:
         """Send a frame as an event of a stream."""
         stream.send(frame)
         if stream.exchange is not None:
-            self._outputs.add(stream.exchange.connection)
+            self._output.add(stream.exchange.connection)
 
     def _answer(self, stream: EventStream, frame: bytes, id: Id | None) -> None:
         """Send the response to a request, and end its stream if it was the last one."""
@@ -256,14 +213,13 @@ class SessionConnection:
         if not self.revision:
             self._read_revision(frame)
         if id is not None:
-            self._finish_request(stream, id)
-        elif stream is self._current:
-            # An error without an id is the response to all that was posted.
-            for other in list(stream.ids):
-                self._finish_request(stream, other)
+            self._streams.finish(stream, id)
+        else:
+            # A batch, or an error without an id: the response to all that was posted.
+            self._streams.finish(stream)
         is_last = not stream.ids
         if exchange is not None:
-            self._outputs.add(exchange.connection)
+            self._output.add(exchange.connection)
         if is_last and exchange is not None and not exchange.is_stream and stream.accepts_json:
             stream.exchange = None
             exchange.respond(_status_of(frame), frame)
@@ -278,20 +234,10 @@ class SessionConnection:
             ids = [head.id for head in _decode_heads(frame) if head.id is not None]
         except DecodeError:
             ids = []
-        stream = next((self._by_request[id] for id in ids if id in self._by_request), None)
-        stream = stream or self._current
+        streams = filter(None, map(self._streams.find, ids))
+        stream = next(streams, self._current)
         if stream is not None:
-            for id in list(stream.ids):
-                self._finish_request(stream, id)
             self._answer(stream, frame, None)
-
-    def _finish_request(self, stream: EventStream, id: Id) -> None:
-        """Forget a request, because it is answered or cancelled."""
-        stream.ids.discard(id)
-        self._by_request.pop(id, None)
-        if not stream.ids:
-            self._streams.pop(stream.number, None)
-            self._note_use()
 
     def _read_revision(self, frame: bytes) -> None:
         """Read which revision the response to `initialize` has agreed on."""
@@ -308,42 +254,12 @@ class SessionConnection:
         if stream.exchange is not None:
             stream.exchange.keep_alive()
 
-    def _watch_output(self) -> int:
-        """Return how many bytes are unread, and look again later while there are some."""
-        held = self._count_unread()
-        if held and self._drain_timer is None:
-            self._reported_bytes = held
-            self._drain_timer = self._loop.call_later(DRAIN_CHECK_S, self._check_drain)
-        return held
-
-    def _count_unread(self) -> int:
-        return sum(http.unread_bytes for http in self._outputs)
-
-    def _check_drain(self) -> None:
-        """Tell the receiver how much output is unread, if the client has read some."""
-        self._drain_timer = None
-        receiver = self._receiver
-        if receiver is None:
-            return
-        held = self._count_unread()
-        if held < self._reported_bytes:
-            receiver.on_drain(held)
-        self._reported_bytes = held
-        if held:
-            self._drain_timer = self._loop.call_later(DRAIN_CHECK_S, self._check_drain)
+    def _on_drain(self, unread: int) -> None:
+        if self._receiver is not None:
+            self._receiver.on_drain(unread)
 
     def _note_use(self) -> None:
         self.last_used = self._loop.time()
-
-    def _forget_all(self) -> None:
-        self._streams.clear()
-        self._by_request.clear()
-        self._held.clear()
-        self._outputs.clear()
-        self._store.clear()
-        if self._drain_timer is not None:
-            self._drain_timer.cancel()
-        self._on_close()
 
 
 def _status_of(frame: bytes) -> HTTPStatus:

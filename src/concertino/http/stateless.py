@@ -20,7 +20,7 @@ from concertino.errors import (
     UNSUPPORTED_VERSION,
     Disconnected,
 )
-from concertino.http.accepted import Accepted
+from concertino.http.accepted import AcceptedForms
 from concertino.http.connection import OK, Exchange, HttpConnection, unavailable
 from concertino.http.envelope import read_outcome
 from concertino.http.responses import KEEP_ALIVE_COMMENT, encode_event
@@ -51,14 +51,14 @@ class StatelessConnection:
         self._http = http
         self._receiver: Receiver | None = None
         self._exchange: Exchange | None = None
-        self._accepted = Accepted(json=True, stream=True)
+        self._accepted = AcceptedForms(json=True, stream=True)
         http.on_close = self._on_close
         http.on_drain = self._on_drain
 
     def open(self, receiver: Receiver) -> None:
         self._receiver = receiver
 
-    def deliver(self, exchange: Exchange, accepted: Accepted) -> None:
+    def deliver(self, exchange: Exchange, accepted: AcceptedForms) -> None:
         """Pass a request on to the server. Its headers and its `_meta` are checked."""
         receiver = self._receiver
         if receiver is None:

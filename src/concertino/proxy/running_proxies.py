@@ -21,7 +21,7 @@ from concertino.transports.process_table import (
     live_processes,
     program_name,
     read_memory,
-    read_state,
+    read_process_state,
 )
 from concertino.transports.sockets import credentials, is_trusted
 
@@ -71,7 +71,7 @@ def _describe(
     status: ProxyStatus, server: ServerStatus, memory: Mapping[int, int]
 ) -> RunningServer:
     host = server.host
-    if not host and (state := read_state(status.pid)) is not None:
+    if not host and (state := read_process_state(status.pid)) is not None:
         host = program_name(state.parent)
     return RunningServer(
         status.pid,
@@ -136,7 +136,7 @@ def _memory_by_group() -> dict[int, int]:
 
 
 def _age_s(pid: int) -> float | None:
-    state = read_state(pid)
+    state = read_process_state(pid)
     if state is None:
         return None
     return time.clock_gettime(time.CLOCK_BOOTTIME) - state.started_at / os.sysconf("SC_CLK_TCK")

@@ -24,7 +24,7 @@ from concertino.excerpts import shorten
 from concertino.logs.formats import escape_controls
 from concertino.logs.redact import redactor
 from concertino.runtime import entry
-from concertino.transports.process_table import read_state
+from concertino.transports.process_table import read_process_state
 
 if TYPE_CHECKING:
     from concertino.transports.listeners import Listener
@@ -113,7 +113,7 @@ class _StatusSocket:
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
         from concertino.transports.listeners import listen_unix
 
-        state = read_state(os.getpid())
+        state = read_process_state(os.getpid())
         name = f"{os.getpid()}-{0 if state is None else state.started_at}"
         for folder in status_folders(os.environ):
             try:
@@ -181,10 +181,10 @@ def remove_stale_sockets(folder: Path) -> None:
         pid, _, started_at = path.name.partition("-")
         if not (pid.isdecimal() and started_at.isdecimal()):
             continue
-        state = read_state(int(pid))
+        state = read_process_state(int(pid))
         # Without /proc nothing is known of it; concertino ps finds out that nobody answers.
         is_other = state is None or not state.is_live or state.started_at != int(started_at)
-        if is_other and read_state(os.getpid()) is not None:
+        if is_other and read_process_state(os.getpid()) is not None:
             path.unlink(missing_ok=True)
 
 

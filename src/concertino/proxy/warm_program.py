@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concertino.client.targets import OpenTarget
 from concertino.jsonrpc.limits import Limits
 from concertino.transports.process import ChildProcess, ShutdownTimeouts, spawn
-from concertino.transports.process_table import read_state
+from concertino.transports.process_table import read_process_state
 
 __all__ = ["WarmProgram"]
 
@@ -92,5 +92,5 @@ class _Stderr:
 
 
 def _is_running(child: ChildProcess) -> bool:
-    state = read_state(child.pid)
+    state = read_process_state(child.pid)
     return state.is_live if state is not None else sys.platform != "linux"

@@ -31,11 +31,14 @@ VERB_WEIGHT = 0.5
 NOUN_WEIGHT = 0.6
 # Words of questions that say nothing about a tool, beside the stop words of the library.
 FILLERS = frozenset(
-    """about again all also am any anybody anything been before can could did do does done each ever
-    every everything exactly from give had has have he her here him his how i its just know let like
-    me mine more most much must my need now other our out please same say shall she should so some
-    somebody someone something straight than them theirs thing things too up us use very want was we
-    were what when where which while who whole whom whose why would you your""".split()  # noqa: SIM905
+    """
+    about again all also am any anybody anything been before can could did do does done
+    each ever every everything exactly from give had has have he her here him his how i
+    its just know let like me mine more most much must my need now other our out please
+    same say shall she should so some somebody someone something straight than them
+    theirs thing things too up us use very want was we were what when where which while
+    who whole whom whose why would you your
+    """.split()  # noqa: SIM905
 )
 
 # Each line is a group of words that are used for the same action. A word may be in several.

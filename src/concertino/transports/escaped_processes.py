@@ -24,7 +24,7 @@ from concertino.transports.process_table import (
     program_name,
     read_children,
     read_environment,
-    read_state,
+    read_process_state,
 )
 
 __all__ = ["EscapedProcesses"]
@@ -63,7 +63,7 @@ class EscapedProcesses:
         left = read_children(parent)
         while left:
             pid = left.pop()
-            stat = read_state(pid)
+            stat = read_process_state(pid)
             if stat is not None and stat.is_live and (pid, stat.started_at) not in below:
                 below.add((pid, stat.started_at))
                 left += read_children(pid)
@@ -88,7 +88,9 @@ class EscapedProcesses:
                 return True
             # When they have ended, look for more: they may have started others in the meantime.
             await asyncio.sleep(CHECK_S)
-            while found := [pid for pid in found if (stat := read_state(pid)) and stat.is_live]:
+            while found := [
+                pid for pid in found if (stat := read_process_state(pid)) and stat.is_live
+            ]:
                 if time.monotonic() >= until:
                     return False
                 await asyncio.sleep(CHECK_S)
@@ -109,7 +111,7 @@ class EscapedProcesses:
         It is not complete if a process is just being started, so that its environment cannot be
         read so far.
         """
-        parent_stat = read_state(parent)
+        parent_stat = read_process_state(parent)
         started_at = 0 if parent_stat is None else parent_stat.started_at
         found: list[int] = []
         is_complete = True

@@ -12,7 +12,7 @@ import os
 import re
 from typing import NamedTuple
 
-from concertino.transports.process_table import read_environment, read_state
+from concertino.transports.process_table import read_environment, read_process_state
 
 __all__ = ["STARTED_BY", "Mark", "marks_of", "new_mark", "pid_namespace"]
 
@@ -45,14 +45,14 @@ class Mark(NamedTuple):
         """
         if not self.namespace or self.namespace != pid_namespace():
             return False
-        state = read_state(self.pid)
+        state = read_process_state(self.pid)
         return state is None or not state.is_live or state.started_at != self.started_at
 
 
 def new_mark() -> Mark:
     """Return a mark for a program that this process is about to start."""
     pid = os.getpid()
-    state = read_state(pid)
+    state = read_process_state(pid)
     started_at = 0 if state is None else state.started_at
     return Mark(os.urandom(12).hex(), pid, started_at, pid_namespace())
 

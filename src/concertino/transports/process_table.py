@@ -19,7 +19,7 @@ __all__ = [
     "read_children",
     "read_environment",
     "read_memory",
-    "read_state",
+    "read_process_state",
     "send_signal",
 ]
 
@@ -47,7 +47,7 @@ class ProcessState(NamedTuple):
     started_at: int
 
 
-def read_state(pid: int) -> ProcessState | None:
+def read_process_state(pid: int) -> ProcessState | None:
     """Return the state of a process; None if there is no such process. See proc(5)."""
     try:
         # Split after the last parenthesis: the name of the program, in parentheses, may itself
@@ -68,7 +68,7 @@ def live_processes() -> Iterator[tuple[int, ProcessState]]:
         return
     for name in names:
         if name.isdecimal():
-            state = read_state(int(name))
+            state = read_process_state(int(name))
             if state is not None and state.is_live:
                 yield int(name), state
 
@@ -142,7 +142,7 @@ def send_signal(pid: int, started_at: int, number: signal.Signals) -> bool:
         return False
     try:
         # The descriptor holds whatever process has the id now, so it cannot change after this.
-        state = read_state(pid)
+        state = read_process_state(pid)
         if state is None or state.started_at != started_at:
             return False
         signal.pidfd_send_signal(descriptor, number)

@@ -1,0 +1,64 @@
+"""SessionOutput: what a session has sent, and its client has not read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from concertino.http.connection import HttpConnection
+
+__all__ = ["SessionOutput"]
+
+# How often the unread output is looked at, while there is some.
+CHECK_S = 0.25
+
+
+class SessionOutput:
+    """The HTTP connections that carry a session's output, and how much of it is unread.
+
+    on_drain: called with the number of unread bytes when the client has read some.
+    """
+
+    def __init__(self, on_drain: Callable[[int], object]) -> None:
+        self._on_drain = on_drain
+        self._loop = asyncio.get_running_loop()
+        # The connections with output that is not flushed, or that the client has not read.
+        self._connections: set[HttpConnection] = set()
+        self._reported_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, connection: HttpConnection) -> None:
+        """Note that output was queued on a connection."""
+        self._connections.add(connection)
+
+    def flush(self) -> None:
+        """Send the queued output."""
+        for connection in list(self._connections):
+            connection.flush()
+            if not connection.unread_bytes:
+                self._connections.discard(connection)
+
+    def watch(self) -> int:
+        """Return how many bytes are unread, and look again later while there are some."""
+        unread = self._count()
+        if unread and self._timer is None:
+            self._reported_bytes = unread
+            self._timer = self._loop.call_later(CHECK_S, self._check)
+        return unread
+
+    def close(self) -> None:
+        """Forget the connections."""
+        self._connections.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _count(self) -> int:
+        return sum(connection.unread_bytes for connection in self._connections)
+
+    def _check(self) -> None:
+        """Report how much is unread, if the client has read some."""
+        unread = self._count()
+        previous, self._reported_bytes = self._reported_bytes, unread
+        self._timer = self._loop.call_later(CHECK_S, self._check) if unread else None
+        if unread < previous:
+            self._on_drain(unread)

@@ -1,0 +1,107 @@
+"""SessionStreams: the streams of one session, by their number and by the requests they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+
+from concertino.http.connection import Exchange
+from concertino.http.event_streams import EventBudget, EventStore, EventStream, parse_event_id
+from concertino.http.request_head import HttpError
+from concertino.jsonrpc.messages import Id
+
+__all__ = ["SessionStreams"]
+
+# The number of the stream that the client opens with GET.
+STANDALONE = 0
+
+
+class SessionStreams:
+    """The streams of one session.
+
+    budget: limits the events that are kept for clients who lose a connection.
+    on_use: called when the client has closed a stream, or a stream is complete.
+
+    Attributes:
+    standalone: the stream for what belongs to no request. The client opens it with GET.
+    """
+
+    def __init__(self, budget: EventBudget, on_use: Callable[[], object]) -> None:
+        self._store = EventStore(budget)
+        self._on_use = on_use
+        self.standalone = EventStream(STANDALONE, self._store)
+        self._count = STANDALONE
+        # The streams that are not complete, by their number, and by each of their requests.
+        self._streams: dict[int, EventStream] = {}
+        self._by_request: dict[Id, EventStream] = {}
+
+    @property
+    def is_in_use(self) -> bool:
+        """Return whether a call is under way, or the client has a stream open."""
+        return bool(self._streams) or self.standalone.exchange is not None
+
+    def find(self, id: Id | None) -> EventStream | None:
+        """Return the stream of a request that is under way; None if there is none."""
+        return None if id is None else self._by_request.get(id)
+
+    def open(
+        self, exchange: Exchange, ids: Sequence[Id], *, is_primed: bool, accepts_json: bool
+    ) -> EventStream:
+        """Make the stream of requests that have arrived.
+
+        is_primed, accepts_json: see EventStream.
+        Raises HttpError 400 if an id is that of another request that is under way.
+        """
+        for id in ids:
+            if id in self._by_request:
+                raise HttpError(HTTPStatus.BAD_REQUEST, f"the request id {id!r} is in use")
+        self._count += 1
+        stream = EventStream(
+            self._count, self._store, ids, is_primed=is_primed, accepts_json=accepts_json
+        )
+        self._streams[self._count] = stream
+        for id in ids:
+            self._by_request[id] = stream
+        stream.attach(exchange, self._on_use)
+        return stream
+
+    def finish(self, stream: EventStream, *ids: Id) -> None:
+        """Forget requests of a stream, because they are answered or cancelled; by default all."""
+        for id in ids or list(stream.ids):
+            stream.ids.discard(id)
+            self._by_request.pop(id, None)
+        if not stream.ids:
+            self._streams.pop(stream.number, None)
+            self._on_use()
+
+    def listen(self, exchange: Exchange) -> None:
+        """Let a GET carry the standalone stream, or the one whose last event the client names.
+
+        Raises HttpError 400 if there is no such stream.
+        """
+        last_event = exchange.head.headers.get(b"last-event-id")
+        if last_event is None:
+            self.standalone.attach(exchange, self._on_use)
+            self.standalone.resume()
+            return
+
+        position = parse_event_id(last_event)
+        if position is None or position[0] > self._count:
+            raise HttpError(HTTPStatus.BAD_REQUEST, "Last-Event-ID: no event of this session")
+        number, last_number = position
+        stream = self.standalone if number == STANDALONE else self._streams.get(number)
+        is_complete = stream is None
+        # A complete stream may have lost its last response: send what is kept of it.
+        stream = stream or EventStream(number, self._store)
+        stream.attach(exchange, self._on_use)
+        stream.resume(last_number)
+        if is_complete:
+            stream.end()
+
+    def close(self) -> None:
+        """End all streams. Their HTTP connections send what is buffered."""
+        for stream in [self.standalone, *self._streams.values()]:
+            stream.end()
+        self._streams.clear()
+        self._by_request.clear()
+        self._store.clear()
