@@ -37,7 +37,7 @@ from concertino.transports.process_table import (
     live_processes,
     program_name,
     read_environment,
-    read_state,
+    read_process_state,
 )
 
 VARIABLE = "CONCERTINO_SOAK_KILLS"
@@ -188,7 +188,7 @@ class Round:
             return server
         chain = [server]
         while chain[-1] != self.host.pid:
-            state = read_state(chain[-1])
+            state = read_process_state(chain[-1])
             assert state is not None, f"process {chain[-1]} has ended before it was killed"
             chain.append(state.parent)
         # The last is the host, before it the proxy, and before that the child of the proxy.

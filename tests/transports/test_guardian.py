@@ -20,13 +20,14 @@ from concertino.transports.process_marks import STARTED_BY, new_mark
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc of Linux")
 
-# Ends by SIGKILL only, and has a child of its own that has left its session. Both print their id.
+# Ends by SIGKILL only, and has a child of its own that has left its session. Both write their id,
+# in one step: print() may write a line and its end apart, and the two lines would be mixed.
 STUBBORN = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if not os.fork():
     os.setsid()
-print(os.getpid(), flush=True)
+os.write(1, b"%d\\n" % os.getpid())
 time.sleep(600)
 """
 # Starts what its arguments say, with its mark. "fork" forks once more before, as multiprocessing
