@@ -74,6 +74,7 @@ from concertino.types.results import (
     ResourceContents,
     TextContent,
     Tool,
+    error_result,
 )
 
 __all__ = [
@@ -219,7 +220,7 @@ def call_result(response: ToolResponse) -> CallToolResult:
         if kind == ToolResponse.ERROR:
             body = {"error": response.error_message, "code": response.error_code}
             text = encode(body).decode()
-        failure = CallToolResult([TextContent(text)], is_error=True)
+        failure = error_result(text)
         if response.error_code == REFUSED_ARGUMENTS:
             raise ArgumentsRefused(failure)
         return failure

@@ -58,7 +58,7 @@ from concertino.protocol.request_profile import (
     pop_member,
 )
 from concertino.protocol.revisions import LEGACY, REQUESTS, REVISIONS, implementation
-from concertino.types.results import LEVELS, CallToolResult, Level, TextContent
+from concertino.types.results import LEVELS, Level, error_result
 
 if TYPE_CHECKING:
     from concertino.protocol.call_dialogues import CallDialogues
@@ -519,7 +519,7 @@ class Session:
         """
         if incoming.method != "tools/call":
             return self.peer.fail(incoming, INTERNAL_ERROR, f"Internal error: {text}")
-        result = CallToolResult([TextContent(text)], is_error=True)
+        result = error_result(text)
         body = incoming.profile.encoder.encode(result, incoming.method)
         return self.peer.respond(incoming, body)
 

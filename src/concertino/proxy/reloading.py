@@ -24,7 +24,7 @@ from concertino.protocol.call import ServerFeatures
 from concertino.proxy.pinned_tools import compare_tools
 from concertino.proxy.proxy import Proxy
 from concertino.proxy.source_files import SourceFiles, forget_bytecode
-from concertino.types.results import CallToolResult, TextContent
+from concertino.types.results import error_result
 
 __all__ = ["ReloadingProxy"]
 
@@ -115,7 +115,7 @@ class ReloadingProxy(BackendWrapper):
         if not self._is_told and call.method == "tools/call":
             self._is_told = True
             text = f"{self._failure}\nThis call did nothing. The code before the change serves on."
-            return CallToolResult([TextContent(text)], is_error=True)
+            return error_result(text)
         return await self._proxy.handle(call, context)
 
     async def watch(self, uris: frozenset[str]) -> None:

@@ -26,7 +26,7 @@ from concertino.protocol.call import Call, InputRequired
 from concertino.protocol.request_profile import SessionRequest
 from concertino.protocol.wire_results import InputRequiredSignal
 from concertino.runtime.context import CallContext
-from concertino.types.results import CallToolResult, TextContent
+from concertino.types.results import error_result
 
 if TYPE_CHECKING:
     from concertino.runtime.call_connection import AnsweringConnection
@@ -233,5 +233,5 @@ def _client_cannot_answer(
     """
     if request.profile.encoder.revision.modern or request.method != "tools/call":
         return _fail(connection, request, error)
-    connection.session.respond(request, CallToolResult([TextContent(error.message)], is_error=True))
+    connection.session.respond(request, error_result(error.message))
     return None

@@ -61,8 +61,8 @@ from concertino.server.options import (
 from concertino.server.server import Server
 from concertino.server.settings import check_positive
 from concertino.server.streaming import Run, collect_chunks
-from concertino.server.tool_errors import describe_exception, error_result, tool_error_result
-from concertino.types.results import CallToolResult
+from concertino.server.tool_errors import describe_exception, tool_error_result
+from concertino.types.results import CallToolResult, error_result
 
 __all__ = ["Operations"]
 

@@ -21,17 +21,12 @@ from concertino.errors import (
     unknown_name,
 )
 from concertino.schema.violations import SchemaViolation
-from concertino.types.results import CallToolResult, TextContent
+from concertino.types.results import CallToolResult, error_result
 
 # A client sees at most this many characters of an exception's text.
 MAX_ERROR_CHARACTERS = 1000
 # The text is cut to this many characters before it is searched for secrets.
 MAX_REDACTED_CHARACTERS = 65536
-
-
-def error_result(text: str) -> CallToolResult:
-    """Return the result of a tool that has failed. The model sees the text."""
-    return CallToolResult([TextContent(text)], is_error=True)
 
 
 def tool_error_result(error: Exception) -> CallToolResult:

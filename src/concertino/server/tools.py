@@ -48,11 +48,16 @@ from concertino.server.settings import CacheHints, add_tags, check_options, chec
 from concertino.server.tool_errors import (
     describe_exception,
     describe_violation,
-    error_result,
     find_passthrough,
     tool_error_result,
 )
-from concertino.types.results import CallToolResult, ListToolsResult, Tool, ToolAnnotations
+from concertino.types.results import (
+    CallToolResult,
+    ListToolsResult,
+    Tool,
+    ToolAnnotations,
+    error_result,
+)
 
 if TYPE_CHECKING:
     from concertino.backend.call_hooks import Handle, Work

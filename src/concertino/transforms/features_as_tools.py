@@ -27,6 +27,7 @@ from concertino.types.results import (
     TextContent,
     Tool,
     ToolAnnotations,
+    error_result,
 )
 
 __all__ = ["FeaturesAsTools"]
@@ -188,7 +189,7 @@ class FeaturesAsTools(BackendWrapper):
         """Forward a call of a tool as one of another method, and return its result as content."""
         arguments = call.arguments
         if not isinstance(arguments.get(members[0]), str):
-            return _failed(f"Missing required field: {members[0]}")
+            return error_result(f"Missing required field: {members[0]}")
         params = {
             member: Raw(encode(arguments[member])) for member in members if member in arguments
         }
@@ -199,7 +200,7 @@ class FeaturesAsTools(BackendWrapper):
             # As a result, so that the model sees it: it has chosen the name.
             if error.code == INVALID_PARAMS:
                 details = "" if error.data is None else f": {encode(error.data).decode()}"
-                return _failed(f"{error.message}{details}")
+                return error_result(f"{error.message}{details}")
             raise
         if isinstance(result, InputRequired):
             return result
@@ -220,7 +221,3 @@ def _to_content(method: str, result: Struct | Raw) -> list[ContentBlock]:
         for item in contents
     ]
     return blocks
-
-
-def _failed(text: str) -> CallToolResult:
-    return CallToolResult([TextContent(text)], is_error=True)

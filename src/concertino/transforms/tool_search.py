@@ -31,6 +31,7 @@ from concertino.types.results import (
     TextContent,
     Tool,
     ToolAnnotations,
+    error_result,
 )
 
 __all__ = ["BUDGET_TOKENS", "FOUND_TOKENS", "ToolListOptions", "ToolSearch", "ToolsMode"]
@@ -172,7 +173,7 @@ class ToolSearch(BackendWrapper):
     async def _find(self, call: Call, context: Context) -> CallToolResult:
         query = call.arguments.get("query")
         if not isinstance(query, str) or not query.strip():
-            return _failed("Missing required field: query (a text that says what to do)")
+            return error_result("Missing required field: query (a text that says what to do)")
         await self._read(call, context)
         listed = self._listed
         assert listed is not None
@@ -191,7 +192,9 @@ class ToolSearch(BackendWrapper):
     async def _call(self, call: Call, context: Context) -> Struct | Raw:
         name, arguments = _read_target(call)
         if name is None:
-            return _failed("Missing required field: name (of a tool that find_tools has found)")
+            return error_result(
+                "Missing required field: name (of a tool that find_tools has found)"
+            )
         params: Mapping[str, Raw] = {**call.params, "name": Raw(encode(name))}
         if arguments is None:
             params = {key: value for key, value in params.items() if key != "arguments"}
@@ -208,7 +211,7 @@ class ToolSearch(BackendWrapper):
                 raise
             # A result and not an error, so that the model sees the name that it should use.
             hint = suggestion(name, names) or "; find_tools returns the names of tools"
-            return _failed(f"{error.message}{hint}")
+            return error_result(f"{error.message}{hint}")
 
 
 def _are_same(sources: Sequence[Struct | Raw], pages: Sequence[ToolPage]) -> bool:
@@ -240,7 +243,3 @@ def _read_target(call: Call) -> tuple[str | None, Raw | None]:
     except (DecodeError, UnicodeError) as exc:
         raise invalid_params(f"arguments: {exc}") from None
     return name, arguments
-
-
-def _failed(text: str) -> CallToolResult:
-    return CallToolResult([TextContent(text)], is_error=True)

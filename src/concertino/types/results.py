@@ -39,6 +39,7 @@ __all__ = [
     "TextContent",
     "Tool",
     "ToolAnnotations",
+    "error_result",
 ]
 
 Meta = dict[str, Any]
@@ -296,6 +297,11 @@ class CallToolResult(
                 f"the result has no structured content, and its text is not JSON ({exc}): "
                 f"{shorten_repr(self.text, MAX_QUOTE)}"
             ) from None
+
+
+def error_result(text: str) -> CallToolResult:
+    """Return the result of a tool that has failed. The model sees the text."""
+    return CallToolResult([TextContent(text)], is_error=True)
 
 
 class Cacheable(
