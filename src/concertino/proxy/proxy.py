@@ -203,7 +203,7 @@ class Proxy:
         if self._openings:
             # What they have loaded may be old already.
             await asyncio.wait([opening.task for opening in self._openings.values()])
-        old = {item: None for item in (self._unclaimed, *self._upstreams.values()) if item}
+        old = self._open_upstreams()
         running = [upstream for upstream in old if upstream.client.state != "closed"]
         new = [Upstream(self._settings, self._outlet, item.capabilities) for item in running]
         if not new:
@@ -258,22 +258,19 @@ class Proxy:
     async def watch(self, uris: frozenset[str]) -> None:
         """Subscribe to these resources at the server: for each client where its calls go."""
         self._watched = uris
-        upstreams = {
-            id(item): item for item in (*self._upstreams.values(), self._unclaimed) if item
-        }
         rest = uris
-        wanted: dict[int, frozenset[str]] = {}
-        for key, upstream in upstreams.items():
+        wanted: dict[Upstream, frozenset[str]] = {}
+        for upstream in self._open_upstreams():
             own = frozenset[str]().union(*(item.subscribed_uris for item in upstream.sessions))
-            wanted[key] = own & uris
+            wanted[upstream] = own & uris
             rest -= own
         # Those of clients that have not made a call yet. No other user's server may report on them.
-        for upstream in upstreams.values():
+        for upstream in wanted:
             if not upstream.is_private:
-                wanted[id(upstream)] |= rest
+                wanted[upstream] |= rest
                 break
-        for key, upstream in upstreams.items():
-            await upstream.watch(wanted[key])
+        for upstream, own in wanted.items():
+            await upstream.watch(own)
 
     def on_client_notification(
         self,
@@ -298,7 +295,7 @@ class Proxy:
         for opening in openings:
             opening.cancel()
         self._settings.parked.cancel()
-        upstreams = {*self._upstreams.values(), *([self._unclaimed] if self._unclaimed else [])}
+        upstreams = self._open_upstreams()
         if self._manifests is not None:
             await self._manifests.close()
         ends = [upstream.close() for upstream in upstreams]
@@ -315,6 +312,11 @@ class Proxy:
         return [item.status() for item in upstreams] or [ServerStatus(self.name, "idle")]
 
     # Which client uses which upstream
+
+    def _open_upstreams(self) -> list[Upstream]:
+        """Return all upstreams that are open, each once."""
+        every = (*self._upstreams.values(), self._unclaimed)
+        return list(dict.fromkeys(item for item in every if item is not None))
 
     def _upstream_for_lists(self) -> Upstream | None:
         """Return an upstream for calls without a connection: one that no verified user has."""
