@@ -8,7 +8,6 @@ Spec: 2025-11-25 basic/transports; 2026-07-28 basic/transports/streamable-http.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Callable
 from http import HTTPStatus
@@ -77,7 +76,6 @@ class McpEndpoint:
         self._wrap = wrap
         self._max_sessions = max_sessions
         self._session_s = session_s
-        self._loop = asyncio.get_running_loop()
         self._headers: dict[RequestHead, McpHeaders] = {}
         self._budget = EventBudget()
         # The sessions by their id. An id also belongs to a user, see _find_session().
@@ -162,8 +160,7 @@ class McpEndpoint:
 
     def _post_to_session(self, exchange: Exchange, headers: McpHeaders, message: Envelope) -> None:
         """Serve a message of a revision before 2026-07-28."""
-        id = message.id
-        ids = (id,) if message.method is not None and id is not UNSET and id is not None else ()
+        ids = () if message.request_id is None else (message.request_id,)
         if message.method == "initialize" and headers.session is None:
             self._open_session(exchange).deliver(exchange, headers.accepted, ids)
             return
@@ -186,11 +183,7 @@ class McpEndpoint:
                 HTTPStatus.BAD_REQUEST,
                 f"expected one message; only {BATCH_REVISION} allows several in an array",
             )
-        ids = [
-            message.id
-            for message in batch
-            if message.method is not None and message.id is not UNSET and message.id is not None
-        ]
+        ids = [message.request_id for message in batch if message.request_id is not None]
         session.deliver(exchange, headers.accepted, ids)
 
     def _open_session(self, exchange: Exchange) -> SessionConnection:
@@ -198,7 +191,7 @@ class McpEndpoint:
             raise unavailable(f"{self._max_sessions} sessions are open")
         id = secrets.token_hex(16)
         session = SessionConnection(
-            exchange.connection.facts, self._budget, lambda: self._sessions.pop(id, None)
+            id, exchange.connection.facts, self._budget, lambda: self._sessions.pop(id, None)
         )
         self._sessions[id] = session
         self._session_count += 1
@@ -225,47 +218,51 @@ class McpEndpoint:
 
     def get(self, exchange: Exchange) -> None:
         """Serve a GET, which opens a stream of a session. Raises HttpError to refuse it."""
-        headers = self._read_headers(exchange)
-        if headers.version == MODERN.name or headers.session is None:
-            raise HttpError(
-                HTTPStatus.METHOD_NOT_ALLOWED,
-                "GET opens a stream of a session, and this request names none",
-                b"Allow: POST\r\n",
-            )
+        headers = self._read_headers_of_session(exchange, "GET opens a stream of a session")
         if not headers.accepted.stream:
             raise HttpError(HTTPStatus.NOT_ACCEPTABLE, "Accept: expected text/event-stream")
         self._find_session(exchange, headers).listen(exchange)
 
     def delete(self, exchange: Exchange) -> None:
         """Serve a DELETE, which ends a session. Raises HttpError to refuse it."""
+        headers = self._read_headers_of_session(exchange, "DELETE ends a session")
+        self._end_session(self._find_session(exchange, headers), "the client has ended the session")
+        exchange.respond(HTTPStatus.NO_CONTENT)
+
+    def _read_headers_of_session(self, exchange: Exchange, purpose: str) -> McpHeaders:
+        """Return the headers of a request that is for a session only.
+
+        purpose: what the method does, for the error.
+        Raises HttpError 405 if it names no session, or is of a revision without sessions.
+        """
         headers = self._read_headers(exchange)
         if headers.version == MODERN.name or headers.session is None:
             raise HttpError(
                 HTTPStatus.METHOD_NOT_ALLOWED,
-                "DELETE ends a session, and this request names none",
+                f"{purpose}, and this request names none",
                 b"Allow: POST\r\n",
             )
-        session = self._find_session(exchange, headers)
-        del self._sessions[headers.session]
-        session.end("the client has ended the session")
-        exchange.respond(HTTPStatus.NO_CONTENT)
+        return headers
 
     def end_idle_sessions(self, now: float) -> None:
         """End the sessions that nobody has used for a long time. now: by the loop's clock."""
-        for id, session in list(self._sessions.items()):
+        for session in list(self._sessions.values()):
             if not session.is_in_use and now - session.last_used >= self._session_s:
-                del self._sessions[id]
-                session.end("the session was not used for a long time")
+                self._end_session(session, "the session was not used for a long time")
 
     def _end_oldest_session(self) -> bool:
         """End the session that was not used for the longest time. Returns False if all are used."""
-        idle = [item for item in self._sessions.items() if not item[1].is_in_use]
+        idle = [session for session in self._sessions.values() if not session.is_in_use]
         if not idle:
             return False
-        id, session = min(idle, key=lambda item: item[1].last_used)
-        del self._sessions[id]
-        session.end("there are too many sessions")
+        oldest = min(idle, key=lambda session: session.last_used)
+        self._end_session(oldest, "there are too many sessions")
         return True
+
+    def _end_session(self, session: SessionConnection, reason: str) -> None:
+        """End a session. From now on, no request finds it."""
+        self._sessions.pop(session.id, None)
+        session.end(reason)
 
     @property
     def session_count(self) -> int:

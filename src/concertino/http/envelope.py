@@ -10,7 +10,8 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType, ValidationError, field
 from msgspec.json import Decoder
@@ -65,6 +66,11 @@ class Envelope(Struct, frozen=True):
     result: Raw = Raw()
     error: Raw = Raw()
 
+    @property
+    def request_id(self) -> Id | None:
+        """Return the id of a request; None for a notification or a response."""
+        return None if self.method is None or self.id is UNSET else self.id
+
 
 class _LooseEnvelope(Struct):
     """A message whose params have another form than Params."""
@@ -92,6 +98,8 @@ class Malformed(ValueError):
         self.id = id
 
 
+T = TypeVar("T")
+
 _decode = Decoder(Envelope).decode
 _decode_loose = Decoder(_LooseEnvelope).decode
 _decode_messages = Decoder(list[Envelope]).decode
@@ -100,19 +108,9 @@ _decode_messages = Decoder(list[Envelope]).decode
 def decode_envelope(body: bytes) -> Envelope:
     """Read a message. Raises Malformed if it is no JSON object."""
     try:
-        # msgspec does not check that members which it leaves undecoded are valid UTF-8.
-        if not body.isascii():
-            str(body, "utf-8")
-        envelope = _decode(body)
+        envelope = _decode_json(_decode, body)
     except ValidationError:
         return _read_loosely(body)
-    except RecursionError:
-        from concertino.jsonrpc.deep_frames import read_outer_members
-
-        id = read_outer_members(body).id
-        raise Malformed("Parse error: nested too deeply", is_json=False, id=id) from None
-    except (DecodeError, UnicodeDecodeError) as exc:
-        raise Malformed(f"Parse error: {exc}", is_json=False) from None
     if envelope.method is None and not envelope.result and not envelope.error:
         raise Malformed("Invalid Request: expected method, result or error", is_json=True)
     return envelope
@@ -135,14 +133,28 @@ def _read_loosely(body: bytes) -> Envelope:
 def decode_messages(body: bytes) -> list[Envelope]:
     """Read a batch. Raises Malformed if it is no array of objects."""
     try:
-        if not body.isascii():
-            str(body, "utf-8")
-        return _decode_messages(body)
+        return _decode_json(_decode_messages, body)
     except ValidationError:
         raise Malformed(
             "Invalid Request: expected an array of JSON-RPC messages", is_json=True
         ) from None
-    except (DecodeError, UnicodeDecodeError, RecursionError) as exc:
+
+
+def _decode_json(decode: Callable[[bytes], T], body: bytes) -> T:
+    """Decode a body. Raises Malformed for what is no JSON, ValidationError for another shape."""
+    try:
+        # msgspec does not check that members which it leaves undecoded are valid UTF-8.
+        if not body.isascii():
+            str(body, "utf-8")
+        return decode(body)
+    except ValidationError:
+        raise
+    except RecursionError:
+        from concertino.jsonrpc.deep_frames import read_outer_members
+
+        id = read_outer_members(body).id
+        raise Malformed("Parse error: nested too deeply", is_json=False, id=id) from None
+    except (DecodeError, UnicodeDecodeError) as exc:
         raise Malformed(f"Parse error: {exc}", is_json=False) from None
 
 

@@ -24,9 +24,8 @@ from concertino.http.access import AccessRules
 from concertino.http.connection import Exchange, HttpConnection, HttpTimeouts, unavailable
 from concertino.http.endpoint import McpEndpoint
 from concertino.http.request_head import HeadParser, HttpError, RequestHead
-from concertino.loading import load
-from concertino.runtime.host import Host, Wrap
-from concertino.transports.connection import Connection
+from concertino.runtime.host import Host, Wrap, unwrapped
+from concertino.runtime.server_connection import load_calls
 from concertino.transports.listeners import Listener
 
 __all__ = ["ENDPOINT", "HttpOptions", "HttpServer"]
@@ -87,7 +86,7 @@ class HttpServer:
         self._loop = asyncio.get_running_loop()
         timeouts = options.timeouts
         self._endpoint = McpEndpoint(
-            host, wrap or _unwrapped, options.max_sessions, timeouts.session_s
+            host, wrap or unwrapped, options.max_sessions, timeouts.session_s
         )
         self._connections: set[HttpConnection] = set()
         self._servers: list[asyncio.Server] = []
@@ -109,9 +108,7 @@ class HttpServer:
 
     async def start(self) -> None:
         """Accept clients from now on."""
-        # Connections load this module at their first call. By then there may be no free descriptor
-        # left to read it with.
-        load("concertino.runtime.call_runner")
+        load_calls()
         for listener in self._listeners:
             access = AccessRules(self.options.origins, checks_host=not listener.is_unix)
             make = partial(HttpConnection, _ListenerHandler(self, listener, access))
@@ -274,7 +271,3 @@ def _method_not_allowed(method: str, allowed: str) -> HttpError:
         f"{method}: expected {allowed}",
         f"Allow: {allowed}\r\n".encode(),
     )
-
-
-def _unwrapped(connection: Connection, name: str) -> Connection:
-    return connection

@@ -52,6 +52,7 @@ _decode_heads = Decoder(list[ResponseHead]).decode
 class SessionConnection:
     """The Connection of one session.
 
+    id: what the client names the session by.
     facts: what is known about the client.
     budget: limits the events that are kept for clients who lose a connection.
     on_close: called when the session has ended.
@@ -63,10 +64,12 @@ class SessionConnection:
 
     def __init__(
         self,
+        id: str,
         facts: Mapping[str, object],
         budget: EventBudget,
         on_close: Callable[[], object],
     ) -> None:
+        self.id = id
         self.facts = facts
         self.revision = ""
         self._loop = asyncio.get_running_loop()

@@ -23,11 +23,9 @@ from weakref import WeakMethod
 from msgspec import structs
 
 from concertino.jsonrpc.limits import Limits
-from concertino.loading import load
-from concertino.runtime.host import Host, Wrap
+from concertino.runtime.host import Host, Wrap, unwrapped
 from concertino.runtime.listener_places import ListenerPlaces, identity_of, places_per_listener
-from concertino.runtime.server_connection import ServerConnection
-from concertino.transports.connection import Connection
+from concertino.runtime.server_connection import ServerConnection, load_calls
 from concertino.transports.listeners import Listener
 from concertino.transports.sockets import AcceptedSocket
 
@@ -65,7 +63,7 @@ def serve_connections(
     if max_connections is not None and max_connections < 1:
         raise ValueError(f"max_connections: expected a positive number, got {max_connections}")
     return Acceptor(
-        host, listeners, max_connections or host.limits.max_connections, wrap or _unwrapped
+        host, listeners, max_connections or host.limits.max_connections, wrap or unwrapped
     )
 
 
@@ -117,9 +115,7 @@ class Acceptor:
         # Functions passed to register_at_fork() stay registered for ever. A strong reference would
         # keep this object in memory for as long.
         disown = WeakMethod(self._disown_all)
-        # Connections load this module at their first call. By then there may be no free descriptor
-        # left to read it with.
-        load("concertino.runtime.call_runner")
+        load_calls()
         os.register_at_fork(after_in_child=lambda: (method := disown()) and method())
         self._listen()
 
@@ -330,7 +326,3 @@ def _share_output(limits: Limits, connections: int) -> Limits:
     """
     high = min(limits.high_water_bytes, max(1, limits.max_unread_bytes_total // connections))
     return structs.replace(limits, high_water_bytes=high)
-
-
-def _unwrapped(connection: Connection, name: str) -> Connection:
-    return connection

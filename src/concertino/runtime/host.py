@@ -29,13 +29,18 @@ if TYPE_CHECKING:
 
     from concertino.transports.connection import Connection
 
-__all__ = ["Host", "Wrap", "serve"]
+__all__ = ["Host", "Wrap", "serve", "unwrapped"]
 
 log = logging.getLogger("concertino.host")
 
 # A function that wraps a new connection before it is attached, for example to trace its messages.
 # Its second argument is the client's name for the log, "" on stdio.
 Wrap: TypeAlias = "Callable[[Connection, str], Connection]"
+
+
+def unwrapped(connection: Connection, name: str) -> Connection:
+    """Return a connection as it is: the Wrap that does nothing."""
+    return connection
 
 
 @hint_keywords

@@ -29,6 +29,7 @@ from concertino.backend.interface import Backend, SupportsClientNotifications
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import Id
 from concertino.jsonrpc.unread_results import ProcessBudget
+from concertino.loading import load
 from concertino.logs.formats import AS_ERROR
 from concertino.protocol.request_profile import SessionRequest
 from concertino.protocol.session import Session
@@ -44,12 +45,20 @@ if TYPE_CHECKING:
     from concertino.runtime.refusal import RefusedInput
     from concertino.transports.connection import Connection
 
-__all__ = ["ServerConnection"]
+__all__ = ["ServerConnection", "load_calls"]
 
 log = logging.getLogger("concertino.host")
 
 # Throttled notifications are sent after this time, unless newer ones have replaced them.
 THROTTLE_FLUSH_S = 0.1
+
+
+def load_calls() -> None:
+    """Load what calls need now, and not at the first call.
+
+    For servers of many clients: by then there may be no free descriptor left to read a module with.
+    """
+    load("concertino.runtime.call_runner")
 
 
 class ServerConnection:
