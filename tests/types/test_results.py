@@ -31,6 +31,7 @@ from concertino.types.results import (
     TextContent,
     Tool,
     ToolAnnotations,
+    error_result,
 )
 
 E = wire.MODERN
@@ -267,3 +268,11 @@ def test_a_text_that_is_not_json_is_quoted() -> None:
 )
 def test_a_repr_shows_what_differs_from_the_defaults(value: Any, shown: str) -> None:
     assert repr(value) == shown
+
+
+def test_the_result_of_a_failed_tool_has_a_text_and_says_that_it_failed() -> None:
+    """2025-11-25 server/tools, "Error Handling"."""
+    assert json.loads(msgspec.json.encode(error_result("no such city"))) == {
+        "content": [{"type": "text", "text": "no such city"}],
+        "isError": True,
+    }
