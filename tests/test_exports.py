@@ -343,3 +343,22 @@ def test_a_command_that_needs_the_extra_orchestra_names_it(arguments: list[str])
     )
     assert done.returncode == 1
     assert ORCHESTRA.search(done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("FastMCP", "Server"),
+        ("MCPServer", "Server"),
+        ("Image", "image"),
+        ("Audio", "audio"),
+        ("StdioServerParameters", "ServerParameters"),
+        ("ClientSession", "Client"),
+    ],
+)
+def test_the_names_of_other_packages_are_answered_with_ours(name: str, ours: str) -> None:
+    with pytest.raises(ImportError) as raised:
+        exec(f"from concertino import {name}")
+    start = f"cannot import name '{name}' from 'concertino'; write `from concertino import {ours}`"
+    assert str(raised.value).startswith(start)
+    assert hasattr(concertino, ours)

@@ -91,4 +91,14 @@ __all__, __getattr__, __dir__ = lazy_names(
         "concertino.server.server": ("Server",),
         "concertino.types.client_requests": ("Accepted", "Declined"),
     },
+    {
+        "FastMCP": "write `from concertino import Server`; "
+        "`concertino docs from-fastmcp` shows the rest",
+        "MCPServer": "write `from concertino import Server`; "
+        "`concertino docs from-mcp` shows the rest",
+        "Image": "write `from concertino import image`",
+        "Audio": "write `from concertino import audio`",
+        "StdioServerParameters": "write `from concertino import ServerParameters`",
+        "ClientSession": "write `from concertino import Client`",
+    },
 )

@@ -46,12 +46,16 @@ def load(name: str) -> ModuleType:
 
 
 def lazy_names(
-    package: str, homes: Mapping[str, Sequence[str]]
+    package: str,
+    homes: Mapping[str, Sequence[str]],
+    foreign: Mapping[str, str] | None = None,
 ) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
     """Return `__all__`, `__getattr__` and `__dir__` for a package whose names load on first use.
 
     package: the name of the package.
     homes: module -> the public names that it defines.
+    foreign: names that other packages have -> what to write here. `__getattr__` raises ImportError
+    for these, because `from package import name` would replace the text of an AttributeError.
     `__getattr__` raises AttributeError for other names, and ImportError if the module cannot be
     imported.
 
@@ -63,6 +67,9 @@ def lazy_names(
     def get(name: str) -> object:
         module = module_of.get(name)
         if module is None:
+            if foreign and name in foreign:
+                text = f"cannot import name {name!r} from {package!r}; {foreign[name]}"
+                raise ImportError(text, name=package)
             # Python suggests a name of dir(obj) in the traceback.
             text = f"module {package!r} has no attribute {name!r}"
             raise AttributeError(text, name=name, obj=sys.modules[package])

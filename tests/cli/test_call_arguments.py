@@ -45,16 +45,23 @@ def test_a_word_that_begins_with_a_brace_is_all_arguments() -> None:
 @pytest.mark.parametrize(
     ("words", "values", "texts"),
     [
-        (["a=1", "a:=2"], {"a": 2}, {}),
-        (["a:=1", "a=2"], {}, {"a": "2"}),
         (["a=1", '{"a": 2}'], {"a": 2}, {}),
+        (['{"a": 1}', "a:=2"], {"a": 2}, {}),
+        (['{"a": 1}', '{"a": 2}'], {"a": 2}, {}),
     ],
 )
-def test_the_last_word_counts(
+def test_a_whole_object_and_single_arguments_override_each_other(
     words: list[str], values: dict[str, Any], texts: dict[str, str]
 ) -> None:
     given = parse_arguments(words)
     assert (given.values, given.texts) == (values, texts)
+
+
+@pytest.mark.parametrize("words", [["a=1", "a=2"], ["a=1", "a:=2"], ["a:=1", "b=2", "a=2"]])
+def test_an_argument_that_is_given_twice_is_refused(words: list[str]) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse_arguments(words)
+    assert str(raised.value) == f"a is given twice: {words[0]} and {words[-1]}"
 
 
 @pytest.mark.parametrize(

@@ -194,6 +194,12 @@ def test_a_mistyped_name_of_a_server_names_those_that_are_there(tmp_path: Path) 
         load_target(f"{path}:c")
 
 
+def test_the_name_of_a_tool_in_place_of_a_server_names_the_servers(tmp_path: Path) -> None:
+    path = write_target(tmp_path, add_tool("a"))
+    with pytest.raises(TargetError, match=r"got function; the servers in it: .*:server$"):
+        load_target(f"{path}:f")
+
+
 def test_no_server_and_several_servers_are_said(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match=r"no concertino\.Server found"):
         load_target(write_target(tmp_path, "x = 5", "none.py"))

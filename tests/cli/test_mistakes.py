@@ -283,6 +283,19 @@ SERVERS = [
         "concertino tools: there is no command calculator\n  write -- python calculator.py",
     ),
     Mistake(
+        "a tool of a module as a server",
+        ["tools", "--", "calculator.add"],
+        3,
+        "concertino tools: there is no command calculator.add\n  write -- python calculator.py",
+    ),
+    Mistake(
+        "the server in a file as a server",
+        ["tools", "--", "calculator.py:server"],
+        3,
+        "concertino tools: there is no command calculator.py:server\n"
+        "  write -- python calculator.py",
+    ),
+    Mistake(
         "a mistyped file",
         ["tools", "--", "calculater.py"],
         3,
@@ -349,6 +362,27 @@ ARGUMENTS = [
         1,
         "concertino call: there is no tool 'ad' (-32602)\n"
         f"  did you mean add?\n  {LISTED.format('tools')}",
+    ),
+    Mistake(
+        "a tool with the name of its server",
+        ["call", "calculator.add", "a=1", "b=2", *SERVER],
+        1,
+        "concertino call: there is no tool 'calculator.add' (-32602)\n"
+        f"  did you mean add?\n  {LISTED.format('tools')}",
+    ),
+    Mistake(
+        "a tool with the name that a client gives it",
+        ["call", "mcp__calculator__add", "a=1", "b=2", *SERVER],
+        1,
+        "concertino call: there is no tool 'mcp__calculator__add' (-32602)\n"
+        f"  did you mean add?\n  {LISTED.format('tools')}",
+    ),
+    Mistake(
+        "an argument twice",
+        ["call", "add", "a=1", "a=2", *SERVER],
+        2,
+        "concertino call: a is given twice: a=1 and a=2\n"
+        "  for several values of one argument write a JSON array: a:='[1, 2]'",
     ),
     Mistake(
         "a mistyped prompt",

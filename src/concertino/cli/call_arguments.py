@@ -75,9 +75,11 @@ class GivenArguments(Struct):
 def parse_arguments(words: Sequence[str]) -> GivenArguments:
     """Parse words of the form KEY=TEXT, KEY:=JSON, {JSON}, @FILE and - (stdin).
 
-    A later word overrides an earlier word. Raises UsageError.
+    KEY=TEXT and KEY:=JSON override a whole object, and a later object overrides an earlier word.
+    Raises UsageError, also for an argument that is given twice.
     """
     given = GivenArguments()
+    word_of: dict[str, str] = {}
     for word in words:
         if word == "-" or word.startswith(("@", "{")):
             given.has_json = True
@@ -90,9 +92,14 @@ def parse_arguments(words: Sequence[str]) -> GivenArguments:
         if not equals or not name:
             expected = "expected KEY=VALUE, KEY:=JSON, {JSON}, @FILE or -"
             raise UsageError(f"{word}: {expected}", _suggest_key(word))
+        if name in word_of:
+            raise UsageError(
+                f"{name} is given twice: {word_of[name][:100]} and {word[:100]}",
+                f"for several values of one argument write a JSON array: {name}:='[1, 2]'",
+            )
+        word_of[name] = word
         from_file = value.startswith("@")
         text = _read_file(value[1:]) if from_file else value
-        given.texts.pop(name, None)
         given.values.pop(name, None)
         if key.endswith(":"):
             given.has_json = True

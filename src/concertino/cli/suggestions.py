@@ -49,6 +49,10 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     if not found and len(folded) > 2:
         # The user may have typed only the beginning of a long name.
         found = [item for item in by_folded if item.startswith(folded)][:1]
+    if not found:
+        # The user may have put the server's name first, as in server.tool or mcp__server__tool.
+        last = re.split(r"[.:/]|__", folded)[-1]
+        found = [last] if last in by_folded else []
     return by_folded[found[0]] if found else None
 
 
@@ -173,6 +177,10 @@ def suggest_program(command: Sequence[str], path: str) -> str:
         interpreter = INTERPRETERS.get(os.path.splitext(name)[1])
         if interpreter is not None and os.path.isfile(name):
             return f"write -- {interpreter} {shlex.join((name, *arguments))}"
+    # As in calculator.add, calculator:server and calculator.py:server.
+    file = re.split(r"[.:]", program, maxsplit=1)[0] + ".py"
+    if program != file and os.path.isfile(file):
+        return f"write -- python {shlex.join((file, *arguments))}"
     if program.endswith(".py") and (found := closest(program, _files(".py"))):
         return f"there is no file {program} here; did you mean -- python {shlex.quote(found)}?"
     if os.sep in program:

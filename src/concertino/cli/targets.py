@@ -255,18 +255,21 @@ def _find_attribute(module: ModuleType, source: str, attribute: str) -> Backend:
         try:
             value = getattr(value, name)
         except AttributeError:
-            servers = ", ".join(
-                f"{source}:{name}"
-                for name, value in vars(module).items()
-                if _parts(value) is not None
-            )
-            hint = f"; the servers in it: {servers}" if servers else ""
-            text = f"{source} has no attribute {attribute!r}{hint}"
+            text = f"{source} has no attribute {attribute!r}{_list_servers(module, source)}"
             raise TargetError(f"{source}:{attribute}: {text}") from None
     if (got := describe_non_backend(value)) is not None:
-        raise TargetError(f"{source}:{attribute}: expected a Server or another Backend, got {got}")
+        text = f"expected a Server or another Backend, got {got}{_list_servers(module, source)}"
+        raise TargetError(f"{source}:{attribute}: {text}")
     # describe_non_backend() has checked the value, as far as a Protocol can be checked.
     return value  # pyright: ignore[reportReturnType]
+
+
+def _list_servers(module: ModuleType, source: str) -> str:
+    """Return `; the servers in it: ...` for messages, or "" for a module without servers."""
+    names = [
+        f"{source}:{name}" for name, value in vars(module).items() if _parts(value) is not None
+    ]
+    return f"; the servers in it: {', '.join(names)}" if names else ""
 
 
 def _find_only_server(module: ModuleType, source: str, calls: list[RunCall]) -> Backend:
