@@ -20,6 +20,7 @@ from concertino.runtime.entry import LoopFactory
 from concertino.runtime.host import Host, Wrap
 from concertino.runtime.process import run
 from concertino.runtime.shutdown import ShutdownWatchdog
+from concertino.runtime.tasks import hide_from_all_tasks
 from concertino.transports.listeners import Listener, listen_tcp, listen_unix, split_address
 from concertino.transports.stdio import bounded_stderr
 
@@ -44,7 +45,7 @@ class HttpFrontend:
         self._options = options
         self._host: Host
         self._server: HttpServer
-        self._starting: asyncio.Task[None]
+        self._serving: asyncio.Task[None]
 
     def prepare(self, limits: Limits, log: logging.Logger) -> int:
         return -1
@@ -52,15 +53,17 @@ class HttpFrontend:
     def open(self, host: Host, wrap: Wrap, watchdog: ShutdownWatchdog) -> asyncio.Future[None]:
         self._host = host
         self._server = HttpServer(host, self._listeners, self._options, wrap)
-        self._starting = asyncio.get_running_loop().create_task(self._start())
-        return self._server.closed
+        self._serving = hide_from_all_tasks(asyncio.get_running_loop().create_task(self._serve()))
+        return self._serving
 
-    async def _start(self) -> None:
+    async def _serve(self) -> None:
+        """Serve until stop() is called. Raises the error of a listener that cannot be used."""
         await self._server.start()
         # Scripts wait for these lines: their text must not change.
         log = logging.getLogger("concertino")
         for address in self._server.addresses:
             log.info("Listening on %s", address)
+        await self._server.closed
 
     def stop(self) -> None:
         self._host.drain()
