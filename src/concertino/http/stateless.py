@@ -18,7 +18,6 @@ from concertino.errors import (
     MISSING_CAPABILITY,
     PARSE_ERROR,
     UNSUPPORTED_VERSION,
-    Disconnected,
 )
 from concertino.http.accepted import AcceptedForms
 from concertino.http.connection import OK, Exchange, HttpConnection, unavailable
@@ -120,4 +119,5 @@ class StatelessConnection:
         if exchange is None:
             receiver.on_eof()
         else:
-            receiver.on_disconnect(Disconnected("the client has closed the connection in a call"))
+            # This is how clients of this revision cancel a call.
+            receiver.on_disconnect(ConnectionAbortedError("the client has cancelled its call"))

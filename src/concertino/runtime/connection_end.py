@@ -63,6 +63,7 @@ class ConnectionEnd:
         self._cancelled_tasks: set[asyncio.Task[None]] = set()
         self._drain_timer: asyncio.TimerHandle | None = None
         self._closing: asyncio.Task[None] | None = None
+        self._is_cancellation = False
 
     def report_fault(self, what: str) -> None:
         """Log the current exception as a bug of concertino, and set has_fault.
@@ -99,12 +100,14 @@ class ConnectionEnd:
             left_s = max(0.0, self._drain_timer.when() - self._closed.get_loop().time())
         self.close(left_s)
 
-    def close(self, within_s: float) -> None:
+    def close(self, within_s: float, *, is_cancellation: bool = False) -> None:
         """Start to close the connection. Further calls do nothing.
 
         within_s: how long to wait for the client to read the buffered output, in seconds.
+        is_cancellation: whether the client cancels its calls by this, so that no warning is due.
         """
         if self._closing is None:
+            self._is_cancellation = is_cancellation
             self.is_draining = self.is_closing = True
             closing = self._closed.get_loop().create_task(self._close(within_s))
             self._closing = hide_from_all_tasks(closing)
@@ -190,6 +193,7 @@ class ConnectionEnd:
         for request in left:
             self._cancel(request, "the connection is closing")
         if calls := sum(request.method != "subscriptions/listen" for request in left):
-            log.warning("%d calls were cut off", calls)
+            level = logging.DEBUG if self._is_cancellation else logging.WARNING
+            log.log(level, "%d calls were cut off", calls)
         if self._cancelled_tasks:
             await asyncio.wait(self._cancelled_tasks, timeout=CLEANUP_S)

@@ -171,8 +171,10 @@ class ServerConnection:
         self.drain()
 
     def on_disconnect(self, exc: Exception) -> None:
-        log.info("the connection is lost: %s", exc)
-        self._end.close(0.0)
+        is_cancellation = isinstance(exc, ConnectionAbortedError)
+        level = logging.DEBUG if is_cancellation else logging.INFO
+        log.log(level, "the connection is lost: %s", exc)
+        self._end.close(0.0, is_cancellation=is_cancellation)
 
     def ready(self, failure: BaseException | None) -> None:
         """Start the calls that wait, because the backend has started; or fail them.

@@ -62,7 +62,8 @@ class Receiver(Protocol):
     def on_disconnect(self, exc: Exception, /) -> None:
         """Handle the loss of the connection: nothing can be written any more.
 
-        exc: the reason.
+        exc: the reason. ConnectionAbortedError if this is how the client cancels its calls, which
+            is no event for the log.
         """
         ...
 
