@@ -306,3 +306,39 @@ def test_http_1_0_gets_a_stream_that_ends_with_the_connection(service: HttpServi
     head, _, stream = received.partition(b"\r\n\r\n")
     assert b"chunked" not in head
     assert text_of(json.loads(parse_events(stream)[-1]["data"])) == "counted"
+
+
+def test_a_client_that_accepts_json_only_is_asked_nothing(service: HttpService) -> None:
+    """SSE-9: the call gets an error for its question, and the client a JSON body."""
+    answer = Session(service).post(call(1, "ask"), Accept="application/json")
+
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
+    assert answer.json["result"]["isError"] is True
+    assert "does not accept text/event-stream" in text_of(answer.json)
+
+
+def test_a_client_that_accepts_json_only_gets_no_notifications(service: HttpService) -> None:
+    progress = {"progressToken": "t"}
+    answer = Session(service).post(call(1, "count", progress), Accept="application/json")
+
+    assert (answer.status, text_of(answer.json)) == (200, "counted")
+
+
+def test_a_cancelled_call_of_a_client_that_accepts_json_only_ends_without_a_body() -> None:
+    with serving(SERVER) as own:
+        session = Session(own)
+        waiting = own.connect()
+        headers = {
+            "Content-Type": "application/json",
+            "Accept": "application/json",
+            **session.headers,
+        }
+        waiting.request("POST", "/mcp", json.dumps(call(1, "wait")).encode(), headers)
+        own.read_stderr_until("waiting")
+
+        cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled",
+                     "params": {"requestId": 1}}  # fmt: skip
+        assert session.post(cancelled).status == 202
+
+        ended = Answer(waiting.getresponse())
+        assert (ended.status, ended.body) == (204, b"")

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from http import HTTPStatus
 from typing import NamedTuple
 
+from concertino.http.accepted import AcceptedForms
 from concertino.http.connection import Exchange
 from concertino.http.responses import encode_event
 from concertino.jsonrpc.messages import Id
@@ -22,6 +24,8 @@ SESSION_BYTES = 4 * 1024 * 1024
 TOTAL_BYTES = 64 * 1024 * 1024
 # How many events are kept for one session.
 SESSION_EVENTS = 1000
+# What the client accepts that opens a stream with GET.
+STREAM_ONLY = AcceptedForms(json=False, stream=True)
 
 
 class EventBudget:
@@ -89,7 +93,7 @@ class EventStream:
     store: keeps the events.
     ids: the requests whose responses are to come on this stream; empty for the standalone stream.
     is_primed: whether a response begins with an event that only has an id (2025-11-25).
-    accepts_json: whether the client accepts a response that is no stream.
+    accepted: which forms of a response the client accepts.
 
     Attributes:
     exchange: the HTTP response that carries the stream now; None while the client has none open.
@@ -102,11 +106,11 @@ class EventStream:
         ids: Iterable[Id] = (),
         *,
         is_primed: bool = False,
-        accepts_json: bool = False,
+        accepted: AcceptedForms = STREAM_ONLY,
     ) -> None:
         self.number = number
         self.ids = set(ids)
-        self.accepts_json = accepts_json
+        self.accepted = accepted
         self.exchange: Exchange | None = None
         self._store = store
         self._is_primed = is_primed
@@ -130,6 +134,11 @@ class EventStream:
                 on_disconnect()
 
         exchange.on_disconnect = forget
+
+    @property
+    def accepts_events(self) -> bool:
+        """Return whether events can be sent: the client may accept a JSON body only."""
+        return self.accepted.stream or (self.exchange is not None and self.exchange.is_stream)
 
     def open(self) -> None:
         """Begin the stream of events on the current response."""
@@ -165,12 +174,16 @@ class EventStream:
             exchange.send_event(encode_event(event.frame, self._event_id(event.number)))
 
     def end(self) -> None:
-        """End the current response."""
+        """End the current response. One that has not begun and may be no stream gets no body."""
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
             exchange.on_disconnect = None
-            exchange.open_stream()
-            exchange.end_stream()
+            if self.accepted.stream:
+                exchange.open_stream()
+            if exchange.is_stream:
+                exchange.end_stream()
+            else:
+                exchange.respond(HTTPStatus.NO_CONTENT)
             exchange.connection.flush()
 
     def _event_id(self, number: int) -> bytes:

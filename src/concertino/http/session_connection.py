@@ -21,18 +21,19 @@ from msgspec.json import Decoder
 from concertino.errors import INVALID_REQUEST, Disconnected
 from concertino.http.accepted import AcceptedForms
 from concertino.http.connection import Exchange
-from concertino.http.envelope import ResponseHead, read_outcome
+from concertino.http.envelope import ResponseHead, decode_envelope, read_outcome
 from concertino.http.event_streams import EventBudget, EventStream
 from concertino.http.request_head import HttpError
 from concertino.http.session_output import SessionOutput
 from concertino.http.session_streams import SessionStreams
-from concertino.jsonrpc.messages import Id, encode_error
+from concertino.jsonrpc.messages import Id, encode_error, encode_id
 from concertino.protocol.revisions import LATEST_LEGACY
 from concertino.transports.connection import Receiver
 
 __all__ = ["SessionConnection"]
 
 ENDED = "the session has ended"
+NO_STREAM = "the client cannot be asked: its request does not accept text/event-stream"
 
 
 class _InitializeResult(Struct, rename="camel"):
@@ -142,12 +143,8 @@ class SessionConnection:
         if self._is_paused:
             self._held.append((exchange, accepted, ids))
             return
-        stream = self._streams.open(
-            exchange,
-            ids,
-            is_primed=self.revision == LATEST_LEGACY.name,
-            accepts_json=accepted.json,
-        )
+        is_primed = self.revision == LATEST_LEGACY.name
+        stream = self._streams.open(exchange, ids, accepted, is_primed=is_primed)
         if accepted.stream:
             exchange.on_idle = partial(self._begin_stream, stream)
 
@@ -202,10 +199,25 @@ class SessionConnection:
         """Return whether a call is under way, or the client has a stream open."""
         return self._streams.is_in_use
 
+    def _receive(self, frame: bytes) -> None:
+        """Pass a frame on to the server, unless the session has ended."""
+        if self._receiver is not None:
+            self._receiver.on_frames((frame,))
+
     # Output
 
     def _send(self, stream: EventStream, frame: bytes) -> None:
-        """Send a frame as an event of a stream."""
+        """Send a frame as an event of a stream.
+
+        A client that accepts no stream of events gets no notifications, and a question to it fails.
+        """
+        if not stream.accepts_events:
+            question = decode_envelope(frame)
+            if question.request_id is not None:
+                refusal = encode_error(encode_id(question.request_id), INVALID_REQUEST, NO_STREAM)
+                # Not at once: the session is still sending the question.
+                self._loop.call_soon(self._receive, refusal)
+            return
         stream.send(frame)
         if stream.exchange is not None:
             self._output.add(stream.exchange.connection)
@@ -223,7 +235,7 @@ class SessionConnection:
         is_last = not stream.ids
         if exchange is not None:
             self._output.add(exchange.connection)
-        if is_last and exchange is not None and not exchange.is_stream and stream.accepts_json:
+        if is_last and exchange is not None and not exchange.is_stream and stream.accepted.json:
             stream.exchange = None
             exchange.respond(_status_of(frame), frame)
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 
+from concertino.http.accepted import AcceptedForms
 from concertino.http.connection import Exchange
 from concertino.http.event_streams import EventBudget, EventStore, EventStream, parse_event_id
 from concertino.http.request_head import HttpError
@@ -45,20 +46,18 @@ class SessionStreams:
         return None if id is None else self._by_request.get(id)
 
     def open(
-        self, exchange: Exchange, ids: Sequence[Id], *, is_primed: bool, accepts_json: bool
+        self, exchange: Exchange, ids: Sequence[Id], accepted: AcceptedForms, *, is_primed: bool
     ) -> EventStream:
         """Make the stream of requests that have arrived.
 
-        is_primed, accepts_json: see EventStream.
+        accepted, is_primed: see EventStream.
         Raises HttpError 400 if an id is that of another request that is under way.
         """
         for id in ids:
             if id in self._by_request:
                 raise HttpError(HTTPStatus.BAD_REQUEST, f"the request id {id!r} is in use")
         self._count += 1
-        stream = EventStream(
-            self._count, self._store, ids, is_primed=is_primed, accepts_json=accepts_json
-        )
+        stream = EventStream(self._count, self._store, ids, is_primed=is_primed, accepted=accepted)
         self._streams[self._count] = stream
         for id in ids:
             self._by_request[id] = stream
