@@ -253,6 +253,27 @@ COMMAND_LINES = [
         "concertino: there is no command 'version'\n  did you mean --version?",
     ),
     Mistake(
+        "help as a command",
+        ["help", "call"],
+        2,
+        "concertino: there is no command 'help'\n"
+        "  write: concertino --help, or concertino COMMAND --help",
+    ),
+    Mistake(
+        "a file behind proxy",
+        ["proxy", "calculator.py"],
+        2,
+        "concertino proxy: unrecognized arguments: calculator.py\n"
+        "  write the command of the server behind --: concertino proxy -- python calculator.py",
+    ),
+    Mistake(
+        "a file behind check",
+        ["check", "calculator.py"],
+        2,
+        "concertino check: calculator.py: No such file or directory\n"
+        "  write -- python calculator.py",
+    ),
+    Mistake(
         "nothing to serve",
         ["serve"],
         2,
@@ -301,6 +322,13 @@ SERVERS = [
         3,
         "concertino tools: there is no command calculater.py\n"
         "  there is no file calculater.py here; did you mean -- python calculator.py?",
+    ),
+    Mistake(
+        "an empty word as the server",
+        ["tools", "--", ""],
+        3,
+        "concertino tools: there is no command \n"
+        "  the first word behind -- is empty: is a variable of the shell not set?",
     ),
     Mistake(
         "a mistyped program",

@@ -32,6 +32,7 @@ from concertino.check.table import CASES, QUICK
 from concertino.cli import UsageError, discard_stdout
 from concertino.cli.colours import wants_colour
 from concertino.cli.options import add_repeatable
+from concertino.cli.suggestions import suggest_program
 
 FAILED = 1
 # The exit code after a signal is this plus the number of the signal, as in shells.
@@ -175,7 +176,8 @@ def _check(
         print_line(terminal.format_server(server))
         run_cases(server, cases, add_result, args.jobs)
     except OSError as exc:
-        raise UsageError(f"{command[0]}: {exc.strerror or exc}") from None
+        hint = suggest_program(command, os.environ.get("PATH", os.defpath))
+        raise UsageError(f"{command[0]}: {exc.strerror or exc}", hint) from None
     except CheckFinding as finding:
         problem = f"{finding.verdict}: the server was not opened; {finding}"
         print_line(problem)

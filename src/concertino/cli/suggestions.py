@@ -27,7 +27,6 @@ SYNONYMS = {
     "inspect": "tools",
     "init": "new",
     "create": "new",
-    "help": "--help",
     "version": "--version",
 }
 # Commands of other tools whose task our command `config` has.
@@ -71,6 +70,8 @@ def unknown_command(word: str, commands: Collection[str], server: Sequence[str])
         hint = f"to serve it: concertino serve {shlex.quote(word)}"
     elif os.path.isfile(f"{word}.py"):
         hint = f"to serve it: concertino serve {shlex.quote(word)}.py"
+    elif word == "help":
+        hint = "write: concertino --help, or concertino COMMAND --help"
     elif word.casefold() in CONFIGURING:
         hint = "to give a server to a client: concertino config server.py"
     else:
@@ -96,7 +97,7 @@ def suggest_for_unknown(
     option, _, value = word.partition("=")
     is_client = command in CLIENT_COMMANDS
     if not word.startswith("-"):
-        if is_client:
+        if is_client or command == "proxy":
             return suggest_separator(command, words, unknown)
     elif option in PORTS or option in HTTP:
         return _suggest_address(command, option, value or _word_after(word, words))
@@ -169,6 +170,8 @@ def suggest_program(command: Sequence[str], path: str) -> str:
     path: the folders to search for programs, as in PATH.
     """
     program, *arguments = command
+    if not program:
+        return "the first word behind -- is empty: is a variable of the shell not set?"
     if " " in program and not arguments:
         return f"write the words of the command apart: -- {program}"
     if re.match(r"https?://", program):
