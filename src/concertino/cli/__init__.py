@@ -32,6 +32,7 @@ COMMANDS = {
     "proxy": ("proxy", "stand in front of any server: supervise, guard, translate revisions"),
     "approve": ("approve", "let the servers of a file such as mcp.json run"),
     "ps": ("ps", "show the servers behind all proxies: memory, calls, restarts, errors"),
+    "reap": ("reap", "end servers whose host has ended"),
     "connect": ("connect", "join stdin and stdout to a server that listens at a socket"),
     "check": ("check", "run fault tests against any stdio server"),
     "tools": ("call", "list the tools of a server"),

@@ -47,13 +47,14 @@ def run(args: Namespace, server: Sequence[str]) -> int:
         for item in servers:
             print(encode(item).decode())  # noqa: T201
     elif servers:
-        print("\n".join(_format_table(servers, _width())))  # noqa: T201
+        print("\n".join(_format_table(servers, terminal_width())))  # noqa: T201
     else:
         print("concertino stands in front of no server now")  # noqa: T201
     return 0
 
 
-def _width() -> int:
+def terminal_width() -> int:
+    """Return the columns of the terminal at stdout; 80 without one."""
     try:
         return os.get_terminal_size(sys.stdout.fileno()).columns or WIDTH
     except (OSError, ValueError):

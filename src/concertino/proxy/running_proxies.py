@@ -18,6 +18,7 @@ from concertino.proxy.server_status import (
     status_folders,
 )
 from concertino.transports.process_table import (
+    age_s,
     live_processes,
     program_name,
     read_memory,
@@ -137,6 +138,4 @@ def _memory_by_group() -> dict[int, int]:
 
 def _age_s(pid: int) -> float | None:
     state = read_process_state(pid)
-    if state is None:
-        return None
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - state.started_at / os.sysconf("SC_CLK_TCK")
+    return None if state is None else age_s(state)

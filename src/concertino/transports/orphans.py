@@ -1,25 +1,30 @@
-"""end_orphans(): ends what a process has started and left behind when it was killed.
+"""Ends processes that nobody needs any more: end_orphans(), end_processes().
 
-The guardian runs this (guardian.py), in an interpreter that starts when it is needed. So this
-module imports little.
+The guardian runs end_orphans() (guardian.py), in an interpreter that starts when it is needed. So
+this module imports little.
 """
 
 from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable, Sequence
 
 from concertino.transports.process_table import live_processes, read_environment, send_signal
 
-__all__ = ["end_orphans"]
+__all__ = ["END_STEPS", "end_orphans", "end_processes"]
 
-# The steps: what is sent, and how long to wait then, in seconds. First the processes may end by
-# themselves, because their input has ended.
-STEPS = ((None, 0.5), (signal.SIGTERM, 0.5), (signal.SIGKILL, 1.0))
+# The steps: what is sent, and how long to wait then, in seconds.
+END_STEPS = ((signal.SIGTERM, 0.5), (signal.SIGKILL, 1.0))
+# First the processes may end by themselves, because their input has ended.
+ORPHAN_STEPS = ((None, 0.5), *END_STEPS)
 # How often to look again: processes may start others meanwhile.
 CHECK_S = 0.02
 # Processes that are just being started have no marks yet. They are found after this time.
 SETTLE_S = 0.1
+
+# The id and the start time of a process, see ProcessState.
+ProcessKey = tuple[int, int]
 
 
 def end_orphans(pid: int, started_at: int, namespace: int) -> bool:
@@ -27,33 +32,45 @@ def end_orphans(pid: int, started_at: int, namespace: int) -> bool:
 
     pid, started_at, namespace: of the process, as in its marks (process_marks.py).
     """
+    return end_processes(lambda: find_started_by(pid, started_at, namespace), ORPHAN_STEPS)
+
+
+def end_processes(
+    find: Callable[[], set[ProcessKey]],
+    steps: Sequence[tuple[signal.Signals | None, float]],
+) -> bool:
+    """End all processes that find() returns, step by step. Returns whether all have ended.
+
+    find: called again and again; returns those that still live.
+    steps: see END_STEPS; None sends nothing.
+    """
     settled_at = time.monotonic() + SETTLE_S
-    for number, wait_s in STEPS:
+    for number, wait_s in steps:
         until = time.monotonic() + wait_s
-        signalled: set[tuple[int, int]] = set()
+        signalled: set[ProcessKey] = set()
         while True:
-            found = find_started_by(pid, started_at, namespace)
+            found = find()
             now = time.monotonic()
             if not found and now >= settled_at:
                 return True
             if now >= until:
                 break
             if number is not None:
-                for orphan in found - signalled:
-                    _send(*orphan, number)
+                for process in found - signalled:
+                    _send(*process, number)
                 signalled |= found
             time.sleep(CHECK_S)
     return False
 
 
-def find_started_by(pid: int, started_at: int, namespace: int) -> set[tuple[int, int]]:
+def find_started_by(pid: int, started_at: int, namespace: int) -> set[ProcessKey]:
     """Return the ids and start times of all live processes that carry a mark of a process.
 
     In other pid namespaces, too: a server may be in a sandbox. See end_orphans() for the arguments.
     """
     # What all marks of the process have in common. In the environment, a comma or NUL follows.
     owner = f"-{pid}-{started_at}-{namespace}".encode()
-    found: set[tuple[int, int]] = set()
+    found: set[ProcessKey] = set()
     for other, state in live_processes():
         # Reading an environment takes time, and nothing older can be one of them.
         if state.started_at >= started_at:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
 __all__ = [
     "ProcessState",
+    "age_s",
     "live_processes",
     "program_name",
     "read_arguments",
@@ -71,6 +73,12 @@ def live_processes() -> Iterator[tuple[int, ProcessState]]:
             state = read_process_state(int(name))
             if state is not None and state.is_live:
                 yield int(name), state
+
+
+def age_s(state: ProcessState) -> float:
+    """Return how long ago a process was started, in seconds."""
+    now = time.clock_gettime(time.CLOCK_BOOTTIME)
+    return now - state.started_at / os.sysconf("SC_CLK_TCK")
 
 
 def read_children(pid: int) -> list[int]:

@@ -1,0 +1,95 @@
+"""`concertino reap`: end servers whose host has ended."""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from concertino.cli import CommandFailure, UsageError
+from concertino.cli.approve import ask
+from concertino.cli.ps import format_age, format_memory, terminal_width
+from concertino.cli.serving import reject_extra_args
+from concertino.logs.formats import escape_controls
+
+if TYPE_CHECKING:
+    from concertino.proxy.abandoned_servers import AbandonedServer
+
+DESCRIPTION = (
+    "Show the servers of this user that run although the host or the proxy that started them has "
+    "ended, ask, and end them with all that they have started. Never ended: services, programs at "
+    "a terminal, processes of other users or in other containers. Exit codes: 0 nothing is left; 1 "
+    "something still runs, or the answer was no; 2 usage."
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of `concertino reap` to its parser."""
+    parser.add_argument("pid", metavar="PID", nargs="*", type=int, help="end only these")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    parser.add_argument(
+        "--show", action="store_true", help="only show them; exit code 1 if there are any"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="one JSON object per server and line; does not ask"
+    )
+
+
+def run(args: Namespace, server: Sequence[str]) -> int:
+    """End the abandoned servers and return the exit code."""
+    reject_extra_args(args, server)
+    from concertino.proxy.abandoned_servers import end_servers, find_abandoned
+    from concertino.proxy.host_commands import read_host_commands
+
+    if args.json and not (args.yes or args.show):
+        raise UsageError("--json does not ask", "add --show or --yes")
+    commands = read_host_commands(Path.home(), Path.cwd(), os.environ)
+    servers = _select(find_abandoned(commands), args.pid)
+    _show(servers, args.json)
+    if not servers:
+        return 0
+    if args.show:
+        return 1
+    if not (args.yes or ask(f"End {_count(servers)}?")):
+        return 1
+    if not end_servers(servers):
+        raise CommandFailure("some processes still run, although they got SIGKILL")
+    if not args.json:
+        print(f"ended: {_count(servers)}")  # noqa: T201
+    return 0
+
+
+def _select(servers: list[AbandonedServer], pids: Sequence[int]) -> list[AbandonedServer]:
+    """Return the servers with these ids, all without any. Raises UsageError for another id."""
+    known = {server.pid: server for server in servers}
+    for pid in pids:
+        if pid not in known:
+            raise UsageError(f"process {pid} is not an abandoned server", "concertino reap --show")
+    return [known[pid] for pid in dict.fromkeys(pids)] if pids else servers
+
+
+def _show(servers: Sequence[AbandonedServer], is_json: bool) -> None:
+    if is_json:
+        from msgspec.json import encode
+
+        for server in servers:
+            print(encode(server).decode())  # noqa: T201
+        return
+    if not servers:
+        print("no server is left behind")  # noqa: T201
+    width = terminal_width()
+    for server in servers:
+        command = escape_controls(" ".join(server.command))
+        figures = f"{format_age(server.age_s)}, {format_memory(server.memory_bytes)}"
+        others = server.processes - 1
+        started = f", and {others} that it started" if others else ""
+        head = f"{server.pid}  {command}"
+        print(head if len(head) <= width else f"{head[: width - 1]}~")  # noqa: T201
+        print(f"    {figures}{started}; {escape_controls(server.reason)}")  # noqa: T201
+
+
+def _count(servers: Sequence[AbandonedServer]) -> str:
+    processes = sum(server.processes for server in servers)
+    return "1 process" if processes == 1 else f"{processes} processes"

@@ -1,0 +1,141 @@
+"""The commands of MCP servers in the files of the known hosts: read_host_commands()."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from msgspec import DecodeError, Struct
+from msgspec.json import decode, encode
+
+from concertino.proxy.expansion import Expander
+from concertino.proxy.server_file import ServerFile, parse_server_file
+from concertino.proxy.value_reader import InvalidServerFile
+
+__all__ = ["HostCommand", "read_host_commands"]
+
+# Below the home of the user.
+USER_FILES = (
+    ".config/Claude/claude_desktop_config.json",
+    "Library/Application Support/Claude/claude_desktop_config.json",
+    ".cursor/mcp.json",
+    ".codex/config.toml",
+    ".codeium/windsurf/mcp_config.json",
+    ".config/Code/User/mcp.json",
+    ".gemini/settings.json",
+)
+# Below the folder of a project.
+PROJECT_FILES = (".mcp.json", "mcp.json", ".vscode/mcp.json", ".cursor/mcp.json")
+# Claude Code keeps its servers, and those of each project, in one file with much else.
+CLAUDE_CODE = ".claude.json"
+MAX_CLAUDE_CODE_BYTES = 64 * 2**20
+# What `npx` starts calls itself this, followed by the arguments without npx's own options.
+NPM_TITLE = "npm exec "
+NPX_FLAGS = frozenset(("-y", "--yes", "-q", "--quiet"))
+UVX = ["uv", "tool", "uvx"]
+
+
+class HostCommand(Struct, frozen=True):
+    """The command of one server in a file. server: its name there."""
+
+    words: tuple[str, ...]
+    server: str
+    file: str
+
+    def matches(self, arguments: Sequence[str]) -> bool:
+        """Return whether a process with these arguments runs this command.
+
+        The program may stand behind an interpreter, as scripts do, and in any folder.
+        """
+        program, *args = self.words
+        name = Path(program).name
+        if name == "npx":
+            return _matches_npx(args, arguments)
+        before = len(arguments) - len(args)
+        if before < 1 or list(arguments[before:]) != args:
+            return False
+        names = [Path(word).name for word in arguments[:before]]
+        # The program itself, or an interpreter and its script. uvx becomes `uv tool uvx`. Anything
+        # else is another command with the same end.
+        return (len(names) <= 2 and name in names) or (name == "uvx" and names == UVX)
+
+
+def _matches_npx(args: Sequence[str], arguments: Sequence[str]) -> bool:
+    """Return whether a process is npm, running what npx was told to run.
+
+    npm writes its title over its arguments, so the title ends where they ended.
+    """
+    title = NPM_TITLE + " ".join(word for word in args if word not in NPX_FLAGS)
+    text = " ".join(arguments).rstrip("\0 ")
+    is_cut = len(text) < len(title) and len(text) > len(NPM_TITLE) + 3
+    return text == title or (is_cut and title.startswith(text))
+
+
+def read_host_commands(
+    home: Path,
+    folder: Path,
+    environment: Mapping[str, str],
+) -> list[HostCommand]:
+    """Return the commands of all servers in the files of the user and of his projects.
+
+    folder: of the project in which the user works. environment: for `${...}`.
+    What cannot be read is left out: the files belong to others, and nothing is started.
+    """
+    commands: dict[tuple[str, ...], HostCommand] = {}
+    projects = [folder]
+    files = [*_read_claude_code(home / CLAUDE_CODE, projects)]
+    paths = [home / name for name in USER_FILES]
+    paths += [project / name for project in projects for name in PROJECT_FILES]
+    for path in paths:
+        try:
+            files.append(parse_server_file(path.read_bytes(), path))
+        except (OSError, InvalidServerFile):
+            continue
+    for file in files:
+        for command in _commands(file, environment):
+            commands.setdefault(command.words, command)
+    return list(commands.values())
+
+
+def _commands(file: ServerFile, environment: Mapping[str, str]) -> Iterator[HostCommand]:
+    expander = Expander(file, environment, {})
+    for entry in file.servers:
+        if entry.command is None:
+            continue
+        try:
+            words = [expander.text(part, "command") for part in (entry.command, *entry.args)]
+        except InvalidServerFile:
+            # It has an input or a variable that only its host knows.
+            continue
+        yield HostCommand(tuple(words), entry.name, str(file.path))
+
+
+def _read_claude_code(path: Path, projects: list[Path]) -> Iterator[ServerFile]:
+    """Yield the lists of servers in Claude Code's file, and add its projects."""
+    try:
+        if path.stat().st_size > MAX_CLAUDE_CODE_BYTES:
+            return
+        content = decode(path.read_bytes())
+    except (OSError, DecodeError, RecursionError):
+        return
+    for where, item in _server_lists(content):
+        if where:
+            projects.append(Path(where))
+        try:
+            yield parse_server_file(encode({"mcpServers": item}), path)
+        except InvalidServerFile:
+            continue
+
+
+def _server_lists(content: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the folder of each project, or "" for the user, and the servers there."""
+    if not isinstance(content, dict):
+        return
+    whole = cast("dict[str, Any]", content)
+    yield "", whole.get("mcpServers", {})
+    projects = whole.get("projects")
+    if isinstance(projects, dict):
+        for folder, project in cast("dict[str, Any]", projects).items():
+            if isinstance(project, dict):
+                yield folder, cast("dict[str, Any]", project).get("mcpServers", {})

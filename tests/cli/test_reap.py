@@ -1,0 +1,249 @@
+"""`concertino reap`, with real processes whose host was killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are read from /proc")
+# Ignores the end of its input, as servers do that are left behind. Says its id when it runs.
+SERVER = """
+import os, signal, sys
+print(os.getpid(), flush=True)
+signal.pause()
+"""
+# A host that starts a server, with or without our mark, and is killed then.
+HOST = """
+import os, signal, subprocess, sys
+from concertino.transports.process_marks import STARTED_BY, new_mark
+environment = dict(os.environ)
+if sys.argv[1] == "mark":
+    environment[STARTED_BY] = str(new_mark())
+server = subprocess.Popen(sys.argv[2:], env=environment, stdout=subprocess.PIPE, text=True)
+print(server.stdout.readline(), flush=True)
+signal.pause()
+"""
+# Adopts the orphans of its descendants, under the name of an init process.
+INIT = """
+import ctypes, subprocess, sys
+PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
+libc = ctypes.CDLL(None)
+assert libc.prctl(PR_SET_CHILD_SUBREAPER, 1) == 0
+assert libc.prctl(PR_SET_NAME, b"tini") == 0
+host = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE, text=True)
+print(host.pid, host.stdout.readline(), flush=True)
+sys.stdin.read()
+"""
+
+
+class Orphan:
+    """A server whose host was killed."""
+
+    def __init__(self, pid: int, init: subprocess.Popen[str] | None = None) -> None:
+        self.pid = pid
+        self.init = init
+
+    def is_live(self) -> bool:
+        try:
+            state = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return False
+        return state != "Z"
+
+
+Start = Callable[..., Orphan]
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    return {**os.environ, "HOME": str(tmp_path)}
+
+
+@pytest.fixture
+def start(tmp_path: Path, environment: dict[str, str]) -> Generator[Start]:
+    """Yield a function that starts a server and kills its host."""
+    orphans: list[Orphan] = []
+    (tmp_path / "server.py").write_text(SERVER)
+
+    def start_orphan(kind: str, *words: str, **variables: str) -> Orphan:
+        server = [*words] or [sys.executable, str(tmp_path / "server.py")]
+        host = [sys.executable, "-c", HOST, kind, *server]
+        init = subprocess.Popen(
+            [sys.executable, "-c", INIT, *host],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**environment, **variables},
+            start_new_session=True,
+        )
+        assert init.stdout is not None
+        host_pid, pid = map(int, init.stdout.readline().split())
+        orphan = Orphan(pid, init)
+        orphans.append(orphan)
+        os.kill(host_pid, signal.SIGKILL)
+        until = time.monotonic() + 60
+        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1] == str(host_pid):
+            assert time.monotonic() < until, "nobody has adopted the server"
+        return orphan
+
+    yield start_orphan
+    for orphan in orphans:
+        if orphan.is_live():
+            os.kill(orphan.pid, signal.SIGKILL)
+        assert orphan.init is not None
+        orphan.init.communicate(timeout=60)
+
+
+def reap(
+    environment: dict[str, str],
+    folder: Path,
+    *words: str,
+) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "concertino", "reap", *words],
+        env=environment,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def reaped(environment: dict[str, str], folder: Path, *words: str) -> dict[int, dict[str, Any]]:
+    _, output, _ = reap(environment, folder, "--json", *words)
+    return {item["pid"]: item for item in map(json.loads, output.splitlines())}
+
+
+def test_a_server_is_shown_and_ended_when_its_starter_was_killed(
+    tmp_path: Path, environment: dict[str, str], start: Start
+) -> None:
+    orphan = start("mark")
+    code, output, _ = reap(environment, tmp_path, "--show")
+    assert code == 1
+    assert f"{orphan.pid}  {sys.executable}" in output
+    assert "which started it, has ended" in output
+    assert orphan.is_live()
+
+    code, output, _ = reap(environment, tmp_path, "--yes", str(orphan.pid))
+    assert code == 0
+    assert output.endswith("ended: 1 process\n")
+    assert not orphan.is_live()
+
+
+def test_nothing_is_ended_without_an_answer(
+    tmp_path: Path, environment: dict[str, str], start: Start
+) -> None:
+    orphan = start("mark")
+    code, _, errors = reap(environment, tmp_path, str(orphan.pid))
+    assert code == 2
+    assert "--yes" in errors
+    assert orphan.is_live()
+
+
+def test_what_a_server_has_started_ends_with_it(
+    tmp_path: Path, environment: dict[str, str], start: Start
+) -> None:
+    # The shell ignores SIGTERM and waits for the other process, which has a session of its own.
+    (tmp_path / "inner.py").write_text("import signal\nsignal.pause()\n")
+    script = (
+        'trap "" TERM; setsid env -u CONCERTINO_STARTED_BY "$0" inner.py & '
+        'echo $$; while :; do wait "$!"; done'
+    )
+    orphan = start("mark", "sh", "-c", f"cd '{tmp_path}'; {script}", sys.executable)
+    item = reaped(environment, tmp_path, "--show")[orphan.pid]
+    assert item["processes"] == 2
+    children = Path(f"/proc/{orphan.pid}/task/{orphan.pid}/children").read_text().split()
+    code, _, _ = reap(environment, tmp_path, "--yes", str(orphan.pid))
+    assert code == 0
+    assert not orphan.is_live()
+    assert not Orphan(int(children[0])).is_live()
+
+
+FILES = {
+    ".cursor/mcp.json": "mcpServers",
+    ".config/Code/User/mcp.json": "servers",
+    ".claude.json": "mcpServers",
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_server_of_a_file_is_shown_when_the_system_has_adopted_it(
+    name: str, tmp_path: Path, environment: dict[str, str], start: Start
+) -> None:
+    orphan = start("plain")
+    assert orphan.pid not in reaped(environment, tmp_path, "--show")
+
+    # Unrelated and unreadable files change nothing.
+    (tmp_path / ".codex").mkdir()
+    (tmp_path / ".codex/config.toml").write_text("[[[")
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    other = {"command": "${NOT_SET_ANYWHERE}", "args": []}
+    entry = {"command": "python3", "args": ["${HOME}/server.py"]}
+    entry["command"] = os.path.basename(sys.executable)
+    path.write_text(json.dumps({FILES[name]: {"other": other, "files": entry}}))
+    item = reaped(environment, tmp_path, "--show")[orphan.pid]
+    assert item["reason"] == f"the host has ended that started files of {path}"
+
+
+def test_a_server_of_a_project_of_claude_code_is_shown(
+    tmp_path: Path, environment: dict[str, str], start: Start
+) -> None:
+    orphan = start("plain")
+    entry = {"command": sys.executable, "args": [str(tmp_path / "server.py")]}
+    content = {"numStartups": 3, "projects": {"/srv/a": {"mcpServers": {"own": entry}}, "/b": 1}}
+    (tmp_path / ".claude.json").write_text(json.dumps(content))
+    assert orphan.pid in reaped(environment, tmp_path, "--show")
+
+
+def test_a_server_whose_host_lives_and_a_service_are_left_alone(
+    tmp_path: Path, environment: dict[str, str], start: Start
+) -> None:
+    entry = {"command": sys.executable, "args": [str(tmp_path / "server.py")]}
+    (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": {"files": entry}}))
+    host = subprocess.Popen(
+        [sys.executable, "-c", HOST, "mark", *entry["args"][:0], sys.executable, *entry["args"]],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert host.stdout is not None
+        kept = Orphan(int(host.stdout.readline()))
+        # systemd sets this variable to the id of the service's own process.
+        service = start(
+            "mark",
+            "sh",
+            "-c",
+            f'SYSTEMD_EXEC_PID=$$ exec "$0" "{tmp_path}/server.py"',
+            sys.executable,
+        )
+        shown = reaped(environment, tmp_path, "--show")
+        assert kept.pid not in shown
+        assert service.pid not in shown
+    finally:
+        host.kill()
+        host.communicate(timeout=60)
+        os.kill(kept.pid, signal.SIGKILL)
+
+
+def test_an_id_that_is_not_abandoned_is_refused(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    code, _, errors = reap(environment, tmp_path, "--yes", "1")
+    assert code == 2
+    assert "process 1 is not an abandoned server" in errors
+    code, _, errors = reap(environment, tmp_path, "--json")
+    assert code == 2
+    assert "--json does not ask" in errors
