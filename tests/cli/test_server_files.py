@@ -84,6 +84,39 @@ def test_the_servers_of_a_file_are_served_after_they_were_approved(folder: Path)
         assert process.wait() == 0
 
 
+@pytest.mark.parametrize("mode", ["all", "search"])
+@pytest.mark.parametrize("modern", [False, True])
+@pytest.mark.parametrize("options", [{"deny": "who"}, {"allow": "nothing"}])
+def test_a_denied_tool_cannot_be_reached_in_any_way(
+    folder: Path,
+    options: dict[str, Any],
+    modern: bool,
+    mode: str,
+) -> None:
+    write(folder, "one", **{"x-concertino": options})
+    assert approve(folder, "--yes", "mcp.json")[0] == 0
+    with serve(folder, "mcp.json", "--tools", mode) as process:
+        if not modern:
+            open_session(process)
+        process.send(request(1, "tools/list", modern=modern))
+        tools = process.answer(1)["result"]["tools"]
+        assert not {"one_who", "who"} & {tool["name"] for tool in tools}
+        arguments = {"name": "one_who", "arguments": {}}
+        attempts = [
+            call(2, "one_who", modern=modern),
+            call(3, "who", modern=modern),
+            call(4, "call_tool", arguments, modern=modern),
+            request(5, "tools/call", {**arguments, "task": {"ttl": 60_000}}, modern=modern),
+        ]
+        for id, attempt in enumerate(attempts, 2):
+            process.send(attempt)
+            answer = process.answer(id)
+            assert "error" in answer or answer["result"]["isError"], (attempt, answer)
+            assert "argv" not in json.dumps(answer)
+        process.close_stdin()
+        assert process.wait() == 0
+
+
 def test_a_server_that_is_not_approved_is_shown_and_starts_when_it_is(folder: Path) -> None:
     write(folder, "one")
     with serve(folder, "mcp.json") as process:

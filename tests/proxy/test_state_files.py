@@ -73,7 +73,9 @@ def test_the_key_stays_the_same_and_is_private(tmp_path: Path) -> None:
 
 def test_a_key_of_another_length_is_refused(tmp_path: Path) -> None:
     write_private(tmp_path / "key", b"short")
-    with pytest.raises(UnusableState, match="key: expected 32 bytes; remove it"):
+    with pytest.raises(
+        UnusableState, match=r"key: expected 32 bytes; remove it \(a new key is made"
+    ):
         read_state_key(tmp_path)
 
 

@@ -95,5 +95,8 @@ def read_state_key(folder: Path) -> bytes:
                 key = os.urandom(KEY_BYTES)
                 write_private(path, key)
     if len(key) != KEY_BYTES:
-        raise UnusableState(f"{path}: expected {KEY_BYTES} bytes; remove it, and approve again")
+        raise UnusableState(
+            f"{path}: expected {KEY_BYTES} bytes; remove it (a new key is made, which makes "
+            "everything beside it invalid)"
+        )
     return key
