@@ -177,6 +177,7 @@ class RpcError(ConcertinoError):
     code: an integer; see the constants above and JSON-RPC 2.0 section 5.1.
     message: one short sentence.
     data: any JSON value; None for no data.
+    revision: the revision of the server that has sent it, if a proxy passes it on; "" otherwise.
     """
 
     def __init__(
@@ -186,6 +187,7 @@ class RpcError(ConcertinoError):
         data: object = None,
     ) -> None:
         super().__init__(code, message, data)
+        self.revision = ""
         self.code = code
         self.message = message
         self.data = data

@@ -90,6 +90,19 @@ async def call(caller: Caller) -> str:
     return result["content"][0]["text"]
 
 
+@on_a_loop
+async def test_a_list_that_a_known_server_has_not_declared_does_not_wait_for_its_start(
+    tmp_path: Path,
+) -> None:
+    slow = Slow(tmp_path)
+    await slow.learn()
+    slow.hold()
+    async with slow.proxy() as caller:
+        await caller.initialize()
+        assert (await caller.call("prompts/list"))["error"]["code"] == -32601
+        slow.go()
+
+
 @pytest.mark.parametrize("revision", ["2024-11-05", LEGACY, MODERN])
 @on_a_loop
 async def test_a_known_server_opens_and_lists_before_it_has_started(

@@ -166,6 +166,9 @@ async def test_an_error_passes_with_its_code_text_and_data(server: str, caller: 
         ("legacy", -32002, MODERN, -32602),
         ("modern", -32602, LEGACY, -32002),
         ("modern", -32602, MODERN, -32602),
+        # What is not translated stays as the server has sent it, whatever the specification says.
+        ("legacy", -32602, LEGACY, -32602),
+        ("modern", -32002, MODERN, -32002),
     ],
 )
 @on_a_loop
@@ -233,16 +236,17 @@ async def test_methods_that_the_specification_does_not_have_pass(server: str, ca
 
 
 @on_a_loop
-async def test_features_that_the_server_lacks_are_refused_without_asking_it() -> None:
+async def test_a_list_that_the_server_has_not_declared_is_its_own_to_refuse() -> None:
     result = {
         "protocolVersion": "2025-11-25",
         "capabilities": {"tools": {}},
         "serverInfo": {"name": "real", "version": "3"},
     }
-    async with proxied({"initialize": result}) as (caller, script):
-        response = await caller.call("prompts/list")
+    listed = {"prompts": [], "x.example/more": 1}
+    async with proxied({"initialize": result, "prompts/list": listed}) as (caller, _):
+        assert (await caller.call("prompts/list"))["result"] == listed
+        response = await caller.call("resources/list")
         assert response["error"]["code"] == -32601
-        assert script.of("prompts/list") == []
 
 
 # Questions of a modern server

@@ -118,8 +118,8 @@ class ServerFeatures(Struct, frozen=True):
     experimental, extensions: capabilities by name, sent to clients unchanged; `extensions` only to
         2026-07-28 clients.
     other_capabilities: capabilities that the specification does not define, by name.
-    other_methods: whether the backend also gets requests whose methods the specification does not
-        define, for example those of extensions.
+    other_methods: whether the backend also gets the requests of features that it has not declared,
+        and those whose methods the specification does not define, for example of extensions.
     subscriptions: whether the backend reports changed resources with Notifier.report_update().
     ttl_ms: how many milliseconds a client may cache the result of `server/discover`.
     cache_scope: who may cache it (2026-07-28 server/utilities/caching).

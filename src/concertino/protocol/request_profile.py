@@ -129,7 +129,7 @@ class Profiles:
             for name, method in REQUESTS.items()
             if method.feature
             and method.feature not in SESSION_FEATURES
-            and getattr(self.features, method.feature)
+            and (self.features.other_methods or getattr(self.features, method.feature))
         ]
         self.methods = {
             False: frozenset(name for name, method in served if method.legacy),

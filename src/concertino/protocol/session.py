@@ -57,7 +57,7 @@ from concertino.protocol.request_profile import (
     describe_with_path,
     pop_member,
 )
-from concertino.protocol.revisions import LEGACY, REQUESTS, REVISIONS, implementation
+from concertino.protocol.revisions import LEGACY, REQUESTS, REVISIONS, by_name, implementation
 from concertino.types.results import LEVELS, Level, error_result
 
 if TYPE_CHECKING:
@@ -529,13 +529,18 @@ class Session:
         code: int,
         message: str,
         data: object = None,
+        revision: str = "",
     ) -> None:
         """Send an error response to a call.
 
         code, data: as in revision 2026-07-28; the code is translated to the client's revision.
+        revision: that of the server that has sent the error, if it comes from another one. If it
+            has the era of the client's revision, the code stays as it is.
         Raises msgspec's errors if `data` cannot be encoded.
         """
-        code = incoming.profile.encoder.error_code(code, data, incoming.method)
+        encoder = incoming.profile.encoder
+        if not revision or by_name[revision].modern != encoder.revision.modern:
+            code = encoder.error_code(code, data, incoming.method)
         self.peer.fail(incoming, code, message, data)
 
     # Requests to the client

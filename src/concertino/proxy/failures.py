@@ -15,12 +15,13 @@ STDERR = "; its stderr ends with:"
 NO_STDERR = "; it wrote nothing to stderr"
 
 
-def to_rpc_error(name: str, error: ConcertinoError) -> RpcError:
-    """Return the error response for a call that failed otherwise than by an error response.
+def to_rpc_error(name: str, error: ConcertinoError, revision: str = "") -> RpcError:
+    """Return the error response for a call that has failed: the server's own, if it has sent one.
 
-    name: the server.
+    name, revision: of the server.
     """
     if isinstance(error, RpcError):
+        error.revision = revision
         return error
     text = str(error).partition(STDERR)[0].removesuffix(NO_STDERR)
     data = None

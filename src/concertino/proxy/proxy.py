@@ -27,7 +27,7 @@ from concertino.client.negotiation import Era
 from concertino.client.server_stderr import Sink
 from concertino.client.supervision import Restart
 from concertino.client.targets import ServerParameters, Target, parse_target
-from concertino.errors import ConcertinoError
+from concertino.errors import METHOD_NOT_FOUND, ConcertinoError, RpcError
 from concertino.excerpts import shorten
 from concertino.jsonrpc.limits import Limits
 from concertino.protocol.call import ServerFeatures
@@ -493,14 +493,22 @@ class Proxy:
         return session.principal
 
     def _known_list(self, call: Call, session: CallerSession | None) -> tuple[str, Raw] | None:
-        """Return a list and its revision if it is known and the server does not run yet."""
+        """Return a list and its revision if it is known and the server does not run yet.
+
+        Raises RpcError for a list of a feature that it has not declared: most hosts ask for all
+        lists when they open a server, and should not wait for its start to get nothing.
+        """
         if self._manifests is None or call.params or self._unclaimed is not None:
             return None
         if self._key_of(session) in self._upstreams:
             return None
         manifest = self._manifests.get(self._principal_of(session))
-        result = None if manifest is None else manifest.lists.get(call.method)
-        return None if manifest is None or result is None else (manifest.revision, result)
+        if manifest is None:
+            return None
+        if call.method.partition("/")[0] not in manifest.capabilities:
+            raise RpcError(METHOD_NOT_FOUND, f"method not found: {call.method}")
+        result = manifest.lists.get(call.method)
+        return None if result is None else (manifest.revision, result)
 
     def _learn_lists(self, upstream: Upstream, principal: bytes) -> None:
         """Keep what a server that has just started lists, unless that was done before."""

@@ -220,7 +220,8 @@ class Upstream:
                 )
             call = restore(call, state)
 
-        is_modern = self.is_modern
+        revision = self.client.protocol_version
+        is_modern = by_name[revision].modern
         caller_is_modern = by_name[context.client.protocol_version].modern
         level = context.caller.log_level
         if not is_modern and level is not None and level != self._level:
@@ -235,7 +236,7 @@ class Upstream:
         try:
             raw = await self._send(call, context, level)
         except ConcertinoError as exc:
-            raise to_rpc_error(self._settings.name, exc) from None
+            raise to_rpc_error(self._settings.name, exc, revision) from None
         finally:
             del self._calls[forwarded]
         if is_modern and (question := to_input_required(raw)) is not None:

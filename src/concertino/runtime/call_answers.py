@@ -161,7 +161,7 @@ def _fail(connection: AnsweringConnection, request: SessionRequest, error: RpcEr
     # so that the client gets a response in any case.
     for text, data in ((message, error.data), (message, None), ("Internal error", None)):
         try:
-            return connection.session.fail(request, code, text, data)
+            return connection.session.fail(request, code, text, data, error.revision)
         except Exception as exc:
             if not request.open:
                 break
