@@ -2,7 +2,8 @@
 
     python tests/conformance/through_proxy.py      write bench/proxy-conformance.md
 
-Behind the proxy are examples/everything.py and the everything server of the official Python SDK,
+tests/interop/test_conformance_through_proxy.py fails when a verdict is another one. Behind the
+proxy are examples/everything.py and the everything server of the official Python SDK,
 which comes with the sources of the package `mcp`. Between the eras some scenarios cannot pass:
 EXCEPTIONS names each with its reason, and the table has all verdicts.
 """

@@ -1,0 +1,51 @@
+"""The official conformance suite through `concertino proxy`, in each era and between the eras.
+
+In front of examples/everything.py and of the everything server of the official Python SDK. Within
+an era every scored scenario passes, as it does without the proxy; what cannot pass between the eras
+is in EXCEPTIONS of tests/conformance/through_proxy.py, with the reasons.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conformance import suite, through_proxy
+from interop.tools import node_program, not_available
+
+pytestmark = pytest.mark.slow
+
+# The suite reports an HTTP connection that could not be made, on a busy machine, as a failure of
+# the scenario. A failure of the proxy shows itself each time.
+ATTEMPTS = 2
+
+
+@pytest.mark.parametrize("bridge", through_proxy.bridges(), ids="-".join)
+def test_scenarios_pass_and_fail_as_expected(bridge: through_proxy.Bridge, tmp_path: Path) -> None:
+    node_program("npm")
+    try:
+        suite.install()
+        command = through_proxy.server_command(bridge.server)
+    except RuntimeError as exc:
+        not_available(str(exc))
+
+    expected = through_proxy.EXCEPTIONS.get(bridge, {}).keys()
+    unexpected: dict[str, str] = {}
+    for attempt in range(ATTEMPTS):
+        into = tmp_path / str(attempt)
+        into.mkdir()
+        verdicts = through_proxy.run_bridge(bridge, command, into)
+        assert len(verdicts) == suite.SCORED[bridge.requirements]
+        unexpected = {
+            name: why or "passes, and is named as an exception"
+            for name, why in verdicts.items()
+            if bool(why) != (name in expected)
+        }
+        if not unexpected:
+            break
+    assert unexpected == {}
+
+
+def test_there_are_no_exceptions_within_an_era() -> None:
+    bridged = set(through_proxy.EXCEPTIONS)
+    assert all(bridge.era == through_proxy.BRIDGED[bridge.requirements] for bridge in bridged)
