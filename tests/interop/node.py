@@ -29,6 +29,8 @@ PACKAGES = {
     "@modelcontextprotocol/server-everything": (
         "2026.8.31"
     ),  # a server with some of everything, on version 1
+    "@modelcontextprotocol/server-filesystem": "2026.8.31",
+    "@modelcontextprotocol/server-memory": "2026.8.31",
     "@modelcontextprotocol/inspector": "2.12.0",
     "node": "22.23.3",  # for the inspector, which asks for 22.19
 }

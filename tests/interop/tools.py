@@ -56,16 +56,16 @@ def alone_in(name: str) -> Iterator[Path]:
         yield folder
 
 
-def python_with(name: str, requirement: str) -> Path:
+def python_with(name: str, *requirements: str) -> Path:
     """Return an interpreter that has a package, in an environment that is made once."""
     with alone_in(f"{name}-venv-{sys.version_info.major}.{sys.version_info.minor}") as folder:
         python = folder / "bin" / "python"
         if not (folder / "complete").exists():
             venv.create(folder, clear=True, with_pip=True)
-            command = [python, "-m", "pip", "install", "--quiet", requirement]
+            command = [python, "-m", "pip", "install", "--quiet", *requirements]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
-                not_available(f"{requirement} cannot be installed: {done.stderr[-500:]}")
+                not_available(f"{requirements} cannot be installed: {done.stderr[-500:]}")
             (folder / "complete").touch()
         return python
 
