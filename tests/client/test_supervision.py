@@ -21,7 +21,7 @@ from msgspec import DecodeError
 
 from concertino import Server
 from concertino.client.client import Client, Timeouts
-from concertino.client.supervision import Restart, Supervisor
+from concertino.client.supervision import Restart, SupervisedServer, Supervisor
 from concertino.client.sync import SyncClient
 from concertino.client.targets import ServerParameters
 from concertino.errors import ConcertinoError, Disconnected, SpawnError, TimedOut
@@ -489,10 +489,7 @@ async def test_a_mistake_of_ours_in_a_start_is_logged_and_does_not_leave_callers
 
     supervisor = Supervisor(
         Restart(first_s=0.001, tries=2),
-        nothing,
-        fails,
-        nothing,
-        lambda: 0,
+        SupervisedServer(nothing, fails, nothing, lambda: 0),
         logging.getLogger("concertino"),
     )
     supervisor.on_end(ConcertinoError("gone"))

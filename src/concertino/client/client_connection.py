@@ -24,7 +24,7 @@ from concertino.client.notifications import NotificationHandlers
 from concertino.client.pending_request import Progress, UnreadRequest, request_label
 from concertino.client.request_handlers import RequestHandlers
 from concertino.client.server_stderr import Sink, StderrLines
-from concertino.client.supervision import Restart, State, Supervisor
+from concertino.client.supervision import Restart, State, SupervisedServer, Supervisor
 from concertino.client.targets import TargetLocation
 from concertino.errors import ConcertinoError, Disconnected, NotSupported
 from concertino.jsonrpc.limits import Limits
@@ -143,10 +143,12 @@ class ClientConnection:
         if rules is not None:
             self._supervisor = Supervisor(
                 rules,
-                self._bring_down,
-                self._bring_up,
-                self._on_restart,
-                lambda: self.current.channel.requests_answered,
+                SupervisedServer(
+                    self._bring_down,
+                    self._bring_up,
+                    self._on_restart,
+                    lambda: self.current.channel.requests_answered,
+                ),
                 self._log,
             )
             if self.current.channel.over:

@@ -23,7 +23,7 @@ from msgspec import Struct
 from concertino.errors import ConcertinoError, Disconnected, TimedOut
 from concertino.near_names import HintingStructMeta
 
-__all__ = ["Restart", "State", "Supervisor"]
+__all__ = ["Restart", "State", "SupervisedServer", "Supervisor"]
 
 State = Literal["new", "running", "backing-off", "starting", "failed", "closed"]
 FOREVER = float("inf")
@@ -55,14 +55,26 @@ class Restart(Struct, frozen=True, metaclass=HintingStructMeta):
                 raise ValueError(f"{name}: expected a positive number, got {getattr(self, name)!r}")
 
 
-class Supervisor:
-    """Restarts the server of one client, in a task of its own.
+class SupervisedServer(Struct, frozen=True):
+    """How a supervisor restarts its server.
 
-    rules: when to restart.
     bring_down: releases the connection and the process of the server that has ended.
     bring_up: starts a new server and negotiates the revision.
     on_restart: restores the session of the new server.
     count_answers: returns how many requests the last server has answered.
+    """
+
+    bring_down: Callable[[], Awaitable[None]]
+    bring_up: Callable[[], Awaitable[None]]
+    on_restart: Callable[[], Awaitable[None]]
+    count_answers: Callable[[], int]
+
+
+class Supervisor:
+    """Restarts the server of one client, in a task of its own.
+
+    rules: when to restart.
+    server: what is restarted.
 
     Attributes:
     state: see Client.state.
@@ -73,20 +85,14 @@ class Supervisor:
     def __init__(
         self,
         rules: Restart,
-        bring_down: Callable[[], Awaitable[None]],
-        bring_up: Callable[[], Awaitable[None]],
-        on_restart: Callable[[], Awaitable[None]],
-        count_answers: Callable[[], int],
+        server: SupervisedServer,
         log: logging.Logger,
     ) -> None:
         self.state: State = "running"
         self.failure: ConcertinoError | None = None
         self.restarts = 0
         self._rules = rules
-        self._bring_down = bring_down
-        self._bring_up = bring_up
-        self._on_restart = on_restart
-        self._count_answers = count_answers
+        self._server = server
         self._log = log
         # When this gave up, by the loop's clock.
         self._failed_at = FOREVER
@@ -156,10 +162,10 @@ class Supervisor:
         now = asyncio.get_running_loop().time
         rules = self._rules
         pause_s = rules.first_s
-        up_since, answers = now(), self._count_answers()
+        up_since, answers = now(), self._server.count_answers()
         while True:
             await self._ended.wait()
-            if now() - up_since >= rules.steady_s or self._count_answers() > answers:
+            if now() - up_since >= rules.steady_s or self._server.count_answers() > answers:
                 tries, pause_s = 0, rules.first_s
 
             is_up = False
@@ -174,19 +180,19 @@ class Supervisor:
                 is_up = await self._try_bring_up()
 
             self.restarts += 1
-            up_since, answers = now(), self._count_answers()
+            up_since, answers = now(), self._server.count_answers()
             # The server may have ended again meanwhile.
             if not self._ended.is_set():
                 self.state = "running"
                 self._settled.set()
-                await self._on_restart()
-                answers = self._count_answers()
+                await self._server.on_restart()
+                answers = self._server.count_answers()
 
     async def _pause(self, tries: int, pause_s: float) -> None:
         """Release the old server, and wait before the next start."""
         self.state = "backing-off"
         # First release everything that the new server may need, such as a port.
-        await self._bring_down()
+        await self._server.bring_down()
         self._log.warning(
             "the server ended; start %d follows in %.3g s: %s", tries, pause_s, self.failure
         )
@@ -196,7 +202,7 @@ class Supervisor:
     async def _try_bring_up(self) -> bool:
         """Start the server. Returns False if it cannot be started, and sets `failure`."""
         try:
-            await self._bring_up()
+            await self._server.bring_up()
         except ConcertinoError as exc:
             self.failure = exc
             return False
@@ -212,7 +218,7 @@ class Supervisor:
         self._failed_at = asyncio.get_running_loop().time()
         self._settled.set()
         self._log.error("%s", self._gave_up_error("the server"))
-        await self._bring_down()
+        await self._server.bring_down()
 
     def _gave_up_error(self, label: str) -> Disconnected:
         tries = self._rules.tries

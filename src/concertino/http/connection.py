@@ -221,9 +221,7 @@ class HttpConnection(asyncio.Protocol):
         self.on_close: Callable[[], object] | None = None
         self.on_drain: Callable[[int], object] | None = None
         self._output: list[bytes] = []
-        # When the state changed last that a time limit belongs to, by the loop's clock.
-        self._since = self._loop.time()
-        self._unread = _UnreadWatch()
+        self._activity = _Activity(self._loop.time())
 
     # Called by asyncio
 
@@ -244,7 +242,7 @@ class HttpConnection(asyncio.Protocol):
         if self.is_ending and self.exchange is None:
             return
         if self.exchange is None and not self._reader.is_inside:
-            self._since = self._loop.time()
+            self._activity.since = self._loop.time()
         self._reader.feed(data)
         if self.exchange is None:
             self._read_requests()
@@ -282,7 +280,7 @@ class HttpConnection(asyncio.Protocol):
             if request is None:
                 return
             exchange = self.exchange = Exchange(self, request, b"")
-            self._since = self._loop.time()
+            self._activity.since = self._loop.time()
             try:
                 self._handler.on_request(exchange)
             except HttpError as refusal:
@@ -291,7 +289,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _on_head(self, head: RequestHead) -> None:
         self._handler.on_head(head)
-        self._since = self._loop.time()
+        self._activity.since = self._loop.time()
         if head.headers.get(b"expect", b"").lower() == b"100-continue":
             self.send(CONTINUE)
             self.flush()
@@ -338,7 +336,7 @@ class HttpConnection(asyncio.Protocol):
             output = self._output
             data = output[0] if len(output) == 1 else b"".join(output)
             output.clear()
-            self._since = self._loop.time()
+            self._activity.since = self._loop.time()
             self._transport.write(data)
 
     def on_exchange_end(self, exchange: Exchange) -> None:
@@ -394,18 +392,18 @@ class HttpConnection(asyncio.Protocol):
         now: the time by the loop's clock.
         """
         timeouts = self._handler.timeouts
-        if self._unread.is_stuck(self.unread_bytes, now, timeouts.unread_s):
+        if self._activity.is_stuck(self.unread_bytes, now, timeouts.unread_s):
             self.abort()
         elif self.exchange is not None:
-            if now - self._since >= timeouts.keep_alive_s:
-                self._since = now
+            if now - self._activity.since >= timeouts.keep_alive_s:
+                self._activity.since = now
                 self.exchange.keep_alive()
         elif self.is_ending:
             return
         elif self.is_idle:
-            if now - self._since >= timeouts.idle_s:
+            if now - self._activity.since >= timeouts.idle_s:
                 self._close_when_sent()
-        elif now - self._since >= self._arrival_limit_s():
+        elif now - self._activity.since >= self._arrival_limit_s():
             self._refuse(HttpError(HTTPStatus.REQUEST_TIMEOUT, "the request came too slowly"))
 
     def _arrival_limit_s(self) -> float:
@@ -416,20 +414,24 @@ class HttpConnection(asyncio.Protocol):
         return timeouts.body_s + self._reader.held_bytes / BODY_BYTES_PER_S
 
 
-class _UnreadWatch:
-    """Notices that a client reads nothing."""
+class _Activity:
+    """When something happened on a connection, for its time limits.
 
-    def __init__(self) -> None:
-        self._bytes = 0
-        self._since = 0.0
+    since: when the state changed last that a time limit belongs to, by the loop's clock.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.since = now
+        self._unread_bytes = 0
+        self._unread_since = now
 
     def is_stuck(self, unread: int, now: float, limit_s: float) -> bool:
         """Return whether the client has read nothing of the waiting output for `limit_s`.
 
         unread: how many bytes wait now.
         """
-        if not unread or unread != self._bytes:
-            self._bytes = unread
-            self._since = now
+        if not unread or unread != self._unread_bytes:
+            self._unread_bytes = unread
+            self._unread_since = now
             return False
-        return now - self._since >= limit_s
+        return now - self._unread_since >= limit_s

@@ -104,6 +104,8 @@ class UnreadResults:
         on_slow_calls() after a moment, and Peer.drop_waiting_responses() if the client reads
         nothing. If it is None, calls never wait.
     waiting: the responses that wait, by request, oldest first.
+    usual_bytes: responses up to this size are sent at once, even if the client has not read the
+        earlier ones.
     dropped: how many responses were dropped; whoever logs the number sets it to 0.
     """
 
@@ -116,10 +118,12 @@ class UnreadResults:
         "dropped",
         "held",
         "on_blocked",
+        "usual_bytes",
         "waiting",
     )
 
     def __init__(self, limits: Limits, budget: ProcessBudget | None) -> None:
+        self.usual_bytes = min(limits.max_message_bytes, LARGE_BYTES)
         self._limit = limits.max_unread_bytes
         self._budget = ProcessBudget(limits) if budget is None else budget
         self._expected = 0

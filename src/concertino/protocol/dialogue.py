@@ -102,6 +102,22 @@ class _SealedDialogue(Struct, array_like=True):
     state: bytes
 
 
+class HandlerWaits:
+    """The futures that the handler of one call waits for. The runtime makes and completes them.
+
+    threads: those that threads of the handler wait for; they are cancelled with the call.
+    once: for each value that Context.once() is computing, a future that is done when the value is
+        there: key -> future.
+    sent: for each request that waits for the client's response (before 2026-07-28), a future that
+        is done when the wait is over: key -> future.
+    """
+
+    def __init__(self) -> None:
+        self.threads: set[Any] = set()
+        self.once: dict[str, Any] = {}
+        self.sent: dict[str, Any] = {}
+
+
 class Dialogue:
     """The client requests and answers of one call.
 
@@ -112,12 +128,7 @@ class Dialogue:
     forwarded: among them, the requests that another server has made, as JSON. The client gets
         them unchanged (2026-07-28).
     suspended: whether this round is over, so that the call must be answered with `unanswered`.
-    thread_waits: the futures that threads of the handler wait for; they are cancelled with the
-        call.
-    once_futures: for each value that Context.once() is computing, a future that is done when the
-        value is there: key -> future.
-    sent_futures: for each request that waits for the client's response (before 2026-07-28), a
-        future that is done when the wait is over: key -> future.
+    waits: what the handler waits for now.
     """
 
     def __init__(self) -> None:
@@ -127,9 +138,7 @@ class Dialogue:
         self.unanswered: dict[str, InputRequest] = {}
         self.forwarded: dict[str, Raw] = {}
         self.suspended = False
-        self.thread_waits: set[Any] = set()
-        self.once_futures: dict[str, Any] = {}
-        self.sent_futures: dict[str, Any] = {}
+        self.waits = HandlerWaits()
         # key -> the elicitationId of an elicitation with a URL (2025-11-25)
         self._elicitation_ids: dict[str, str] = {}
         # key -> (digest of the request, answer)

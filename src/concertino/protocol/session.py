@@ -43,7 +43,7 @@ from concertino.jsonrpc.messages import (
 )
 from concertino.jsonrpc.peer import RESULT, Peer, Send
 from concertino.jsonrpc.requests import OutgoingRequest
-from concertino.jsonrpc.unread_results import LARGE_BYTES, ProcessBudget
+from concertino.jsonrpc.unread_results import ProcessBudget
 from concertino.protocol.call import Call, InputRequired, ServerFeatures
 from concertino.protocol.call_notifications import CallNotifications
 from concertino.protocol.request_profile import (
@@ -147,9 +147,6 @@ class Session:
         self.peer = Peer(send, limits, clock, request_type=SessionRequest, budget=budget)
         self.start = start
         self._limits = limits
-        # Responses up to this size are sent at once, even if the client has not read the earlier
-        # ones. Larger ones may have to wait (jsonrpc/unread_results.py).
-        self._usual_bytes = min(limits.max_message_bytes, LARGE_BYTES)
         self._profiles = Profiles(features)
         self.notifications = CallNotifications(
             self.peer, self._profiles, limits, clock, schedule_flush
@@ -494,7 +491,7 @@ class Session:
         # and the response is small. These two lines do the same as peer.send_response(). Without
         # that function call, a small call takes 1 % less time.
         if (
-            len(frame) <= self._usual_bytes
+            len(frame) <= peer.unread.usual_bytes
             and incoming.table is None
             and incoming.batch is None
             and incoming.throttle is None

@@ -162,7 +162,7 @@ class CallRunner:
         task.cancel()
         self._end.add_cancelled(task)
         if request.dialogue is not None:
-            for thread_wait in list(request.dialogue.thread_waits):
+            for thread_wait in list(request.dialogue.waits.threads):
                 thread_wait.cancel()
 
     # The end of a call

@@ -150,7 +150,7 @@ async def send_questions(
     answer, TimedOut after ten minutes, and Disconnected. Then, and when the call is cancelled, the
     questions without an answer are withdrawn with notifications/cancelled.
     """
-    sent_elsewhere = {dialogue.sent_futures[key] for key in keys if key in dialogue.sent_futures}
+    sent_elsewhere = {dialogue.waits.sent[key] for key in keys if key in dialogue.waits.sent}
     if sent_elsewhere:
         await asyncio.wait(sent_elsewhere)
         return
@@ -163,7 +163,7 @@ async def send_questions(
     try:
         for key in keys:
             if (question := dialogue.unanswered.get(key)) is not None:
-                dialogue.sent_futures[key] = done_here
+                dialogue.waits.sent[key] = done_here
                 futures[key] = future = loop.create_future()
                 on_response = partial(_set_outcome, future, question.method)
                 outgoing.append(session.send_client_request(question, on_response, about))
@@ -181,7 +181,7 @@ async def send_questions(
             session.peer.abandon(request, "the question needs no answer any more", about)
         for key in futures:
             dialogue.unanswered.pop(key, None)
-            del dialogue.sent_futures[key]
+            del dialogue.waits.sent[key]
         done_here.set_result(None)
 
 
@@ -214,16 +214,16 @@ async def once(
     See Context.once. kind: the type that the value is decoded to.
     """
     while (raw := dialogue.saved.get(key)) is None:
-        if (made := dialogue.once_futures.get(key)) is not None:
+        if (made := dialogue.waits.once.get(key)) is not None:
             await asyncio.wait((made,))
             continue
-        dialogue.once_futures[key] = made = asyncio.get_running_loop().create_future()
+        dialogue.waits.once[key] = made = asyncio.get_running_loop().create_future()
         try:
             value = make()
             value = await value if isawaitable(value) else value
             dialogue.saved[key] = Raw(encode_finite(value, f"once({key!r})"))
         finally:
-            del dialogue.once_futures[key]
+            del dialogue.waits.once[key]
             made.set_result(None)
     return decode(raw, type=kind)
 
@@ -236,7 +236,7 @@ def wait(
 ) -> Any:
     """Return what an awaitable gives, waiting in a thread. See Context.wait."""
     return wait_in_thread(
-        awaitable, connection.loop, dialogue().thread_waits, lambda: not request.open
+        awaitable, connection.loop, dialogue().waits.threads, lambda: not request.open
     )
 
 

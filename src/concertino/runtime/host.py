@@ -87,10 +87,7 @@ class Host:
         self.started: asyncio.Task[None]
         self._on_backend_started = on_started
         self._has_begun = False
-        # The URIs that were last passed to the backend's watch().
-        self._watched: frozenset[str] = frozenset()
-        # The task that calls the backend's watch(), while it runs.
-        self._watching: asyncio.Task[None] | None = None
+        self._subscriptions = _SubscriptionWatch(self)
 
     @property
     def start_failure(self) -> BaseException | None:
@@ -128,7 +125,10 @@ class Host:
         self.drain()
         await self.closed()
 
-        ending = [self.started, *([] if self._watching is None else [self._watching])]
+        ending = [
+            self.started,
+            *([] if self._subscriptions.task is None else [self._subscriptions.task]),
+        ]
         for task in ending:
             task.cancel()
         await asyncio.wait(ending, timeout=CLEANUP_S)
@@ -228,26 +228,7 @@ class Host:
 
     def watch_changed(self) -> None:
         """Tell the backend which resources clients subscribe to, because that has changed."""
-        if self._watching is None:
-            self._watching = self._loop.create_task(self._watch())
-
-    async def _watch(self) -> None:
-        """Call the backend's watch() with the subscribed URIs, again if they change meanwhile."""
-        try:
-            await asyncio.wait((self.started,))
-            while self.start_failure is None:
-                wanted = frozenset[str]().union(
-                    *(connection.session.subscribed_uris for connection in self.connections)
-                )
-                if wanted == self._watched:
-                    return
-                self._watched = wanted
-                try:
-                    await self.backend.watch(wanted)
-                except Exception:
-                    log.exception("the backend could not watch %d resources", len(wanted))
-        finally:
-            self._watching = None
+        self._subscriptions.update()
 
     def _on_closed(self, connection: ServerConnection) -> None:
         self.connections.discard(connection)
@@ -263,3 +244,40 @@ class Host:
         """Wait until the connections that are open now have ended."""
         if self.connections:
             await asyncio.wait([connection.closed for connection in self.connections])
+
+
+class _SubscriptionWatch:
+    """Tells a host's backend which resources the clients of all connections subscribe to.
+
+    task: calls the backend's watch(), while it runs.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self.task: asyncio.Task[None] | None = None
+        # The URIs that were last passed to watch().
+        self._watched: frozenset[str] = frozenset()
+
+    def update(self) -> None:
+        """Tell the backend, because the subscriptions have changed."""
+        if self.task is None:
+            self.task = asyncio.get_running_loop().create_task(self._watch())
+
+    async def _watch(self) -> None:
+        """Call watch() with the subscribed URIs, again if they change meanwhile."""
+        host = self._host
+        try:
+            await asyncio.wait((host.started,))
+            while host.start_failure is None:
+                wanted = frozenset[str]().union(
+                    *(connection.session.subscribed_uris for connection in host.connections)
+                )
+                if wanted == self._watched:
+                    return
+                self._watched = wanted
+                try:
+                    await host.backend.watch(wanted)
+                except Exception:
+                    log.exception("the backend could not watch %d resources", len(wanted))
+        finally:
+            self.task = None
