@@ -158,7 +158,9 @@ def answered(call: Call, asked: Mapping[str, Any]) -> Call:
 
 
 def proxied(command: Sequence[Any], era: str) -> list[Any]:
-    return [sys.executable, "-m", "concertino", "proxy", "--era", era, "--", *command]
+    """Return the command of a proxy. What it would know of an earlier test's server is not used."""
+    options = ["--era", era, "--no-cache"]
+    return [sys.executable, "-m", "concertino", "proxy", *options, "--", *command]
 
 
 def fill(calls: Sequence[tuple[str, Any]], folder: Path) -> list[tuple[str, Any]]:
