@@ -63,7 +63,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
     _print("\n".join(lines))
     if args.show:
         return 1
-    if not (args.yes or ask(f"Let these run when {args.file} is served?")):
+    if not (args.yes or confirm(f"Let these run when {args.file} is served?")):
         raise CommandFailure("nothing is approved")
     try:
         store.approve(
@@ -99,7 +99,7 @@ def _describe_pending(servers: Sequence[DefinedServer], approved: ApprovedFile) 
     return lines
 
 
-def ask(question: str) -> bool:
+def confirm(question: str) -> bool:
     """Return whether the user says yes. Raises UsageError without a terminal."""
     # Any: it is None if descriptor 0 is closed.
     stdin: Any = sys.stdin

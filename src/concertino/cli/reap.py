@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from concertino.cli import CommandFailure, UsageError
-from concertino.cli.approve import ask
+from concertino.cli.approve import confirm
 from concertino.cli.ps import format_age, format_memory, terminal_width
 from concertino.cli.serving import reject_extra_args
 from concertino.logs.formats import escape_controls
@@ -52,7 +52,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
         return 0
     if args.show:
         return 1
-    if not (args.yes or ask(f"End {_count(servers)}?")):
+    if not (args.yes or confirm(f"End {_count(servers)}?")):
         return 1
     if not end_servers(servers):
         raise CommandFailure("some processes still run, although they got SIGKILL")

@@ -90,6 +90,11 @@ class ConnectionSettings(Struct, frozen=True):
     handlers: RequestHandlers
     notification_handlers: NotificationHandlers
 
+    @property
+    def log(self) -> logging.Logger:
+        """Return the logger for what happens to the server."""
+        return logging.getLogger(f"concertino.client.{self.name}")
+
 
 class ClientConnection:
     """Opens, restarts and closes the connection of one Client, on one event loop.
@@ -114,7 +119,6 @@ class ClientConnection:
         self.thread = 0
         self._settings = settings
         self._on_restart = on_restart
-        self._log = logging.getLogger(f"concertino.client.{settings.name}")
         self._stderr_lines: StderrLines | None = None
         # The last conversation that was opened, even if it has ended.
         self._last: Conversation | None = None
@@ -149,7 +153,7 @@ class ClientConnection:
                     self._on_restart,
                     lambda: self.current.channel.requests_answered,
                 ),
-                self._log,
+                self._settings.log,
             )
             if self.current.channel.over:
                 self._on_end(self.current)
@@ -182,8 +186,8 @@ class ClientConnection:
         opened = await settings.location.open(settings.limits, self._stderr_lines)
         # A trace redacts every message, which takes time. So trace only if messages are shown.
         show = None
-        if settings.trace is not None or self._log.isEnabledFor(logging.DEBUG):
-            show = _make_show(self._log, settings.trace)
+        if settings.trace is not None or self._settings.log.isEnabledFor(logging.DEBUG):
+            show = _make_show(self._settings.log, settings.trace)
         self._requests_before = self.requests
         self._started = Conversation(
             settings.name,

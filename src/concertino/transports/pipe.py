@@ -81,9 +81,8 @@ class _Output:
     pieces: what is written after `rest`, of a large frame; the last piece comes first.
     rest: the bytes of the last write that the system has not accepted. They precede the queue.
     held: how many bytes `rest` and `queue` have together.
-    is_high: whether `held` has reached the high-water mark, and not fallen below the low-water mark
-        since then.
-    reported: while is_high, the value of `held` that was last reported with on_drain().
+    reported: the value of `held` that was last reported, by write() or with on_drain(), since the
+        high-water mark was reached; 0 after it has fallen below the low-water mark.
     drained: a future that is done when the buffer is empty; None if nobody waits.
     watching: whether the event loop watches for the descriptor to become writable.
     broken: whether nothing can be written any more.
@@ -94,7 +93,6 @@ class _Output:
         "drained",
         "held",
         "high_water_bytes",
-        "is_high",
         "low_water_bytes",
         "pieces",
         "queue",
@@ -112,7 +110,6 @@ class _Output:
         self.held = 0
         self.rest = memoryview(b"")
         self.pieces: list[bytes] = []
-        self.is_high = False
         self.reported = 0
         self.high_water_bytes = limits.high_water_bytes
         # Users may set one of the two marks alone, to any value.
@@ -345,7 +342,6 @@ class PipeConnection:
         if held < output.high_water_bytes:
             return held
 
-        output.is_high = True
         output.reported = held
         self.flush()
         return output.held
@@ -380,8 +376,7 @@ class PipeConnection:
         """
         output = self._output
         output.held = held = len(line) - written
-        output.is_high = held >= output.high_water_bytes
-        output.reported = held
+        output.reported = held if held >= output.high_water_bytes else 0
         output.set_rest(line, written)
         self._write_rest()
         return output.held
@@ -395,7 +390,7 @@ class PipeConnection:
         queue = output.queue
         if not queue or output.rest or output.broken:
             return None
-        if output.is_high:
+        if output.reported:
             return self._write_rest()
 
         if len(queue) == 1:
@@ -445,12 +440,13 @@ class PipeConnection:
         if not output.rest:
             output.report_drained()
 
-        if output.is_high and self._receiver is not None:
+        if output.reported and self._receiver is not None:
             if output.held < output.low_water_bytes:
-                output.is_high = False
+                output.reported = 0
             elif output.reported - output.held < REPORT_BYTES:
                 return
-            output.reported = output.held
+            else:
+                output.reported = output.held
             # Report it in the next loop iteration, because the receiver may be calling write().
             self._loop.call_soon(self._report_drain)
 
