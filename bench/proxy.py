@@ -4,7 +4,9 @@ proxy, and behind FastMCP's.
 python bench/proxy.py [--rounds N] [--calls N] [--fastmcp PYTHON] [--json FILE]
 
 A last row has our proxy in front of a server that needs 2 s to start, as npx and uvx need when they
-install one, and has run before: how soon it opens and lists from the cache.
+install one, and has run before: how soon it opens and lists from the cache. And ten servers of 50
+tools each behind `concertino serve mcp.json`: how long their list of 500 tools takes when it has
+been asked for before.
 
 The server behind all of them is the echo server in C (bench/servers/echo_for_clients.c), which
 costs next to nothing. Rounds over all rows, so that a slow minute of the machine falls on all
@@ -55,6 +57,21 @@ SLOW = """
 import os, sys, time
 time.sleep(2)
 os.execv(sys.argv[1], sys.argv[1:])
+"""
+# A server that lists 50 tools, with schemas of an ordinary size.
+MANY = """
+import json, sys
+schema = {"type": "object", "properties": {name: {"type": "string", "description": "A text. " * 5}
+          for name in ("path", "pattern", "content")}, "required": ["path"]}
+tools = [{"name": f"tool{n}", "description": "Do something useful. " * 5, "inputSchema": schema}
+         for n in range(50)]
+offer = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
+         "serverInfo": {"name": "many", "version": "1"}}
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" in message:
+        result = {"initialize": offer, "tools/list": {"tools": tools}}.get(message["method"], {})
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
 """
 ECHO = """
 from concertino import Server
@@ -171,6 +188,30 @@ def started(command: list[str]) -> Iterator[Process]:
         process.end()
 
 
+def measure_list(folder: Path, calls: int) -> float:
+    """Return how long the list of ten servers' 500 tools takes, in ms: the median of so many."""
+    program = folder / "many.py"
+    program.write_text(MANY)
+    entry = {"command": sys.executable, "args": [str(program)]}
+    file = folder / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": {f"s{number}": entry for number in range(10)}}))
+    file.chmod(0o600)
+    command = [sys.executable, "-m", "concertino", "serve", str(file), "--trust", "--tools", "all"]
+    with started(command) as process:
+        while True:
+            [line] = process.exchange(process.frame("tools/list", {}), 1)
+            if len(json.loads(line)["result"]["tools"]) == 500:
+                break
+            time.sleep(0.1)
+        times: list[float] = []
+        for _ in range(calls):
+            frame = process.frame("tools/list", {})
+            began = time.perf_counter()
+            process.exchange(frame, 1)
+            times.append((time.perf_counter() - began) * 1e3)
+    return statistics.median(times)
+
+
 def measure(command: list[str], calls: int) -> dict[str, float]:
     """Start a row once, and take all its figures."""
     with started(command) as process:
@@ -239,6 +280,7 @@ def main() -> int:
                 calls = options.calls // 10 if "FastMCP" in name else options.calls
                 taken.setdefault(name, []).append(measure(command, calls))
         opening_ms, opening_cpu_ms = measure_opening(Path(folder), options.rounds)
+        list_ms = measure_list(Path(folder), options.calls // 10)
     results = {name: summary(rounds) for name, rounds in taken.items()}
 
     columns = list(next(iter(results.values())))
@@ -250,6 +292,7 @@ def main() -> int:
     print(f"p50, proxy / direct: {ours['p50_us'] / direct['p50_us']:.2f}")
     print(f"CPU at 64, proxy / our echo server: {ours['cpu_us_64'] / echo['cpu_us_64']:.2f}")
     print(f"opening and list from the cache: {opening_ms:.0f} ms, CPU {opening_cpu_ms:.0f} ms")
+    print(f"list of 500 tools of ten servers, asked for before: {list_ms:.2f} ms")
     if (fast := results.get("FastMCP create_proxy")) is not None:
         print(f"calls/s at 64, proxy / FastMCP: {ours['calls_s'] / fast['calls_s']:.0f}")
     if options.json:

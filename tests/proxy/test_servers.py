@@ -9,23 +9,30 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from composition.parts import INITIALIZE, client_of
+from composition.parts import INITIALIZE, Part, client_of
 from loops import on_a_loop
+from simulation.dice import Calm
+from simulation.loop import Poller, VirtualLoop
 
-from concertino import RpcError
+from concertino import ConcertinoError, RpcError
 from concertino.backend import Host
+from concertino.backend.interface import Notifier
 from concertino.client import RawClient
+from concertino.composition.composed_backend import ComposedBackend
+from concertino.composition.part_names import BoundedNames
 from concertino.proxy import servers as servers_module
 from concertino.proxy.approvals import ApprovalStore
 from concertino.proxy.manifest_cache import ManifestCache
+from concertino.proxy.servers import RULES as SHIPPED_RULES
 from concertino.proxy.servers import Servers
 from concertino.proxy.value_reader import InvalidServerFile
 from concertino.transports import connect, memory_pair
+from concertino.types.results import Implementation, ListToolsResult
 
 SERVER = str(Path(__file__).with_name("plain_server.py"))
 SLOW_SERVER = str(Path(__file__).with_name("slow_server.py"))
@@ -165,6 +172,51 @@ async def test_bad_servers_do_not_hold_up_the_others_and_say_why(
         assert "cannot start: dead: " in instructions
         assert "the variable NOT_SET is not set" in instructions
     assert sorted(files.starts) == ["s0", "s1", "s2", "s3"]
+
+
+class LatePart(Part):
+    """A part whose start takes so many seconds, or for ever, or fails."""
+
+    def __init__(self, start_s: float | None) -> None:
+        super().__init__({"tools/list": ListToolsResult([])}, tools=True)
+        self._start_s = start_s
+
+    async def start(self, outlet: Notifier) -> None:
+        if self._start_s is None:
+            raise ConcertinoError("out of order")
+        await asyncio.sleep(self._start_s)
+        await super().start(outlet)
+
+
+@pytest.mark.parametrize(
+    ("tenth_s", "expected_s"),
+    [
+        # One that has ended does not count: the opening is that of the slowest healthy one.
+        (None, 1.0),
+        # One that hangs holds up the others for the time that a slow one may take.
+        (1e6, 3.0),
+    ],
+)
+def test_ten_servers_open_with_the_slowest_healthy_one_or_after_3_s(
+    tenth_s: float | None, expected_s: float
+) -> None:
+    dice = Calm()
+    loop = VirtualLoop(Poller(lambda descriptor: 0, dice), dice)
+    parts = {f"s{number}": LatePart((number + 1) / 9) for number in range(9)}
+    parts["tenth"] = LatePart(tenth_s)
+
+    async def open_and_list() -> float:
+        backend = ComposedBackend(
+            Implementation("ten", "1"), parts, BoundedNames(parts), SHIPPED_RULES
+        )
+        async with client_of(backend) as caller:
+            await caller.request("tools/list")
+            return loop.time()
+
+    with closing(loop):
+        opened_s = loop.run_until_complete(open_and_list())
+    assert opened_s == pytest.approx(expected_s, abs=0.01)
+    assert [part.began for part in parts.values()] == [1] * 9 + [0]
 
 
 @on_a_loop
