@@ -44,7 +44,8 @@ for line in sys.stdin:
         result = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}},
                   "ttlMs": 0, "cacheScope": "private"}
     elif method == "initialize":
-        result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
+        result = {"protocolVersion": "2025-11-25",
+                  "capabilities": {"tools": {}, "resources": {"subscribe": True}},
                   "serverInfo": {"name": "raw", "version": "1"}}
     elif method == "tools/call":
         name = params["name"]
@@ -56,7 +57,12 @@ for line in sys.stdin:
             os._exit(7)
         if name == "print":
             print("Debugger attached.", flush=True)
+        while name == "hold" and not os.path.exists(log + ".go"):
+            time.sleep(0.01)
         result = {"content": [{"type": "text", "text": str(os.getpid())}]}
+    elif method == "resources/subscribe":
+        with open(log, "a") as file:
+            file.write(f"subscribe {os.getpid()}\n")
     elif "id" in message:
         say({"id": message["id"], "error": {"code": -32601, "message": "method not found"}})
         continue

@@ -208,9 +208,14 @@ class Proxy:
         new = [Upstream(self._settings, self._outlet, item.capabilities) for item in running]
         if not new:
             new = [Upstream(self._settings, self._outlet, EVERYTHING)]
+        openings = [asyncio.ensure_future(upstream.open()) for upstream in new]
         try:
-            await asyncio.gather(*(upstream.open() for upstream in new))
+            await asyncio.gather(*openings)
         except BaseException:
+            # When one fails, gather() leaves the others under way.
+            for opening in openings:
+                opening.cancel()
+            await asyncio.gather(*openings, return_exceptions=True)
             await asyncio.gather(*(upstream.close() for upstream in new))
             raise
         if not running:

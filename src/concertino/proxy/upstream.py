@@ -181,6 +181,7 @@ class Upstream:
     async def take_over(self, before: Upstream) -> None:
         """Serve the sessions of another upstream from now on, and watch what it watches."""
         self.sessions, before.sessions = before.sessions, set()
+        self.is_private = before.is_private
         self.host, self.last_used = before.host, before.last_used
         await self.watch(before.watched)
 
