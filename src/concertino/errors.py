@@ -33,6 +33,7 @@ from typing import Any
 __all__ = [
     "BUSY",
     "HEADER_MISMATCH",
+    "HTTP_FAILURE",
     "INTERNAL_ERROR",
     "INVALID_PARAMS",
     "INVALID_REQUEST",
@@ -84,6 +85,10 @@ URL_ELICITATION_REQUIRED = -32042
 # A limit is reached; the error's data names it. This is a code of concertino, and MCP 2026-07-28
 # asks that such codes lie outside of -32768..-32000.
 BUSY = -31001
+
+# A server that is reached by a URL has not answered with JSON-RPC: the HTTP status was one of
+# failure, or the connection was lost. The error's data has the status. Also a code of concertino.
+HTTP_FAILURE = -31002
 
 
 class ConcertinoError(Exception):

@@ -344,11 +344,11 @@ SERVERS = [
         "  write the words of the command apart: -- python calculator.py",
     ),
     Mistake(
-        "an address of a web server",
-        ["tools", "--", "http://localhost:8000/mcp"],
+        "a URL where nobody listens",
+        ["tools", "--", "http://127.0.0.1:1/mcp"],
         3,
-        "concertino tools: http://localhost:8000/mcp: no such file\n"
-        "  a server is a command, tcp:HOST:PORT or unix:PATH; URLs cannot be used here yet",
+        "concertino tools: http://127.0.0.1:1/mcp: Connection refused\n"
+        "  to start a server there: concertino serve server.py --http 127.0.0.1:1",
     ),
     Mistake(
         "a file that does not exist",

@@ -592,7 +592,7 @@ async def test_what_is_asked_for_wrongly_is_refused_before_anything_is_sent(like
     [
         ("calculator.py", "; did you mean ['python', 'calculator.py']?"),
         ("python calculator.py", "; did you mean ['python', 'calculator.py']?"),
-        ("http://localhost:8000/mcp", ""),
+        ("ftp://localhost:8000/mcp", ""),
         ("", ""),
     ],
 )
@@ -600,5 +600,6 @@ def test_a_text_that_is_no_address_may_have_been_a_command(text: str, hint: str)
     with pytest.raises(ValueError, match="expected unix:PATH") as error:
         Client(text)
     assert str(error.value) == (
-        f"expected unix:PATH or tcp:HOST:PORT, or a command as a list of words, got {text!r}{hint}"
+        "expected unix:PATH, tcp:HOST:PORT or a URL, or a command as a list of words, "
+        f"got {text!r}{hint}"
     )

@@ -373,7 +373,7 @@ async def test_nobody_at_an_address_is_a_disconnection(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["python server.py", "tcp:host", "tcp::1", "unix:", "http://x", [], [1], 5, None]
+    "target", ["python server.py", "tcp:host", "tcp::1", "unix:", "http://", [], [1], 5, None]
 )
 def test_what_is_no_target_is_said_at_once(target: Any) -> None:
     with pytest.raises((TypeError, ValueError), match="expected"):

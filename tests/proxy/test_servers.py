@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from composition.parts import INITIALIZE, Part, client_of
+from http_service import serving
 from loops import on_a_loop
 from simulation.dice import Calm
 from simulation.loop import Poller, VirtualLoop
@@ -359,11 +360,12 @@ async def test_a_disabled_server_is_not_there(files: Files) -> None:
 
 
 @on_a_loop
-async def test_a_server_with_a_url_of_http_says_that_it_is_not_supported(files: Files) -> None:
-    files.write({"web": {"url": "https://example.com/mcp"}})
-    async with opened(files.servers(trust=True)) as caller:
-        with pytest.raises(RpcError, match="HTTP is not supported"):
-            await facts(caller, "web_x")
+async def test_a_server_is_reached_by_its_url(files: Files) -> None:
+    with serving(Path(__file__).parent.parent / "http" / "server_for_http.py") as service:
+        entry = {"type": "http", "url": service.url, "headers": {"X-Key": "${WEB_KEY:-k}"}}
+        files.write({"web": entry})
+        async with opened(files.servers(trust=True)) as caller:
+            assert "web_add" in await tools(caller)
 
 
 def test_a_file_that_cannot_be_used_is_an_error(files: Files) -> None:

@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from concertino.backend.user_errors import NESTED_LOOP_ADVICE
 from concertino.cli import CommandFailure
@@ -16,6 +17,7 @@ from concertino.cli.call_arguments import Parameters, example_command
 from concertino.cli.hanging_start import HangingStart
 from concertino.cli.suggestions import did_you_mean, suggest_program
 from concertino.client.client import Client
+from concertino.client.targets import is_address
 from concertino.errors import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -130,11 +132,15 @@ def describe_held_loop(stderr: str) -> str:
 
 
 def _is_address(server: Sequence[str]) -> bool:
-    return len(server) == 1 and server[0].startswith(("unix:", "tcp:"))
+    return len(server) == 1 and is_address(server[0])
 
 
 def _suggest_listening(address: str) -> str:
     kind, _, place = address.partition(":")
+    if kind in ("http", "https"):
+        if kind == "https":
+            return "check the URL, and whether the server runs"
+        kind, place = "http", urlsplit(address).netloc
     return f"to start a server there: concertino serve server.py --{kind} {shlex.quote(place)}"
 
 

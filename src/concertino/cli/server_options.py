@@ -13,7 +13,7 @@ from concertino.cli.options import add_repeatable
 from concertino.cli.status_line import StatusLine
 from concertino.cli.suggestions import suggest_separator
 from concertino.client.client import Timeouts
-from concertino.client.targets import ServerParameters, Target, parse_target
+from concertino.client.targets import ServerParameters, Target, is_address, parse_target
 from concertino.logs.formats import escape_controls
 
 __all__ = ["add_server_options", "client_options", "parse_seconds", "parse_server", "search_path"]
@@ -93,7 +93,7 @@ def parse_server(args: argparse.Namespace, server: Sequence[str]) -> Target:
             raise UsageError(f"--env {variable}: expected NAME=VALUE")
         env[name] = value
 
-    if len(server) == 1 and server[0].startswith(("unix:", "tcp:")):
+    if len(server) == 1 and is_address(server[0]):
         if args.env or args.cwd:
             raise UsageError("--env and --cwd are for servers that are started")
         try:

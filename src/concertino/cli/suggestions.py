@@ -175,7 +175,7 @@ def suggest_program(command: Sequence[str], path: str) -> str:
     if " " in program and not arguments:
         return f"write the words of the command apart: -- {program}"
     if re.match(r"https?://", program):
-        return "a server is a command, tcp:HOST:PORT or unix:PATH; URLs cannot be used here yet"
+        return "a URL is all that stands behind --"
     for name in (program, f"{program}.py", f"{program}.js"):
         interpreter = INTERPRETERS.get(os.path.splitext(name)[1])
         if interpreter is not None and os.path.isfile(name):

@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from concertino.client.outcome import Failure as Failure, Success as Success, attempt as attempt
     from concertino.client.supervision import Restart as Restart
     from concertino.client.sync import SyncClient as SyncClient
-    from concertino.client.targets import ServerParameters as ServerParameters
+    from concertino.client.targets import (
+        HttpParameters as HttpParameters,
+        ServerParameters as ServerParameters,
+    )
     from concertino.runtime.raw_client import RawClient as RawClient
 
 __all__, __getattr__, __dir__ = lazy_names(
@@ -29,7 +32,7 @@ __all__, __getattr__, __dir__ = lazy_names(
         ),
         "concertino.client.supervision": ("Restart",),
         "concertino.client.sync": ("SyncClient",),
-        "concertino.client.targets": ("ServerParameters",),
+        "concertino.client.targets": ("HttpParameters", "ServerParameters"),
         "concertino.runtime.raw_client": ("RawClient",),
     },
 )

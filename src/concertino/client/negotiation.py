@@ -25,6 +25,7 @@ from msgspec.json import Decoder, encode
 from concertino.client.conversation import Conversation, ServerDescription, lists_our_revision
 from concertino.client.pending_request import quote_frame
 from concertino.errors import (
+    HTTP_FAILURE,
     MISSING_CAPABILITY,
     UNSUPPORTED_VERSION,
     Disconnected,
@@ -167,6 +168,9 @@ async def _discover(
         conversation.opening.stop()
         if may_retry and lists_our_revision(exc):
             return await _discover(conversation, within_s, required, may_retry=False)
+        if exc.code == HTTP_FAILURE:
+            # It says nothing about the revision.
+            raise
         if required or exc.code in MODERN_ERRORS:
             text = f"the server does not speak {MODERN.name}: {exc} {_quote_data(exc)}".rstrip()
             raise Incompatible(text) from exc

@@ -6,6 +6,8 @@ A target is one of these:
 ServerParameters(...)     the same, with an environment, a working directory and time limits
 "unix:/run/my.sock"       a server that listens at a Unix socket
 "tcp:127.0.0.1:8000"      a server that listens at a port
+"https://example.com/mcp" a server that is reached by a URL
+HttpParameters(...)       the same, with headers for each request
 Server(...)               any Backend, in memory
 connection                any Connection that is not open yet
 """
@@ -36,7 +38,15 @@ from concertino.transports.process import INHERITED, ChildProcess, ShutdownTimeo
 if TYPE_CHECKING:
     from concertino.runtime.host import Host
 
-__all__ = ["OpenTarget", "ServerParameters", "Target", "TargetLocation", "parse_target"]
+__all__ = [
+    "HttpParameters",
+    "OpenTarget",
+    "ServerParameters",
+    "Target",
+    "TargetLocation",
+    "is_address",
+    "parse_target",
+]
 
 
 class ServerParameters(Struct, frozen=True, metaclass=HintingStructMeta):
@@ -75,6 +85,20 @@ class ServerParameters(Struct, frozen=True, metaclass=HintingStructMeta):
         env = None if self.env is None else sorted(self.env)
         args = list(self.args)
         return f"ServerParameters({self.command!r}, {args!r}, env={env!r}, cwd={self.cwd!r})"
+
+
+class HttpParameters(Struct, frozen=True, metaclass=HintingStructMeta):
+    """A server that is reached by a URL.
+
+    url: such as https://example.com/mcp.
+    headers: sent with each request, to this origin only. Their values may be secrets.
+    """
+
+    url: str
+    headers: Mapping[str, str] = {}
+
+    def __repr__(self) -> str:
+        return f"HttpParameters({self.url!r}, headers={sorted(self.headers)!r})"
 
 
 def _check_args(args: Any) -> None:
@@ -236,6 +260,7 @@ class TargetLocation(Protocol):
 Target = (
     Sequence[str | os.PathLike[str]]
     | ServerParameters
+    | HttpParameters
     | str
     | Backend
     | Connection
@@ -247,8 +272,10 @@ def parse_target(target: Target) -> TargetLocation:
     """Parse a target. Raises TypeError or ValueError if it is none."""
     if isinstance(target, ServerParameters):
         return _Program(target)
+    if isinstance(target, HttpParameters):
+        return _Remote(target)
     if isinstance(target, str):
-        return _parse_address(target)
+        return _Remote(HttpParameters(target)) if _is_url(target) else _parse_address(target)
     if isinstance(target, Sequence):
         words = cast("Sequence[Any]", target)
         if not words or not all(isinstance(word, _WORD) for word in words):
@@ -262,9 +289,18 @@ def parse_target(target: Target) -> TargetLocation:
     if isinstance(other, _LooksLikeConnection):
         return _OwnConnection(cast("Connection", other))
     raise TypeError(
-        "expected a command (a list), ServerParameters, 'unix:PATH', 'tcp:HOST:PORT', a Server or "
-        f"other Backend, or a Connection, got {type(target).__name__}"
+        "expected a command (a list), ServerParameters, a URL, 'unix:PATH', 'tcp:HOST:PORT', a "
+        f"Server or other Backend, or a Connection, got {type(target).__name__}"
     )
+
+
+def is_address(text: str) -> bool:
+    """Return whether a text names a server to connect to, and not a program."""
+    return text.startswith(("unix:", "tcp:")) or _is_url(text)
+
+
+def _is_url(text: str) -> bool:
+    return text.startswith(("http://", "https://"))
 
 
 @runtime_checkable
@@ -291,7 +327,7 @@ def _parse_address(text: str) -> TargetLocation:
         command = ["python", *words] if text.endswith(".py") and len(words) == 1 else words
         hint = f"; did you mean {command}?" if len(command) > 1 else ""
         raise ValueError(
-            "expected unix:PATH or tcp:HOST:PORT, or a command as a list of words, "
+            "expected unix:PATH, tcp:HOST:PORT or a URL, or a command as a list of words, "
             f"got {text!r}{hint}"
         ) from None
     return _Socket(text, place, None) if isinstance(place, str) else _Socket(text, *place)
@@ -368,14 +404,50 @@ class _Socket:
                 return OpenTarget(await connect_unix(self._host_or_path, limits))
             return OpenTarget(await connect_tcp(self._host_or_path, self._port, limits))
         except OSError as exc:
-            # asyncio has texts of its own, which do not say the reason.
-            reason = exc.strerror or exc
-            if exc.errno is not None and exc.errno in errno.errorcode:
-                reason = os.strerror(exc.errno)
-            raise Disconnected(f"{self.name}: {reason}") from exc
+            raise _unreachable(self.name, exc) from exc
         except UnicodeError as exc:
             # The host's name is invalid, for example too long.
             raise Disconnected(f"{self.name}: {exc}") from exc
+
+
+def _unreachable(name: str, exc: OSError) -> Disconnected:
+    """Return the error for an address that cannot be connected to."""
+    # asyncio has texts of its own, which do not say the reason.
+    reason = exc.strerror or exc
+    if exc.errno is not None and exc.errno in errno.errorcode:
+        reason = os.strerror(exc.errno)
+    return Disconnected(f"{name}: {reason}")
+
+
+class _Remote:
+    """A server that is reached by a URL."""
+
+    can_reopen = True
+
+    def __init__(self, parameters: HttpParameters) -> None:
+        # Most clients start a program, and do not need this package.
+        from concertino.http_client.request_head import check_headers
+        from concertino.http_client.server_url import parse_url
+
+        self._url = parse_url(parameters.url)
+        check_headers(parameters.headers)
+        self._headers = parameters.headers
+        self.name = self._url.text
+
+    async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> OpenTarget:
+        from concertino.http_client.connection import StreamableHttpConnection
+
+        learn(self._headers)
+        connection = StreamableHttpConnection(self._url, limits, self._headers)
+        try:
+            await connection.reach()
+        except OSError as exc:
+            await connection.close(0)
+            raise _unreachable(self.name, exc) from exc
+        except ValueError as exc:
+            await connection.close(0)
+            raise Disconnected(f"{self.name}: {exc}") from exc
+        return OpenTarget(connection)
 
 
 class _InMemory:

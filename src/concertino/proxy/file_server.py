@@ -66,11 +66,6 @@ class FileServer:
     async def start(self, outlet: Notifier) -> None:
         """Read the secrets, and start the server or connect to it. Raises ConcertinoError."""
         launch = await read_launch_secrets(self.launch)
-        if launch.headers or (isinstance(launch.target, str) and "://" in launch.target):
-            raise ConcertinoError(
-                f"{launch.target}: servers with a URL are reached at unix:PATH or tcp:HOST:PORT; "
-                "HTTP is not supported"
-            )
         try:
             proxy = Proxy(
                 launch.target,

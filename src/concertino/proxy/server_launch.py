@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from concertino.client.targets import ServerParameters
+from concertino.client.targets import HttpParameters, ServerParameters
 from concertino.logs.redact import learn
 from concertino.proxy.expansion import Expander, Parts
 from concertino.proxy.proxy import SHUTDOWN
@@ -44,7 +44,7 @@ class ServerLaunch(Struct, frozen=True):
     headers: what is sent to an address with each request; may contain secrets.
     """
 
-    target: ServerParameters | str
+    target: ServerParameters | HttpParameters | str
     headers: Mapping[str, str] = {}
 
     def __repr__(self) -> str:
@@ -130,7 +130,9 @@ async def read_launch_secrets(launch: UnreadLaunch) -> ServerLaunch:
     learn(headers)
     if launch.command is None:
         assert launch.url is not None, "the reader of the file has checked this"
-        return ServerLaunch(launch.url, headers)
+        if headers or launch.url.startswith(("http://", "https://")):
+            return ServerLaunch(HttpParameters(launch.url, headers))
+        return ServerLaunch(launch.url)
     return ServerLaunch(
         ServerParameters(
             launch.command,

@@ -1,0 +1,1 @@
+"""Connections to MCP servers over HTTP ("Streamable HTTP"). Extra: http."""

@@ -1,0 +1,459 @@
+"""StreamableHttpConnection: a Connection to a server that is reached by a URL.
+
+Each message is a POST of its own, and what the server answers is delivered as frames. What a user
+of a Connection cannot see is done here: headers, sessions of the older revisions, their own
+stream (GET), resumption, redirects, and waiting when the server asks for it.
+
+A request that gets no response of JSON-RPC is answered with an error of the code HTTP_FAILURE, or
+METHOD_NOT_FOUND where the status says that the server does not know such requests: then a client
+goes on with `initialize`.
+Spec: 2025-11-25 basic/transports; 2026-07-28 basic/transports/streamable-http.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from msgspec import DecodeError, Raw, Struct
+from msgspec.json import Decoder, encode
+
+from concertino.errors import HTTP_FAILURE, METHOD_NOT_FOUND
+from concertino.http.envelope import Envelope, decode_envelope
+from concertino.http_client.exchange import ClientExchange, HttpFailure, describe_status
+from concertino.http_client.param_headers import InvalidAnnotation, read_annotations
+from concertino.http_client.pool import ConnectionPool
+from concertino.http_client.pooled_connection import ResponseHead
+from concertino.http_client.request_head import RequestHeads
+from concertino.http_client.server_url import ServerUrl
+from concertino.jsonrpc.limits import Limits
+from concertino.jsonrpc.messages import NEWLINE, Id, encode_error, encode_id, one_line
+from concertino.transports.connection import Receiver
+
+__all__ = ["StreamableHttpConnection"]
+
+_log = logging.getLogger("concertino.http_client")
+
+# A server that does not know `server/discover` may answer it with one of these.
+UNKNOWN_REQUEST = frozenset((400, 404, 405, 406, 410, 415, 422, 501))
+REDIRECTS = frozenset((307, 308))
+MAX_TRIES = 4
+# The server is busy. The request was not handled, so it may be sent again.
+BUSY_STATUSES = frozenset((429, 503))
+# A server may ask for a longer wait. Then the request fails at once.
+MAX_RETRY_AFTER_S = 20.0
+# The pause before a broken stream is resumed, if the server has not said one.
+RETRY_S = 1.0
+MAX_RETRY_S = 30.0
+DELETE_S = 2.0
+
+
+class _ResponseHead(Struct):
+    id: Id | None = None
+    method: str | None = None
+    error: Raw = Raw()
+
+
+class _InitializeResult(Struct, frozen=True, rename="camel"):
+    protocol_version: str = ""
+
+
+class _InitializeResponse(Struct):
+    result: _InitializeResult = _InitializeResult()
+
+
+class _ToolListResponse(Struct):
+    result: dict[str, Raw]
+
+
+_decode_head = Decoder(_ResponseHead).decode
+_decode_initialize = Decoder(_InitializeResponse).decode
+_decode_tools = Decoder(_ToolListResponse).decode
+_decode_tool_list = Decoder(list[dict[str, Any]]).decode
+
+
+class StreamableHttpConnection:
+    """A Connection to the server at a URL.
+
+    headers: more headers for each request, such as Authorization. They go to the origin of the URL
+        only.
+    """
+
+    def __init__(self, url: ServerUrl, limits: Limits, headers: Mapping[str, str]) -> None:
+        self.facts: Mapping[str, object] = {"transport": "http", "address": url.text}
+        self._url = url
+        self._max_bytes = limits.max_message_bytes
+        self._heads = RequestHeads(url, headers)
+        self._pool = ConnectionPool(url)
+        self._receiver: Receiver | None = None
+        self._loop = asyncio.get_running_loop()
+        # Messages that were written and not flushed, or that wait until the session is open.
+        self._queue: deque[tuple[bytes, Envelope]] = deque()
+        self._exchanges: set[ClientExchange] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        # Whether a session is being opened: requests wait until the server has accepted
+        # notifications/initialized.
+        self._is_opening = False
+        self._listen_failures = 0
+        self._delete_ended: asyncio.Future[None] = self._loop.create_future()
+        self._is_closed = False
+
+    async def reach(self) -> None:
+        """Open a first connection. Raises OSError if the server cannot be reached."""
+        self._pool.put_back(await self._pool.connect())
+
+    # Connection
+
+    def open(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+
+    def write(self, frame: bytes, request_id: Id | None) -> int:
+        if not self._is_closed:
+            self._queue.append((frame, decode_envelope(frame)))
+        return 0
+
+    def flush(self) -> None:
+        waiting: list[tuple[bytes, Envelope]] = []
+        while self._queue:
+            frame, message = self._queue.popleft()
+            if self._is_opening and message.method not in ("notifications/initialized", None):
+                waiting.append((frame, message))
+            else:
+                self._post(frame, message)
+        self._queue.extend(waiting)
+
+    def pause(self, paused: bool) -> None:
+        self._pool.pause(paused)
+
+    async def close(self, within_s: float) -> None:
+        """Give up what is under way, and end the session."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for task in list(self._tasks):
+            task.cancel()
+        for exchange in list(self._exchanges):
+            exchange.abort()
+        self._exchanges.clear()
+        if self._heads.session:
+            await self._end_session(min(within_s, DELETE_S))
+        self._pool.close()
+
+    async def _end_session(self, within_s: float) -> None:
+        """Tell the server that the session is over. Any answer will do."""
+        exchange = ClientExchange(self, "delete", self._url.path, self._max_bytes)
+        self._exchanges.add(exchange)
+        try:
+            async with asyncio.timeout(within_s):
+                await self._connect_and_send(exchange)
+                await self._delete_ended
+        except TimeoutError:
+            _log.info("the server has not confirmed the end of the session")
+
+    # Requests
+
+    def _post(self, frame: bytes, message: Envelope) -> None:
+        meta = message.params.meta
+        is_modern = meta is not None and isinstance(meta.version, str)
+        # Since 2026-07-28, the end of the connection is the cancellation.
+        if message.method == "notifications/cancelled" and (
+            self._cancel(message.params.request_id) or not self._heads.version
+        ):
+            return
+        if message.method == "initialize":
+            self._heads.session = self._heads.version = ""
+        exchange = ClientExchange(
+            self,
+            "post",
+            self._url.path,
+            self._max_bytes,
+            frame,
+            message.method or "",
+            message.request_id if message.method is not None else None,
+            is_modern,
+            message,
+        )
+        self._start(exchange)
+
+    def _cancel(self, request_id: object) -> bool:
+        """Give up a request. Returns whether the server learns that from the lost connection."""
+        for exchange in self._exchanges:
+            if exchange.id == request_id and exchange.id is not None:
+                self._exchanges.discard(exchange)
+                exchange.abort()
+                return exchange.is_modern
+        return False
+
+    def _start(self, exchange: ClientExchange) -> None:
+        """Send a request, on an idle connection if there is one."""
+        self._exchanges.add(exchange)
+        connection = self._pool.take()
+        if connection is not None:
+            exchange.send(connection, self._encode(exchange))
+        else:
+            self._run(self._connect_and_send(exchange))
+
+    async def _connect_and_send(self, exchange: ClientExchange) -> None:
+        try:
+            connection = self._pool.take() or await self._pool.connect()
+        except (OSError, ValueError) as exc:
+            self.on_failure(exchange, HttpFailure(f"{self._url.text}: {exc}"))
+            return
+        if exchange.is_over:
+            self._pool.put_back(connection)
+        else:
+            exchange.send(connection, self._encode(exchange))
+
+    def _encode(self, exchange: ClientExchange) -> bytes:
+        if exchange.message is not None:
+            return self._heads.post(exchange.path, exchange.frame, exchange.message)
+        if exchange.kind == "delete":
+            return self._heads.delete(exchange.path)
+        last_id = "" if exchange.events is None else exchange.events.last_id
+        return self._heads.get(exchange.path, last_id)
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _send_later(self, exchange: ClientExchange, delay_s: float) -> None:
+        """Send a request again after a pause."""
+
+        async def send() -> None:
+            await asyncio.sleep(delay_s)
+            if not exchange.is_over:
+                await self._connect_and_send(exchange)
+
+        self._run(send())
+
+    # Responses
+
+    def on_head(self, exchange: ClientExchange, head: ResponseHead) -> None:
+        if exchange.method == "initialize":
+            self._heads.session = _check_session(head.headers.get("mcp-session-id", ""))
+
+    def on_message(self, exchange: ClientExchange, frame: bytes) -> None:
+        if NEWLINE in frame:
+            frame = one_line(frame)
+        if exchange.id is not None and not exchange.is_answered:
+            frame = self._examine(exchange, frame)
+        self._deliver(frame)
+
+    def _examine(self, exchange: ClientExchange, frame: bytes) -> bytes:
+        """Note whether a message answers a request, and what the connection learns from it.
+
+        Returns the message to deliver.
+        """
+        try:
+            head = _decode_head(frame)
+        except (DecodeError, RecursionError):
+            return frame
+        if head.method is not None or head.id != exchange.id:
+            return frame
+        exchange.is_answered = True
+        if exchange.method == "initialize":
+            self._on_initialized(frame)
+        elif exchange.method == "tools/list" and exchange.is_modern:
+            return self._read_tools(frame)
+        return frame
+
+    def _on_initialized(self, frame: bytes) -> None:
+        try:
+            version = _decode_initialize(frame).result.protocol_version
+        except DecodeError:
+            return
+        if version.isascii() and version.isprintable():
+            self._heads.version = version
+        self._is_opening = bool(version)
+
+    def _read_tools(self, frame: bytes) -> bytes:
+        """Learn which arguments have headers, and leave out the tools that must not be used."""
+        if b"x-mcp-header" not in frame:
+            return frame
+        try:
+            members = Decoder(dict[str, Raw]).decode(frame)
+            result = _decode_tools(frame).result
+            tools = _decode_tool_list(result["tools"])
+        except (DecodeError, RecursionError, KeyError):
+            return frame
+        usable: list[dict[str, Any]] = []
+        for tool in tools:
+            try:
+                self._heads.params[str(tool.get("name"))] = read_annotations(
+                    tool.get("inputSchema")
+                )
+            except InvalidAnnotation as exc:
+                _log.warning("the tool %.100r is left out: %s", tool.get("name"), exc)
+            else:
+                usable.append(tool)
+        if len(usable) == len(tools):
+            return frame
+        return encode({**members, "result": {**result, "tools": usable}})
+
+    def on_exchange_end(self, exchange: ClientExchange) -> None:
+        self._exchanges.discard(exchange)
+        if exchange.kind == "delete":
+            self._delete_ended.set_result(None)
+        elif exchange.kind == "listen":
+            self._listen_again(exchange)
+        elif exchange.id is None:
+            if exchange.method == "notifications/initialized":
+                self._on_session_open()
+        elif not exchange.is_answered:
+            self._resume(exchange, "the server ended its response before the answer came")
+
+    def on_refusal(self, exchange: ClientExchange, head: ResponseHead, body: bytes) -> None:
+        if head.status in REDIRECTS and self._redirect(exchange, head):
+            return
+        if head.status in BUSY_STATUSES and exchange.tries < MAX_TRIES:
+            pause = _parse_retry_after(head)
+            if pause is not None and exchange.kind == "post":
+                self._send_later(exchange, pause)
+                return
+        if head.status == 404 and self._heads.session and exchange.kind != "delete":
+            self._exchanges.discard(exchange)
+            self._disconnect("the server has ended the session")
+            return
+        if exchange.id is not None and head.status not in (401, 403, 407):
+            frame = _error_of_body(exchange.id, body)
+            if frame is not None:
+                self._exchanges.discard(exchange)
+                self._deliver(frame)
+                return
+        self.on_failure(exchange, HttpFailure(_describe_refusal(head, body), head))
+
+    def on_failure(self, exchange: ClientExchange, failure: HttpFailure) -> None:
+        if exchange.is_over:
+            return
+        if exchange.may_resend:
+            self._run(self._connect_and_send(exchange))
+            return
+        self._exchanges.discard(exchange)
+        if exchange.kind == "delete":
+            self._delete_ended.set_result(None)
+        elif exchange.kind == "listen":
+            if failure.status == 0:
+                self._listen_again(exchange)
+        elif exchange.id is None:
+            _log.warning("%s was not accepted: %s", exchange.method or "a response", failure)
+            if exchange.method == "notifications/initialized":
+                self._on_session_open()
+        elif failure.head is not None and 200 <= failure.status < 300:
+            self._resume(exchange, str(failure))
+        else:
+            self._fail(exchange, failure)
+
+    def _redirect(self, exchange: ClientExchange, head: ResponseHead) -> bool:
+        """Follow a redirect within the server's origin. Returns False for another one."""
+        url = self._url.follow(head.headers.get("location", ""))
+        if url is None or exchange.tries >= MAX_TRIES:
+            return False
+        exchange.path = url.path
+        self._run(self._connect_and_send(exchange))
+        return True
+
+    def _fail(self, exchange: ClientExchange, failure: HttpFailure) -> None:
+        """Answer a request with an error, because the server has not."""
+        assert exchange.id is not None
+        code = HTTP_FAILURE
+        if exchange.method == "server/discover" and failure.status in UNKNOWN_REQUEST:
+            code = METHOD_NOT_FOUND
+        data: dict[str, Any] | None = None
+        if failure.head is not None:
+            data = {"status": failure.status}
+            challenge = failure.head.headers.get("www-authenticate")
+            if challenge:
+                data["challenge"] = challenge
+        self._deliver(encode_error(encode_id(exchange.id), code, str(failure), data))
+
+    def _deliver(self, frame: bytes) -> None:
+        if self._receiver is not None and not self._is_closed:
+            self._receiver.on_frames((frame,))
+
+    def _disconnect(self, reason: str) -> None:
+        """Report that the session is over."""
+        self._heads.session = ""
+        if self._receiver is not None and not self._is_closed:
+            self._receiver.on_disconnect(ConnectionError(reason))
+
+    # Streams of the older revisions
+
+    def _on_session_open(self) -> None:
+        """Open the stream for what the server sends unasked, then send what has waited."""
+        if not self._is_opening:
+            return
+        self._is_opening = False
+        if not self._is_closed:
+            self._start(ClientExchange(self, "listen", self._url.path, self._max_bytes))
+            self.flush()
+
+    def _listen_again(self, exchange: ClientExchange) -> None:
+        """Open the session's own stream again after a pause."""
+        if self._is_closed or exchange.events is None:
+            return
+        pause = exchange.events.retry_s
+        if pause is None:
+            pause = min(RETRY_S * 2**self._listen_failures, MAX_RETRY_S)
+            self._listen_failures = min(self._listen_failures + 1, 10)
+        self._exchanges.add(exchange)
+        self._send_later(exchange, pause)
+
+    def _resume(self, exchange: ClientExchange, reason: str) -> None:
+        """Ask for the rest of a stream that has broken, or fail the request."""
+        events = exchange.events
+        can_resume = events is not None and events.last_id and not exchange.is_modern
+        if not can_resume or exchange.tries >= MAX_TRIES * 8:
+            self._fail(exchange, HttpFailure(reason))
+            return
+        assert events is not None
+        exchange.message = None
+        exchange.kind = "resume"
+        self._exchanges.add(exchange)
+        self._send_later(exchange, RETRY_S if events.retry_s is None else events.retry_s)
+
+
+def _check_session(id: str) -> str:
+    """Return the id of a session; "" if it has characters that the specification forbids."""
+    return id if all("!" <= char <= "~" for char in id) else ""
+
+
+def _parse_retry_after(head: ResponseHead) -> float | None:
+    """Return the seconds in Retry-After; None if there are none, or too many."""
+    text = head.headers.get("retry-after", "")
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        return None
+    seconds = float(text)
+    return seconds if seconds <= MAX_RETRY_AFTER_S else None
+
+
+def _error_of_body(id: Id, body: bytes) -> bytes | None:
+    """Return the error response in the body of a refusal, with the id of the request.
+
+    Returns None if the body is something else.
+    """
+    try:
+        head = _decode_head(body)
+        members = Decoder(dict[str, Raw]).decode(body)
+    except (DecodeError, RecursionError):
+        return None
+    if not bytes(head.error) or head.id not in (None, id):
+        return None
+    error = one_line(bytes(members["error"]))
+    return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (encode_id(id), error)
+
+
+def _describe_refusal(head: ResponseHead, body: bytes) -> str:
+    text = describe_status(head.status)
+    if head.status in (401, 403):
+        challenge = head.headers.get("www-authenticate")
+        text += ": the server asks for authorization"
+        text += f" ({challenge[:300]})" if challenge else ""
+    elif head.status in REDIRECTS or head.status in (301, 302, 303):
+        text += f": a redirect to {head.headers.get('location', '')[:300]!r} is not followed"
+    if body.strip():
+        text += f": {body[:200].decode('utf-8', 'replace').strip()}"
+    return text

@@ -1,0 +1,99 @@
+"""EventStreamParser: reads a stream of server-sent events, and returns the messages in it.
+
+Source: HTML Standard, section 9.2.6 "Interpreting an event stream". Lines end at CR, LF or CRLF
+only: JSON may contain the other characters at which str.splitlines() splits.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["EventStreamParser", "EventTooLong"]
+
+LINE_END = re.compile(rb"\r\n|\n|\r")
+BOM = b"\xef\xbb\xbf"
+
+
+class EventTooLong(ValueError):
+    """An event of a stream is longer than it may be."""
+
+
+class EventStreamParser:
+    """Reads one stream of events, in pieces of any size.
+
+    max_bytes: how many bytes the lines of one event may have.
+
+    Attributes:
+    last_id: the id of the last event that had one, for `Last-Event-ID`; "" if none had.
+    retry_s: how long the server wants clients to wait before they connect again, in seconds; None
+        if it has not said so.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.last_id = ""
+        self.retry_s: float | None = None
+        self._max_bytes = max_bytes
+        self._event_bytes = 0
+        # The pieces of the line that has not ended yet.
+        self._line: list[bytes] = []
+        self._ended_with_cr = False
+        self._at_start = True
+        self._data: list[bytes] = []
+        self._name = b""
+        self._id: str | None = None
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Return the data of all messages that end in this piece of the stream.
+
+        An event without data, or with another name than `message`, is no message. Raises
+        EventTooLong.
+        """
+        if not chunk:
+            return []
+        if self._ended_with_cr and chunk.startswith(b"\n"):
+            chunk = chunk[1:]
+        self._ended_with_cr = chunk.endswith(b"\r") if chunk else False
+        self._event_bytes += len(chunk)
+
+        messages: list[bytes] = []
+        *lines, rest = LINE_END.split(chunk)
+        for index, line in enumerate(lines):
+            if self._line:
+                self._line.append(line)
+                line = b"".join(self._line)
+                self._line.clear()
+            if self._at_start:
+                self._at_start = False
+                line = line.removeprefix(BOM)
+            if line:
+                self._read_field(line)
+                continue
+            if (message := self._end_event()) is not None:
+                messages.append(message)
+            self._event_bytes = sum(map(len, lines[index + 1 :])) + len(rest)
+        if rest:
+            self._line.append(rest)
+        if self._event_bytes > self._max_bytes:
+            raise EventTooLong(f"an event of the stream has more than {self._max_bytes} bytes")
+        return messages
+
+    def _read_field(self, line: bytes) -> None:
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"data":
+            self._data.append(value)
+        elif name == b"event":
+            self._name = value
+        elif name == b"id":
+            if b"\0" not in value:
+                self._id = value.decode("utf-8", "replace")
+        elif name == b"retry" and value.isdigit() and len(value) <= 9:
+            self.retry_s = int(value) / 1000
+
+    def _end_event(self) -> bytes | None:
+        """Return the data of the event that has ended, if it is a message."""
+        if self._id is not None:
+            self.last_id, self._id = self._id, None
+        data, self._data = b"\n".join(self._data), []
+        name, self._name = self._name, b""
+        return data if data and name in (b"", b"message") else None

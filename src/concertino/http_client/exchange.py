@@ -1,0 +1,225 @@
+"""ClientExchange: one request to a server and its response, which is a body or a stream of events.
+
+A request of an older revision goes on after its stream has broken: the rest comes on a GET with
+Last-Event-ID. A request of 2026-07-28 is lost then.
+Spec: 2025-11-25 basic/transports "Resumability and Redelivery".
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Literal, Protocol
+
+from concertino.http.envelope import Envelope
+from concertino.http_client.event_stream import EventStreamParser, EventTooLong
+from concertino.http_client.pooled_connection import PooledConnection, ResponseHead
+from concertino.jsonrpc.messages import Id
+
+__all__ = ["ClientExchange", "ExchangeOwner", "HttpFailure", "describe_status"]
+
+RequestKind = Literal["post", "listen", "resume", "delete"]
+EVENT_STREAM = "text/event-stream"
+# Of the body of a refusal, this much is read.
+MAX_REFUSAL_BYTES = 64 * 1024
+
+
+class HttpFailure(Exception):
+    """A request got no response of JSON-RPC.
+
+    status: of the response; 0 if there was none, or its form is wrong.
+    head: of the response.
+    """
+
+    def __init__(self, text: str, head: ResponseHead | None = None) -> None:
+        super().__init__(text)
+        self.head = head
+
+    @property
+    def status(self) -> int:
+        """Return the status of the response; 0 if there was none."""
+        return 0 if self.head is None else self.head.status
+
+
+class ExchangeOwner(Protocol):
+    """What an exchange reports to."""
+
+    def on_head(self, exchange: ClientExchange, head: ResponseHead, /) -> None:
+        """Handle the head of a response with a status of success."""
+        ...
+
+    def on_message(self, exchange: ClientExchange, frame: bytes, /) -> None:
+        """Handle a message of the server."""
+        ...
+
+    def on_refusal(self, exchange: ClientExchange, head: ResponseHead, body: bytes, /) -> None:
+        """Handle a response with another status than one of success."""
+        ...
+
+    def on_exchange_end(self, exchange: ClientExchange, /) -> None:
+        """Handle the end of a response with a status of success."""
+        ...
+
+    def on_failure(self, exchange: ClientExchange, failure: HttpFailure, /) -> None:
+        """Handle that no response came, or not all of it, or one in a wrong form."""
+        ...
+
+
+class ClientExchange:
+    """One request to a server, and its response.
+
+    kind: what the request is: a POST that carries a message, the GET of the session's own stream,
+        a GET that resumes the stream of a POST, or the DELETE of the session.
+    frame: the message of a POST.
+    method: the method of the message; "" for none.
+    id: the id of the message, if it is a request; else None.
+    is_modern: whether the message is of 2026-07-28.
+    message: what the frame contains; None for requests that are no POST.
+
+    Attributes:
+    events: reads the stream of events; None for a response that is a body.
+    is_answered: whether the response to the message has come.
+    is_over: whether nothing more is expected.
+    tries: how many times the request was sent.
+    may_resend: whether to send a request again that has failed, because the server cannot have
+        seen it, or may see it twice.
+    path: where the request goes, which a redirect changes.
+    """
+
+    def __init__(
+        self,
+        owner: ExchangeOwner,
+        kind: RequestKind,
+        path: str,
+        max_bytes: int,
+        frame: bytes = b"",
+        method: str = "",
+        id: Id | None = None,
+        is_modern: bool = False,
+        message: Envelope | None = None,
+    ) -> None:
+        self.kind = kind
+        self.path = path
+        self.frame = frame
+        self.method = method
+        self.id = id
+        self.is_modern = is_modern
+        self.message = message
+        self.is_answered = False
+        self.is_over = False
+        self.tries = 0
+        self.may_resend = False
+        self.events: EventStreamParser | None = None
+        self._owner = owner
+        self._max_bytes = max_bytes
+        self._head: ResponseHead | None = None
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+        self._connection: PooledConnection | None = None
+
+    def send(self, connection: PooledConnection, request: bytes) -> None:
+        """Send the request on a connection."""
+        self.tries += 1
+        self._connection = connection
+        self._head = None
+        self._body = []
+        self._body_bytes = 0
+        connection.send(request, self)
+
+    def abort(self) -> None:
+        """Give the request up, and close its connection if the response is not complete."""
+        self.is_over = True
+        if self._connection is not None:
+            self._connection.abort()
+            self._connection = None
+
+    # Called by the connection
+
+    def on_head(self, head: ResponseHead) -> None:
+        """Handle the head of the response."""
+        self._head = head
+        if not 200 <= head.status < 300:
+            return
+        if head.media_type == EVENT_STREAM:
+            known = self.events
+            self.events = EventStreamParser(self._max_bytes)
+            if known is not None:
+                self.events.last_id, self.events.retry_s = known.last_id, known.retry_s
+        self._owner.on_head(self, head)
+
+    def on_body(self, data: bytes) -> None:
+        """Handle a piece of the body."""
+        head = self._head
+        assert head is not None
+        if self.is_over:
+            return
+        if not 200 <= head.status < 300:
+            if self._body_bytes < MAX_REFUSAL_BYTES:
+                self._body.append(data)
+                self._body_bytes += len(data)
+        elif head.media_type == EVENT_STREAM and self.events is not None:
+            self._read_events(self.events, data)
+        else:
+            self._body.append(data)
+            self._body_bytes += len(data)
+            if self._body_bytes > self._max_bytes:
+                self._fail(f"the response has more than {self._max_bytes} bytes")
+
+    def _read_events(self, events: EventStreamParser, data: bytes) -> None:
+        try:
+            messages = events.feed(data)
+        except EventTooLong as exc:
+            self._fail(str(exc))
+            return
+        for message in messages:
+            if not self.is_over:
+                self._owner.on_message(self, message)
+
+    def on_end(self) -> None:
+        """Handle the end of the response."""
+        head, self._connection = self._head, None
+        assert head is not None
+        if self.is_over:
+            return
+        body = b"".join(self._body)
+        if not 200 <= head.status < 300:
+            self._owner.on_refusal(self, head, body)
+            return
+        if body.strip() and self.kind == "post" and self.id is not None:
+            if head.media_type != "application/json":
+                text = f"expected JSON or a stream of events, got {_describe(head, body)}"
+                self._fail(text)
+                return
+            self._owner.on_message(self, body)
+        self._owner.on_exchange_end(self)
+
+    def on_lost(self, reason: str, unanswered: bool) -> None:
+        """Handle the loss of the connection."""
+        self._connection = None
+        if self.is_over:
+            return
+        self.may_resend = unanswered and self.tries == 1 and self._is_repeatable
+        self._fail(reason)
+
+    @property
+    def _is_repeatable(self) -> bool:
+        """Return whether the request may be sent twice. Calls of tools may have effects."""
+        return self.kind != "post" or (self.id is not None and self.method != "tools/call")
+
+    def _fail(self, text: str) -> None:
+        if self._connection is not None:
+            self._connection.abort()
+            self._connection = None
+        self._owner.on_failure(self, HttpFailure(text, self._head))
+
+
+def _describe(head: ResponseHead, body: bytes) -> str:
+    kind = head.media_type or "a body without Content-Type"
+    return f"HTTP {head.status} with {kind}: {body[:200]!r}"
+
+
+def describe_status(status: int) -> str:
+    """Return a status with its name, such as `HTTP 404 Not Found`."""
+    try:
+        return f"HTTP {status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return f"HTTP {status}"

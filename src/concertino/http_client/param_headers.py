@@ -1,0 +1,137 @@
+"""Headers that repeat arguments of a tool: `x-mcp-header` in its input schema (2026-07-28).
+
+A property annotated with `"x-mcp-header": "Region"` is sent in the header `Mcp-Param-Region` too,
+so that a load balancer can see it. A tool whose annotations are invalid must not be used.
+Spec: 2026-07-28 basic/transports/streamable-http "Custom Headers from Tool Parameters".
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from concertino.http.envelope import BASE64_PREFIX, BASE64_SUFFIX
+
+__all__ = [
+    "InvalidAnnotation",
+    "ParamHeaders",
+    "encode_header_text",
+    "param_header_lines",
+    "read_annotations",
+]
+
+ANNOTATION = "x-mcp-header"
+# Path of a property -> the rest of its header's name.
+ParamHeaders = Mapping[tuple[str, ...], str]
+# RFC 9110, section 5.6.2.
+TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+TYPES = frozenset(("integer", "string", "boolean"))
+# JSON numbers beyond this are not exact in all languages.
+MAX_INTEGER = 2**53 - 1
+PLAIN = re.compile(r"[ -~]*")
+# Keywords whose value is a schema, a list of schemas, or schemas by name.
+ONE_SCHEMA = (
+    "items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames",
+    "unevaluatedItems", "unevaluatedProperties", "additionalItems", "contentSchema",
+)  # fmt: skip
+LISTS = ("oneOf", "anyOf", "allOf", "prefixItems", "items")
+BY_NAME = ("$defs", "definitions", "patternProperties", "dependentSchemas", "dependencies")
+
+
+class InvalidAnnotation(ValueError):
+    """An input schema has an `x-mcp-header` that is malformed or stands in a wrong place."""
+
+
+def read_annotations(schema: object) -> ParamHeaders:
+    """Return the annotated properties of an input schema. Raises InvalidAnnotation."""
+    found: dict[tuple[str, ...], str] = {}
+    try:
+        _read_schema(schema, (), found, reachable=True)
+    except RecursionError:
+        raise InvalidAnnotation("the schema is nested too deeply") from None
+    names = [name.lower() for name in found.values()]
+    if len(set(names)) < len(names):
+        raise InvalidAnnotation(f"{ANNOTATION}: two properties have the same name")
+    return found
+
+
+def _read_schema(
+    schema: object, path: tuple[str, ...], found: dict[tuple[str, ...], str], reachable: bool
+) -> None:
+    """Collect the annotations of a schema.
+
+    reachable: whether only `properties` lead to it.
+    """
+    if not isinstance(schema, dict):
+        return
+    members = cast("dict[str, Any]", schema)
+    if ANNOTATION in members:
+        where = ".".join(path) or "the schema"
+        if not reachable or not path:
+            raise InvalidAnnotation(f"{where}: {ANNOTATION} is allowed on properties only")
+        found[path] = _check_annotation(members, where)
+
+    properties = members.get("properties")
+    if isinstance(properties, dict):
+        for name, inner in cast("dict[str, Any]", properties).items():
+            _read_schema(inner, (*path, name), found, reachable)
+    for inner in _other_schemas(members):
+        _read_schema(inner, path, found, reachable=False)
+
+
+def _other_schemas(members: dict[str, Any]) -> Iterator[object]:
+    """Yield the schemas inside of a schema, except those of its properties."""
+    for keyword in ONE_SCHEMA:
+        yield members.get(keyword)
+    for keyword in LISTS:
+        if isinstance(inner := members.get(keyword), list):
+            yield from cast("list[object]", inner)
+    for keyword in BY_NAME:
+        if isinstance(inner := members.get(keyword), dict):
+            yield from cast("dict[str, object]", inner).values()
+
+
+def _check_annotation(members: dict[str, Any], where: str) -> str:
+    """Return the name in the annotation of a property. Raises InvalidAnnotation."""
+    name = members[ANNOTATION]
+    if not isinstance(name, str) or not TOKEN.fullmatch(name):
+        raise InvalidAnnotation(f"{where}: {ANNOTATION} is no name of a header: {name!r}")
+    kind = members.get("type")
+    kinds = cast("list[Any]", kind) if isinstance(kind, list) else [kind]
+    kinds = [item for item in kinds if item != "null"]
+    if len(kinds) != 1 or not isinstance(kinds[0], str) or kinds[0] not in TYPES:
+        raise InvalidAnnotation(f"{where}: {ANNOTATION} needs the type integer, string or boolean")
+    return name
+
+
+def param_header_lines(headers: ParamHeaders, arguments: object) -> bytes:
+    """Return the lines `Mcp-Param-...` for the arguments of a call.
+
+    Arguments that are missing, null, or have another type than the schema says, have no header.
+    """
+    lines: list[str] = []
+    for path, name in headers.items():
+        value: Any = arguments
+        for key in path:
+            value = cast("dict[str, Any]", value).get(key) if isinstance(value, dict) else None
+        if isinstance(value, bool):
+            value = "true" if value else "false"
+        elif isinstance(value, int) and abs(value) <= MAX_INTEGER:
+            value = str(value)
+        if isinstance(value, str):
+            lines.append(f"Mcp-Param-{name}: {encode_header_text(value)}\r\n")
+    return "".join(lines).encode("ascii")
+
+
+def encode_header_text(text: str) -> str:
+    """Return a text as the value of an `Mcp-Name` or `Mcp-Param-...` header.
+
+    What a header cannot carry is written as `=?base64?...?=`, with standard Base64 of UTF-8.
+    """
+    looks_encoded = text.startswith(BASE64_PREFIX) and text.endswith(BASE64_SUFFIX)
+    if PLAIN.fullmatch(text) and text == text.strip(" ") and not looks_encoded:
+        return text
+    encoded = base64.b64encode(text.encode("utf-8", "surrogatepass")).decode()
+    return f"{BASE64_PREFIX}{encoded}{BASE64_SUFFIX}"

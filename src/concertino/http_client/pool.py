@@ -1,0 +1,106 @@
+"""ConnectionPool: the connections to one server, of which idle ones are used again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from concertino.http_client.pooled_connection import PooledConnection
+from concertino.http_client.proxy_tunnel import find_proxy, open_tunnel
+from concertino.http_client.server_url import ServerUrl
+
+if TYPE_CHECKING:
+    import ssl
+
+__all__ = ["ConnectionPool"]
+
+# More idle connections are closed.
+MAX_IDLE = 16
+
+
+class ConnectionPool:
+    """The connections to one server. Each open response has a connection of its own."""
+
+    def __init__(self, url: ServerUrl) -> None:
+        self._url = url
+        self._tls: ssl.SSLContext | None = None
+        self._idle: list[PooledConnection] = []
+        self._open: set[PooledConnection] = set()
+        self._is_closed = False
+
+    def take(self) -> PooledConnection | None:
+        """Return an idle connection; None if there is none."""
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.is_closed:
+                return connection
+        return None
+
+    async def connect(self) -> PooledConnection:
+        """Open a connection. Raises OSError; ValueError for a malformed variable of a proxy."""
+        url = self._url
+        loop = asyncio.get_running_loop()
+        connection = PooledConnection(self._on_idle, self._open.discard)
+        tls = self._tls_context() if url.is_tls else None
+        proxy = find_proxy(url.scheme, url.host, url.port)
+        if proxy is None:
+            await loop.create_connection(lambda: connection, url.host, url.port, ssl=tls)
+        else:
+            transport = await open_tunnel(proxy, url.host, url.port)
+            if tls is not None:
+                secured = await loop.start_tls(transport, connection, tls, server_hostname=url.host)
+                if secured is None:
+                    raise ConnectionError("the connection ended during the TLS handshake")
+                connection.connection_made(secured)
+            else:
+                transport.set_protocol(connection)
+                connection.connection_made(transport)
+        if self._is_closed:
+            connection.abort()
+            raise ConnectionAbortedError("the client was closed")
+        self._open.add(connection)
+        return connection
+
+    def put_back(self, connection: PooledConnection) -> None:
+        """Keep a new connection that has carried no request, for a later one."""
+        self._on_idle(connection)
+
+    def pause(self, paused: bool) -> None:
+        """Stop reading from all connections (True), or continue (False)."""
+        for connection in self._open:
+            connection.pause(paused)
+
+    def close(self) -> None:
+        """Close all connections at once."""
+        self._is_closed = True
+        for connection in list(self._open):
+            connection.abort()
+        self._idle.clear()
+
+    def _on_idle(self, connection: PooledConnection) -> None:
+        if len(self._idle) < MAX_IDLE and not self._is_closed:
+            self._idle.append(connection)
+        else:
+            connection.abort()
+
+    def _tls_context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            self._tls = _make_tls_context()
+        return self._tls
+
+
+def _make_tls_context() -> ssl.SSLContext:
+    """Return a context that verifies certificates: with the system's store, if truststore is there.
+
+    Without the package truststore, certificates are looked up as OpenSSL does, which knows
+    SSL_CERT_FILE and SSL_CERT_DIR.
+    """
+    # Only servers with TLS need this import.
+    import ssl
+    from importlib import import_module
+    from importlib.util import find_spec
+
+    if find_spec("truststore") is not None:
+        context: ssl.SSLContext = import_module("truststore").SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        return context
+    return ssl.create_default_context()

@@ -1,0 +1,126 @@
+"""RequestHeads: writes the heads of the requests to a server.
+
+Spec: 2025-11-25 basic/transports; 2026-07-28 basic/transports/streamable-http "Request Headers".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import DecodeError, Struct
+from msgspec.json import Decoder
+
+from concertino.http.envelope import Envelope
+from concertino.http_client.param_headers import (
+    ParamHeaders,
+    encode_header_text,
+    param_header_lines,
+)
+from concertino.http_client.server_url import ServerUrl
+
+__all__ = ["RequestHeads", "check_headers"]
+
+TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+# Headers that this client sends itself.
+OWN = frozenset(
+    ("host", "accept", "content-type", "content-length", "transfer-encoding", "connection",
+     "mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name", "last-event-id")
+)  # fmt: skip
+# Method -> the member of its params that the header Mcp-Name repeats.
+NAMED = {
+    "tools/call": "name",
+    "prompts/get": "name",
+    "resources/read": "uri",
+    "tasks/get": "task_id",
+    "tasks/update": "task_id",
+    "tasks/cancel": "task_id",
+}
+
+
+class _CallParams(Struct, frozen=True):
+    arguments: Any = None
+
+
+class _CallFrame(Struct, frozen=True):
+    params: _CallParams = _CallParams()
+
+
+_decode_call = Decoder(_CallFrame).decode
+
+
+def check_headers(headers: Mapping[str, str]) -> None:
+    """Check the headers that a user wants to send. Raises ValueError; it shows no values."""
+    for name, value in headers.items():
+        if not TOKEN.fullmatch(name):
+            raise ValueError(f"headers: {name!r} is no name of a header")
+        if name.lower() in OWN:
+            raise ValueError(f"headers: {name} is set by the client itself")
+        if not value.isascii() or any(not (" " <= char <= "~" or char == "\t") for char in value):
+            raise ValueError(f"headers: the value of {name} has characters that are not allowed")
+
+
+class RequestHeads:
+    """Writes the heads of the requests to one server.
+
+    headers: more headers for each request, such as Authorization.
+
+    Attributes:
+    session: the session's id, once a server of an older revision has named one; else "".
+    version: the revision that `initialize` has agreed on; "" before, and since 2026-07-28.
+    params: the annotated arguments of tools, by the tool's name.
+    """
+
+    def __init__(self, url: ServerUrl, headers: Mapping[str, str]) -> None:
+        check_headers(headers)
+        self.session = ""
+        self.version = ""
+        self.params: dict[str, ParamHeaders] = {}
+        lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
+        self._common = f"Host: {url.authority}\r\n{''.join(lines)}".encode("ascii")
+
+    def post(self, path: str, frame: bytes, message: Envelope) -> bytes:
+        """Return a POST, with its body. message: what the frame contains."""
+        return (
+            b"POST %b HTTP/1.1\r\n%bAccept: application/json, text/event-stream\r\n"
+            b"Content-Type: application/json\r\n%bContent-Length: %d\r\n\r\n%b"
+        ) % (path.encode(), self._common, self._mcp_lines(frame, message), len(frame), frame)
+
+    def _mcp_lines(self, frame: bytes, message: Envelope) -> bytes:
+        params, method = message.params, message.method
+        version = None if params.meta is None else params.meta.version
+        if not isinstance(version, str) or method is None:
+            return self._session_lines() if method != "initialize" else b""
+        lines = f"MCP-Protocol-Version: {version}\r\nMcp-Method: {method}\r\n"
+        name = getattr(params, NAMED[method]) if method in NAMED else None
+        if not isinstance(name, str):
+            return lines.encode("ascii")
+        lines += f"Mcp-Name: {encode_header_text(name)}\r\n"
+        annotated = self.params.get(name) if method == "tools/call" else None
+        if not annotated:
+            return lines.encode("ascii")
+        try:
+            arguments = _decode_call(frame).params.arguments
+        except DecodeError:
+            arguments = None
+        return lines.encode("ascii") + param_header_lines(annotated, arguments)
+
+    def _session_lines(self) -> bytes:
+        lines = f"Mcp-Session-Id: {self.session}\r\n" if self.session else ""
+        if self.version:
+            lines += f"MCP-Protocol-Version: {self.version}\r\n"
+        return lines.encode("ascii")
+
+    def get(self, path: str, last_event_id: str) -> bytes:
+        """Return a GET that opens a stream. last_event_id: where to resume a stream, or ""."""
+        resume = b""
+        if last_event_id:
+            resume = b"Last-Event-ID: %b\r\n" % last_event_id.encode("utf-8")
+        head = b"GET %b HTTP/1.1\r\n%bAccept: text/event-stream\r\n%b%b\r\n"
+        return head % (path.encode(), self._common, self._session_lines(), resume)
+
+    def delete(self, path: str) -> bytes:
+        """Return a DELETE, which ends the session."""
+        head = b"DELETE %b HTTP/1.1\r\n%b%b\r\n"
+        return head % (path.encode(), self._common, self._session_lines())

@@ -1,0 +1,75 @@
+"""ServerUrl: the parsed URL of an MCP server."""
+
+from __future__ import annotations
+
+from urllib.parse import urljoin, urlsplit
+
+from msgspec import Struct
+
+__all__ = ["ServerUrl", "parse_url"]
+
+PORTS = {"http": 80, "https": 443}
+
+
+class ServerUrl(Struct, frozen=True):
+    """The URL of a server.
+
+    host: without the brackets of an IPv6 address.
+    path: with the query, as the request line has it.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+
+    @property
+    def is_tls(self) -> bool:
+        """Return whether the connection is encrypted."""
+        return self.scheme == "https"
+
+    @property
+    def authority(self) -> str:
+        """Return the value of the header Host."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
+
+    @property
+    def text(self) -> str:
+        """Return the URL without its query, which may contain secrets."""
+        return f"{self.scheme}://{self.authority}{self.path.partition('?')[0]}"
+
+    def follow(self, location: str) -> ServerUrl | None:
+        """Return where a redirect leads; None if it leaves the origin, or is malformed.
+
+        Credentials must not reach another origin, nor an unencrypted connection.
+        """
+        try:
+            url = parse_url(urljoin(f"{self.scheme}://{self.authority}{self.path}", location))
+        except ValueError:
+            return None
+        same = (url.scheme, url.host, url.port) == (self.scheme, self.host, self.port)
+        return url if same else None
+
+
+def parse_url(text: str) -> ServerUrl:
+    """Parse the URL of a server. Raises ValueError; its text does not repeat passwords."""
+    expected = "expected a URL such as https://example.com/mcp"
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError as exc:
+        raise ValueError(f"{expected}: {exc}") from None
+    if parts.scheme not in PORTS or not parts.hostname:
+        raise ValueError(f"{expected}, got {text!r}")
+    if parts.username is not None:
+        raise ValueError("a URL must not contain a name and password: use the header Authorization")
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    if not path.isascii() or any(not "!" <= char <= "~" for char in path):
+        raise ValueError(f"{expected}: the path has characters that must be percent-encoded")
+    try:
+        host = parts.hostname.encode("idna").decode() if not parts.hostname.isascii() else None
+    except UnicodeError as exc:
+        raise ValueError(f"{expected}: {exc}") from None
+    port = PORTS[parts.scheme] if port is None else port
+    return ServerUrl(parts.scheme, host or parts.hostname, port, path)

@@ -1,0 +1,387 @@
+"""Clients of servers over HTTP: a real server in both eras, and servers that answer by a script.
+
+Rows of ../shared/spec/HTTP.md in parentheses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from http_service import HttpService, serving
+from loops import on_a_loop
+
+from concertino import Client, Disconnected, RpcError
+from concertino.client import HttpParameters
+
+pytestmark = pytest.mark.waits
+SERVER = Path(__file__).parent.parent / "http" / "server_for_http.py"
+ERAS: list[Literal["modern", "legacy"]] = ["modern", "legacy"]
+MODERN = "2026-07-28"
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[HttpService]:
+    with serving(SERVER) as running:
+        yield running
+
+
+@pytest.mark.parametrize("era", ERAS)
+@on_a_loop
+async def test_calls_progress_and_questions_in_both_eras(
+    service: HttpService, era: Literal["modern", "legacy"]
+) -> None:
+    seen: list[float] = []
+
+    def report(done: float, total: float | None, message: str | None) -> None:
+        seen.append(done)
+
+    async with Client(service.url, era=era, elicit=lambda *_: {"name": "Ada"}) as client:
+        assert client.server_info.name == "http-tests"
+        assert "add" in [tool.name for tool in await client.list_tools()]
+        assert await client.call_tool("add", {"a": 1, "b": 2}, into=int) == 3
+        assert await client.call_tool("count", progress=report, into=str) == "counted"
+        assert await client.call_tool("ask", into=str) == "hello Ada"
+
+    assert seen == [1, 2]
+
+
+@pytest.mark.parametrize("era", ERAS)
+@on_a_loop
+async def test_many_calls_at_once(service: HttpService, era: Literal["modern", "legacy"]) -> None:
+    async with Client(service.url, era=era) as client:
+        calls = [client.call_tool("add", {"a": i, "b": 1}, into=int) for i in range(40)]
+        assert await asyncio.gather(*calls) == list(range(1, 41))
+
+
+@pytest.mark.parametrize("era", ERAS)
+@on_a_loop
+async def test_a_cancelled_call_is_cancelled_at_the_server(
+    service: HttpService, era: Literal["modern", "legacy"]
+) -> None:
+    started = asyncio.Event()
+
+    def report(done: float, total: float | None, message: str | None) -> None:
+        started.set()
+
+    async with Client(service.url, era=era) as client:
+        call = asyncio.create_task(client.call_tool("wait", progress=report))
+        await started.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        # The connection goes on.
+        assert await client.call_tool("add", {"a": 1, "b": 1}, into=int) == 2
+        await asyncio.to_thread(service.read_stderr_until, "wait was cancelled")
+
+
+@on_a_loop
+async def test_a_server_that_nobody_runs_is_an_error_at_the_start() -> None:
+    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    server.close()
+    await server.wait_closed()
+
+    with pytest.raises(Disconnected, match=f"http://127.0.0.1:{port}/mcp"):
+        async with Client(f"http://127.0.0.1:{port}/mcp"):
+            pass
+
+
+class Request:
+    """A request as the scripted server got it. headers: by lower-case name."""
+
+    def __init__(self, method: str, path: str, headers: dict[str, str], body: bytes) -> None:
+        self.method = method
+        self.path = path
+        self.headers = headers
+        self.message: dict[str, Any] = json.loads(body) if body else {}
+
+    @property
+    def rpc(self) -> str:
+        return self.message.get("method", self.method)
+
+
+Script = Callable[[Request], Awaitable[bytes]]
+
+
+@asynccontextmanager
+async def scripted(script: Script) -> AsyncGenerator[tuple[str, list[Request]]]:
+    """A server that answers each request with the bytes that the script returns.
+
+    Each response ends its connection. Yields the URL, and the requests so far.
+    """
+    requests: list[Request] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            line, *lines = head.split("\r\n")
+            pairs = (item.partition(":") for item in lines if item)
+            headers = {name.lower(): value.strip() for name, _, value in pairs}
+            body = await reader.readexactly(int(headers.get("content-length", 0)))
+            method, path, _ = line.split(" ")
+            request = Request(method, path, headers, body)
+            requests.append(request)
+            writer.write(await script(request))
+            await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp", requests
+
+
+def plain(status: str, body: bytes = b"", *headers: str) -> bytes:
+    lines = "".join(f"{header}\r\n" for header in headers)
+    length = f"Content-Length: {len(body)}\r\nConnection: close\r\n"
+    return f"HTTP/1.1 {status}\r\n{lines}{length}\r\n".encode() + body
+
+
+def result(request: Request, value: dict[str, Any], *headers: str) -> bytes:
+    # Indented, as some servers send it.
+    message = {"jsonrpc": "2.0", "id": request.message["id"], "result": value}
+    body = json.dumps(message, indent=1).encode()
+    return plain("200 OK", body, "Content-Type: application/json", *headers)
+
+
+def stream(*events: bytes) -> bytes:
+    """A stream that ends with its connection."""
+    return b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + b"".join(events)
+
+
+DISCOVERED: dict[str, Any] = {
+    "resultType": "complete",
+    "supportedVersions": [MODERN],
+    "capabilities": {"tools": {}},
+    "ttlMs": 0,
+    "cacheScope": "private",
+}
+
+
+def legacy(request: Request, version: str = "2025-11-25") -> bytes | None:
+    """The response of a server of an older revision to the requests that open a session."""
+    if request.rpc == "server/discover":
+        return plain("400 Bad Request", b"what?")
+    if request.rpc == "initialize":
+        value: dict[str, Any] = {
+            "protocolVersion": version,
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "old", "version": "1"},
+        }
+        return result(request, value, "Mcp-Session-Id: s1")
+    if request.rpc == "notifications/initialized":
+        return plain("202 Accepted")
+    if request.rpc in ("GET", "DELETE"):
+        return plain("405 Method Not Allowed")
+    return None
+
+
+TEXT = {"content": [{"type": "text", "text": "ok"}]}
+
+
+@on_a_loop
+async def test_the_headers_of_the_modern_revision() -> None:
+    """(HM-20 to HM-22, HM-41, HM-45, HM-47)"""
+    schema = {"type": "object", "properties": {"r": {"type": "string", "x-mcp-header": "Region"}}}
+    bad = {"type": "object", "properties": {"r": {"type": "string", "x-mcp-header": "a b"}}}
+
+    async def script(request: Request) -> bytes:
+        if request.rpc == "server/discover":
+            return result(request, DISCOVERED)
+        if request.rpc == "tools/list":
+            tools = [{"name": "t\u00fc", "inputSchema": schema}, {"name": "b", "inputSchema": bad}]
+            page = {"resultType": "complete", "tools": tools, "ttlMs": 0, "cacheScope": "private"}
+            return result(request, page)
+        return result(request, {"resultType": "complete", **TEXT})
+
+    async with scripted(script) as (url, requests):
+        target = HttpParameters(url, {"Authorization": "Bearer x"})
+        async with Client(target) as client:
+            assert [tool.name for tool in await client.list_tools()] == ["t\u00fc"]
+            await client.call_tool("t\u00fc", {"r": "eu"})
+
+    discover, listing, call = requests
+    for request in requests:
+        assert request.method == "POST"
+        assert request.headers["mcp-protocol-version"] == MODERN
+        assert request.headers["mcp-method"] == request.rpc
+        assert request.headers["accept"] == "application/json, text/event-stream"
+        assert request.headers["authorization"] == "Bearer x"
+        assert "mcp-session-id" not in request.headers
+    assert "mcp-name" not in discover.headers
+    assert "mcp-name" not in listing.headers
+    assert call.headers["mcp-name"] == "=?base64?dMO8?="
+    assert call.headers["mcp-param-region"] == "eu"
+
+
+@on_a_loop
+async def test_a_session_is_opened_used_and_ended() -> None:
+    """(HL-20, HL-42, HL-46, HL-50, HE-4, HC-1, HC-2)"""
+
+    async def script(request: Request) -> bytes:
+        return legacy(request) or result(request, TEXT)
+
+    async with scripted(script) as (url, requests), Client(url) as client:
+        await client.call_tool("t")
+
+    names = [request.rpc for request in requests]
+    assert names[:3] == ["server/discover", "initialize", "notifications/initialized"]
+    # The stream and the call go out at the same time.
+    assert sorted(names[3:5]) == ["GET", "tools/call"]
+    assert names[5:] == ["DELETE"]
+    assert "mcp-session-id" not in requests[1].headers
+    for request in requests[2:]:
+        assert request.headers["mcp-session-id"] == "s1"
+        assert request.headers["mcp-protocol-version"] == "2025-11-25"
+        assert "mcp-method" not in request.headers
+
+
+@on_a_loop
+async def test_a_broken_stream_is_resumed_after_the_pause_that_the_server_wants() -> None:
+    """(HL-10, HL-32, HC-4, HC-5)"""
+    asked: list[Any] = []
+
+    async def script(request: Request) -> bytes:
+        if request.rpc == "tools/call":
+            asked.append(request.message["id"])
+            return stream(b"id: e1\nretry: 20\ndata:\n\n")
+        if "last-event-id" in request.headers:
+            answer = {"jsonrpc": "2.0", "id": asked[0], "result": TEXT}
+            return stream(b"data: %b\n\n" % json.dumps(answer).encode())
+        answer_to_opening = legacy(request)
+        assert answer_to_opening is not None
+        return answer_to_opening
+
+    async with scripted(script) as (url, requests), Client(url) as client:
+        assert await client.call_tool("t", into=str) == "ok"
+        resumed = [item for item in requests if "last-event-id" in item.headers]
+        assert [item.headers["last-event-id"] for item in resumed] == ["e1"]
+    assert len(asked) == 1
+
+
+@on_a_loop
+async def test_a_broken_stream_of_the_modern_revision_fails_its_call() -> None:
+    """(HM-11): the call may have had effects, so it is not sent again."""
+
+    async def script(request: Request) -> bytes:
+        if request.rpc == "server/discover":
+            return result(request, DISCOVERED)
+        return stream(b"id: e1\ndata:\n\n")
+
+    async with scripted(script) as (url, requests), Client(url) as client:
+        with pytest.raises(RpcError, match="before the answer came"):
+            await client.call_tool("t")
+        assert [request.rpc for request in requests] == ["server/discover", "tools/call"]
+
+
+@on_a_loop
+async def test_a_401_names_the_challenge_and_is_no_reason_to_fall_back() -> None:
+    """(HE-7)"""
+    challenge = 'Bearer resource_metadata="https://a.example/meta"'
+
+    async def script(request: Request) -> bytes:
+        return plain("401 Unauthorized", b"", f"WWW-Authenticate: {challenge}")
+
+    async with scripted(script) as (url, requests):
+        with pytest.raises(RpcError, match="401 Unauthorized") as caught:
+            async with Client(url):
+                pass
+    assert caught.value.data == {"status": 401, "challenge": challenge}
+    assert [request.rpc for request in requests] == ["server/discover"]
+
+
+@on_a_loop
+async def test_the_client_waits_as_long_as_a_busy_server_wants() -> None:
+    refusals = ["0"]
+
+    async def script(request: Request) -> bytes:
+        if request.rpc == "server/discover":
+            return result(request, DISCOVERED)
+        if refusals:
+            seconds = refusals.pop()
+            return plain("503 Service Unavailable", b"", f"Retry-After: {seconds}")
+        return result(request, {"resultType": "complete", **TEXT})
+
+    async with scripted(script) as (url, requests), Client(url) as client:
+        assert await client.call_tool("t", into=str) == "ok"
+        assert len(requests) == 3
+        refusals.append("86400")
+        with pytest.raises(RpcError, match="503 Service Unavailable"):
+            await client.call_tool("t")
+
+
+@on_a_loop
+async def test_redirects_are_followed_within_the_origin_only() -> None:
+    """(HC-9)"""
+    places = ["/mcp/", "http://localhost:1/mcp"]
+
+    async def script(request: Request) -> bytes:
+        if request.path == "/mcp" and request.rpc == "server/discover":
+            return plain("307 Temporary Redirect", b"", f"Location: {places[0]}")
+        if request.rpc == "server/discover":
+            return result(request, DISCOVERED)
+        return plain("307 Temporary Redirect", b"", f"Location: {places[1]}")
+
+    async with scripted(script) as (url, requests), Client(url) as client:
+        with pytest.raises(RpcError, match="'http://localhost:1/mcp' is not followed"):
+            await client.call_tool("t")
+    assert [request.path for request in requests] == ["/mcp", "/mcp/", "/mcp"]
+
+
+@pytest.mark.parametrize(
+    ("response", "text"),
+    [
+        (plain("200 OK", b"<html>", "Content-Type: text/html"), "text/html"),
+        (plain("200 OK"), "before the answer came"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", "closed the connection"),
+        (b"SSH-2.0-x\r\n", "no HTTP/1.1"),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000, "Header|head of the response"),
+    ],
+)
+@on_a_loop
+async def test_a_response_that_is_none_is_an_error_of_its_call(response: bytes, text: str) -> None:
+    """(HC-11)"""
+
+    async def script(request: Request) -> bytes:
+        return result(request, DISCOVERED) if request.rpc == "server/discover" else response
+
+    async with scripted(script) as (url, _), Client(url) as client:
+        with pytest.raises(RpcError, match=text):
+            await client.call_tool("t")
+
+
+@on_a_loop
+async def test_an_error_in_the_body_of_a_refusal_is_the_error_of_the_call() -> None:
+    """(HC-12)"""
+    error = {"code": -32602, "message": "no such tool", "data": [1]}
+
+    async def script(request: Request) -> bytes:
+        if request.rpc == "server/discover":
+            return result(request, DISCOVERED)
+        body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode()
+        return plain("400 Bad Request", body, "Content-Type: application/json")
+
+    async with scripted(script) as (url, _), Client(url) as client:
+        with pytest.raises(RpcError, match="no such tool") as caught:
+            await client.call_tool("t")
+    assert (caught.value.code, caught.value.data) == (-32602, [1])
+
+
+@on_a_loop
+async def test_a_lost_session_ends_the_connection() -> None:
+    """(HL-45): a Client that restarts its server opens another session."""
+
+    async def script(request: Request) -> bytes:
+        return legacy(request) or plain("404 Not Found")
+
+    async with scripted(script) as (url, _), Client(url) as client:
+        with pytest.raises(Disconnected):
+            await client.call_tool("t")
