@@ -49,6 +49,8 @@ MAX_RETRY_AFTER_S = 20.0
 RETRY_S = 1.0
 MAX_RETRY_S = 30.0
 DELETE_S = 2.0
+# The annotated arguments of this many tools are remembered. The oldest are forgotten first.
+MAX_TOOLS = 10_000
 
 
 class _ResponseHead(Struct):
@@ -281,11 +283,12 @@ class StreamableHttpConnection:
         except (DecodeError, RecursionError, KeyError):
             return frame
         usable: list[dict[str, Any]] = []
+        params = self._heads.params
         for tool in tools:
             try:
-                self._heads.params[str(tool.get("name"))] = read_annotations(
-                    tool.get("inputSchema")
-                )
+                params[str(tool.get("name"))] = read_annotations(tool.get("inputSchema"))
+                if len(params) > MAX_TOOLS:
+                    del params[next(iter(params))]
             except InvalidAnnotation as exc:
                 _log.warning("the tool %.100r is left out: %s", tool.get("name"), exc)
             else:

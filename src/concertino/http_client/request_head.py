@@ -92,7 +92,11 @@ class RequestHeads:
         version = None if params.meta is None else params.meta.version
         if not isinstance(version, str) or method is None:
             return self._session_lines() if method != "initialize" else b""
-        lines = f"MCP-Protocol-Version: {version}\r\nMcp-Method: {method}\r\n"
+        # A proxy passes on methods and revisions that it does not know, with any characters.
+        lines = (
+            f"MCP-Protocol-Version: {encode_header_text(version)}\r\n"
+            f"Mcp-Method: {encode_header_text(method)}\r\n"
+        )
         name = getattr(params, NAMED[method]) if method in NAMED else None
         if not isinstance(name, str):
             return lines.encode("ascii")
