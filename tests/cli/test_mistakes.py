@@ -168,16 +168,15 @@ COMMAND_LINES = [
         ["call", "add", "a=1", "b=2", "--port=8080"],
         2,
         "concertino call: unrecognized arguments: --port=8080\n"
-        "  to use a server that listens on a port, write -- tcp:127.0.0.1:8080 or -- unix:PATH at "
-        "the end",
+        "  to use a server that listens on a port, write -- http://127.0.0.1:8080/mcp, "
+        "-- tcp:127.0.0.1:8080 or -- unix:PATH at the end",
     ),
     Mistake(
         "an option for HTTP at tools",
         ["tools", "--url", "http://localhost:8000/mcp"],
         2,
         "concertino tools: unrecognized arguments: --url\n"
-        "  this command cannot use servers over HTTP; for a server at a socket, "
-        "write -- tcp:127.0.0.1:8000 or -- unix:PATH at the end",
+        "  to use a server over HTTP, write its URL at the end: -- http://localhost:8000/mcp",
     ),
     Mistake(
         "no server",
@@ -411,6 +410,13 @@ ARGUMENTS = [
         2,
         "concertino call: a is given twice: a=1 and a=2\n"
         "  for several values of one argument write a JSON array: a:='[1, 2]'",
+    ),
+    Mistake(
+        "arguments behind the server",
+        ["call", "add", *SERVER, "a=1", "b=2"],
+        2,
+        "concertino call: add: its arguments stand before --, and the server behind it\n"
+        "  write: concertino call add a=1 b=2 -- python calculator.py",
     ),
     Mistake(
         "a mistyped prompt",

@@ -99,6 +99,14 @@ TARGETS = [
         f"[ERROR] [concertino] calculator: {EXPECTED}; did you mean calculator.py?\n",
     ),
     Mistake(
+        "a colon without a name",
+        {"calculator.py": HEAD},
+        "concertino serve calculator.py:",
+        2,
+        "[ERROR] [concertino] calculator.py:: expected the name of a server behind the colon, or "
+        "calculator.py\n",
+    ),
+    Mistake(
         "a mistyped path",
         {"src/calculator.py": HEAD},
         "concertino serve src/calculater.py",

@@ -241,6 +241,14 @@ def check_names(
                 f"{subject}: arguments are separated by spaces, not by commas",
                 f"write: {example_command(shlex.join(parts), server)}",
             )
+        misplaced = [word for word in server if re.match(f"(?:{next_name}):?=", word)]
+        if misplaced:
+            line = shlex.join([*command, *misplaced])
+            others = [word for word in server if word not in misplaced]
+            raise UsageError(
+                f"{subject}: its arguments stand before --, and the server behind it",
+                f"write: {example_command(line, others)}",
+            )
         words = ", ".join(f"{name} ({takes.descriptions[name]})" for name in missing)
         rest = " ".join(f"{name}={_placeholder(takes.descriptions[name])}" for name in missing)
         raise UsageError(

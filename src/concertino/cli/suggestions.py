@@ -154,10 +154,13 @@ def _suggest_address(command: str, option: str, value: str) -> str:
         return f"`concertino {command} --help` shows all arguments and options"
     if command == "check":
         return "a server is checked over stdin and stdout: concertino check -- python server.py"
-    where = f"write -- tcp:{address} or -- unix:PATH at the end"
     if option in PORTS:
-        return f"to use a server that listens on a port, {where}"
-    return f"this command cannot use servers over HTTP; for a server at a socket, {where}"
+        return (
+            f"to use a server that listens on a port, write -- http://{address}/mcp, "
+            f"-- tcp:{address} or -- unix:PATH at the end"
+        )
+    url = value if value.startswith(("http://", "https://")) else f"http://{address}/mcp"
+    return f"to use a server over HTTP, write its URL at the end: -- {shlex.quote(url)}"
 
 
 # Commands of servers
