@@ -927,6 +927,27 @@ def test_a_resource_that_is_not_there_has_the_code_of_the_callers_revision():
         ]
 
 
+@pytest.mark.parametrize(
+    ("revision", "modern_client", "expected"),
+    [
+        # A server of the same era has chosen the code that its client understands.
+        ("2024-11-05", False, -32602),
+        ("2025-11-25", False, -32602),
+        ("2026-07-28", True, -32602),
+        # The code of the other era is translated.
+        ("2026-07-28", False, -32002),
+    ],
+)
+def test_an_error_of_another_server_keeps_its_code_within_one_era(
+    revision: str, modern_client: bool, expected: int
+):
+    rig = Rig().opened()
+    params = {"uri": "a:b"}
+    incoming = rig.call(1, "resources/read", modern(params) if modern_client else params)
+    rig.session.fail(incoming, -32602, "Resource not found", {"uri": "a:b"}, revision)
+    assert rig.take_sent()[0]["error"]["code"] == expected
+
+
 # Everything, in every revision, on the wire
 
 
