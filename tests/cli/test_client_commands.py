@@ -276,7 +276,7 @@ def test_a_server_that_cannot_be_started_is_named() -> None:
 def test_an_address_that_is_none_and_a_stdin_that_is_closed_are_said(server: list[str]) -> None:
     done = run("tools", server=["tcp:127.0.0.1"])
     assert done.returncode == 2
-    assert done.stderr.startswith(b"concertino tools: expected unix:PATH or tcp:HOST:PORT")
+    assert done.stderr.startswith(b"concertino tools: expected unix:PATH, tcp:HOST:PORT or a URL")
     command = shlex.join([sys.executable, "-m", "concertino", "call", "x", "-", "--", *server])
     done = subprocess.run(
         ["sh", "-c", f"{command} <&-"],

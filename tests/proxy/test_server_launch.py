@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 from loops import on_a_loop
 
-from concertino.client.targets import ServerParameters
+from concertino.client.targets import HttpParameters, ServerParameters
 from concertino.logs.redact import redactor
 from concertino.proxy.expansion import Expander
 from concertino.proxy.secret_sources import SecretUnavailable
 from concertino.proxy.server_file import parse_server_file
-from concertino.proxy.server_launch import ServerLaunch, expand_entry, read_launch_secrets
+from concertino.proxy.server_launch import LaunchTarget, expand_entry, read_launch_secrets
 from concertino.proxy.value_reader import InvalidServerFile
 from concertino.transports.process import INHERITED
 
 
 async def launch(
     folder: Path, members: str, env_file: Mapping[str, str] | None = None
-) -> ServerLaunch:
+) -> LaunchTarget:
     text = f'{{"mcpServers": {{"a": {{{members}}}}}}}'
     file = parse_server_file(text.encode(), folder / "mcp.json")
     expander = Expander(file, {"WHO": "me"}, {})
@@ -29,7 +29,7 @@ async def launch(
 
 
 async def program(folder: Path, members: str) -> ServerParameters:
-    target = (await launch(folder, members)).target
+    target = await launch(folder, members)
     assert isinstance(target, ServerParameters)
     return target
 
@@ -79,8 +79,8 @@ async def test_variables_of_the_file_of_variables_are_beneath_the_entrys_own(
 ) -> None:
     variables = {"A": "file", "B": "file ${WHO}"}
     found = await launch(tmp_path, '"command": "x", "env": {"A": "entry"}', variables)
-    assert isinstance(found.target, ServerParameters)
-    assert found.target.env == {"A": "entry", "B": "file ${WHO}"}
+    assert isinstance(found, ServerParameters)
+    assert found.env == {"A": "entry", "B": "file ${WHO}"}
 
 
 @on_a_loop
@@ -88,9 +88,11 @@ async def test_secrets_are_read_and_hidden_in_logs(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("opensesame\n")
     (tmp_path / "token").chmod(0o600)
     found = await launch(
-        tmp_path, '"url": "tcp:h:1", "headers": {"Authorization": "Bearer ${secret:file:token}"}'
+        tmp_path,
+        '"url": "https://h/mcp", "headers": {"Authorization": "Bearer ${secret:file:token}"}',
     )
-    assert found.target == "tcp:h:1"
+    assert isinstance(found, HttpParameters)
+    assert found.url == "https://h/mcp"
     assert found.headers == {"Authorization": "Bearer opensesame"}
     assert "opensesame" not in repr(found)
     assert "opensesame" not in redactor().text("it said opensesame")

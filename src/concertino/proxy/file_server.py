@@ -65,10 +65,10 @@ class FileServer:
 
     async def start(self, outlet: Notifier) -> None:
         """Read the secrets, and start the server or connect to it. Raises ConcertinoError."""
-        launch = await read_launch_secrets(self.launch)
+        target = await read_launch_secrets(self.launch)
         try:
             proxy = Proxy(
-                launch.target,
+                target,
                 name=self.name,
                 connect_s=self.start_timeout_s or START_S,
                 isolation="shared" if self.options.shared else self.options.isolation,

@@ -1,4 +1,4 @@
-"""How a server of a file is started or reached, with everything replaced: ServerLaunch."""
+"""How a server of a file is started or reached, with everything replaced."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -19,7 +20,7 @@ from concertino.proxy.value_reader import ValueReader
 from concertino.runtime.threads import Threads
 from concertino.transports.process import INHERITED
 
-__all__ = ["ServerLaunch", "UnreadLaunch", "expand_entry", "read_launch_secrets"]
+__all__ = ["LaunchTarget", "UnreadLaunch", "expand_entry", "read_launch_secrets"]
 
 
 class UnreadLaunch(Struct, frozen=True):
@@ -38,17 +39,8 @@ class UnreadLaunch(Struct, frozen=True):
     folder: Path
 
 
-class ServerLaunch(Struct, frozen=True):
-    """How to start or reach a server. target: a program, or an address as Client takes it.
-
-    headers: what is sent to an address with each request; may contain secrets.
-    """
-
-    target: ServerParameters | HttpParameters | str
-    headers: Mapping[str, str] = {}
-
-    def __repr__(self) -> str:
-        return f"ServerLaunch({self.target!r}, headers={sorted(self.headers)!r})"
+# A program, or an address as Client takes it.
+LaunchTarget: TypeAlias = ServerParameters | HttpParameters | str
 
 
 def expand_entry(
@@ -99,9 +91,10 @@ def expand_entry(
     )
 
 
-async def read_launch_secrets(launch: UnreadLaunch) -> ServerLaunch:
-    """Read the secrets of a launch, in a thread: commands take time, and may ask the user.
+async def read_launch_secrets(launch: UnreadLaunch) -> LaunchTarget:
+    """Return what to start or reach, with its secrets.
 
+    They are read in a thread: commands that print secrets take time, and may ask the user.
     Raises SecretUnavailable.
     """
     references = {
@@ -131,16 +124,13 @@ async def read_launch_secrets(launch: UnreadLaunch) -> ServerLaunch:
     if launch.command is None:
         assert launch.url is not None, "the reader of the file has checked this"
         if headers or launch.url.startswith(("http://", "https://")):
-            return ServerLaunch(HttpParameters(launch.url, headers))
-        return ServerLaunch(launch.url)
-    return ServerLaunch(
-        ServerParameters(
-            launch.command,
-            launch.args,
-            env=env,
-            cwd=launch.cwd,
-            inherit=launch.inherit,
-            ladder=SHUTDOWN,
-        ),
-        headers,
+            return HttpParameters(launch.url, headers)
+        return launch.url
+    return ServerParameters(
+        launch.command,
+        launch.args,
+        env=env,
+        cwd=launch.cwd,
+        inherit=launch.inherit,
+        ladder=SHUTDOWN,
     )
