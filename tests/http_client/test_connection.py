@@ -385,3 +385,28 @@ async def test_a_lost_session_ends_the_connection() -> None:
     async with scripted(script) as (url, _), Client(url) as client:
         with pytest.raises(Disconnected):
             await client.call_tool("t")
+
+
+@on_a_loop
+async def test_a_server_that_goes_while_its_connection_is_idle_is_an_error() -> None:
+    """The request is sent again, since the server may not have seen it, but only once."""
+    server: asyncio.Server
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        size = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        message = json.loads(await reader.readexactly(size))
+        answer = {"jsonrpc": "2.0", "id": message["id"], "result": DISCOVERED}
+        body = json.dumps(answer).encode()
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        writer.write(head % len(body) + body)
+        # The next request comes on this connection, and gets not one byte.
+        await reader.readuntil(b"\r\n\r\n")
+        server.close()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with Client(f"http://127.0.0.1:{port}/mcp", era="modern") as client:
+        with pytest.raises(RpcError, match=f"http://127.0.0.1:{port}/mcp: .*111"):
+            await asyncio.wait_for(client.list_tools(), 20)

@@ -23,7 +23,12 @@ from msgspec.json import Decoder, encode
 
 from concertino.errors import HTTP_FAILURE, METHOD_NOT_FOUND
 from concertino.http.envelope import Envelope, decode_envelope
-from concertino.http_client.exchange import ClientExchange, HttpFailure, describe_status
+from concertino.http_client.exchange import (
+    ClientExchange,
+    HttpFailure,
+    PostedMessage,
+    describe_status,
+)
 from concertino.http_client.param_headers import InvalidAnnotation, read_annotations
 from concertino.http_client.pool import ConnectionPool
 from concertino.http_client.pooled_connection import ResponseHead
@@ -91,7 +96,6 @@ class StreamableHttpConnection:
         self._heads = RequestHeads(url, headers)
         self._pool = ConnectionPool(url)
         self._receiver: Receiver | None = None
-        self._loop = asyncio.get_running_loop()
         # Messages that were written and not flushed, or that wait until the session is open.
         self._queue: deque[tuple[bytes, Envelope]] = deque()
         self._exchanges: set[ClientExchange] = set()
@@ -99,8 +103,7 @@ class StreamableHttpConnection:
         # Whether a session is being opened: requests wait until the server has accepted
         # notifications/initialized.
         self._is_opening = False
-        self._listen_failures = 0
-        self._delete_ended: asyncio.Future[None] = self._loop.create_future()
+        self._delete_ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_closed = False
 
     async def reach(self) -> None:
@@ -172,11 +175,13 @@ class StreamableHttpConnection:
             "post",
             self._url.path,
             self._max_bytes,
-            frame,
-            message.method or "",
-            message.request_id if message.method is not None else None,
-            is_modern,
-            message,
+            PostedMessage(
+                frame,
+                message.method or "",
+                message.request_id if message.method is not None else None,
+                is_modern,
+                message,
+            ),
         )
         self._start(exchange)
 
@@ -210,15 +215,16 @@ class StreamableHttpConnection:
             exchange.send(connection, self._encode(exchange))
 
     def _encode(self, exchange: ClientExchange) -> bytes:
-        if exchange.message is not None:
-            return self._heads.post(exchange.path, exchange.frame, exchange.message)
+        posted = exchange.posted
+        if posted is not None and exchange.kind == "post":
+            return self._heads.post(exchange.path, posted.frame, posted.envelope)
         if exchange.kind == "delete":
             return self._heads.delete(exchange.path)
         last_id = "" if exchange.events is None else exchange.events.last_id
         return self._heads.get(exchange.path, last_id)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -235,7 +241,10 @@ class StreamableHttpConnection:
     # Responses
 
     def on_head(self, exchange: ClientExchange, head: ResponseHead) -> None:
-        if exchange.method == "initialize":
+        if exchange.kind == "listen":
+            # The pauses before it is opened again begin anew.
+            exchange.tries = 0
+        elif exchange.method == "initialize":
             self._heads.session = _check_session(head.headers.get("mcp-session-id", ""))
 
     def on_message(self, exchange: ClientExchange, frame: bytes) -> None:
@@ -332,7 +341,7 @@ class StreamableHttpConnection:
     def on_failure(self, exchange: ClientExchange, failure: HttpFailure) -> None:
         if exchange.is_over:
             return
-        if exchange.may_resend:
+        if failure.may_resend:
             self._run(self._connect_and_send(exchange))
             return
         self._exchanges.discard(exchange)
@@ -400,8 +409,7 @@ class StreamableHttpConnection:
             return
         pause = exchange.events.retry_s
         if pause is None:
-            pause = min(RETRY_S * 2**self._listen_failures, MAX_RETRY_S)
-            self._listen_failures = min(self._listen_failures + 1, 10)
+            pause = min(RETRY_S * 2 ** min(exchange.tries, 10), MAX_RETRY_S)
         self._exchanges.add(exchange)
         self._send_later(exchange, pause)
 
@@ -413,7 +421,6 @@ class StreamableHttpConnection:
             self._fail(exchange, HttpFailure(reason))
             return
         assert events is not None
-        exchange.message = None
         exchange.kind = "resume"
         self._exchanges.add(exchange)
         self._send_later(exchange, RETRY_S if events.retry_s is None else events.retry_s)

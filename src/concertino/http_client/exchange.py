@@ -10,12 +10,14 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Literal, Protocol
 
+from msgspec import Struct
+
 from concertino.http.envelope import Envelope
 from concertino.http_client.event_stream import EventStreamParser, EventTooLong
 from concertino.http_client.pooled_connection import PooledConnection, ResponseHead
 from concertino.jsonrpc.messages import Id
 
-__all__ = ["ClientExchange", "ExchangeOwner", "HttpFailure", "describe_status"]
+__all__ = ["ClientExchange", "ExchangeOwner", "HttpFailure", "PostedMessage", "describe_status"]
 
 RequestKind = Literal["post", "listen", "resume", "delete"]
 EVENT_STREAM = "text/event-stream"
@@ -28,11 +30,20 @@ class HttpFailure(Exception):
 
     status: of the response; 0 if there was none, or its form is wrong.
     head: of the response.
+    may_resend: whether to send the request again, because the server cannot have seen it, or may
+        see it twice.
     """
 
-    def __init__(self, text: str, head: ResponseHead | None = None) -> None:
+    def __init__(
+        self,
+        text: str,
+        head: ResponseHead | None = None,
+        *,
+        may_resend: bool = False,
+    ) -> None:
         super().__init__(text)
         self.head = head
+        self.may_resend = may_resend
 
     @property
     def status(self) -> int:
@@ -64,24 +75,47 @@ class ExchangeOwner(Protocol):
         ...
 
 
+class PostedMessage(Struct, frozen=True):
+    """The message of a POST.
+
+    method: "" for none. id: of a request; None for anything else. is_modern: whether the message is
+    of 2026-07-28. envelope: what the frame contains.
+    """
+
+    frame: bytes
+    method: str
+    id: Id | None
+    is_modern: bool
+    envelope: Envelope
+
+
+class _Body:
+    """The body of a response that is no stream of events, as far as it has come."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self.size = 0
+
+    def add(self, data: bytes) -> None:
+        self._pieces.append(data)
+        self.size += len(data)
+
+    def join(self) -> bytes:
+        return b"".join(self._pieces)
+
+
 class ClientExchange:
     """One request to a server, and its response.
 
     kind: what the request is: a POST that carries a message, the GET of the session's own stream,
         a GET that resumes the stream of a POST, or the DELETE of the session.
-    frame: the message of a POST.
-    method: the method of the message; "" for none.
-    id: the id of the message, if it is a request; else None.
-    is_modern: whether the message is of 2026-07-28.
-    message: what the frame contains; None for requests that are no POST.
+    posted: the message of a POST; None for requests of another kind.
 
     Attributes:
     events: reads the stream of events; None for a response that is a body.
     is_answered: whether the response to the message has come.
     is_over: whether nothing more is expected.
     tries: how many times the request was sent.
-    may_resend: whether to send a request again that has failed, because the server cannot have
-        seen it, or may see it twice.
     path: where the request goes, which a redirect changes.
     """
 
@@ -91,38 +125,42 @@ class ClientExchange:
         kind: RequestKind,
         path: str,
         max_bytes: int,
-        frame: bytes = b"",
-        method: str = "",
-        id: Id | None = None,
-        is_modern: bool = False,
-        message: Envelope | None = None,
+        posted: PostedMessage | None = None,
     ) -> None:
         self.kind = kind
         self.path = path
-        self.frame = frame
-        self.method = method
-        self.id = id
-        self.is_modern = is_modern
-        self.message = message
+        self.posted = posted
         self.is_answered = False
         self.is_over = False
         self.tries = 0
-        self.may_resend = False
         self.events: EventStreamParser | None = None
         self._owner = owner
         self._max_bytes = max_bytes
         self._head: ResponseHead | None = None
-        self._body: list[bytes] = []
-        self._body_bytes = 0
+        self._body = _Body()
         self._connection: PooledConnection | None = None
+
+    @property
+    def method(self) -> str:
+        """Return the method of the message; "" for none."""
+        return "" if self.posted is None else self.posted.method
+
+    @property
+    def id(self) -> Id | None:
+        """Return the id of the message, if it is a request; else None."""
+        return None if self.posted is None else self.posted.id
+
+    @property
+    def is_modern(self) -> bool:
+        """Return whether the message is of 2026-07-28."""
+        return self.posted is not None and self.posted.is_modern
 
     def send(self, connection: PooledConnection, request: bytes) -> None:
         """Send the request on a connection."""
         self.tries += 1
         self._connection = connection
         self._head = None
-        self._body = []
-        self._body_bytes = 0
+        self._body = _Body()
         connection.send(request, self)
 
     def abort(self) -> None:
@@ -153,15 +191,13 @@ class ClientExchange:
         if self.is_over:
             return
         if not 200 <= head.status < 300:
-            if self._body_bytes < MAX_REFUSAL_BYTES:
-                self._body.append(data)
-                self._body_bytes += len(data)
+            if self._body.size < MAX_REFUSAL_BYTES:
+                self._body.add(data)
         elif head.media_type == EVENT_STREAM and self.events is not None:
             self._read_events(self.events, data)
         else:
-            self._body.append(data)
-            self._body_bytes += len(data)
-            if self._body_bytes > self._max_bytes:
+            self._body.add(data)
+            if self._body.size > self._max_bytes:
                 self._fail(f"the response has more than {self._max_bytes} bytes")
 
     def _read_events(self, events: EventStreamParser, data: bytes) -> None:
@@ -180,7 +216,7 @@ class ClientExchange:
         assert head is not None
         if self.is_over:
             return
-        body = b"".join(self._body)
+        body = self._body.join()
         if not 200 <= head.status < 300:
             self._owner.on_refusal(self, head, body)
             return
@@ -197,19 +233,18 @@ class ClientExchange:
         self._connection = None
         if self.is_over:
             return
-        self.may_resend = unanswered and self.tries == 1 and self._is_repeatable
-        self._fail(reason)
+        self._fail(reason, may_resend=unanswered and self.tries == 1 and self._is_repeatable)
 
     @property
     def _is_repeatable(self) -> bool:
         """Return whether the request may be sent twice. Calls of tools may have effects."""
         return self.kind != "post" or (self.id is not None and self.method != "tools/call")
 
-    def _fail(self, text: str) -> None:
+    def _fail(self, text: str, *, may_resend: bool = False) -> None:
         if self._connection is not None:
             self._connection.abort()
             self._connection = None
-        self._owner.on_failure(self, HttpFailure(text, self._head))
+        self._owner.on_failure(self, HttpFailure(text, self._head, may_resend=may_resend))
 
 
 def _describe(head: ResponseHead, body: bytes) -> str:
