@@ -77,7 +77,7 @@ class ComposedBackend:
         self._info = info
         self._names = names
         self._rules = rules
-        self._starts = PartStarts(self.parts, rules, self._on_late_part)
+        self._starts = PartStarts(self.parts, rules, self._on_late_start)
         self._owners = ResourceOwners(rules.maps_uris, names.uri_prefix)
         self._pages = PartPages(rules.list_limit_s, self.on_part_change, self._view_of)
         # The outlet of the last start(), for a part that starts late.
@@ -150,8 +150,11 @@ class ComposedBackend:
         self._lists.forget()
         self._report_changes()
 
-    async def _on_late_part(self, name: str) -> None:
-        """Tell the clients, and the part, of each other: it has started, or failed, late."""
+    async def _on_late_start(self, name: str) -> None:
+        """Handle that a part has started, or failed, after the composition was opened.
+
+        Clients are told what has changed, and the part which resources they subscribe to.
+        """
         self._directory.has_changed = True
         self._lists.forget()
         if self._starts.serves(name):

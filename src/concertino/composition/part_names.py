@@ -41,7 +41,10 @@ class PartNames(Protocol):
 
 
 class PrefixNames:
-    """Names of the form `part_name`. No part may be called like another one with `_` behind it."""
+    """Names of the form `part_name`.
+
+    No part's name may begin with the name of another part and `_`.
+    """
 
     def __init__(self, parts: Iterable[str]) -> None:
         self._parts = frozenset(parts)

@@ -145,7 +145,7 @@ class PartPages:
         method: str,
         failure: BaseException,
     ) -> None:
-        """Log that a part is left out of a list, unless that has been said."""
+        """Log that a part is left out of a list, unless that was logged before."""
         text = f"{type(failure).__name__}: {failure}"
         if self._failures.get((name, method)) != text:
             self._failures[name, method] = text

@@ -26,7 +26,7 @@ class PartStarts:
     """Starts parts, so that a slow one or one that fails does not hold up the others.
 
     parts: may get and lose items later; see begin() and forget().
-    on_late_part: called when a part has started or failed after start() had returned.
+    on_late_start: called when a part has started or failed after start() had returned.
     starting: name -> done when the part has started or failed.
     failures: name -> why a part does not serve.
     """
@@ -35,13 +35,13 @@ class PartStarts:
         self,
         parts: Mapping[str, Backend],
         rules: CompositionRules,
-        on_late_part: Callable[[str], Awaitable[None]],
+        on_late_start: Callable[[str], Awaitable[None]],
     ) -> None:
         self.starting: dict[str, asyncio.Future[None]] = {}
         self.failures: dict[str, str] = {}
         self._parts = parts
         self._rules = rules
-        self._on_late_part = on_late_part
+        self._on_late_start = on_late_start
         self._lists_by = 0.0
         self._has_opened = False
         # Name -> the task that starts the part, reports it, and tries again.
@@ -127,7 +127,7 @@ class PartStarts:
         part = self._parts[name]
         try:
             has_started = await self._start_part(name, part, notifier)
-            self._end_start(name, has_ended)
+            self._finish_first_start(name, has_ended)
             await self._report_late(name)
             retries = self._rules.retries_s
             delays = chain(retries, repeat(retries[-1])) if retries else iter(())
@@ -136,17 +136,17 @@ class PartStarts:
                 if has_started := await self._start_part(name, part, notifier):
                     await self._report_late(name)
         finally:
-            self._end_start(name, has_ended)
+            self._finish_first_start(name, has_ended)
 
-    def _end_start(self, name: str, has_ended: asyncio.Future[None]) -> None:
-        """Let everybody go on who waits for the first start of a part."""
+    def _finish_first_start(self, name: str, has_ended: asyncio.Future[None]) -> None:
+        """Wake everybody who waits for the first start of a part, which has succeeded or failed."""
         if not has_ended.done():
             self.starting.pop(name, None)
             has_ended.set_result(None)
 
     async def _report_late(self, name: str) -> None:
         if self._has_opened:
-            await self._on_late_part(name)
+            await self._on_late_start(name)
 
     async def _pause(self, name: str, delay_s: float) -> None:
         """Wait before the next try; at most a second from when a call has wanted the part."""

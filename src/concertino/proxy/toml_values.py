@@ -1,8 +1,8 @@
 """TOML with the places of its values: parse_toml().
 
-The standard library's parser tells no places. It also parses one statement alone, so that the text
-is cut into its statements, each as short as it can be parsed, and each tells which values its lines
-hold.
+The standard library's parser does not say where a value stands. So the text is cut into its
+statements: lines are added until tomllib can parse them alone. Each statement is parsed again by
+itself, and its values get the place where it begins.
 """
 
 from __future__ import annotations
