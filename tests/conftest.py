@@ -74,3 +74,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     item.session.stash[FILE] = file
     if (measurement := coverage.Coverage.current()) is not None:
         measurement.switch_context(file)
+
+
+@pytest.fixture(autouse=True)
+def _forget_secrets() -> Iterator[None]:
+    """Forget the secrets that a test has taught this process: they would hide texts of the next."""
+    yield
+    redact = sys.modules.get("concertino.logs.redact")
+    if redact is not None and (redact._known or redact._learned):
+        redact._known.clear()
+        redact._learned.clear()
+        redact.refresh()

@@ -23,7 +23,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from concertino import RpcError, Server, ToolError
 from concertino.backend import Call
-from concertino.errors import ConcertinoError
+from concertino.errors import METHOD_NOT_FOUND, ConcertinoError
 from concertino.guards.call_outcome import SERIES
 from concertino.guards.metrics import Metrics
 from concertino.guards.refusals import refuse
@@ -147,6 +147,56 @@ def test_names_are_bounded_and_escaped(tmp_path: Path) -> None:
         counts[frozenset({("mcp_method_name", "tools/call"), ("gen_ai_tool_name", "_OTHER")})]
         == 500
     )
+
+
+def count_calls(guard: Metrics, method: str, name: str | None = None) -> None:
+    params = {} if name is None else {"name": Raw(json.dumps(name).encode())}
+    with pytest.raises((StopIteration, RpcError)):
+        guard.handle(Call(method, params), None).send(None)  # type: ignore[arg-type]
+
+
+def test_a_secret_of_digits_is_removed_from_names_but_not_from_numbers(tmp_path: Path) -> None:
+    class Anything:
+        async def handle(self, call: Any, context: Any) -> Any:
+            return None
+
+    ticks = iter((0.0, 0.1234567))
+    guard = Metrics(Anything(), tmp_path / "m", clock=lambda: next(ticks))  # type: ignore[arg-type]
+    redact.learn_secrets(["2345"])
+    count_calls(guard, "tools/call", "unlock-2345")
+    found = parse_metrics(guard.text())
+    labels = frozenset(
+        {("mcp_method_name", "tools/call"), ("gen_ai_tool_name", "unlock-[REDACTED]")}
+    )
+    assert found["mcp_server_operation_duration_seconds_sum", labels] == 0.1234567
+
+
+def test_names_that_differ_in_a_secret_only_are_one_series(tmp_path: Path) -> None:
+    class Anything:
+        async def handle(self, call: Any, context: Any) -> Any:
+            return None
+
+    guard = Metrics(Anything(), tmp_path / "m")  # type: ignore[arg-type]
+    for token in ("ghp_" + "a" * 20, "ghp_" + "b" * 20):
+        count_calls(guard, "tools/call", token)
+    found = parse_metrics(guard.text())
+    labels = frozenset({("mcp_method_name", "tools/call"), ("gen_ai_tool_name", "[REDACTED]")})
+    assert found["mcp_server_operation_duration_seconds_count", labels] == 2
+
+
+def test_methods_that_clients_invent_become_no_series(tmp_path: Path) -> None:
+    class Passes:
+        async def handle(self, call: Any, context: Any) -> Any:
+            if call.method == "vendor/known":
+                return None
+            raise RpcError(METHOD_NOT_FOUND, f"method not found: {call.method}")
+
+    guard = Metrics(Passes(), tmp_path / "m")  # type: ignore[arg-type]
+    for number in range(50):
+        count_calls(guard, f"invented/{number}")
+    count_calls(guard, "vendor/known")
+    methods = {dict(labels)["mcp_method_name"] for _, labels in parse_metrics(guard.text())}
+    assert methods == {"_OTHER", "vendor/known"}
 
 
 # OpenTelemetry

@@ -7,6 +7,7 @@ conventions for MCP (semantic conventions, GenAI, "MCP").
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec import DecodeError, Raw, Struct
@@ -59,10 +60,15 @@ class Names:
 
     A name is added when a backend has handled a call of it. So a client cannot fill the memory with
     invented names.
+    known: names that are counted separately from the start.
     """
 
-    def __init__(self) -> None:
-        self._known: set[str] = set()
+    def __init__(self, known: Iterable[str] = ()) -> None:
+        self._known = set(known)
+
+    def __contains__(self, name: str) -> bool:
+        """Return whether the name is counted separately already."""
+        return name in self._known
 
     def count_as(self, name: str, failure: CallFailure | None) -> str:
         """Return the name under which a call is counted. failure: None if the call succeeded."""

@@ -21,6 +21,7 @@ from msgspec import Raw, Struct
 
 from concertino.backend.call_hooks import CheckArguments, argument_check_of
 from concertino.backend.interface import Backend, Call, Context, Notifier
+from concertino.backend.methods import KINDS, LIST_METHODS
 from concertino.backend.wrappers import BackendWrapper
 from concertino.errors import ConcertinoError
 from concertino.guards.call_outcome import (
@@ -45,6 +46,8 @@ ACTIVE = "concertino_active_operations"
 
 # Method, name and kind of failure. The last two may be empty.
 Labels = tuple[str, str, str]
+# The buckets of a series without calls.
+NO_CALLS = (0,) * (len(BOUNDARIES_S) + 1)
 
 
 class Metrics(BackendWrapper):
@@ -74,6 +77,8 @@ class Metrics(BackendWrapper):
         # The total duration of the calls.
         self._sums: dict[Labels, float] = {}
         self._names = Names()
+        # A proxy passes on any method that a client invents, so methods have a limit too.
+        self._methods = Names(known=(*KINDS, *LIST_METHODS))
         # The number of calls in progress, by method.
         self._active: dict[str, int] = {}
         self._closing = threading.Event()
@@ -108,7 +113,7 @@ class Metrics(BackendWrapper):
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         began = self._clock()
-        method = call.method
+        method = call.method if call.method in self._methods else OTHER
         self._active[method] = self._active.get(method, 0) + 1
         failure: CallFailure | None = None
         try:
@@ -128,19 +133,20 @@ class Metrics(BackendWrapper):
         failure: CallFailure | None,
         duration_s: float,
     ) -> None:
+        method = self._methods.count_as(call.method, failure)
         # Count all resources together, because there may be any number of URIs.
         name = (name_of(call) if call.method != "resources/read" else None) or ""
         if name:
             name = self._names.count_as(name, failure)
 
-        labels = (call.method, name, failure.kind if failure else "")
+        labels = (method, name, failure.kind if failure else "")
         # Limit the memory: names and kinds of failure have many combinations.
         if labels not in self._counts and len(self._counts) >= SERIES:
-            labels = (call.method, OTHER if name else "", labels[2])
+            labels = (method, OTHER if name else "", labels[2])
 
         buckets = self._counts.get(labels)
         if buckets is None:
-            buckets = [0] * (len(BOUNDARIES_S) + 1)
+            buckets = list(NO_CALLS)
             self._sums[labels] = 0.0
             self._counts[labels] = buckets
         buckets[bisect_left(BOUNDARIES_S, duration_s)] += 1
@@ -153,17 +159,26 @@ class Metrics(BackendWrapper):
             f"# HELP {DURATION} How long calls took, by method, name and kind of failure.",
             f"# TYPE {DURATION} histogram",
         ]
-        for labels, buckets in sorted(self._counts.copy().items()):
+        counts: dict[Labels, list[int]] = {}
+        sums: dict[Labels, float] = {}
+        for labels, buckets in self._counts.copy().items():
+            # Redact the names only: a short secret of digits may occur in any number.
+            shown = _redact(labels)
+            # Names that differ in a secret only become one series.
+            counts[shown] = [
+                sum(pair) for pair in zip(counts.get(shown, NO_CALLS), buckets, strict=True)
+            ]
+            sums[shown] = sums.get(shown, 0.0) + self._sums[labels]
+
+        for labels, buckets in sorted(counts.items()):
             label_text = _format_labels(labels)
             # Prometheus buckets are cumulative: each contains all shorter calls.
             total = 0
-            for boundary, count in zip(
-                (*map(str, BOUNDARIES_S), "+Inf"), buckets.copy(), strict=True
-            ):
+            for boundary, count in zip((*map(str, BOUNDARIES_S), "+Inf"), buckets, strict=True):
                 total += count
                 lines.append(f'{DURATION}_bucket{{{label_text},le="{boundary}"}} {total}')
             lines += [
-                f"{DURATION}_sum{{{label_text}}} {self._sums[labels]!r}",
+                f"{DURATION}_sum{{{label_text}}} {sums[labels]!r}",
                 f"{DURATION}_count{{{label_text}}} {total}",
             ]
         lines += [f"# HELP {ACTIVE} Calls under way.", f"# TYPE {ACTIVE} gauge"]
@@ -171,7 +186,7 @@ class Metrics(BackendWrapper):
             f'{ACTIVE}{{mcp_method_name="{_escape(method)}"}} {count}'
             for method, count in sorted(self._active.copy().items())
         ]
-        return redactor().text("\n".join(lines) + "\n")
+        return "\n".join(lines) + "\n"
 
     def _write(self) -> None:
         """Replace the file. If that fails, remove the temporary file and raise OSError."""
@@ -205,6 +220,11 @@ class Metrics(BackendWrapper):
 def metrics_of(path: str) -> Callable[[Backend], Metrics]:
     """Return a function that wraps a backend in Metrics. path: the file."""
     return partial(Metrics, path=path)
+
+
+def _redact(labels: Labels) -> Labels:
+    method, name, kind = map(redactor().text, labels)
+    return method, name, kind
 
 
 def _format_labels(labels: Labels) -> str:

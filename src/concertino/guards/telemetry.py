@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from concertino.backend.call_hooks import CheckArguments, argument_check_of
 from concertino.backend.interface import Backend, Call, Context
+from concertino.backend.methods import KINDS, LIST_METHODS
 from concertino.backend.wrappers import BackendWrapper
 from concertino.errors import ConcertinoError, RpcError
 from concertino.guards.call_outcome import (
@@ -79,6 +80,8 @@ class Telemetry(BackendWrapper):
         )
         self._transport = transport
         self._names = Names()
+        # A proxy passes on any method that a client invents, so methods have a limit too.
+        self._methods = Names(known=(*KINDS, *LIST_METHODS))
 
     def argument_check(self, method: str, name: str) -> CheckArguments | None:
         """Return the inner backend's check of arguments. See SupportsArgumentChecks."""
@@ -141,6 +144,7 @@ class Telemetry(BackendWrapper):
                 raise
             finally:
                 current_context.set(log_context)
+                shared["mcp.method.name"] = self._methods.count_as(call.method, failure)
                 if name is not None and call.method != "resources/read":
                     shared[ATTRIBUTES[call.method]] = self._names.count_as(redact(name), failure)
                 if failure is not None:
