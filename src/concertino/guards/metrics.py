@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from os import PathLike
 
@@ -47,7 +47,7 @@ ACTIVE = "concertino_active_operations"
 # Method, name and kind of failure. The last two may be empty.
 Labels = tuple[str, str, str]
 # The buckets of a series without calls.
-NO_CALLS = (0,) * (len(BOUNDARIES_S) + 1)
+NO_CALLS: Sequence[int] = (0,) * (len(BOUNDARIES_S) + 1)
 
 
 class Metrics(BackendWrapper):
