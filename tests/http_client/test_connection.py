@@ -410,3 +410,98 @@ async def test_a_server_that_goes_while_its_connection_is_idle_is_an_error() -> 
     async with Client(f"http://127.0.0.1:{port}/mcp", era="modern") as client:
         with pytest.raises(RpcError, match=f"http://127.0.0.1:{port}/mcp: .*111"):
             await asyncio.wait_for(client.list_tools(), 20)
+
+
+@on_a_loop
+async def test_a_server_without_a_stream_of_its_own_may_answer_404_to_the_get() -> None:
+    """(HC-2): that is no sign of a lost session."""
+
+    async def script(request: Request) -> bytes:
+        if request.rpc == "GET":
+            return plain("404 Not Found")
+        return legacy(request) or result(request, TEXT)
+
+    async with scripted(script) as (url, requests), Client(url) as client:
+        assert await client.call_tool("t", into=str) == "ok"
+        while "GET" not in [request.rpc for request in requests]:
+            await asyncio.sleep(0)
+        assert await client.call_tool("t", into=str) == "ok"
+
+
+@on_a_loop
+async def test_the_stream_of_a_session_is_opened_again_after_a_bad_gateway() -> None:
+    """(HC-3)"""
+    opened = asyncio.Event()
+    streams = [
+        stream(b"retry: 10\ndata:\n\n"),
+        plain("502 Bad Gateway"),
+        stream(b'data: {"jsonrpc":"2.0","method":"notifications/tools/list_changed"}\n\n'),
+    ]
+
+    async def script(request: Request) -> bytes:
+        if request.rpc == "GET":
+            if len(streams) == 1:
+                opened.set()
+            return streams.pop(0) if streams else plain("405 Method Not Allowed")
+        return legacy(request) or result(request, TEXT)
+
+    async with scripted(script) as (url, _), Client(url):
+        await asyncio.wait_for(opened.wait(), 20)
+
+
+@on_a_loop
+async def test_a_response_that_is_split_at_each_byte() -> None:
+    def split(data: bytes) -> list[bytes]:
+        return [data[at : at + 1] for at in range(len(data))]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        length = int(head.partition("content-length: ")[2].partition("\r\n")[0])
+        body = await reader.readexactly(length)
+        request = Request("POST", "/mcp", {}, body)
+        value = DISCOVERED if request.rpc == "server/discover" else {"resultType": "complete"}
+        message = {"jsonrpc": "2.0", "id": request.message["id"], "result": {**value, **TEXT}}
+        events = b": hello\r\n\r\ndata: " + json.dumps(message).encode() + b"\r\n\r\n"
+        for piece in split(stream(events)):
+            writer.write(piece)
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
+        async with Client(url) as client:
+            assert await client.call_tool("t", into=str) == "ok"
+
+
+@on_a_loop
+async def test_two_responses_at_once_do_not_mix_up_two_calls() -> None:
+    """A second response would be taken for that to the next request, and show another's data."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while not reader.at_eof():
+            try:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+            except asyncio.IncompleteReadError:
+                break
+            length = int(head.partition("content-length: ")[2].partition("\r\n")[0])
+            request = Request("POST", "/mcp", {}, await reader.readexactly(length))
+            id = request.message["id"]
+            if request.rpc == "server/discover":
+                writer.write(kept(id, DISCOVERED))
+                continue
+            forged = {"content": [{"type": "text", "text": "forged"}]}
+            writer.write(kept(id, {"resultType": "complete", **TEXT}) + kept(id + 1, forged))
+        writer.close()
+
+    def kept(id: int, value: dict[str, Any]) -> bytes:
+        body = json.dumps({"jsonrpc": "2.0", "id": id, "result": value}).encode()
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+        return f"{head}\r\n\r\n".encode() + body
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
+        async with Client(url) as client:
+            for _ in range(5):
+                assert await client.call_tool("t", into=str) == "ok"

@@ -65,3 +65,22 @@ def test_malformed_fields_are_ignored() -> None:
     parser.feed(b"id: a\0b\nretry: 1.5\nretry: -1\nunknown: x\ndata\n\n")
 
     assert (parser.last_id, parser.retry_s) == ("", None)
+
+
+def test_many_empty_lines_take_linear_time() -> None:
+    """A chunk of newlines once took time by the square of its length: minutes for 256 KiB."""
+    parser = EventStreamParser(1000)
+    assert parser.feed(b"\n" * 2**20 + b"data: x\n\n") == [b"x"]
+
+
+def test_a_stream_of_comments_without_an_empty_line_has_no_end() -> None:
+    parser = EventStreamParser(100)
+    for _ in range(1000):
+        assert parser.feed(b": still here\n") == []
+    assert parser.feed(b"data: x\n\n") == [b"x"]
+
+
+def test_lines_without_a_value_count_as_well() -> None:
+    parser = EventStreamParser(100)
+    with pytest.raises(EventTooLong):
+        parser.feed(b"data\n" * 1000)

@@ -42,3 +42,11 @@ def test_redirects_to_another_origin_are_not_followed(location: str) -> None:
 def test_redirects_within_the_origin_are_followed() -> None:
     followed = parse_url("https://example.com/mcp").follow("/mcp/")
     assert followed == ServerUrl("https", "example.com", 443, "/mcp/")
+
+
+@pytest.mark.parametrize(
+    "url", ["http://a b/mcp", "http://a\x00b/mcp", "http://a,b/", "http://a;b"]
+)
+def test_a_host_cannot_change_the_meaning_of_a_header(url: str) -> None:
+    with pytest.raises(ValueError, match="host"):
+        parse_url(url)

@@ -53,6 +53,10 @@ MAX_RETRY_AFTER_S = 20.0
 # The pause before a broken stream is resumed, if the server has not said one.
 RETRY_S = 1.0
 MAX_RETRY_S = 30.0
+# A server that ends each stream at once and wants no pause would keep both sides busy.
+LEAST_RETRY_S = 0.01
+# How long the server may take to accept a notification, or a response.
+ACCEPTANCE_S = 30.0
 DELETE_S = 2.0
 # The annotated arguments of this many tools are remembered. The oldest are forgotten first.
 MAX_TOOLS = 10_000
@@ -103,6 +107,8 @@ class StreamableHttpConnection:
         # Whether a session is being opened: requests wait until the server has accepted
         # notifications/initialized.
         self._is_opening = False
+        # When the session's own stream was opened, by the clock of the event loop.
+        self._listening_since = 0.0
         self._delete_ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_closed = False
 
@@ -184,6 +190,15 @@ class StreamableHttpConnection:
             ),
         )
         self._start(exchange)
+        if exchange.id is None:
+            # No caller waits for it, so no other limit ends it.
+            loop = asyncio.get_running_loop()
+            exchange.expiry = loop.call_later(ACCEPTANCE_S, self._on_expiry, exchange)
+
+    def _on_expiry(self, exchange: ClientExchange) -> None:
+        if exchange in self._exchanges:
+            self.on_failure(exchange, HttpFailure(f"no response within {ACCEPTANCE_S:.0f} s"))
+            exchange.abort()
 
     def _cancel(self, request_id: object) -> bool:
         """Give up a request. Returns whether the server learns that from the lost connection."""
@@ -197,15 +212,17 @@ class StreamableHttpConnection:
     def _start(self, exchange: ClientExchange) -> None:
         """Send a request, on an idle connection if there is one."""
         self._exchanges.add(exchange)
-        connection = self._pool.take()
+        connection = self._pool.take(sure=not exchange.is_repeatable)
         if connection is not None:
             exchange.send(connection, self._encode(exchange))
         else:
             self._run(self._connect_and_send(exchange))
 
     async def _connect_and_send(self, exchange: ClientExchange) -> None:
+        # If a connection has turned out to be closed, others probably are too.
+        connection = self._pool.take(sure=True) if exchange.tries == 0 else None
         try:
-            connection = self._pool.take() or await self._pool.connect()
+            connection = connection or await self._pool.connect()
         except (OSError, ValueError) as exc:
             self.on_failure(exchange, HttpFailure(f"{self._url.text}: {exc}"))
             return
@@ -242,8 +259,7 @@ class StreamableHttpConnection:
 
     def on_head(self, exchange: ClientExchange, head: ResponseHead) -> None:
         if exchange.kind == "listen":
-            # The pauses before it is opened again begin anew.
-            exchange.tries = 0
+            self._listening_since = asyncio.get_running_loop().time()
         elif exchange.method == "initialize":
             self._heads.session = _check_session(head.headers.get("mcp-session-id", ""))
 
@@ -326,7 +342,9 @@ class StreamableHttpConnection:
             if pause is not None and exchange.kind == "post":
                 self._send_later(exchange, pause)
                 return
-        if head.status == 404 and self._heads.session and exchange.kind != "delete":
+        # A server without a stream of its own may answer 404 to the GET.
+        is_known = exchange.kind != "listen" or exchange.events is not None
+        if head.status == 404 and self._heads.session and exchange.kind != "delete" and is_known:
             self._exchanges.discard(exchange)
             self._disconnect("the server has ended the session")
             return
@@ -348,7 +366,7 @@ class StreamableHttpConnection:
         if exchange.kind == "delete":
             self._delete_ended.set_result(None)
         elif exchange.kind == "listen":
-            if failure.status == 0:
+            if failure.status == 0 or failure.status >= 500:
                 self._listen_again(exchange)
         elif exchange.id is None:
             _log.warning("%s was not accepted: %s", exchange.method or "a response", failure)
@@ -407,9 +425,13 @@ class StreamableHttpConnection:
         """Open the session's own stream again after a pause."""
         if self._is_closed or exchange.events is None:
             return
+        if asyncio.get_running_loop().time() - self._listening_since > MAX_RETRY_S:
+            # The pauses begin anew.
+            exchange.tries = 1
         pause = exchange.events.retry_s
         if pause is None:
-            pause = min(RETRY_S * 2 ** min(exchange.tries, 10), MAX_RETRY_S)
+            pause = min(RETRY_S * 2 ** min(exchange.tries - 1, 10), MAX_RETRY_S)
+        pause = max(pause, LEAST_RETRY_S)
         self._exchanges.add(exchange)
         self._send_later(exchange, pause)
 
@@ -423,7 +445,8 @@ class StreamableHttpConnection:
         assert events is not None
         exchange.kind = "resume"
         self._exchanges.add(exchange)
-        self._send_later(exchange, RETRY_S if events.retry_s is None else events.retry_s)
+        pause = RETRY_S if events.retry_s is None else events.retry_s
+        self._send_later(exchange, max(pause, LEAST_RETRY_S))
 
 
 def _check_session(id: str) -> str:

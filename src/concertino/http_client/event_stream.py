@@ -33,8 +33,9 @@ class EventStreamParser:
         self.last_id = ""
         self.retry_s: float | None = None
         self._max_bytes = max_bytes
-        self._event_bytes = 0
-        # The pieces of the line that has not ended yet.
+        # How many bytes the fields of the event have, and the line that has not ended yet.
+        self._event_bytes = self._line_bytes = 0
+        # The pieces of that line.
         self._line: list[bytes] = []
         self._ended_with_cr = False
         self._at_start = True
@@ -53,34 +54,40 @@ class EventStreamParser:
         if self._ended_with_cr and chunk.startswith(b"\n"):
             chunk = chunk[1:]
         self._ended_with_cr = chunk.endswith(b"\r") if chunk else False
-        self._event_bytes += len(chunk)
 
         messages: list[bytes] = []
         *lines, rest = LINE_END.split(chunk)
-        for index, line in enumerate(lines):
+        for line in lines:
             if self._line:
                 self._line.append(line)
                 line = b"".join(self._line)
                 self._line.clear()
+                self._line_bytes = 0
             if self._at_start:
                 self._at_start = False
                 line = line.removeprefix(BOM)
             if line:
                 self._read_field(line)
-                continue
-            if (message := self._end_event()) is not None:
+            elif (message := self._end_event()) is not None:
                 messages.append(message)
-            self._event_bytes = sum(map(len, lines[index + 1 :])) + len(rest)
         if rest:
             self._line.append(rest)
-        if self._event_bytes > self._max_bytes:
-            raise EventTooLong(f"an event of the stream has more than {self._max_bytes} bytes")
+            self._line_bytes += len(rest)
+            self._check_size()
         return messages
+
+    def _check_size(self) -> None:
+        # Comments do not count: a stream may live long with nothing else in it.
+        if self._event_bytes + self._line_bytes > self._max_bytes:
+            raise EventTooLong(f"an event of the stream has more than {self._max_bytes} bytes")
 
     def _read_field(self, line: bytes) -> None:
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":
+            # A line without a value takes memory too.
+            self._event_bytes += len(value) + 1
+            self._check_size()
             self._data.append(value)
         elif name == b"event":
             self._name = value
@@ -94,6 +101,7 @@ class EventStreamParser:
         """Return the data of the event that has ended, if it is a message."""
         if self._id is not None:
             self.last_id, self._id = self._id, None
+        self._event_bytes = 0
         data, self._data = b"\n".join(self._data), []
         name, self._name = self._name, b""
         return data if data and name in (b"", b"message") else None

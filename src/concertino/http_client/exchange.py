@@ -7,6 +7,7 @@ Spec: 2025-11-25 basic/transports "Resumability and Redelivery".
 
 from __future__ import annotations
 
+import asyncio
 from http import HTTPStatus
 from typing import Literal, Protocol
 
@@ -89,10 +90,11 @@ class PostedMessage(Struct, frozen=True):
     envelope: Envelope
 
 
-class _Body:
-    """The body of a response that is no stream of events, as far as it has come."""
+class _Response:
+    """The head of a response, and its body as far as it has come, unless it is a stream."""
 
     def __init__(self) -> None:
+        self.head: ResponseHead | None = None
         self._pieces: list[bytes] = []
         self.size = 0
 
@@ -100,7 +102,8 @@ class _Body:
         self._pieces.append(data)
         self.size += len(data)
 
-    def join(self) -> bytes:
+    def body(self) -> bytes:
+        """Return the body."""
         return b"".join(self._pieces)
 
 
@@ -117,6 +120,7 @@ class ClientExchange:
     is_over: whether nothing more is expected.
     tries: how many times the request was sent.
     path: where the request goes, which a redirect changes.
+    expiry: a timer that gives up the request; None without a limit.
     """
 
     def __init__(
@@ -133,11 +137,11 @@ class ClientExchange:
         self.is_answered = False
         self.is_over = False
         self.tries = 0
+        self.expiry: asyncio.TimerHandle | None = None
         self.events: EventStreamParser | None = None
         self._owner = owner
         self._max_bytes = max_bytes
-        self._head: ResponseHead | None = None
-        self._body = _Body()
+        self._response = _Response()
         self._connection: PooledConnection | None = None
 
     @property
@@ -159,22 +163,28 @@ class ClientExchange:
         """Send the request on a connection."""
         self.tries += 1
         self._connection = connection
-        self._head = None
-        self._body = _Body()
+        self._response = _Response()
         connection.send(request, self)
 
     def abort(self) -> None:
         """Give the request up, and close its connection if the response is not complete."""
         self.is_over = True
+        self.stop_expiry()
         if self._connection is not None:
             self._connection.abort()
             self._connection = None
+
+    def stop_expiry(self) -> None:
+        """Stop the timer, if there is one."""
+        if self.expiry is not None:
+            self.expiry.cancel()
+            self.expiry = None
 
     # Called by the connection
 
     def on_head(self, head: ResponseHead) -> None:
         """Handle the head of the response."""
-        self._head = head
+        self._response.head = head
         if not 200 <= head.status < 300:
             return
         if head.media_type == EVENT_STREAM:
@@ -186,18 +196,18 @@ class ClientExchange:
 
     def on_body(self, data: bytes) -> None:
         """Handle a piece of the body."""
-        head = self._head
+        head = self._response.head
         assert head is not None
         if self.is_over:
             return
         if not 200 <= head.status < 300:
-            if self._body.size < MAX_REFUSAL_BYTES:
-                self._body.add(data)
+            if self._response.size < MAX_REFUSAL_BYTES:
+                self._response.add(data)
         elif head.media_type == EVENT_STREAM and self.events is not None:
             self._read_events(self.events, data)
         else:
-            self._body.add(data)
-            if self._body.size > self._max_bytes:
+            self._response.add(data)
+            if self._response.size > self._max_bytes:
                 self._fail(f"the response has more than {self._max_bytes} bytes")
 
     def _read_events(self, events: EventStreamParser, data: bytes) -> None:
@@ -212,11 +222,12 @@ class ClientExchange:
 
     def on_end(self) -> None:
         """Handle the end of the response."""
-        head, self._connection = self._head, None
+        head, self._connection = self._response.head, None
         assert head is not None
+        self.stop_expiry()
         if self.is_over:
             return
-        body = self._body.join()
+        body = self._response.body()
         if not 200 <= head.status < 300:
             self._owner.on_refusal(self, head, body)
             return
@@ -233,10 +244,10 @@ class ClientExchange:
         self._connection = None
         if self.is_over:
             return
-        self._fail(reason, may_resend=unanswered and self.tries == 1 and self._is_repeatable)
+        self._fail(reason, may_resend=unanswered and self.tries == 1 and self.is_repeatable)
 
     @property
-    def _is_repeatable(self) -> bool:
+    def is_repeatable(self) -> bool:
         """Return whether the request may be sent twice. Calls of tools may have effects."""
         return self.kind != "post" or (self.id is not None and self.method != "tools/call")
 
@@ -244,7 +255,7 @@ class ClientExchange:
         if self._connection is not None:
             self._connection.abort()
             self._connection = None
-        self._owner.on_failure(self, HttpFailure(text, self._head, may_resend=may_resend))
+        self._owner.on_failure(self, HttpFailure(text, self._response.head, may_resend=may_resend))
 
 
 def _describe(head: ResponseHead, body: bytes) -> str:

@@ -16,6 +16,10 @@ __all__ = ["ConnectionPool"]
 
 # More idle connections are closed.
 MAX_IDLE = 16
+# Servers close idle connections, usually after 5 s or more. What must not be sent twice is not sent
+# on a connection that may be closed at that moment.
+SURE_S = 4.0
+CONNECT_S = 60.0
 
 
 class ConnectionPool:
@@ -26,21 +30,37 @@ class ConnectionPool:
         self._tls: ssl.SSLContext | None = None
         self._idle: list[PooledConnection] = []
         self._open: set[PooledConnection] = set()
+        self._is_paused = False
         self._is_closed = False
 
-    def take(self) -> PooledConnection | None:
-        """Return an idle connection; None if there is none."""
+    def take(self, *, sure: bool = False) -> PooledConnection | None:
+        """Return an idle connection; None if there is none.
+
+        sure: only one that was used a moment ago, so that the server has hardly closed it.
+        """
         while self._idle:
             connection = self._idle.pop()
-            if not connection.is_closed:
-                return connection
+            if connection.is_closed:
+                continue
+            if sure and asyncio.get_running_loop().time() - connection.idle_since > SURE_S:
+                # The last one is the newest.
+                self._idle.append(connection)
+                return None
+            return connection
         return None
 
     async def connect(self) -> PooledConnection:
         """Open a connection. Raises OSError; ValueError for a malformed variable of a proxy."""
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                return await self._connect()
+        except TimeoutError:
+            raise TimeoutError(f"no connection within {CONNECT_S:.0f} s") from None
+
+    async def _connect(self) -> PooledConnection:
         url = self._url
         loop = asyncio.get_running_loop()
-        connection = PooledConnection(self._on_idle, self._open.discard)
+        connection = PooledConnection(self._on_idle, self._on_close)
         tls = self._tls_context() if url.is_tls else None
         proxy = find_proxy(url.scheme, url.host, url.port)
         if proxy is None:
@@ -59,14 +79,18 @@ class ConnectionPool:
             connection.abort()
             raise ConnectionAbortedError("the client was closed")
         self._open.add(connection)
+        if self._is_paused:
+            connection.pause(True)
         return connection
 
     def put_back(self, connection: PooledConnection) -> None:
         """Keep a new connection that has carried no request, for a later one."""
+        connection.idle_since = asyncio.get_running_loop().time()
         self._on_idle(connection)
 
     def pause(self, paused: bool) -> None:
         """Stop reading from all connections (True), or continue (False)."""
+        self._is_paused = paused
         for connection in self._open:
             connection.pause(paused)
 
@@ -76,6 +100,11 @@ class ConnectionPool:
         for connection in list(self._open):
             connection.abort()
         self._idle.clear()
+
+    def _on_close(self, connection: PooledConnection) -> None:
+        self._open.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
 
     def _on_idle(self, connection: PooledConnection) -> None:
         if len(self._idle) < MAX_IDLE and not self._is_closed:
@@ -102,5 +131,8 @@ def _make_tls_context() -> ssl.SSLContext:
 
     if find_spec("truststore") is not None:
         context: ssl.SSLContext = import_module("truststore").SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        return context
-    return ssl.create_default_context()
+    else:
+        context = ssl.create_default_context()
+    # Servers that speak HTTP/2 too must not choose it.
+    context.set_alpn_protocols(["http/1.1"])
+    return context

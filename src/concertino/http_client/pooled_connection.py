@@ -21,7 +21,7 @@ except ModuleNotFoundError:
 
 __all__ = ["PooledConnection", "ResponseHead", "ResponseListener"]
 
-# The head of a response may have this many bytes.
+# The head of a response may have this many bytes, and so may what follows its body: trailers.
 MAX_HEAD_BYTES = 64 * 1024
 
 
@@ -61,11 +61,83 @@ class ResponseListener(Protocol):
         ...
 
 
+class _ResponseReader:
+    """Reads one response, and hands out its parts. httptools calls its `on_...` methods.
+
+    Attributes:
+    head: None until the head of the response is complete.
+    quiet_bytes: how many bytes have come since the last one of a body: heads, trailers, lines of
+        chunks.
+    is_complete: whether the response has ended.
+    has_surplus: whether more has come after its end. Nobody has asked for that, so it must not be
+        taken for the response to the next request.
+    keeps_alive: whether the connection may be used again, once the response is complete.
+    """
+
+    def __init__(self, listener: ResponseListener) -> None:
+        # typing: httptools describes its parser without the methods' types
+        self._parser: Any = httptools.HttpResponseParser(self)
+        self._listener = listener
+        self._headers: dict[str, str] = {}
+        self.head: ResponseHead | None = None
+        self.quiet_bytes = 0
+        self.is_complete = self.has_surplus = self.keeps_alive = False
+
+    def feed(self, data: bytes) -> str:
+        """Read a piece of the response. Returns what is wrong with it; "" for nothing."""
+        self.quiet_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            return "the server has changed to another protocol"
+        except httptools.HttpParserCallbackError as exc:
+            raise exc.__context__ or exc from None
+        except httptools.HttpParserError as exc:
+            if not self.is_complete:
+                return f"the server sends no HTTP/1.1: {exc}"
+            self.has_surplus = True
+        if self.is_complete or self.quiet_bytes <= MAX_HEAD_BYTES:
+            return ""
+        part = "head" if self.head is None else "trailer"
+        return f"the {part} of the response has more than {MAX_HEAD_BYTES} bytes"
+
+    # Called by httptools
+
+    def on_message_begin(self) -> None:
+        self.has_surplus = self.is_complete
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1").strip()
+        # Several lines with one name mean the same as one line with all values.
+        known = self._headers.get(key)
+        self._headers[key] = text if known is None else f"{known}, {text}"
+
+    def on_headers_complete(self) -> None:
+        status: int = self._parser.get_status_code()
+        if status >= 200 and not self.is_complete:
+            self.head = ResponseHead(status, self._headers)
+            self._listener.on_head(self.head)
+        self._headers = {}
+
+    def on_body(self, data: bytes) -> None:
+        self.quiet_bytes = 0
+        if not self.is_complete:
+            self._listener.on_body(data)
+
+    def on_message_complete(self) -> None:
+        if self.head is not None and not self.is_complete:
+            self.is_complete = True
+            self.keeps_alive = self._parser.should_keep_alive()
+
+
 class PooledConnection(asyncio.Protocol):
     """One connection to a server.
 
     on_idle: called when a response is complete, and the connection may carry another request.
     on_close: called when the connection is closed, however that came.
+
+    Attributes:
+    idle_since: when the last response was complete, by the clock of the event loop.
     """
 
     def __init__(
@@ -73,21 +145,15 @@ class PooledConnection(asyncio.Protocol):
         on_idle: Callable[[PooledConnection], object],
         on_close: Callable[[PooledConnection], object],
     ) -> None:
+        self.idle_since = 0.0
         self._on_idle = on_idle
         self._on_close = on_close
         self._transport: asyncio.Transport | None = None
         self._listener: ResponseListener | None = None
+        # None until the first byte of the response comes.
+        self._reader: _ResponseReader | None = None
         self._was_used = False
         self._is_closed = False
-        self._start_response()
-
-    def _start_response(self) -> None:
-        # typing: httptools describes its parser without the methods' types
-        self._parser: Any = httptools.HttpResponseParser(self)
-        self._head: ResponseHead | None = None
-        self._headers: dict[str, str] = {}
-        self._head_bytes = 0
-        self._heard = False
 
     # Requests
 
@@ -128,31 +194,40 @@ class PooledConnection(asyncio.Protocol):
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        if self._listener is None:
+        listener = self._listener
+        if listener is None:
             # Nothing was asked.
             self.abort()
             return
-        self._heard = True
-        if self._head is None:
-            self._head_bytes += len(data)
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._fail("the server has changed to another protocol")
-        except httptools.HttpParserCallbackError as exc:
-            raise exc.__context__ or exc from None
-        except httptools.HttpParserError as exc:
-            self._fail(f"the server sends no HTTP/1.1: {exc}")
-        if self._head is None and self._head_bytes > MAX_HEAD_BYTES:
-            self._fail(f"the head of the response has more than {MAX_HEAD_BYTES} bytes")
+        reader = self._reader
+        if reader is None:
+            reader = self._reader = _ResponseReader(listener)
+        problem = reader.feed(data)
+        if problem and self._listener is listener:
+            self.abort()
+            listener.on_lost(problem, False)
+        elif reader.is_complete and self._listener is listener:
+            self._end_response(reader, listener)
+
+    def _end_response(self, reader: _ResponseReader, listener: ResponseListener) -> None:
+        """Hand out the end of a response, when all that came with it has been read."""
+        self._listener = self._reader = None
+        self._was_used = True
+        if reader.keeps_alive and not reader.has_surplus:
+            self.idle_since = asyncio.get_running_loop().time()
+            self._on_idle(self)
+        else:
+            self.abort()
+        listener.on_end()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closed = True
         listener, self._listener = self._listener, None
+        reader, self._reader = self._reader, None
         self._on_close(self)
         if listener is None:
             return
-        head = self._head
+        head = None if reader is None else reader.head
         if head is not None and exc is None and not _has_length(head.headers):
             # The end of the connection is the end of this body.
             listener.on_end()
@@ -160,46 +235,8 @@ class PooledConnection(asyncio.Protocol):
         reason = f": {exc}" if exc is not None else ""
         listener.on_lost(
             f"the server closed the connection before the end of its response{reason}",
-            self._was_used and not self._heard,
+            self._was_used and reader is None,
         )
-
-    # Called by httptools
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        key, text = name.decode("latin-1").lower(), value.decode("latin-1").strip()
-        # Several lines with one name mean the same as one line with all values.
-        known = self._headers.get(key)
-        self._headers[key] = text if known is None else f"{known}, {text}"
-
-    def on_headers_complete(self) -> None:
-        status: int = self._parser.get_status_code()
-        if status >= 200 and self._listener is not None:
-            self._head = ResponseHead(status, self._headers)
-            self._listener.on_head(self._head)
-        self._headers = {}
-
-    def on_body(self, data: bytes) -> None:
-        if self._listener is not None:
-            self._listener.on_body(data)
-
-    def on_message_complete(self) -> None:
-        listener = self._listener
-        if listener is None or self._head is None:
-            return
-        self._listener = None
-        self._was_used = True
-        if self._parser.should_keep_alive():
-            self._start_response()
-            self._on_idle(self)
-        else:
-            self.abort()
-        listener.on_end()
-
-    def _fail(self, reason: str) -> None:
-        listener, self._listener = self._listener, None
-        self.abort()
-        if listener is not None:
-            listener.on_lost(reason, False)
 
 
 def _has_length(headers: Mapping[str, str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import urljoin, urlsplit
 
 from msgspec import Struct
@@ -9,6 +10,8 @@ from msgspec import Struct
 __all__ = ["ServerUrl", "parse_url"]
 
 PORTS = {"http": 80, "https": 443}
+# A registered name in ASCII, or an address. Anything else could change the meaning of a header.
+HOST = re.compile(r"[A-Za-z0-9._~%:-]+")
 
 
 class ServerUrl(Struct, frozen=True):
@@ -71,5 +74,8 @@ def parse_url(text: str) -> ServerUrl:
         host = parts.hostname.encode("idna").decode() if not parts.hostname.isascii() else None
     except UnicodeError as exc:
         raise ValueError(f"{expected}: {exc}") from None
+    host = host or parts.hostname
+    if not HOST.fullmatch(host):
+        raise ValueError(f"{expected}: the host has characters that are not allowed")
     port = PORTS[parts.scheme] if port is None else port
-    return ServerUrl(parts.scheme, host or parts.hostname, port, path)
+    return ServerUrl(parts.scheme, host, port, path)
