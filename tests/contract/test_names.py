@@ -354,6 +354,7 @@ SIGNATURES: dict[str, tuple[Callable[..., Any], dict[str, list[tuple[str, Any]]]
                 ("needs_tools", ()),
                 ("needs_ai", ()),
                 ("needs_events", ()),
+                ("provides_ai", ()),
                 ("coerce", False),
             ],
         },

@@ -17,9 +17,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from loops import on_a_loop
+from msgspec import Raw
+from msgspec.json import encode
 from orchestra.hubs import (
     GREETER,
     SOMEBODY,
@@ -36,9 +39,12 @@ from orchestra.hubs import (
     write_plugins_file,
 )
 
+from concertino import RpcError
+from concertino.backend import Call
 from concertino.orchestra import plugin_process, plugin_run
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.hub import Hub
+from concertino.orchestra.hub_backend import HubBackend
 from concertino.orchestra.link import open_link
 from concertino.orchestra.plugin_pb2 import (
     HealthRequest,
@@ -514,6 +520,49 @@ async def answer(request, peer):
     said = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
     assert said.count(collision) == 1
     assert "second offers storage 'markdown', which is first's: it is refused" in said
+
+
+@on_a_loop
+async def test_a_call_for_an_ai_provider_reaches_its_bridge_and_no_other(folder: Path) -> None:
+    bridge = """
+from concertino import Plugin
+plugin = Plugin("bridge.WHO", provides_ai=["WHO"])
+@plugin.tool
+def ai_prompt(prompt: str) -> str:
+    return "WHO: " + prompt
+plugin.run()
+"""
+    path = write_plugins_file(
+        folder,
+        *(
+            sdk(folder, f"bridge.{ai}", bridge.replace("WHO", ai))
+            for ai in ("openai", "claude", "gemini")
+        ),
+    )
+    arguments = b'{"prompt": "hi"}'
+    async with running(path) as hub:
+        backend = HubBackend(lambda request, _: hub.answer(request, SOMEBODY))
+
+        async def ask(provider: str | None) -> Any:
+            meta = {} if provider is None else {"orchestra/provider": provider}
+            params = {"name": Raw(b'"ai_prompt"'), "arguments": Raw(arguments)}
+            call = Call("tools/call", params, {key: Raw(encode(meta[key])) for key in meta})
+            return await backend.handle(call, None)  # type: ignore[arg-type]
+
+        for provider, expected in (
+            (None, "claude: hi"),
+            ("gemini", "gemini: hi"),
+            ("kimi", "openai: hi"),
+        ):
+            result = await ask(provider)
+            assert result.content[0].text == expected
+        refused = await ask("mistral")
+        assert refused.is_error
+        assert refused.content[0].text == (
+            "no plugin is a bridge to the AI provider 'mistral'; available: claude, gemini, openai"
+        )
+        with pytest.raises(RpcError, match=r"params\._meta\.orchestra/provider: expected a string"):
+            await ask(7)  # type: ignore[arg-type]
 
 
 @on_a_loop

@@ -114,6 +114,7 @@ def test_every_field_may_be_there_once_in_their_order() -> None:
         make_tool_call(b"\x0a\x04echo", b"\x12\x05"),  # cut off
         make_tool_call(b"\x0a\x04echo", b"\x12\xff\xff\xff\xff\xff\x01"),
         make_tool_call(b"\x0a\x04echo", b"\xc2"),
+        make_tool_call(b"\x0a\x04echo", b"\x2a\x06openai"),  # for one AI provider only
     ],
 )
 def test_anything_unusual_is_for_the_decoder(payload: bytes) -> None:

@@ -67,8 +67,10 @@ def provider_of(routes: Routes[Offering]) -> str:
 def test_a_name_that_several_plugins_offer_goes_to(plugins: list[Offering], expected: str) -> None:
     routes = build_routes(plugins)
     assert provider_of(routes) == expected
-    said = routes.conflicts + routes.replacements
-    assert len(said) == 3 * (len(plugins) - 1)
+    messages = routes.conflicts + routes.replacements
+    # Bridges to different AI providers do not conflict, since calls can choose between them.
+    are_bridges = all(plugin.provides_ai for plugin in plugins)
+    assert len(messages) == (0 if are_bridges else 3 * (len(plugins) - 1))
 
 
 def test_the_messages_name_both_plugins() -> None:
@@ -84,3 +86,62 @@ def test_the_messages_name_both_plugins() -> None:
     assert over_sockets.conflicts[0] == (
         "b offers the tool 'list_notes', which is a's: it is refused"
     )
+
+
+CLAUDE = Offering("claude", provides_ai=["claude"])
+OPENAI = Offering("openai", provides_ai=["openai"])
+GEMINI = Offering("gemini", provides_ai=["gemini"])
+NOTES = Offering("notes")
+
+
+# The order is that of findToolPlugin in the Go program, except that it sends calls for providers
+# that it does not have to claude.
+@pytest.mark.parametrize(
+    ("plugins", "provider", "expected"),
+    [
+        ([CLAUDE, OPENAI, NOTES], "openai", "openai"),
+        ([CLAUDE, OPENAI, NOTES], "claude", "claude"),
+        ([CLAUDE, OPENAI, NOTES], "deepseek", "openai"),
+        ([CLAUDE, OPENAI, Offering("own", provides_ai=["deepseek"])], "deepseek", "own"),
+        ([CLAUDE, OPENAI, NOTES], "", "claude"),
+        ([OPENAI, NOTES], "", "notes"),
+        # Over Unix sockets too, the place in the file counts less than the kind.
+        ([Offering("a", False, ["openai"]), Offering("b", False, ["claude"])], "", "b"),
+        ([Offering("a", False, ["openai"]), Offering("b", False)], "", "b"),
+        ([OPENAI], "", "openai"),
+        ([OPENAI, GEMINI], "", None),
+        ([CLAUDE, OPENAI], "gemini", None),
+        ([CLAUDE, NOTES], "deepseek", None),
+        ([Offering("other", provides_ai=["openai"], name="other"), CLAUDE], "openai", None),
+        ([Offering("other", provides_ai=["openai"], name="other"), NOTES], "openai", "notes"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-",
+)
+def test_a_call_that_names_an_ai_provider_goes_to(
+    plugins: list[Offering], provider: str, expected: str | None
+) -> None:
+    plugin = build_routes(plugins).find_tool("list_notes", provider)
+    assert (plugin and plugin.id) == expected
+
+
+def test_a_call_that_no_plugin_may_get_is_explained() -> None:
+    routes = build_routes([OPENAI, GEMINI])
+    assert routes.explain_missing_tool("list_notes", "") == (
+        "several AI providers have the tool 'list_notes': name one of gemini, openai"
+    )
+    assert routes.explain_missing_tool("list_notes", "mistral") == (
+        "no plugin is a bridge to the AI provider 'mistral'; available: gemini, openai"
+    )
+    assert routes.explain_missing_tool("x", "kimi") == "the AI provider 'kimi' has no tool 'x'"
+    assert routes.explain_missing_tool("x", "") == "no plugin has the tool 'x'"
+    assert build_routes([NOTES]).explain_missing_tool("x", "a").endswith("available: none")
+
+
+def test_two_bridges_to_the_same_provider_conflict() -> None:
+    routes = build_routes([OPENAI, Offering("second", provides_ai=["openai"])])
+    assert routes.conflicts[0] == (
+        "second offers the tool 'list_notes', which is openai's: it is refused"
+    )
+    plugin = routes.find_tool("list_notes", "openai")
+    assert plugin is not None
+    assert plugin.id == "openai"

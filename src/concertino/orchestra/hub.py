@@ -218,14 +218,7 @@ class Hub:
         """Answer a request of a plugin, a bridge or any other peer. A RequestHandler."""
         kind = request.WhichOneof("request") or "nothing"
         if kind == "tool_call":
-            # Do not trust the request's own claim if there is a certificate.
-            if peer.name is not None:
-                request.tool_call.caller_plugin = _plugin_id(peer.name)
-            name = request.tool_call.tool_name
-            plugin = self.routes.tools.get(name)
-            if not self._is_started:
-                plugin = await self._await_provider(lambda: self.routes.tools.get(name), peer)
-            return await self._forward(plugin, "tool", name, request, kind)
+            return await self._call_tool(request, peer)
         if kind in LIST_REQUESTS:
             await self._wait_settled(peer)
         if kind == "list_tools":
@@ -249,6 +242,20 @@ class Hub:
         return error_response(
             request.request_id, "unknown_request", f"the hub does not answer {kind}"
         )
+
+    async def _call_tool(self, request: PluginRequest, peer: RemotePeer) -> PluginResponse:
+        call = request.tool_call
+        # Do not trust the request's own claim if there is a certificate.
+        if peer.name is not None:
+            call.caller_plugin = _plugin_id(peer.name)
+        name, ai = call.tool_name, call.provider
+        plugin = self.routes.find_tool(name, ai)
+        if not self._is_started:
+            plugin = await self._await_provider(lambda: self.routes.find_tool(name, ai), peer)
+        if plugin is None:
+            message = self.routes.explain_missing_tool(name, ai)
+            return error_response(request.request_id, "tool_not_found", message)
+        return await self._forward(plugin, "tool", name, request, "tool_call")
 
     async def _await_provider(
         self, find: Callable[[], PluginProcess | None], peer: RemotePeer

@@ -16,6 +16,8 @@ __all__ = ["is_tool_response", "join_id", "peek_tool_call", "split_id"]
 _FIRST = 0x0A
 # Field 3: ToolRequest.caller_plugin.
 _CALLER = 0x1A
+# Field 5: ToolRequest.provider.
+_PROVIDER = 0x2A
 # Field 1000: ToolRequest.arguments_json.
 _JSON = b"\xc2\x3e"
 # Field 20: tool_call, of PluginRequest and of PluginResponse.
@@ -51,6 +53,7 @@ def peek_tool_call(body: bytes) -> tuple[str, str] | None:
 
     body: the request without its id, as split_id() returns it.
     Also None if a field of the call is repeated: the receiver would use its last value, not ours.
+    Also None if the call names an AI provider: few calls do, and they take seconds.
     """
     at = _content_start(body)
     size_of_body = len(body)
@@ -71,7 +74,7 @@ def peek_tool_call(body: bytes) -> tuple[str, str] | None:
                     return None
                 break
 
-            if tag <= previous or tag & 7 != LENGTH_DELIMITED:
+            if tag <= previous or tag & 7 != LENGTH_DELIMITED or tag == _PROVIDER:
                 return None
             previous = tag
             start, at = read_length(body, at + 1, size_of_body)

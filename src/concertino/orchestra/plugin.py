@@ -49,6 +49,8 @@ class Plugin(Server):
     id: the plugin's name at the hub and in its certificate, e.g. `tools.greeter`.
     version, description, author: shown to people.
     needs_storage, needs_tools, needs_ai, needs_events: the requirements that the manifest declares.
+    provides_ai: the AI providers, such as "openai", that the plugin is a bridge to. The hub sends
+        it the calls of its tools that name one of them.
     coerce: as for Server.
 
     Raises ValueError as Server does, CertificateError for an id that a certificate cannot hold,
@@ -70,6 +72,7 @@ class Plugin(Server):
         needs_tools: Sequence[str] = (),
         needs_ai: Sequence[str] = (),
         needs_events: Sequence[str] = (),
+        provides_ai: Sequence[str] = (),
         coerce: bool = False,
     ) -> None:
         # Imported here because they need the extra `orchestra`; see the module's docstring.
@@ -97,6 +100,7 @@ class Plugin(Server):
             needs_tools=needs_tools,
             needs_ai=needs_ai,
             needs_events=needs_events,
+            provides_ai=provides_ai,
         )
         self._storages: dict[str, Storage] = {}
         self._lifecycle = LifecycleHooks(logging.getLogger(f"concertino.{id}"))

@@ -119,8 +119,12 @@ class PluginProcess:
 
     @property
     def provides_ai(self) -> Sequence[str]:
-        """The AI providers, such as "claude", that the plugin is a bridge to."""
-        return self._settings.entry.provides_ai
+        """The AI providers, such as "claude", that the plugin is a bridge to.
+
+        Those of the plugins file come first, then those of the plugin's manifest.
+        """
+        named = self._settings.entry.provides_ai
+        return [*dict.fromkeys((*named, *self.features.manifest.provides_ai))]
 
     @property
     def pid(self) -> int | None:

@@ -4,15 +4,21 @@ If two plugins offer the same name, the hub reports the conflict, and one of the
 
 - The plugin that comes first in the plugins file, whichever started first.
 - But if both use QUIC, the plugin that comes last. The Go implementation does the same, and its
-  standard plugins rely on it. There are two exceptions, because all AI bridges (`provides_ai`)
-  offer the same tools: the bridge for claude is never replaced, and other bridges replace nothing.
+  standard plugins rely on it.
+
+AI bridges (`provides_ai`) all offer the same tools, such as `ai_prompt`. A call that names a
+provider goes to the bridge for that provider. Without a provider, the bridge for claude comes
+before all other plugins, and other bridges come last, as in the Go implementation.
+
+The Go implementation sends a call for a provider that it does not have to claude. This hub refuses
+it: a prompt that is meant for one company must not reach another.
 
 Source: the Orchestra plugin protocol, "Orchestrator", routing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
@@ -57,7 +63,9 @@ P = TypeVar("P", bound=PluginProvider)
 class Routes(Struct, Generic[P], frozen=True, eq=False):
     """The providers of a hub's features.
 
-    tools, prompts, storage: the provider of each name.
+    tools, prompts, storage: the plugin for each name. A tool that only AI bridges for several
+        providers have is not in `tools`.
+    ai_tools: AI provider -> name of a tool -> the bridge for that provider.
     tool_list, prompt_list: the responses to list requests, sorted by name. All requests share one
         object; the sender overwrites its request_id.
     conflicts: a message for each offer that is refused.
@@ -65,6 +73,7 @@ class Routes(Struct, Generic[P], frozen=True, eq=False):
     """
 
     tools: dict[str, P]
+    ai_tools: Mapping[str, Mapping[str, P]]
     prompts: dict[str, P]
     storage: dict[str, P]
     tool_list: PluginResponse
@@ -72,18 +81,62 @@ class Routes(Struct, Generic[P], frozen=True, eq=False):
     conflicts: tuple[str, ...]
     replacements: tuple[str, ...]
 
+    def find_tool(self, name: str, provider: str) -> P | None:
+        """Return the plugin for a call of a tool. None if no plugin may get it.
+
+        provider: the AI provider that the call names; empty if it names none.
+        """
+        if not provider:
+            return self.tools.get(name)
+        bridges = self._bridges(provider)
+        if bridges is None:
+            return None
+        plugin = bridges.get(name) or self.tools.get(name)
+        # Another company's bridge must not get a call for this provider.
+        if plugin is None or (plugin.provides_ai and name not in bridges):
+            return None
+        return plugin
+
+    def explain_missing_tool(self, name: str, provider: str) -> str:
+        """Return why find_tool() has found no plugin, as a sentence."""
+        if not provider:
+            providers = [ai for ai, tools in self.ai_tools.items() if name in tools]
+            if not providers:
+                return f"no plugin has the tool {name!r}"
+            return (
+                f"several AI providers have the tool {name!r}: "
+                f"name one of {', '.join(sorted(providers))}"
+            )
+        if self._bridges(provider) is not None:
+            return f"the AI provider {provider!r} has no tool {name!r}"
+        available = ", ".join(sorted(self.ai_tools)) or "none"
+        return f"no plugin is a bridge to the AI provider {provider!r}; available: {available}"
+
+    def _bridges(self, provider: str) -> Mapping[str, P] | None:
+        """Return the tools of a provider's bridges; None if there is no bridge to it."""
+        found = self.ai_tools.get(provider)
+        return self.ai_tools.get(AI_ALIASES.get(provider, "")) if found is None else found
+
 
 # The AI provider that the Go hub uses when a caller names none.
 DEFAULT_AI = "claude"
+# Providers whose interface is that of another one. Its bridge gets their calls if they have none.
+AI_ALIASES = dict.fromkeys(("grok", "perplexity", "deepseek", "qwen", "kimi"), "openai")
 
 
 def _replaces(later: PluginProvider, earlier: PluginProvider) -> bool:
     """Return whether a plugin takes over a name from a plugin that is earlier in the file."""
-    if not (later.uses_quic and earlier.uses_quic) or DEFAULT_AI in earlier.provides_ai:
-        return False
-    if later.provides_ai:
-        return DEFAULT_AI in later.provides_ai
-    return True
+    new, old = _precedence(later), _precedence(earlier)
+    if new != old:
+        return new > old
+    return not later.provides_ai and later.uses_quic and earlier.uses_quic
+
+
+def _precedence(plugin: PluginProvider) -> int:
+    """Return 2 for the bridge to the default AI provider, 1 for no bridge, 0 for other bridges."""
+    if DEFAULT_AI in plugin.provides_ai:
+        return 2
+    return 0 if plugin.provides_ai else 1
 
 
 class _Messages:
@@ -105,6 +158,10 @@ class _Messages:
         provider: the plugin that provides it.
         other: the plugin whose offer is refused or replaced.
         """
+        # Calls choose between bridges to different AI providers, so these do not conflict.
+        providers = set(provider.provides_ai), set(other.provides_ai)
+        if all(providers) and providers[0].isdisjoint(providers[1]):
+            return
         if _replaces(provider, other):
             self.replacements.append(
                 f"{provider.id} offers {name}, as {other.id} does, and comes later: it is used"
@@ -158,12 +215,17 @@ def build_routes(plugins: Sequence[P]) -> Routes[P]:
     """Return the routes for plugins. plugins: in the order of the plugins file."""
     messages = _Messages()
     tools = _Table[P]("tool", messages)
+    ai_tools: dict[str, dict[str, P]] = {}
     prompts = _Table[P]("prompt", messages)
     storage: dict[str, P] = {}
     for plugin in plugins:
         features = plugin.features
         for tool in features.tools:
             tools.add(plugin, tool)
+        for ai in plugin.provides_ai:
+            bridges = ai_tools.setdefault(ai, {})
+            for tool in features.tools:
+                bridges.setdefault(tool.name, plugin)
         for prompt in features.prompts:
             prompts.add(plugin, prompt)
         for kind in sorted(features.storage):
@@ -176,7 +238,12 @@ def build_routes(plugins: Sequence[P]) -> Routes[P]:
                 messages.on_second_offer(f"storage {kind!r}", provider, other)
 
     return Routes(
-        tools.providers,
+        {
+            name: plugin
+            for name, plugin in tools.providers.items()
+            if _precedence(plugin) or _has_one_bridge(name, ai_tools)
+        },
+        ai_tools,
         prompts.providers,
         storage,
         PluginResponse(list_tools=ListToolsResponse(tools=tools.definitions())),
@@ -184,3 +251,8 @@ def build_routes(plugins: Sequence[P]) -> Routes[P]:
         tuple(messages.conflicts),
         tuple(messages.replacements),
     )
+
+
+def _has_one_bridge(tool: str, ai_tools: Mapping[str, Mapping[str, PluginProvider]]) -> bool:
+    """Return whether all bridges to AI providers that have a tool are the same plugin."""
+    return len({tools[tool].id for tools in ai_tools.values() if tool in tools}) == 1

@@ -27,6 +27,7 @@ _TOOL_NAME = b"\x0a"
 _ARGUMENTS = b"\x12"
 _CALLER_PLUGIN = b"\x1a"
 _TRACE_PARENT = b"\x22"
+_PROVIDER = b"\x2a"
 _SESSION_ID = b"\x32"
 _ARGUMENTS_JSON = b"\xc2\x3e"
 # ToolResponse: the field success = true and the tag of result; then the tag of structured.
@@ -52,11 +53,13 @@ def encode_tool_call(
     arguments: PackedObject | None,
     caller: bytes,
     trace_parent: str = "",
+    provider: str = "",
 ) -> bytes:
     """Return a serialized PluginRequest that calls a tool.
 
     arguments: None for a call without arguments.
     caller: from encode_caller().
+    provider: the AI provider whose bridge is to run the tool; empty for none.
     """
     content = _encode_text(_TOOL_NAME, name)
     if arguments is None:
@@ -68,6 +71,8 @@ def encode_tool_call(
             content = b"".join((content, _ARGUMENTS_JSON, encode_varint(len(json)), json))
     if trace_parent:
         content += _encode_text(_TRACE_PARENT, trace_parent)
+    if provider:
+        content += _encode_text(_PROVIDER, provider)
     return _TOOL_CALL + encode_varint(len(content)) + content
 
 

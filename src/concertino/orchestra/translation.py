@@ -102,6 +102,8 @@ log = logging.getLogger("concertino.orchestra.translation")
 # The plugin id of the caller, the same as that of the bridge in the Go implementation.
 CALLER = "transport.stdio"
 SCHEME = "orchestra://"
+# The member of a request's `_meta` that names the AI provider whose bridge is to run the tool.
+PROVIDER = "orchestra/provider"
 # The folders of storage whose documents are resources, in the order of resources/list.
 KINDS = ("features", "notes", "docs")
 EXTENSION = ".md"
@@ -183,7 +185,20 @@ def call_request(params: Params, meta: Params, caller: bytes) -> bytes:
         except PackedTooLarge as exc:
             raise RpcError(INTERNAL_ERROR, f"tools/call params.arguments: {exc}") from None
     trace_parent = _read_optional_text(meta["traceparent"]) if "traceparent" in meta else ""
-    return encode_tool_call(name, arguments, caller, trace_parent)
+    provider = _read_provider(meta[PROVIDER]) if PROVIDER in meta else ""
+    return encode_tool_call(name, arguments, caller, trace_parent, provider)
+
+
+def _read_provider(value: Raw) -> str:
+    """Return the AI provider that a call names. Raises RpcError.
+
+    An invalid value is not ignored: the call would go to another company.
+    """
+    try:
+        return _parse_text(value)
+    except (ValidationError, DecodeError, UnicodeDecodeError):
+        message = f"tools/call params._meta.{PROVIDER}: expected a string"
+        raise RpcError(INVALID_PARAMS, message) from None
 
 
 def read_call_response(payload: bytes) -> CallToolResult:
