@@ -121,7 +121,9 @@ class Routes(Struct, Generic[P], frozen=True, eq=False):
 # The AI provider that the Go hub uses when a caller names none.
 DEFAULT_AI = "claude"
 # Providers whose interface is that of another one. Its bridge gets their calls if they have none.
-AI_ALIASES = dict.fromkeys(("grok", "perplexity", "deepseek", "qwen", "kimi"), "openai")
+AI_ALIASES: Mapping[str, str] = dict.fromkeys(
+    ("grok", "perplexity", "deepseek", "qwen", "kimi"), "openai"
+)
 
 
 def _replaces(later: PluginProvider, earlier: PluginProvider) -> bool:
