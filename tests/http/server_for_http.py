@@ -64,6 +64,12 @@ async def grow() -> str:
     return "grown"
 
 
+@server.tool
+async def whoami(context: Context) -> str:
+    principal = context.principal
+    return "" if principal is None else f"{principal.issuer}{principal.subject}"
+
+
 @server.resource("text://note")
 async def note() -> str:
     return "a note"

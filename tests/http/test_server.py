@@ -22,8 +22,10 @@ from http_service import (
     call,
     modern,
     modern_headers,
+    post,
     request,
     serving,
+    text_of,
 )
 from loops import on_a_loop
 
@@ -392,6 +394,19 @@ def test_a_unix_socket_is_served_and_removed(tmp_path: Path) -> None:
         service.end()
 
     assert not path.exists()
+
+
+def test_the_user_of_a_unix_socket_is_the_principal(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with serving(SERVER, "--http", f"unix:{path}") as service:
+        connection = service.connect()
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.settimeout(WAIT_S)
+        connection.sock.connect(str(path))
+        message = modern("tools/call", name="whoami", arguments={})
+        answers = [post(connection, message, modern_headers(message)) for _ in range(2)]
+
+        assert [text_of(answer.json) for answer in answers] == [f"unix:{os.geteuid()}"] * 2
 
 
 def test_calls_under_way_at_a_signal_are_answered() -> None:

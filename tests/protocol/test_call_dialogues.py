@@ -88,9 +88,9 @@ def test_a_state_belongs_to_its_method_its_params_and_its_caller():
     ]
     for method, params in (("prompts/get", CALL), ("tools/call", {**CALL, "arguments": {"a": 2}})):
         assert code(rig.ask(2, method, modern({**params, "requestState": state}))) == BAD_PARAMS
-    rig.session.dialogues._principal = b"somebody else"  # pyright: ignore[reportPrivateUsage]
+    rig.session.dialogues._identity = b"somebody else"  # pyright: ignore[reportPrivateUsage]
     assert code(rig.ask(3, "tools/call", modern({**CALL, "requestState": state}))) == BAD_PARAMS
-    rig.session.dialogues._principal = b""  # pyright: ignore[reportPrivateUsage]
+    rig.session.dialogues._identity = b""  # pyright: ignore[reportPrivateUsage]
     rig.call(4, "tools/call", modern({**CALL, "requestState": state}))
 
 

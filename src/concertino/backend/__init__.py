@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         InputRequired as InputRequired,
         ServerFeatures as ServerFeatures,
     )
+    from concertino.protocol.principal import Principal as Principal
     from concertino.runtime.host import Host as Host
 
 __all__, __getattr__, __dir__ = lazy_names(
@@ -40,6 +41,7 @@ __all__, __getattr__, __dir__ = lazy_names(
             "InputRequired",
             "ServerFeatures",
         ),
+        "concertino.protocol.principal": ("Principal",),
         "concertino.runtime.host": ("Host",),
     },
 )

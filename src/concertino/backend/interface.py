@@ -32,6 +32,7 @@ from concertino.types.results import CallToolResult, Level
 
 if TYPE_CHECKING:
     from concertino.backend.caller import Caller, CallerSession
+    from concertino.protocol.principal import Principal
     from concertino.types.client_requests import (
         Accepted,
         ClientRequest,
@@ -133,6 +134,15 @@ class Context(Protocol):
     @property
     def client(self) -> ClientFacts:
         """Return the description of the client that has made the call."""
+        ...
+
+    @property
+    def principal(self) -> Principal | None:
+        """Return who makes the call, as the transport has verified it; None if it has not.
+
+        Over HTTP it is what the bearer token says, on a Unix socket the user of the client's
+        process. Over stdin and stdout there is none: the client has started this process.
+        """
         ...
 
     @property

@@ -22,6 +22,7 @@ from concertino.types.results import Level
 
 if TYPE_CHECKING:
     from concertino.backend.caller import Caller, CallerSession
+    from concertino.protocol.principal import Principal
     from concertino.types.client_requests import (
         Accepted,
         ClientRequest,
@@ -96,6 +97,10 @@ class ContextWrapper:
     @property
     def client(self) -> ClientFacts:
         return self.inner.client
+
+    @property
+    def principal(self) -> Principal | None:
+        return self.inner.principal
 
     @property
     def caller(self) -> Caller:

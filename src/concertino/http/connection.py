@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from http import HTTPStatus
 from typing import Protocol
 
@@ -27,6 +28,7 @@ from concertino.http.responses import (
     encode_response,
 )
 from concertino.jsonrpc.messages import encode_error
+from concertino.protocol.principal import Principal
 
 __all__ = ["OK", "Exchange", "HttpConnection", "HttpTimeouts", "RequestHandler", "unavailable"]
 
@@ -88,8 +90,14 @@ class RequestHandler(Protocol):
         """Register a new connection. Returns whether there is room for it."""
         ...
 
-    def on_head(self, head: RequestHead, /) -> None:
-        """Check a request before its body is read. Raises HttpError to refuse it."""
+    def on_head(
+        self, connection: HttpConnection, head: RequestHead, /
+    ) -> Principal | asyncio.Future[Principal] | None:
+        """Check a request before its body is read. Raises HttpError to refuse it.
+
+        Returns who has sent it, None if that is not known. A future, if it takes a while to find
+        that out; it may raise HttpError.
+        """
         ...
 
     def on_reserve(self, size: int, /) -> None:
@@ -116,17 +124,21 @@ class Exchange:
     Attributes:
     on_disconnect: called when the client has closed the connection before the end of the response.
     on_idle: called when a request has waited for keep_alive_s, and its response has not begun.
+    on_end: called when the response is complete, or cannot be sent any more.
+    principal: who has sent the request; None if that is not known.
     """
 
     def __init__(self, connection: HttpConnection, request: HttpRequest, headers: bytes) -> None:
         self.connection = connection
         self.head = request.head
         self.body = request.body
+        self.principal = request.principal
         self.headers = headers
         # Whether the connection may carry another request after this one.
         self.keeps_connection = request.head.keep_alive
         self.on_disconnect: Callable[[], object] | None = None
         self.on_idle: Callable[[], object] | None = None
+        self.on_end: Callable[[], object] | None = None
         self.is_stream = False
         self.is_done = False
 
@@ -185,7 +197,17 @@ class Exchange:
     def _finish(self) -> None:
         self.is_done = True
         self.on_disconnect = self.on_idle = None
+        if self.on_end is not None:
+            self.on_end()
         self.connection.on_exchange_end(self)
+
+    def on_connection_lost(self) -> None:
+        """End the exchange without a complete response, because the connection is closed."""
+        self.is_done = True
+        if self.on_end is not None:
+            self.on_end()
+        if self.on_disconnect is not None:
+            self.on_disconnect()
 
 
 def unavailable(text: str) -> HttpError:
@@ -244,7 +266,7 @@ class HttpConnection(asyncio.Protocol):
         if self.exchange is None and not self._reader.is_inside:
             self._activity.since = self._loop.time()
         self._reader.feed(data)
-        if self.exchange is None:
+        if self.exchange is None and not self._reader.is_held:
             self._read_requests()
         elif self._reader.held_bytes > READ_AHEAD_BYTES:
             self._pause_reading()
@@ -259,9 +281,7 @@ class HttpConnection(asyncio.Protocol):
         self._output.clear()
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
-            exchange.is_done = True
-            if exchange.on_disconnect is not None:
-                exchange.on_disconnect()
+            exchange.on_connection_lost()
         if self.on_close is not None:
             self.on_close()
         self.on_close = self.on_drain = None
@@ -288,8 +308,33 @@ class HttpConnection(asyncio.Protocol):
             self.flush()
 
     def _on_head(self, head: RequestHead) -> None:
-        self._handler.on_head(head)
+        principal = self._handler.on_head(self, head)
         self._activity.since = self._loop.time()
+        if principal is not None:
+            if isinstance(principal, asyncio.Future):
+                self._reader.is_held = True
+                principal.add_done_callback(partial(self._on_principal, head))
+                return
+            self._reader.principal = principal
+        self._invite_body(head)
+
+    def _on_principal(self, head: RequestHead, verdict: asyncio.Future[Principal]) -> None:
+        """Read the rest of a request, because it is known now who has sent it; or refuse it."""
+        if self._transport is None or self.is_ending:
+            # The failure of a client that has gone is nobody's concern.
+            _ = verdict.cancelled() or verdict.exception()
+            return
+        try:
+            self._reader.principal = verdict.result()
+        except HttpError as refusal:
+            self._refuse(refusal)
+            return
+        self._reader.is_held = False
+        self._invite_body(head)
+        self._resume_reading()
+
+    def _invite_body(self, head: RequestHead) -> None:
+        """Tell a client that waits for it that the body may come."""
         if head.headers.get(b"expect", b"").lower() == b"100-continue":
             self.send(CONTINUE)
             self.flush()

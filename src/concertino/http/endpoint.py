@@ -23,7 +23,8 @@ from concertino.errors import (
     UNSUPPORTED_VERSION,
 )
 from concertino.http.accepted import AcceptedForms
-from concertino.http.connection import Exchange, HttpConnection, unavailable
+from concertino.http.caller import HttpCaller, identity_of
+from concertino.http.connection import Exchange, unavailable
 from concertino.http.envelope import (
     Envelope,
     Malformed,
@@ -38,7 +39,7 @@ from concertino.http.mcp_headers import VERSION as VERSION_HEADER
 from concertino.http.mcp_headers import McpHeaders, read_headers
 from concertino.http.request_head import HttpError, RequestHead
 from concertino.http.session_connection import SessionConnection
-from concertino.http.stateless import StatelessConnection
+from concertino.http.stateless_pool import StatelessPool
 from concertino.jsonrpc.messages import Id, encode_error, encode_id
 from concertino.protocol.request_profile import CAPABILITIES, QUOTED_CHARS, VERSION
 from concertino.protocol.revisions import LEGACY, MODERN, REVISIONS
@@ -78,11 +79,10 @@ class McpEndpoint:
         self._session_s = session_s
         self._headers: dict[RequestHead, McpHeaders] = {}
         self._budget = EventBudget()
-        # The sessions by their id. An id also belongs to a user, see _find_session().
+        # The sessions by their id. An id also belongs to a principal, see _find_session().
         self._sessions: dict[str, SessionConnection] = {}
         self._session_count = 0
-        # The connections for requests without a session, one for each HTTP connection.
-        self._stateless: dict[HttpConnection, StatelessConnection] = {}
+        self._stateless = StatelessPool(host, wrap)
 
     # POST
 
@@ -144,17 +144,7 @@ class McpEndpoint:
         assert message.id is not None
         if not _check_headers(exchange, headers, message, message.id):
             return
-        connection = self._stateless.get(exchange.connection)
-        if connection is None:
-            connection = self._attach_stateless(exchange.connection)
-        connection.deliver(exchange, headers.accepted)
-
-    def _attach_stateless(self, http: HttpConnection) -> StatelessConnection:
-        connection = StatelessConnection(http)
-        served = self._host.attach(self._wrap(connection, "client"))
-        self._stateless[http] = connection
-        served.closed.add_done_callback(lambda _: self._stateless.pop(http, None))
-        return connection
+        self._stateless.find(exchange).deliver(exchange, headers.accepted)
 
     # Sessions
 
@@ -190,19 +180,18 @@ class McpEndpoint:
         if len(self._sessions) >= self._max_sessions and not self._end_oldest_session():
             raise unavailable(f"{self._max_sessions} sessions are open")
         id = secrets.token_hex(16)
-        session = SessionConnection(
-            id, exchange.connection.facts, self._budget, lambda: self._sessions.pop(id, None)
-        )
+        caller = HttpCaller(exchange.connection.facts, exchange.principal)
+        session = SessionConnection(id, caller, self._budget, lambda: self._sessions.pop(id, None))
         self._sessions[id] = session
         self._session_count += 1
-        self._host.attach(self._wrap(session, f"session {self._session_count}"))
+        caller.attach(self._host.attach(self._wrap(session, f"session {self._session_count}")))
         exchange.headers += b"Mcp-Session-Id: %b\r\n" % id.encode()
         return session
 
     def _find_session(self, exchange: Exchange, headers: McpHeaders) -> SessionConnection:
         """Return the session that a request names. Raises HttpError 400 or 404.
 
-        A session of another user is answered like one that does not exist.
+        A session of another principal is answered like one that does not exist.
         """
         if headers.session is None:
             raise HttpError(
@@ -211,8 +200,7 @@ class McpEndpoint:
                 "or the headers and _meta of revision 2026-07-28",
             )
         session = self._sessions.get(headers.session)
-        user = exchange.connection.facts.get("uid")
-        if session is None or session.facts.get("uid") != user:
+        if session is None or session.caller.identity != identity_of(exchange.principal):
             raise HttpError(HTTPStatus.NOT_FOUND, "no such session: send initialize again")
         return session
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from concertino.http.chunked_body import ChunkedBody
 from concertino.http.request_head import HeadParser, HttpError, RequestHead
+from concertino.protocol.principal import Principal
 
 __all__ = ["HttpRequest", "RequestReader"]
 
@@ -20,21 +21,31 @@ HEAD_END = b"\r\n\r\n"
 
 
 class HttpRequest(Struct, frozen=True):
-    """One HTTP request. body: decoded, if it came in chunks."""
+    """One HTTP request.
+
+    body: decoded, if it came in chunks.
+    principal: who has sent it; None if that is not known.
+    """
 
     head: RequestHead
     body: bytes
+    principal: Principal | None = None
 
 
 class RequestReader:
     """Finds the requests in the bytes that one client sends.
 
     parser: parses the heads; several readers may share it.
-    on_head: called with the head of each request before its body is read. Raises HttpError to
-        refuse the request.
+    on_head: called with the head of each request before its body is read. It sets `principal`, or
+        `is_held`. Raises HttpError to refuse the request.
     on_reserve: called with the size of a body that is large, before it is read; with the growing
         size if it is not known before. Raises HttpError to refuse it.
     max_body_bytes: the largest body.
+
+    Attributes:
+    principal: who has sent the request whose head was read last.
+    is_held: whether the rest of a request is not read, because it is being found out who has sent
+        it.
     """
 
     def __init__(
@@ -48,6 +59,8 @@ class RequestReader:
         self._on_head = on_head
         self._on_reserve = on_reserve
         self._max_body_bytes = max_body_bytes
+        self.principal: Principal | None = None
+        self.is_held = False
         # What has arrived and is not used, in pieces: a large body is joined only once.
         self._pieces: list[bytes] = []
         self._size = 0
@@ -89,6 +102,8 @@ class RequestReader:
             head = self._head = self._read_head()
             if head is None:
                 return None
+        if self.is_held:
+            return None
         length = head.body_bytes
         if length is None:
             body = self._read_chunks()
@@ -101,7 +116,7 @@ class RequestReader:
             body = data[:length]
             self._put_back(data[length:])
         self._head = None
-        return HttpRequest(head, body)
+        return HttpRequest(head, body, self.principal)
 
     def _take(self) -> bytes:
         """Return all bytes that have arrived, and hold them no longer."""
@@ -142,6 +157,7 @@ class RequestReader:
             self._reserved_bytes = 0
         elif length > self._max_body_bytes:
             raise self._too_large(length)
+        self.principal = None
         self._on_head(head)
         if length is not None and length > LARGE_BODY:
             self._on_reserve(length)

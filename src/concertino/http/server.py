@@ -24,6 +24,7 @@ from concertino.http.access import AccessRules
 from concertino.http.connection import Exchange, HttpConnection, HttpTimeouts, unavailable
 from concertino.http.endpoint import McpEndpoint
 from concertino.http.request_head import HeadParser, HttpError, RequestHead
+from concertino.protocol.principal import Principal, unix_principal
 from concertino.runtime.host import Host, Wrap, unwrapped
 from concertino.runtime.server_connection import load_calls
 from concertino.transports.listeners import Listener
@@ -244,16 +245,25 @@ class _ListenerHandler:
 
     def examine(self, transport: asyncio.Transport) -> Mapping[str, object]:
         try:
-            return self._listener.examine(transport.get_extra_info("socket"))
+            facts = self._listener.examine(transport.get_extra_info("socket"))
         except PermissionError as exc:
             log.warning("%s: a client was refused: %s", self._listener.address, exc.strerror)
             raise
+        uid = facts.get("uid")
+        return {**facts, "principal": unix_principal(uid)} if isinstance(uid, int) else facts
 
     def on_connect(self, connection: HttpConnection) -> bool:
         return self._server.add(connection)
 
-    def on_head(self, head: RequestHead) -> None:
+    def on_head(
+        self, connection: HttpConnection, head: RequestHead
+    ) -> Principal | asyncio.Future[Principal] | None:
         self._access.check(head)
+        if not self._listener.is_unix:
+            return None
+        principal = connection.facts["principal"]
+        assert isinstance(principal, Principal)
+        return principal
 
     def on_reserve(self, size: int) -> None:
         self._server.check_room(size)

@@ -20,6 +20,7 @@ from msgspec.json import Decoder
 
 from concertino.errors import INVALID_REQUEST, Disconnected
 from concertino.http.accepted import AcceptedForms
+from concertino.http.caller import HttpCaller
 from concertino.http.connection import Exchange
 from concertino.http.envelope import ResponseHead, decode_envelope, read_outcome
 from concertino.http.event_streams import EventBudget, EventStream
@@ -54,7 +55,7 @@ class SessionConnection:
     """The Connection of one session.
 
     id: what the client names the session by.
-    facts: what is known about the client.
+    caller: who has opened it.
     budget: limits the events that are kept for clients who lose a connection.
     on_close: called when the session has ended.
 
@@ -66,12 +67,12 @@ class SessionConnection:
     def __init__(
         self,
         id: str,
-        facts: Mapping[str, object],
+        caller: HttpCaller,
         budget: EventBudget,
         on_close: Callable[[], object],
     ) -> None:
         self.id = id
-        self.facts = facts
+        self.caller = caller
         self.revision = ""
         self._loop = asyncio.get_running_loop()
         self.last_used = self._loop.time()
@@ -86,6 +87,10 @@ class SessionConnection:
         self._is_paused = False
 
     # Connection
+
+    @property
+    def facts(self) -> Mapping[str, object]:
+        return self.caller.facts
 
     def open(self, receiver: Receiver) -> None:
         self._receiver = receiver
@@ -136,6 +141,7 @@ class SessionConnection:
         self.last_used = self._loop.time()
         if receiver is None:
             raise HttpError(HTTPStatus.NOT_FOUND, ENDED)
+        self.caller.update(exchange.principal)
         if not ids:
             receiver.on_frames((exchange.body,))
             exchange.respond(HTTPStatus.ACCEPTED)

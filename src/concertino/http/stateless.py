@@ -20,6 +20,7 @@ from concertino.errors import (
     UNSUPPORTED_VERSION,
 )
 from concertino.http.accepted import AcceptedForms
+from concertino.http.caller import HttpCaller
 from concertino.http.connection import OK, Exchange, HttpConnection, unavailable
 from concertino.http.envelope import read_outcome
 from concertino.http.responses import KEEP_ALIVE_COMMENT, encode_event
@@ -42,17 +43,41 @@ STATUSES = {
 class StatelessConnection:
     """The Connection of one client's requests of 2026-07-28, on one HTTP connection.
 
-    http: the HTTP connection.
+    caller: who sends the requests.
+
+    Attribute:
+    http: the HTTP connection; None while there is none, see stateless_pool.py.
     """
 
-    def __init__(self, http: HttpConnection) -> None:
-        self.facts: Mapping[str, object] = http.facts
-        self._http = http
+    def __init__(self, http: HttpConnection, caller: HttpCaller) -> None:
+        self.caller = caller
+        self.http: HttpConnection | None = None
         self._receiver: Receiver | None = None
         self._exchange: Exchange | None = None
         self._accepted = AcceptedForms(json=True, stream=True)
+        self.bind(http)
+
+    def bind(self, http: HttpConnection) -> None:
+        """Carry the requests that come on this HTTP connection from now on."""
+        self.http = http
         http.on_close = self._on_close
         http.on_drain = self._on_drain
+
+    def unbind(self) -> None:
+        """Leave the HTTP connection to another caller. No request is under way."""
+        http, self.http = self.http, None
+        if http is not None:
+            http.on_close = http.on_drain = None
+
+    def end(self) -> None:
+        """End this Connection, after unbind(); the HTTP connection goes on."""
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            receiver.on_eof()
+
+    @property
+    def facts(self) -> Mapping[str, object]:
+        return self.caller.facts
 
     def open(self, receiver: Receiver) -> None:
         self._receiver = receiver
@@ -62,6 +87,7 @@ class StatelessConnection:
         receiver = self._receiver
         if receiver is None:
             raise unavailable("the server is shutting down")
+        self.caller.update(exchange.principal)
         self._exchange = exchange
         self._accepted = accepted
         exchange.on_idle = self._on_idle
@@ -72,7 +98,7 @@ class StatelessConnection:
         if exchange is None:
             # A notification that belongs to no request, or comes after its response: a client of
             # this revision gets those only through subscriptions/listen.
-            return self._http.unread_bytes
+            return 0 if self.http is None else self.http.unread_bytes
         outcome = read_outcome(frame)
         if outcome is not None:
             self._exchange = None
@@ -86,10 +112,11 @@ class StatelessConnection:
         elif self._accepted.stream:
             exchange.open_stream()
             exchange.send_event(encode_event(frame))
-        return self._http.unread_bytes
+        return exchange.connection.unread_bytes
 
     def flush(self) -> None:
-        self._http.flush()
+        if self.http is not None:
+            self.http.flush()
 
     def pause(self, paused: bool) -> None:
         """Do nothing: while a request is under way, no other one is read anyway."""
@@ -97,15 +124,16 @@ class StatelessConnection:
     async def close(self, within_s: float) -> None:
         self._receiver = None
         self._exchange = None
-        self._http.on_close = self._http.on_drain = None
-        self._http.close()
+        if self.http is not None:
+            self.http.on_close = self.http.on_drain = None
+            self.http.close()
 
     def _on_idle(self) -> None:
         """Begin a stream, so that a call that takes long can be kept alive."""
         if self._exchange is not None and self._accepted.stream:
             self._exchange.open_stream()
             self._exchange.send_event(KEEP_ALIVE_COMMENT)
-            self._http.flush()
+            self.flush()
 
     def _on_drain(self, held: int) -> None:
         if self._receiver is not None:

@@ -58,6 +58,8 @@ class PluginContext:
         self._task = asyncio.current_task(loop)
 
     caller = DetachedCaller()
+    # The hub has authorized the call, and does not tell for whom.
+    principal = None
 
     @property
     def cancelled(self) -> bool:

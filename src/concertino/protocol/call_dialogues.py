@@ -32,7 +32,7 @@ class CallDialogues:
     """Creates, seals and restores the dialogues of one session's calls.
 
     make_seal: returns the Seal for the states; called whenever one is sealed or opened.
-    principal: identifies the caller, as far as the connection knows it. A state is accepted only
+    identity: Principal.identity of the caller; b"" if it is not known. A state is accepted only
         from the caller that got it.
     """
 
@@ -40,11 +40,11 @@ class CallDialogues:
         self,
         profiles: Profiles,
         make_seal: Callable[[], Seal] | None,
-        principal: bytes,
+        identity: bytes,
     ) -> None:
         self._profiles = profiles
         self._make_seal = make_seal
-        self._principal = principal
+        self._identity = identity
 
     def open(self, incoming: SessionRequest) -> Dialogue:
         """Return the dialogue of a call, a new one if the call has none.
@@ -165,4 +165,4 @@ class CallDialogues:
         The server's name counts because another server may have the same key, and a tool with the
         same name.
         """
-        return self._principal, self._profiles.features.info.name.encode()
+        return self._identity, self._profiles.features.info.name.encode()

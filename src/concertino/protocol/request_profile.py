@@ -35,6 +35,7 @@ from concertino.types.results import LEVELS, Implementation, Level
 if TYPE_CHECKING:
     from concertino.protocol.call_hooks import CallHooks, CallTimer
     from concertino.protocol.dialogue import Dialogue
+    from concertino.protocol.principal import Principal
 
 __all__ = [
     "CAPABILITIES",
@@ -74,6 +75,7 @@ class RequestProfile(Struct, frozen=True):
     level: the rank (see LEVELS) of the least severe log message that the client wants; None if it
         wants no log messages.
     meta: the members of `_meta` that the protocol does not define, undecoded.
+    principal: who makes the request; None if that is not known.
     """
 
     encoder: ResultEncoder
@@ -82,6 +84,7 @@ class RequestProfile(Struct, frozen=True):
     token: Id | None = None
     level: int | None = None
     meta: Mapping[str, Raw] = {}
+    principal: "Principal | None" = None
 
 
 class ClientInfo(Struct, frozen=True):
@@ -104,6 +107,7 @@ class Profiles:
     """Makes the profiles of one session's requests.
 
     get_features: asks the backend what it offers.
+    principal: who makes the requests; None if that is not known.
 
     Attributes:
     features: what the backend offered when it was asked last.
@@ -115,8 +119,11 @@ class Profiles:
         `_meta` in every request, so it need not be decoded again.
     """
 
-    def __init__(self, get_features: Callable[[], ServerFeatures]) -> None:
+    def __init__(
+        self, get_features: Callable[[], ServerFeatures], principal: "Principal | None" = None
+    ) -> None:
         self._get_features = get_features
+        self._principal = principal
         self.legacy: RequestProfile | None = None
         self.declared: frozenset[str] = frozenset()
         self.reload_features()
@@ -139,10 +146,20 @@ class Profiles:
         self.last_meta: tuple[Raw, RequestProfile] | None = None
         self._modern_encoder: ResultEncoder | None = None
         if self.legacy is not None:
-            legacy = self.legacy
-            self.legacy = RequestProfile(
-                legacy.encoder, self.methods[False], legacy.client, level=legacy.level
-            )
+            self._set_legacy(self.legacy.encoder, self.legacy.client, self.legacy.level)
+
+    def identify(self, principal: "Principal | None") -> None:
+        """Serve the requests from now on for this principal. Those under way keep theirs."""
+        self._principal = principal
+        self.last_meta = None
+        if self.legacy is not None:
+            self._set_legacy(self.legacy.encoder, self.legacy.client, self.legacy.level)
+
+    def _set_legacy(self, encoder: ResultEncoder, client: ClientFacts, level: int | None) -> None:
+        """Set the profile of the handshake."""
+        self.legacy = RequestProfile(
+            encoder, self.methods[False], client, level=level, principal=self._principal
+        )
 
     @property
     def can_subscribe(self) -> bool:
@@ -159,8 +176,7 @@ class Profiles:
         facts = ClientFacts(
             client.name, client.version, revision.name, params.capabilities, client.title
         )
-        encoder = ResultEncoder(revision, self.features.info)
-        self.legacy = RequestProfile(encoder, self.methods[False], facts, level=LEVELS["info"])
+        self._set_legacy(ResultEncoder(revision, self.features.info), facts, LEVELS["info"])
         return revision
 
     def set_level(self, profile: RequestProfile, level: Level) -> None:
@@ -168,9 +184,7 @@ class Profiles:
 
         profile: the profile of that request.
         """
-        self.legacy = RequestProfile(
-            profile.encoder, profile.methods, profile.client, level=LEVELS[level]
-        )
+        self._set_legacy(profile.encoder, profile.client, LEVELS[level])
 
     def read(self, raw: Raw) -> RequestProfile | None:
         """Return the profile of a request with this `_meta`.
@@ -191,7 +205,13 @@ class Profiles:
                 return None
             legacy = self.legacy
             return RequestProfile(
-                legacy.encoder, legacy.methods, legacy.client, token, legacy.level, meta
+                legacy.encoder,
+                legacy.methods,
+                legacy.client,
+                token,
+                legacy.level,
+                meta,
+                self._principal,
             )
 
         requested = pop_member(meta, VERSION, str)
@@ -211,7 +231,9 @@ class Profiles:
         rank = None if level is None else LEVELS[level]
         if self._modern_encoder is None:
             self._modern_encoder = ResultEncoder(revision, self.features.info)
-        profile = RequestProfile(self._modern_encoder, self.methods[True], facts, token, rank, meta)
+        profile = RequestProfile(
+            self._modern_encoder, self.methods[True], facts, token, rank, meta, self._principal
+        )
         if token is None:
             # Copy the bytes: `raw` refers to its whole frame and would keep that in memory.
             self.last_meta = (raw.copy(), profile)

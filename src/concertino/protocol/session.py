@@ -62,6 +62,7 @@ from concertino.types.results import LEVELS, Level, error_result
 
 if TYPE_CHECKING:
     from concertino.protocol.call_dialogues import CallDialogues
+    from concertino.protocol.principal import Principal
     from concertino.protocol.seal import Seal
     from concertino.protocol.wanted_updates import WantedUpdates
     from concertino.types.client_requests import InputRequest
@@ -113,7 +114,7 @@ class Session:
     on_subscriptions_changed: called when subscribed_uris may have changed.
     seal: returns the Seal for the `requestState` of calls that ask their client for input; called
         when it is needed.
-    principal: identifies the caller, as far as the connection knows it.
+    principal: who the client is, as far as the connection knows it; None if it does not.
     schedule_flush: called when a notification is kept for later. The caller must then call
         peer.on_drain(), which sends such notifications, a moment later.
     budget: the memory that unread responses may take, in all sessions that share the budget; by
@@ -138,7 +139,7 @@ class Session:
         on_subscriptions_changed: Callable[[], object] = lambda: None,
         *,
         seal: Callable[[], Seal] | None = None,
-        principal: bytes = b"",
+        principal: Principal | None = None,
         schedule_flush: Callable[[], object] = lambda: None,
         budget: ProcessBudget | None = None,
         on_notification: Callable[[str, Mapping[str, Raw]], object] | None = None,
@@ -147,12 +148,12 @@ class Session:
         self.peer = Peer(send, limits, clock, request_type=SessionRequest, budget=budget)
         self.start = start
         self._limits = limits
-        self._profiles = Profiles(features)
+        self._profiles = Profiles(features, principal)
         self.notifications = CallNotifications(
             self.peer, self._profiles, limits, clock, schedule_flush
         )
         self._seal = seal
-        self._principal = principal
+        self._identity = b"" if principal is None else principal.identity
         self._dialogues: CallDialogues | None = None
         # None until the first subscription.
         self._subscriptions: WantedUpdates | None = None
@@ -166,8 +167,16 @@ class Session:
             # Imported here, because most servers never ask their client anything.
             from concertino.protocol.call_dialogues import CallDialogues
 
-            self._dialogues = CallDialogues(self._profiles, self._seal, self._principal)
+            self._dialogues = CallDialogues(self._profiles, self._seal, self._identity)
         return self._dialogues
+
+    def identify(self, principal: Principal | None) -> None:
+        """Serve the requests from now on for a principal of the same identity.
+
+        Its scopes may be others, because the client has a new token. Requests that have arrived
+        before are served with the scopes that they came with.
+        """
+        self._profiles.identify(principal)
 
     # Input
 

@@ -27,6 +27,7 @@ from concertino.types.results import LEVELS, Level
 
 if TYPE_CHECKING:
     from concertino.protocol.dialogue import Dialogue
+    from concertino.protocol.principal import Principal
     from concertino.runtime.call_connection import CallConnection
     from concertino.runtime.subcalls import SubcallContext
     from concertino.types.client_requests import (
@@ -91,6 +92,10 @@ class CallContext(Struct, eq=False):
     @property
     def client(self) -> ClientFacts:
         return self.request.profile.client
+
+    @property
+    def principal(self) -> Principal | None:
+        return self.request.profile.principal
 
     @property
     def caller(self) -> CallCaller:

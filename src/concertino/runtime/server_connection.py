@@ -39,6 +39,7 @@ from concertino.runtime.tasks import read_batch_of
 
 if TYPE_CHECKING:
     from concertino.backend.call_hooks import Work
+    from concertino.protocol.principal import Principal
     from concertino.protocol.seal import Seal
     from concertino.runtime.call_runner import CallRunner
     from concertino.runtime.opening import EarlyInput
@@ -104,7 +105,8 @@ class ServerConnection:
         self._is_flush_due = False
         self._will_flush_throttled = False
 
-        self.principal = str(connection.facts.get("uid", "")).encode()
+        principal = _principal_of(connection)
+        self.principal = b"" if principal is None else principal.identity
         self.session = Session(
             backend.features,
             self._send,
@@ -113,7 +115,7 @@ class ServerConnection:
             self.loop.time,
             on_subscriptions_changed,
             seal=_get_process_seal,
-            principal=self.principal,
+            principal=principal,
             schedule_flush=self._schedule_throttled_flush,
             budget=budget,
             on_notification=partial(backend.on_client_notification, self)
@@ -135,6 +137,15 @@ class ServerConnection:
         self._end = ConnectionEnd(
             self.session, connection, limits.drain_s, self.closed, self._on_closed
         )
+
+    def identify(self, principal: Principal) -> None:
+        """Serve what arrives from now on for this principal, who has another token.
+
+        Raises ValueError for a principal of another identity: that one needs its own connection.
+        """
+        if principal.identity != self.principal:
+            raise ValueError("this connection belongs to another principal")
+        self.session.identify(principal)
 
     # Input
 
@@ -406,6 +417,20 @@ class ServerConnection:
             self._calls = None
         self._receive = _receive_nothing
         self._early = self._refused = None
+
+
+def _principal_of(connection: Connection) -> Principal | None:
+    """Return who the client of a connection is, as far as the transport has verified it."""
+    facts = connection.facts
+    if "principal" not in facts and "uid" not in facts:
+        return None
+    # Imported here, because stdio needs none.
+    from concertino.protocol.principal import Principal, unix_principal
+
+    principal, uid = facts.get("principal"), facts.get("uid")
+    if isinstance(principal, Principal):
+        return principal
+    return unix_principal(uid) if isinstance(uid, int) else None
 
 
 def _receive_nothing(frame: bytes) -> None:

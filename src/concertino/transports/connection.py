@@ -73,7 +73,10 @@ class Connection(Protocol):
 
     @property
     def facts(self) -> Mapping[str, object]:
-        """Return facts about the connection and the peer, such as transport, pid, uid, address."""
+        """Return facts about the connection and the peer, such as transport, pid, uid, address.
+
+        `principal`, if it is there, is the peer's verified Principal.
+        """
         ...
 
     def open(self, receiver: Receiver, /) -> None:

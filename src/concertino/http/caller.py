@@ -1,0 +1,48 @@
+"""HttpCaller: who sends the requests that one Connection of a Host carries.
+
+A Connection belongs to one identity for its whole life, so that sealed states, sessions and
+proxied servers cannot get from one user to another. The token of that identity may change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from concertino.protocol.principal import Principal
+from concertino.runtime.server_connection import ServerConnection
+
+__all__ = ["HttpCaller", "identity_of"]
+
+
+class HttpCaller:
+    """The principal of a Connection's requests.
+
+    facts: what is known about the client of the first request, see Connection.facts.
+    principal: that of the first request; None if there is no authorization.
+
+    Attribute:
+    identity: what all principals of the Connection have in common, see Principal.identity.
+    """
+
+    def __init__(self, facts: Mapping[str, object], principal: Principal | None) -> None:
+        self.facts = facts if principal is None else {**facts, "principal": principal}
+        self.identity = identity_of(principal)
+        self._principal = principal
+        self._served: ServerConnection | None = None
+
+    def attach(self, served: ServerConnection) -> None:
+        """Set the ServerConnection that serves the requests."""
+        self._served = served
+
+    def update(self, principal: Principal | None) -> None:
+        """Serve the requests from now on for this principal, who has the same identity."""
+        if principal is None or principal == self._principal:
+            return
+        self._principal = principal
+        if self._served is not None:
+            self._served.identify(principal)
+
+
+def identity_of(principal: Principal | None) -> bytes:
+    """Return the identity of a principal; b"" for none."""
+    return b"" if principal is None else principal.identity
