@@ -26,9 +26,11 @@ from msgspec import Raw
 from msgspec.json import decode, encode
 
 from concertino.client.client import Client, Timeouts
+from concertino.client.targets import ServerParameters
 from concertino.errors import RpcError
 from concertino.protocol.call import Call, ClientFacts
 from concertino.proxy.proxy import EVERYTHING
+from concertino.types.results import CallToolResult
 
 pytestmark = pytest.mark.slow
 PATIENT = Timeouts(connect_s=60, probe_s=15)
@@ -232,3 +234,29 @@ def meaning_of(answer: Answer) -> Any:
         # The tasks of the two eras have nothing in common.
         tool.pop("execution", None)
     return method, label, members
+
+
+ASKING = [sys.executable, str(Path(__file__).parent / "servers" / "mcp_2_asking.py")]
+
+
+@pytest.mark.parametrize("way", ["proxy", "proxy --lazy", "serve"])
+def test_a_server_that_asks_as_in_the_first_client_s_era_is_answered(
+    way: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "mcp.json"
+    file.write_bytes(encode({"mcpServers": {"asking": {"command": ASKING[0], "args": ASKING[1:]}}}))
+    words = ["serve", str(file), "--trust"] if way == "serve" else [*way.split(), "--", *ASKING]
+    folders = {name: str(tmp_path) for name in ("XDG_CACHE_HOME", "XDG_STATE_HOME")}
+    command = ServerParameters(sys.executable, ("-m", "concertino", *words), env=folders)
+
+    async def greet() -> CallToolResult:
+        async def elicit(question: Any, server: Any) -> dict[str, Any]:
+            return {"name": "Ada"}
+
+        async with Client(command, era="legacy", timeouts=PATIENT, elicit=elicit) as client:
+            [tool] = await client.list_tools()
+            return await client.call_tool(tool.name)
+
+    # The second time, the proxy knows what the server offers before it has started.
+    for _ in range(2):
+        assert asyncio.run(greet()).text == "accept Ada"

@@ -53,8 +53,10 @@ __all__ = [
     "ServerFeatures",
     "SupportsClientNotifications",
     "SupportsEarlyOpening",
+    "SupportsFirstMessage",
     "SupportsHeldOpening",
     "describe_non_backend",
+    "opens_with_handshake",
 ]
 
 T = TypeVar("T")
@@ -122,6 +124,28 @@ class SupportsHeldOpening(Protocol):
         describe: returns the text of the refusals.
         """
         ...
+
+
+@runtime_checkable
+class SupportsFirstMessage(Protocol):
+    """A Notifier that sees how the first client opens its session, before the backend has started.
+
+    For a backend that starts a server which serves both eras, each in another way.
+    """
+
+    async def opens_with_handshake(self, within_s: float) -> bool:
+        """Wait for the first client's first message, and return whether it is `initialize`.
+
+        Returns False if no client is connected, or if it sends nothing for within_s seconds.
+        """
+        ...
+
+
+async def opens_with_handshake(outlet: Notifier, within_s: float) -> bool:
+    """Return what SupportsFirstMessage says; False for a Notifier that does not see messages."""
+    if isinstance(outlet, SupportsFirstMessage):
+        return await outlet.opens_with_handshake(within_s)
+    return False
 
 
 class Context(Protocol):

@@ -28,7 +28,7 @@ from concertino.client.client_connection import (
     ConnectionSettings,
     Timeouts,
 )
-from concertino.client.negotiation import Era
+from concertino.client.negotiation import Era, HandshakeChoice
 from concertino.client.notifications import LogMessage, NotificationHandlers
 from concertino.client.output_validation import (
     OutputValidator,
@@ -100,7 +100,9 @@ class Client(ConnectionFacts):
     name: the name for logs; by default derived from the target.
     info: the name and version of this client, for the server.
     era: "auto" finds out whether the server speaks 2026-07-28 ("modern") or has a handshake
-        ("legacy"). Pass one of these words if it is known.
+        ("legacy"). Pass one of these words if it is known; or, for proxies, an async function that
+        is called when the server has been started: if it returns True, a server that speaks both
+        eras is used as a legacy one.
     timeouts: time limits.
     limits: size limits, such as max_message_bytes.
     stderr: a function called with each line of the server's stderr, or a file to append to. By
@@ -143,7 +145,7 @@ class Client(ConnectionFacts):
         *,
         name: str | None = None,
         info: Implementation | None = None,
-        era: Era = "auto",
+        era: Era | HandshakeChoice = "auto",
         timeouts: Timeouts | None = None,
         limits: Limits | None = None,
         stderr: Sink | None = None,
@@ -164,7 +166,7 @@ class Client(ConnectionFacts):
         logged: Callable[[LogMessage], object] | None = None,
         notified: Callable[[str, dict[str, Any]], object] | None = None,
     ) -> None:
-        if era not in ("auto", "modern", "legacy"):
+        if era not in ("auto", "modern", "legacy") and not callable(era):
             raise ValueError(f"era: expected auto, modern or legacy, got {era!r}")
         _check_type("restart", restart, Restart)
         _check_type("timeouts", timeouts, Timeouts)

@@ -19,7 +19,7 @@ from typing import Any
 from msgspec import Raw, Struct
 
 from concertino.client.conversation import Conversation
-from concertino.client.negotiation import Era, open_conversation
+from concertino.client.negotiation import Era, HandshakeChoice, open_conversation
 from concertino.client.notifications import NotificationHandlers
 from concertino.client.pending_request import Progress, UnreadRequest, request_label
 from concertino.client.request_handlers import RequestHandlers
@@ -79,7 +79,7 @@ class ConnectionSettings(Struct, frozen=True):
     name: str
     location: TargetLocation
     info: Implementation
-    era: Era
+    era: Era | HandshakeChoice
     timeouts: Timeouts
     limits: Limits
     stderr: Sink | None

@@ -9,6 +9,10 @@ The client sends `server/discover` first:
 - If the server exits, it is started once more, and `initialize` is sent first.
 
 If the server refuses `initialize` with a modern error, it is modern after all and was only slow.
+
+Servers that speak both eras decide for one when they get the first message. Who prefers the legacy
+era, such as a proxy for its client, sends `initialize` first, and `server/discover` if that is
+refused.
 Spec: 2026-07-28 basic/transports/stdio "Backward compatibility", basic/versioning, server/discover;
 2025-11-25 basic/lifecycle.
 """
@@ -38,9 +42,12 @@ from concertino.errors import (
 from concertino.protocol.revisions import LATEST_LEGACY, MODERN, Revision, by_name, implementation
 from concertino.types.results import Implementation
 
-__all__ = ["Era", "open_conversation"]
+__all__ = ["Era", "HandshakeChoice", "open_conversation"]
 
 Era = Literal["auto", "modern", "legacy"]
+# Finds out the era like "auto", and sends `initialize` first if the function returns True. It is
+# called when the server has been started.
+HandshakeChoice = Callable[[], Awaitable[bool]]
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 MODERN_ERRORS = frozenset((UNSUPPORTED_VERSION, MISSING_CAPABILITY))
 
@@ -65,7 +72,7 @@ _decode_initialize_result = Decoder(_InitializeResult).decode
 async def open_conversation(
     start: Callable[[], Awaitable[Conversation]],
     can_restart: bool,
-    era: Era,
+    era: Era | HandshakeChoice,
     within_s: float,
     probe_s: float,
 ) -> Conversation:
@@ -74,7 +81,7 @@ async def open_conversation(
     start: starts the server or connects to it.
     can_restart: whether `start` may be called a second time, if the server exits after it got
         `server/discover`.
-    era: "auto" to find out the revision; "modern" or "legacy" if it is known.
+    era: "auto" to find out the revision; "modern" or "legacy" if it is known; or a HandshakeChoice.
     within_s: the time limit for everything, in seconds.
     probe_s: how long to wait for the response to `server/discover`; at most half of within_s.
 
@@ -96,7 +103,8 @@ async def open_conversation(
             await _discover(conversation, remaining_s(), required=True)
             return conversation
 
-        if era == "auto":
+        is_discover_first = era == "auto" or (callable(era) and not await era())
+        if is_discover_first:
             # Leave half of the time for the handshake.
             probe_s = min(probe_s, remaining_s() / 2)
             try:
@@ -114,7 +122,8 @@ async def open_conversation(
         try:
             await _initialize(conversation, remaining_s())
         except RpcError as exc:
-            if era == "legacy" or exc.code not in MODERN_ERRORS:
+            is_refused = exc.code in MODERN_ERRORS or not is_discover_first
+            if era == "legacy" or not is_refused or exc.code == HTTP_FAILURE:
                 raise Incompatible(f"the server refused initialize: {exc}") from exc
             await _discover(conversation, remaining_s(), required=True)
     except BaseException as exc:

@@ -24,6 +24,7 @@ from concertino.backend.interface import (
     Context,
     Notifier,
     ServerFeatures,
+    opens_with_handshake,
 )
 from concertino.backend.listing import list_names
 from concertino.backend.methods import KINDS, LIST_METHODS
@@ -124,7 +125,7 @@ class ComposedBackend:
         return view
 
     def _notifier_of(self, name: str) -> Notifier:
-        return _PartNotifier(self, name)
+        return _PartNotifier(self, name, self._outlet)
 
     async def change_parts(self, parts: Mapping[str, Backend]) -> None:
         """Serve other parts from now on. Those that are the same objects go on as they are.
@@ -465,15 +466,20 @@ class ComposedBackend:
 class _PartNotifier:
     """The Notifier of one part: forwards to the clients of the composition."""
 
-    def __init__(self, composed: ComposedBackend, name: str) -> None:
+    def __init__(self, composed: ComposedBackend, name: str, outlet: Notifier | None) -> None:
         self._composed = composed
         self._name = name
+        self._outlet = outlet
 
     def report_change(self, what: ChangeKind) -> None:
         self._composed.on_part_change(what)
 
     def report_update(self, uri: str) -> None:
         self._composed.on_part_update(self._name, uri)
+
+    async def opens_with_handshake(self, within_s: float) -> bool:
+        outlet = self._outlet
+        return outlet is not None and await opens_with_handshake(outlet, within_s)
 
 
 async def _close(name: str, part: Backend) -> None:

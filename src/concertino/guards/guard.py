@@ -43,6 +43,7 @@ from concertino.backend.interface import (
     Notifier,
     ServerFeatures,
     SupportsHeldOpening,
+    opens_with_handshake,
 )
 from concertino.backend.listing import decode_page
 from concertino.backend.methods import KINDS, LIST_METHODS, ListMethod
@@ -356,6 +357,9 @@ class _FilteredNotifier:
     def hold_opening(self, within_s: float, describe: Callable[[], str]) -> None:
         if isinstance(self._outlet, SupportsHeldOpening):
             self._outlet.hold_opening(within_s, describe)
+
+    async def opens_with_handshake(self, within_s: float) -> bool:
+        return await opens_with_handshake(self._outlet, within_s)
 
 
 def _release(hooks: CallHooks) -> None:

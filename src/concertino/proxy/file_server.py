@@ -9,7 +9,14 @@ from typing import Any
 from msgspec import Raw, Struct
 
 from concertino.backend.caller import CallerSession
-from concertino.backend.interface import Backend, Call, ChangeKind, Context, Notifier
+from concertino.backend.interface import (
+    Backend,
+    Call,
+    ChangeKind,
+    Context,
+    Notifier,
+    opens_with_handshake,
+)
 from concertino.backend.wrappers import BackendWrapper, pass_client_notification
 from concertino.errors import ConcertinoError
 from concertino.protocol.call import ServerFeatures
@@ -187,6 +194,9 @@ class _Relay:
 
     def report_update(self, uri: str) -> None:
         self.outlet.report_update(uri)
+
+    async def opens_with_handshake(self, within_s: float) -> bool:
+        return await opens_with_handshake(self.outlet, within_s)
 
 
 class _StartedServer(BackendWrapper):

@@ -17,7 +17,14 @@ from msgspec import Raw, Struct
 from msgspec.json import decode, encode, format
 from msgspec.structs import replace
 
-from concertino.backend.interface import Backend, Call, ChangeKind, Context, Notifier
+from concertino.backend.interface import (
+    Backend,
+    Call,
+    ChangeKind,
+    Context,
+    Notifier,
+    opens_with_handshake,
+)
 from concertino.backend.listing import decode_page, list_items
 from concertino.backend.methods import LIST_METHODS
 from concertino.backend.wrappers import BackendWrapper
@@ -182,3 +189,6 @@ class _ForgettingNotifier:
 
     def report_update(self, uri: str) -> None:
         self._outlet.report_update(uri)
+
+    async def opens_with_handshake(self, within_s: float) -> bool:
+        return await opens_with_handshake(self._outlet, within_s)

@@ -19,11 +19,19 @@ from typing import Any, Literal, get_args
 from msgspec import Raw, Struct
 
 from concertino.backend.caller import CallerSession
-from concertino.backend.interface import Call, ChangeKind, Context, Notifier, SupportsHeldOpening
+from concertino.backend.interface import (
+    Call,
+    ChangeKind,
+    ClientFacts,
+    Context,
+    Notifier,
+    SupportsHeldOpening,
+    opens_with_handshake,
+)
 from concertino.backend.methods import LIST_METHODS
 from concertino.client.client import Client, Timeouts
 from concertino.client.client_connection import FOREVER
-from concertino.client.negotiation import Era
+from concertino.client.negotiation import Era, HandshakeChoice
 from concertino.client.server_stderr import Sink
 from concertino.client.supervision import Restart
 from concertino.client.targets import ServerParameters, Target, parse_target
@@ -57,6 +65,8 @@ RESTART = Restart(longest_s=2.0, retry_s=30.0)
 HEARTBEAT_S = 15.0
 # How long a client's first request waits for the server, if nothing is known of it.
 OPENING_S = 10.0
+# How long a server that has been started waits for the message that tells the first client's era.
+FIRST_MESSAGE_S = 2.0
 # How often a call that waits for the server's start reports progress, in seconds, and how much.
 START_BEAT_S = 1.0
 START_STEP = 1e-9
@@ -81,7 +91,8 @@ class Proxy:
 
     target: as for Client: a command, ServerParameters, `unix:PATH`, `tcp:HOST:PORT`, a Backend or
     a Connection. name: for logs and errors, by default derived from the target.
-    era: see Client. restart: when to restart a server that ended; by default soon, up to ten times
+    era: see Client; with "auto", a server that speaks both eras is opened in that of its first
+    client. restart: when to restart a server that ended; by default soon, up to ten times
     in a row, and again for a call half a minute later. stderr: see Client.
     limits: of the connection to the server.
     connect_s: how long the server may take to start.
@@ -134,7 +145,6 @@ class Proxy:
             Client,
             target,
             name=self.name,
-            era=era,
             # The client that waits for a call decides how long.
             timeouts=Timeouts(connect_s, request_s=FOREVER, total_s=FOREVER),
             limits=limits,
@@ -143,7 +153,7 @@ class Proxy:
             validate=False,
         )
         # Report a wrong argument now.
-        make_client()
+        make_client(era=era)
         self._settings = UpstreamSettings(
             self.name,
             make_client,
@@ -152,6 +162,9 @@ class Proxy:
             self._on_question,
             self._on_list_changed,
         )
+        self._era: Era = era
+        # Whether the first client has opened its session with a handshake; None before that.
+        self._has_handshake: bool | None = None
         self._isolation = isolation
         self._idle_s = idle_s
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -185,11 +198,11 @@ class Proxy:
         if known is not None:
             self._learn_features(known)
             if not self._is_lazy:
-                self._begin(FIRST, EVERYTHING)
+                self._begin_first()
         else:
             if isinstance(outlet, SupportsHeldOpening):
                 outlet.hold_opening(self._opening_s, self._describe_refusal)
-            await self._begin(FIRST, EVERYTHING).task
+            await self._begin_first().task
         if self._idle_s is not None:
             self._idle_timer = asyncio.get_running_loop().call_later(self._idle_s, self._end_idle)
 
@@ -205,9 +218,11 @@ class Proxy:
             await asyncio.wait([opening.task for opening in self._openings.values()])
         old = self._open_upstreams()
         running = [upstream for upstream in old if upstream.client.state != "closed"]
-        new = [Upstream(self._settings, self._outlet, item.capabilities) for item in running]
+        new = [
+            Upstream(self._settings, self._outlet, item.capabilities, item.era) for item in running
+        ]
         if not new:
-            new = [Upstream(self._settings, self._outlet, EVERYTHING)]
+            new = [self._make_first()]
         openings = [asyncio.ensure_future(upstream.open()) for upstream in new]
         try:
             await asyncio.gather(*openings)
@@ -343,9 +358,7 @@ class Proxy:
         # A call without a connection comes from a user as little known as one over stdin.
         return b"" if session is None else session.principal
 
-    async def _assign(
-        self, session: CallerSession | None, capabilities: Mapping[str, Any]
-    ) -> Upstream:
+    async def _assign(self, session: CallerSession | None, client: ClientFacts) -> Upstream:
         """Return the upstream for a session, opened first if need be. Raises RpcError."""
         await self._wait_for_first()
         key = self._key_of(session)
@@ -354,9 +367,7 @@ class Proxy:
             upstream, self._unclaimed = self._unclaimed, None
             self._upstreams[key] = upstream
         if upstream is None:
-            upstream = await self._wait_for(
-                self._openings.get(key) or self._begin(key, capabilities)
-            )
+            upstream = await self._wait_for(self._openings.get(key) or self._begin_for(key, client))
         upstream.is_private = key is not None
         self._by_session[session] = upstream
         self._learn_lists(upstream, self._principal_of(session))
@@ -382,15 +393,41 @@ class Proxy:
 
     async def _assign_patiently(self, session: CallerSession | None, context: Context) -> Upstream:
         """Return the upstream for a session, and report progress while its server starts."""
-        capabilities = context.client.capabilities
         if not context.caller.wants_progress:
-            return await self._assign(session, capabilities)
+            return await self._assign(session, context.client)
         with Heartbeat(context, START_BEAT_S, self._describe_start, START_STEP):
-            return await self._assign(session, capabilities)
+            return await self._assign(session, context.client)
 
-    def _begin(self, key: object, capabilities: Mapping[str, Any]) -> _Opening:
+    def _begin_first(self) -> _Opening:
+        """Begin to start a server before any client needs one."""
+        return self._begin(FIRST, self._make_first())
+
+    def _begin_for(self, key: object, client: ClientFacts) -> _Opening:
+        """Begin to start a server for a client, in the client's era."""
+
+        async def prefers_handshake() -> bool:
+            return not by_name[client.protocol_version].modern
+
+        return self._begin(key, self._make_upstream(client.capabilities, prefers_handshake))
+
+    def _make_first(self) -> Upstream:
+        """Return an upstream to be opened in the era of the first client."""
+        return self._make_upstream(EVERYTHING, self._first_has_handshake)
+
+    def _make_upstream(
+        self, capabilities: Mapping[str, Any], prefers_handshake: HandshakeChoice
+    ) -> Upstream:
+        era = prefers_handshake if self._era == "auto" else self._era
+        return Upstream(self._settings, self._outlet, capabilities, era)
+
+    async def _first_has_handshake(self) -> bool:
+        # A server that is restarted keeps its era.
+        if self._has_handshake is None:
+            self._has_handshake = await opens_with_handshake(self._outlet, FIRST_MESSAGE_S)
+        return self._has_handshake
+
+    def _begin(self, key: object, upstream: Upstream) -> _Opening:
         """Begin to start a server, for the sessions with this key."""
-        upstream = Upstream(self._settings, self._outlet, capabilities)
         task = asyncio.get_running_loop().create_task(self._open(key, upstream))
         task.add_done_callback(self._on_opened)
         opening = self._openings[key] = _Opening(upstream, task)

@@ -18,6 +18,7 @@ from msgspec.json import encode
 from concertino.backend.caller import CallerSession
 from concertino.backend.interface import Call, ChangeKind, Context, Notifier
 from concertino.client.client import Client
+from concertino.client.negotiation import Era, HandshakeChoice
 from concertino.client.notifications import LogMessage
 from concertino.errors import (
     INTERNAL_ERROR,
@@ -93,6 +94,7 @@ class Upstream:
 
     outlet: takes the changes that the server reports before a client session has made a call.
     capabilities: the client capabilities to declare to a server before 2026-07-28.
+    era: see Client.
     sessions: the client sessions that have made calls. client: the client of the server.
     watched: the resources whose changes are watched.
     is_private: whether it serves one user or session only: then nobody else learns what it reports.
@@ -106,6 +108,7 @@ class Upstream:
         settings: UpstreamSettings,
         outlet: Notifier,
         capabilities: Mapping[str, Any],
+        era: Era | HandshakeChoice,
     ) -> None:
         self.sessions: set[CallerSession] = set()
         self.capabilities = capabilities
@@ -115,6 +118,7 @@ class Upstream:
         self.host = ""
         self._has_begun = False
         self.learned_for: set[bytes] = set()
+        self.era: Era | HandshakeChoice = era
         self._settings = settings
         self._outlet = outlet
         # A dict keeps the order; the last is the newest.
@@ -122,6 +126,7 @@ class Upstream:
         self._orphaned: list[Question] = []
         self._level: Level = DEFAULT_LEVEL
         self.client = settings.make_client(
+            era=era,
             capabilities=capabilities,
             answer_any=self._answer,
             changed=self._on_list_changed,

@@ -204,6 +204,11 @@ class Host:
         for connection in self.connections:
             connection.hold_opening(self._opening_until, describe)
 
+    async def opens_with_handshake(self, within_s: float) -> bool:
+        """Wait for the first client's first message. See SupportsFirstMessage."""
+        connection = next(iter(self.connections), None)
+        return connection is not None and await connection.opens_with_handshake(within_s)
+
     def report_change(self, what: str) -> None:
         """Tell every client that a list has changed. May be called from any thread.
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from msgspec import DecodeError, Struct
 from msgspec.json import Decoder
 
-__all__ = ["EarlyInput", "is_opening"]
+__all__ = ["EarlyInput", "FirstMessage", "is_handshake", "is_opening"]
 
 # With more input than this, the messages are passed on at once.
 MAX_FRAMES = 64
@@ -33,10 +33,30 @@ _decode = Decoder(_Method).decode
 
 def is_opening(frame: bytes) -> bool:
     """Return whether a frame is a request that opens a session. Malformed frames are none."""
+    return _method_of(frame) in OPENING_METHODS
+
+
+def is_handshake(frame: bytes) -> bool:
+    """Return whether a frame opens a session as before 2026-07-28."""
+    return _method_of(frame) == "initialize"
+
+
+def _method_of(frame: bytes) -> str:
     try:
-        return _decode(frame).method in OPENING_METHODS
+        return _decode(frame).method
     except (DecodeError, UnicodeError):
-        return False
+        return ""
+
+
+class FirstMessage:
+    """Waits for the first message of a connection. receive: takes it afterwards; may be replaced.
+
+    has_handshake: the result, see is_handshake().
+    """
+
+    def __init__(self, receive: Callable[[bytes], None]) -> None:
+        self.receive = receive
+        self.has_handshake: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
 
 class EarlyInput:

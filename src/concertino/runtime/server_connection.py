@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from concertino.protocol.principal import Principal
     from concertino.protocol.seal import Seal
     from concertino.runtime.call_runner import CallRunner
-    from concertino.runtime.opening import EarlyInput
+    from concertino.runtime.opening import EarlyInput, FirstMessage
     from concertino.runtime.refusal import RefusedInput
     from concertino.transports.connection import Connection
 
@@ -131,6 +131,8 @@ class ServerConnection:
         self._describe_start = describe_start
         # The frames that are held back now; None if there are none.
         self._early: EarlyInput | None = None
+        # While somebody waits for the first frame.
+        self._first: FirstMessage | None = None
         self._refused: RefusedInput | None = None
 
         self._flow = OutputFlow(self.session, connection, limits, self._flush)
@@ -249,9 +251,40 @@ class ServerConnection:
         if self._early is not None:
             self._early.extend(until)
 
+    async def opens_with_handshake(self, within_s: float) -> bool:
+        """Wait for the first message, and return whether it is `initialize`.
+
+        See SupportsFirstMessage.
+        """
+        from concertino.runtime.opening import FirstMessage, is_handshake
+
+        if self._early is not None:
+            return is_handshake(self._early.frames[0])
+        if self.session.state != "fresh":
+            return True
+        if self._first is None:
+            self._first = FirstMessage(self._receive)
+            self._receive = self._receive_first
+        answer = self._first.has_handshake
+        await asyncio.wait((answer, self.closed), timeout=within_s)
+        return answer.done() and answer.result()
+
+    def _receive_first(self, frame: bytes) -> None:
+        """Take the first frame, and tell who waits for it what it is."""
+        first, self._first = self._first, None
+        if first is not None:
+            from concertino.runtime.opening import is_handshake
+
+            self._receive = first.receive
+            first.has_handshake.set_result(is_handshake(frame))
+        self._receive(frame)
+
     def _open_input(self, receive: Callable[[bytes], None]) -> None:
         """Pass the frames that were held back to `receive`, and all later frames as well."""
-        self._receive = receive
+        if self._first is None:
+            self._receive = receive
+        else:
+            self._first.receive = receive
         early, self._early = self._early, None
         if early is not None:
             early.close()
@@ -416,7 +449,7 @@ class ServerConnection:
             self._calls.close()
             self._calls = None
         self._receive = _receive_nothing
-        self._early = self._refused = None
+        self._early = self._first = self._refused = None
 
 
 def _principal_of(connection: Connection) -> Principal | None:
