@@ -90,3 +90,15 @@ async def test_a_server_is_opened_as_the_newest_era_without_a_client() -> None:
         # The host has no client until the server runs, as at a socket.
         await host.started
         assert script.came[0]["method"] == "server/discover"
+
+
+@on_a_loop
+async def test_a_client_that_leaves_without_a_message_is_not_waited_for() -> None:
+    near, far = memory_pair()
+    script = Script(far, both_eras())
+    ours, theirs = memory_pair()
+    async with Host(Proxy(near)) as host:
+        host.attach(theirs)
+        await ours.close(1)
+        await host.started
+        assert script.came[0]["method"] == "server/discover"

@@ -179,6 +179,9 @@ class ServerConnection:
         if self._early is not None:
             self._early.end(self._end.drain_s)
             return
+        if self._first is not None:
+            self._first.has_handshake.set_result(False)
+            self._receive, self._first = self._first.receive, None
         log.debug("end of input")
         self.session.peer.on_eof()
         self.drain()
@@ -252,16 +255,13 @@ class ServerConnection:
             self._early.extend(until)
 
     async def opens_with_handshake(self, within_s: float) -> bool:
-        """Wait for the first message, and return whether it is `initialize`.
-
-        See SupportsFirstMessage.
-        """
+        """Wait for the first message or the end of the input. See SupportsFirstMessage."""
         from concertino.runtime.opening import FirstMessage, is_handshake
 
         if self._early is not None:
             return is_handshake(self._early.frames[0])
-        if self.session.state != "fresh":
-            return True
+        if self.session.state != "fresh" or self._end.is_draining:
+            return self.session.state != "fresh"
         if self._first is None:
             self._first = FirstMessage(self._receive)
             self._receive = self._receive_first
