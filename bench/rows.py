@@ -120,7 +120,7 @@ ROWS: tuple[Row, ...] = (
         ("{node}", "{servers}/typescript_v2.mjs"),
         era="modern",
     ),
-    Row("go", "Go SDK", "go", ("{bin}/go_sdk",)),
+    Row("go", "Go SDK", "go_sdk", ("{bin}/go_sdk",)),
     Row("mcp-low", "mcp, low level", "mcp", script("mcp_lowlevel.py")),
     Row("mcp-low-modern", "mcp, low level", "mcp", script("mcp_lowlevel.py"), era="modern"),
     Row("mcp-server", "mcp, MCPServer", "mcp", script("mcp_mcpserver.py")),

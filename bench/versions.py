@@ -11,7 +11,9 @@ __all__ = ["GO_MODULES", "NODE_PACKAGES", "PYTHON_PACKAGES"]
 # One virtual environment each, all on the interpreter of the run (--python).
 PYTHON_PACKAGES: dict[str, tuple[str, ...]] = {
     "floor": ("msgspec==0.22.0",),
-    "concertino": ("msgspec==0.22.0",),  # and the checkout this file belongs to, not editable
+    "concertino": ("msgspec==0.22.0", "httptools==0.9.0"),  # and the checkout this file belongs to, not editable
+    # For http.py: the floors, and our server with its extra and an ASGI server to mount it in.
+    "http_floor": ("msgspec==0.22.0", "httptools==0.9.0", "uvloop==0.23.0", "uvicorn==0.54.0"),
     "mcp": ("mcp==2.3.0",),
     "fastmcp": (
         "fastmcp==4.1.2",
@@ -22,6 +24,7 @@ NODE_PACKAGES: dict[str, str] = {
     "@modelcontextprotocol/sdk": "1.32.2",
     "@modelcontextprotocol/client": "2.4.0",  # for clients.py
     "@modelcontextprotocol/server": "2.4.0",
+    "@hono/node-server": "2.1.3",  # for http_server.py: what @modelcontextprotocol/node uses
     "zod": "4.6.7",
 }
 

@@ -35,6 +35,10 @@ REPOSITORY = BENCH.parent
 WORK = BENCH / ".work"
 SERVERS = BENCH / "servers"
 BUILD_LIMIT_S = 600
+GO_PROGRAMS = {
+    "go_sdk": SERVERS / "go_sdk" / "main.go",
+    "go_http": BENCH / "http_servers" / "go" / "main.go",
+}
 
 
 @dataclass
@@ -97,8 +101,10 @@ def build_places(
                 places[name] = Place({"bin": str(WORK / "bin")})
             elif name == "node":
                 places[name] = build_node(say)
-            elif name == "go":
-                places[name] = build_go(say)
+            elif name in GO_PROGRAMS:
+                places[name] = build_go(name, say)
+            elif name == "rmcp":
+                places[name] = build_rust(say)
             else:
                 places[name] = build_environment(name, interpreter, say)
         except BuildError as error:
@@ -189,27 +195,50 @@ def build_node(say: Callable[[str], None]) -> Place:
     )
 
 
-def build_go(say: Callable[[str], None]) -> Place:
-    """The Go server, built without debug information as its users ship one."""
+def build_go(program: str, say: Callable[[str], None]) -> Place:
+    """A Go server, built without debug information as its users ship one.
+
+    program: a key of GO_PROGRAMS, and the name of the executable.
+    """
     go = shutil.which("go")
     if go is None:
         raise BuildError("go is not installed")
     version = run([go, "env", "GOVERSION"]).strip().removeprefix("go")
-    source = SERVERS / "go_sdk" / "main.go"
-    folder = WORK / "go"
+    source = GO_PROGRAMS[program]
+    folder = WORK / program
     folder.mkdir(parents=True, exist_ok=True)
     wanted = json.dumps([version, GO_MODULES, source.read_text()])
     if not is_fresh(folder, wanted):
-        say(f"building the Go server with {' '.join(GO_MODULES)}")
+        say(f"building {program} with {' '.join(GO_MODULES)}")
         required = "".join(f"require {name} {tag}\n" for name, tag in GO_MODULES.items())
         (folder / "go.mod").write_text(f"module bench\n\ngo 1.25\n\n{required}")
         shutil.copy(source, folder)
         run([go, "-C", str(folder), "mod", "tidy"])
-        target = str(WORK / "bin" / "go_sdk")
+        target = str(WORK / "bin" / program)
         run([go, "-C", str(folder), "build", "-ldflags=-s -w", "-o", target, "."])
         stamp(folder, wanted)
     tags = {name: tag.removeprefix("v") for name, tag in GO_MODULES.items()}
     return Place({"bin": str(WORK / "bin")}, {"go": version, **tags})
+
+
+def build_rust(say: Callable[[str], None]) -> Place:
+    """The server of rmcp, built with optimisations."""
+    cargo = shutil.which("cargo")
+    if cargo is None:
+        raise BuildError("cargo is not installed")
+    source = BENCH / "http_servers" / "rmcp"
+    folder = WORK / "rmcp_http"
+    folder.mkdir(parents=True, exist_ok=True)
+    files = sorted(path for path in source.rglob("*") if path.is_file())
+    wanted = json.dumps([path.read_text() for path in files])
+    target = folder / "release" / "rmcp_http"
+    if not is_fresh(folder, wanted):
+        say("building the Rust server, which takes minutes")
+        manifest = str(source / "Cargo.toml")
+        options = ["--release", "--locked", "--manifest-path", manifest]
+        run([cargo, "build", "--quiet", *options, "--target-dir", str(folder)])
+        stamp(folder, wanted)
+    return Place({"bin": str(target.parent)})
 
 
 def server_environment() -> dict[str, str]:
