@@ -76,10 +76,22 @@ def python(script: str, *options: str) -> tuple[str, ...]:
 
 
 OURS = python("concertino_http.py")
+# The same server with room for many connections.
+MANY = (
+    *("{python}", "-m", "concertino", "serve", str(PROGRAMS / "concertino_http.py")),
+    *("--http", "127.0.0.1:PORT", "--max-connections", "20000"),
+)
+IDLE = {"floor": python("floor.py"), "concertino": MANY, "concertino-session": MANY}
 STREAM = "text/event-stream"
 ROWS = (
     Row("floor", "floor: asyncio + httptools, no MCP", "http_floor", python("floor.py"), "modern"),
-    Row("floor-uvloop", "the same with uvloop", "http_floor", python("floor.py", "--uvloop"), "modern"),
+    Row(
+        "floor-uvloop",
+        "the same with uvloop",
+        "http_floor",
+        python("floor.py", "--uvloop"),
+        "modern",
+    ),
     Row("uvicorn", "floor: uvicorn, no MCP", "http_floor", python("uvicorn_echo.py"), "modern"),
     Row("concertino", "**concertino**", "concertino", OURS, "modern"),
     Row("concertino-session", "**concertino**", "concertino", OURS, "session"),
@@ -89,7 +101,13 @@ ROWS = (
     Row("mcp-stream", "mcp", "mcp", python("mcp_http.py"), "stream"),
     Row("fastmcp", "FastMCP", "fastmcp", python("fastmcp_http.py"), "modern"),
     Row("fastmcp-stream", "FastMCP", "fastmcp", python("fastmcp_http.py"), "stream"),
-    Row("ts2", "TypeScript SDK v2", "node", ("{node}", "{servers}/typescript_http.mjs", "PORT"), "modern"),
+    Row(
+        "ts2",
+        "TypeScript SDK v2",
+        "node",
+        ("{node}", "{servers}/typescript_http.mjs", "PORT"),
+        "modern",
+    ),
     Row("go", "Go SDK, stateless", "go_http", ("{bin}/go_http", "PORT", "stateless"), "modern"),
     Row("go-session", "Go SDK", "go_http", ("{bin}/go_http", "PORT", "json"), "session"),
     Row("go-stream", "Go SDK", "go_http", ("{bin}/go_http", "PORT"), "stream"),
@@ -321,15 +339,13 @@ class Bench:
         """Open idle connections, and note how much the server has grown for each, in kB."""
         with running(command, self.environment, self.server_core) as server:
             request = make_request(row, server.port).replace(ID.encode(), b"1" * 10)
-            post(server.port, request)
+            _open_idle(server.port, request).close()
             for name, asks in (("idle_kb", False), ("idle_after_request_kb", True)):
                 before = server.rss_kb
                 sockets = [_open_idle(server.port, request if asks else b"") for _ in range(count)]
                 # The last of them is answered, so all of them were accepted.
                 if not asks:
-                    answer, _ = post(server.port, request)
-                    if b" 200 " not in answer[:16]:
-                        raise RuntimeError(f"with {count} idle connections: {answer[:100]!r}")
+                    sockets.append(_open_idle(server.port, request))
                 self.note(row, **{name: (server.rss_kb - before) / count})
                 for sock in sockets:
                     sock.close()
@@ -403,7 +419,13 @@ def compare(figures: dict[str, dict[str, list[float]]]) -> Iterator[str]:
         ("calls/s at 64 / mcp", "concertino", "mcp", "c64_calls_s", ">= 25, must be >= 15"),
         ("calls/s at 64 / Go SDK", "concertino", "go", "c64_calls_s", ">= 10, must be >= 8"),
         ("calls/s at 64 / rmcp", "concertino", "rmcp", "c64_calls_s", ">= 0.6"),
-        ("session / modern, CPU at 64", "concertino-session", "concertino", "c64_cpu_us", "<= 1.25"),
+        (
+            "session / modern, CPU at 64",
+            "concertino-session",
+            "concertino",
+            "c64_cpu_us",
+            "<= 1.25",
+        ),
         ("stream / modern, CPU at 64", "concertino-stream", "concertino", "c64_cpu_us", "<= 1.6"),
     ):
         found = ratio(one, other, figure)
@@ -464,9 +486,11 @@ def main() -> None:
                 bench.failures[row.name] = str(exc)
     if options.idle:
         for row in rows:
-            if row.name in ("floor", "concertino", "concertino-session"):
+            if row.name in IDLE and row.name not in bench.failures:
+                words = places[row.place].words
+                command = [word.format_map(words) for word in IDLE[row.name]]
                 try:
-                    bench.hold_idle(row, commands[row.name], min(options.idle, hard - 200))
+                    bench.hold_idle(row, command, min(options.idle, hard - 200))
                 except (RuntimeError, OSError) as exc:
                     bench.failures[row.name] = f"idle connections: {exc}"
     report(rows, bench)

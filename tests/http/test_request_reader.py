@@ -25,7 +25,7 @@ CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;name=value\r\
 
 def read(*pieces: bytes, limit: int = LIMIT) -> list[HttpRequest]:
     """Return the requests in bytes that arrive in these pieces."""
-    reader = RequestReader(HeadParser(), lambda _: None, lambda _: None, limit)
+    reader = RequestReader(HeadParser(), lambda _: None, lambda _: None, lambda _: None, limit)
     found: list[HttpRequest] = []
     for piece in pieces:
         reader.feed(piece)
@@ -111,7 +111,7 @@ def test_an_offer_of_another_protocol_is_ignored_and_the_body_is_read() -> None:
 
 def test_a_large_body_is_reported_before_it_is_read() -> None:
     reported: list[int] = []
-    reader = RequestReader(HeadParser(), lambda _: None, reported.append, 2**20)
+    reader = RequestReader(HeadParser(), lambda _: None, lambda _: None, reported.append, 2**20)
 
     reader.feed(POST + b"Content-Length: 100000\r\n\r\n")
 
@@ -123,7 +123,7 @@ def test_a_head_is_checked_before_its_body_is_read() -> None:
     def refuse(_: object) -> None:
         raise HttpError(HTTPStatus.FORBIDDEN, "no")
 
-    reader = RequestReader(HeadParser(), refuse, lambda _: None, LIMIT)
+    reader = RequestReader(HeadParser(), refuse, lambda _: None, lambda _: None, LIMIT)
     reader.feed(POST + b"Content-Length: 5\r\n\r\n")
 
     with pytest.raises(HttpError, match="no"):

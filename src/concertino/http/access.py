@@ -13,7 +13,7 @@ from collections.abc import Collection
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
-from concertino.http.request_head import HttpError, RequestHead
+from concertino.http.request_head import REMEMBERED, HttpError, RequestHead
 
 __all__ = ["AccessRules"]
 
@@ -38,15 +38,15 @@ class AccessRules:
     def __init__(self, origins: Collection[str] = (), *, checks_host: bool = True) -> None:
         self._origins = frozenset(origin.rstrip("/").lower() for origin in origins)
         self._checks_host = checks_host
-        # Values that were accepted before. Only a few different ones can be.
-        self._known: set[tuple[bytes | None, bytes]] = set()
+        # Heads that were accepted before: equal ones are one object, see HeadParser.
+        self._known: set[RequestHead] = set()
 
     def check(self, head: RequestHead) -> None:
         """Raise HttpError 403 if the request comes from a foreign page, or names another host."""
+        if head in self._known:
+            return
         origin = head.headers.get(b"origin")
         host = head.headers[b"host"]
-        if (origin, host) in self._known:
-            return
         if origin is not None and not self._allows_origin(origin):
             raise HttpError(
                 HTTPStatus.FORBIDDEN,
@@ -56,8 +56,9 @@ class AccessRules:
             raise HttpError(
                 HTTPStatus.FORBIDDEN, f"Host: expected a name of this machine, got {_quote(host)}"
             )
-        if len(self._known) < 64:
-            self._known.add((origin, host))
+        if len(self._known) >= REMEMBERED:
+            self._known.clear()
+        self._known.add(head)
 
     def _allows_origin(self, origin: bytes) -> bool:
         text = origin.decode("latin-1").lower()
@@ -67,8 +68,10 @@ class AccessRules:
 
     def response_headers(self, head: RequestHead) -> bytes:
         """Return the headers that let a page of a listed origin read the response."""
+        if not self._origins:
+            return b""
         origin = head.headers.get(b"origin")
-        if not self._origins or origin is None:
+        if origin is None:
             return b""
         return (
             b"Access-Control-Allow-Origin: %b\r\nVary: Origin\r\n"

@@ -128,6 +128,20 @@ class Exchange:
     principal: who has sent the request; None if that is not known.
     """
 
+    __slots__ = (
+        "body",
+        "connection",
+        "head",
+        "headers",
+        "is_done",
+        "is_stream",
+        "keeps_connection",
+        "on_disconnect",
+        "on_end",
+        "on_idle",
+        "principal",
+    )
+
     def __init__(self, connection: HttpConnection, request: HttpRequest, headers: bytes) -> None:
         self.connection = connection
         self.head = request.head
@@ -233,7 +247,11 @@ class HttpConnection(asyncio.Protocol):
         self._handler = handler
         self._loop = asyncio.get_running_loop()
         self._reader = RequestReader(
-            handler.parser, self._on_head, self._reserve, handler.max_body_bytes
+            handler.parser,
+            self._on_head,
+            self._on_body_due,
+            self._reserve,
+            handler.max_body_bytes,
         )
         self.reserved_bytes = 0
         self._transport: asyncio.Transport | None = None
@@ -250,7 +268,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        # Call resume_writing() as soon as all output is sent.
+        # Call pause_writing() when output waits, and resume_writing() as soon as all is sent.
         transport.set_write_buffer_limits(high=0)
         try:
             self.facts = self._handler.examine(transport)
@@ -263,15 +281,22 @@ class HttpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.is_ending and self.exchange is None:
             return
-        if self.exchange is None and not self._reader.is_inside:
-            self._activity.since = self._loop.time()
-        self._reader.feed(data)
         if self.exchange is None and not self._reader.is_held:
+            self._activity.now = now = self._loop.time()
+            if not self._reader.is_inside:
+                self._activity.since = now
+            self._reader.feed(data)
             self._read_requests()
-        elif self._reader.held_bytes > READ_AHEAD_BYTES:
+            return
+        self._reader.feed(data)
+        if self._reader.held_bytes > READ_AHEAD_BYTES:
             self._pause_reading()
 
+    def pause_writing(self) -> None:
+        self._activity.has_unsent = True
+
     def resume_writing(self) -> None:
+        self._activity.has_unsent = False
         if self.on_drain is not None:
             self.on_drain(self.unread_bytes)
 
@@ -291,32 +316,33 @@ class HttpConnection(asyncio.Protocol):
 
     def _read_requests(self) -> None:
         """Pass on the requests that have arrived, until one of them waits for its answer."""
-        while self.exchange is None and not self.is_ending:
+        reader = self._reader
+        while reader.unused_bytes and self.exchange is None and not self.is_ending:
             try:
-                request = self._reader.next()
+                request = reader.next()
             except HttpError as refusal:
                 self._refuse(refusal)
                 return
             if request is None:
                 return
             exchange = self.exchange = Exchange(self, request, b"")
-            self._activity.since = self._loop.time()
+            self._activity.since = self._activity.now
             try:
                 self._handler.on_request(exchange)
             except HttpError as refusal:
                 exchange.refuse(refusal)
-            self.flush()
+            if self._output:
+                self.flush()
 
     def _on_head(self, head: RequestHead) -> None:
         principal = self._handler.on_head(self, head)
-        self._activity.since = self._loop.time()
         if principal is not None:
             if isinstance(principal, asyncio.Future):
+                self._activity.since = self._activity.now
                 self._reader.is_held = True
                 principal.add_done_callback(partial(self._on_principal, head))
                 return
             self._reader.principal = principal
-        self._invite_body(head)
 
     def _on_principal(self, head: RequestHead, verdict: asyncio.Future[Principal]) -> None:
         """Read the rest of a request, because it is known now who has sent it; or refuse it."""
@@ -330,12 +356,14 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(refusal)
             return
         self._reader.is_held = False
-        self._invite_body(head)
+        self._activity.now = self._loop.time()
+        self._on_body_due(head)
         self._resume_reading()
 
-    def _invite_body(self, head: RequestHead) -> None:
+    def _on_body_due(self, head: RequestHead) -> None:
         """Tell a client that waits for it that the body may come."""
-        if head.headers.get(b"expect", b"").lower() == b"100-continue":
+        self._activity.since = self._activity.now
+        if head.expects_continue:
             self.send(CONTINUE)
             self.flush()
 
@@ -366,9 +394,12 @@ class HttpConnection(asyncio.Protocol):
     @property
     def unread_bytes(self) -> int:
         """Return how many bytes of output the client has not read, as far as that is known."""
-        transport = self._transport
-        waiting = sum(map(len, self._output))
-        return waiting if transport is None else waiting + transport.get_write_buffer_size()
+        waiting = 0
+        for data in self._output:
+            waiting += len(data)
+        if self._activity.has_unsent and self._transport is not None:
+            waiting += self._transport.get_write_buffer_size()
+        return waiting
 
     def send(self, data: bytes) -> None:
         """Queue output. flush() sends it."""
@@ -400,6 +431,7 @@ class HttpConnection(asyncio.Protocol):
         transport = self._transport
         if transport is not None and not transport.is_reading() and not transport.is_closing():
             transport.resume_reading()
+        self._activity.now = self._loop.time()
         self._read_requests()
 
     def _close_when_sent(self) -> None:
@@ -462,11 +494,15 @@ class HttpConnection(asyncio.Protocol):
 class _Activity:
     """When something happened on a connection, for its time limits.
 
-    since: when the state changed last that a time limit belongs to, by the loop's clock.
+    now: when the input that is being handled has arrived, by the loop's clock.
+    since: when the state changed last that a time limit belongs to.
+    has_unsent: whether the system has not taken all output.
     """
 
     def __init__(self, now: float) -> None:
+        self.now = now
         self.since = now
+        self.has_unsent = False
         self._unread_bytes = 0
         self._unread_since = now
 

@@ -88,16 +88,9 @@ class McpEndpoint:
 
     def post(self, exchange: Exchange) -> None:
         """Serve a POST. Raises HttpError to refuse it."""
-        headers = self._read_headers(exchange)
-        if headers.accepted == NOTHING:
-            raise HttpError(
-                HTTPStatus.NOT_ACCEPTABLE,
-                "Accept: expected application/json and text/event-stream",
-            )
-        if not headers.is_json:
-            raise HttpError(
-                HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Content-Type: expected application/json"
-            )
+        headers = self._headers.get(exchange.head) or self._read_headers(exchange)
+        if not headers.is_json or headers.accepted == NOTHING:
+            raise _unacceptable(headers)
         body = exchange.body
         try:
             if body.lstrip()[:1] == b"[":
@@ -124,13 +117,11 @@ class McpEndpoint:
             self._post_to_session(exchange, headers, message)
 
     def _read_headers(self, exchange: Exchange) -> McpHeaders:
-        """Return the headers of a request; those of equal heads are read once."""
-        headers = self._headers.get(exchange.head)
-        if headers is None:
-            headers = read_headers(exchange.head)
-            if len(self._headers) >= REMEMBERED:
-                self._headers.clear()
-            self._headers[exchange.head] = headers
+        """Read the headers of a request, and remember them for equal heads."""
+        headers = read_headers(exchange.head)
+        if len(self._headers) >= REMEMBERED:
+            self._headers.clear()
+        self._headers[exchange.head] = headers
         return headers
 
     def _post_stateless(self, exchange: Exchange, headers: McpHeaders, message: Envelope) -> None:
@@ -256,6 +247,15 @@ class McpEndpoint:
     def session_count(self) -> int:
         """Return how many sessions are open."""
         return len(self._sessions)
+
+
+def _unacceptable(headers: McpHeaders) -> HttpError:
+    """Return the refusal of a POST by its Accept and Content-Type."""
+    if headers.accepted == NOTHING:
+        return HttpError(
+            HTTPStatus.NOT_ACCEPTABLE, "Accept: expected application/json and text/event-stream"
+        )
+    return HttpError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Content-Type: expected application/json")
 
 
 def _check_headers(exchange: Exchange, headers: McpHeaders, message: Envelope, id: Id) -> bool:

@@ -56,6 +56,7 @@ class RequestHead(Struct, frozen=True, eq=False):
     keep_alive: whether the connection may carry another request afterwards.
     is_http_1_0: whether the client speaks HTTP/1.0, and so knows no chunks.
     body_bytes: the length of the body; None if it comes in chunks.
+    expects_continue: whether the client waits for 100 before it sends the body.
     """
 
     method: str
@@ -65,6 +66,7 @@ class RequestHead(Struct, frozen=True, eq=False):
     keep_alive: bool
     is_http_1_0: bool
     body_bytes: int | None
+    expects_continue: bool
 
 
 class HeadParser:
@@ -141,6 +143,7 @@ def _parse(data: bytes) -> RequestHead:
         events.keep_alive,
         is_http_1_0,
         _body_length(headers, is_http_1_0),
+        headers.get(b"expect", b"").lower() == b"100-continue",
     )
 
 

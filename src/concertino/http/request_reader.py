@@ -38,6 +38,8 @@ class RequestReader:
     parser: parses the heads; several readers may share it.
     on_head: called with the head of each request before its body is read. It sets `principal`, or
         `is_held`. Raises HttpError to refuse the request.
+    on_body_due: called with the head afterwards, if the body has not arrived with it and the
+        request is not held.
     on_reserve: called with the size of a body that is large, before it is read; with the growing
         size if it is not known before. Raises HttpError to refuse it.
     max_body_bytes: the largest body.
@@ -46,24 +48,27 @@ class RequestReader:
     principal: who has sent the request whose head was read last.
     is_held: whether the rest of a request is not read, because it is being found out who has sent
         it.
+    unused_bytes: how many bytes have arrived that no request or body has taken yet.
     """
 
     def __init__(
         self,
         parser: HeadParser,
         on_head: Callable[[RequestHead], object],
+        on_body_due: Callable[[RequestHead], object],
         on_reserve: Callable[[int], object],
         max_body_bytes: int,
     ) -> None:
         self._parser = parser
         self._on_head = on_head
+        self._on_body_due = on_body_due
         self._on_reserve = on_reserve
         self._max_body_bytes = max_body_bytes
         self.principal: Principal | None = None
         self.is_held = False
         # What has arrived and is not used, in pieces: a large body is joined only once.
         self._pieces: list[bytes] = []
-        self._size = 0
+        self.unused_bytes = 0
         # The head of the request whose body is being read; None between requests.
         self._head: RequestHead | None = None
         self._chunks: ChunkedBody | None = None
@@ -73,12 +78,12 @@ class RequestReader:
     @property
     def held_bytes(self) -> int:
         """Return how many bytes have arrived and belong to no complete request."""
-        return self._size + (0 if self._chunks is None else self._chunks.size)
+        return self.unused_bytes + (0 if self._chunks is None else self._chunks.size)
 
     @property
     def is_inside(self) -> bool:
         """Return whether a request has begun to arrive and is not complete."""
-        return self._head is not None or self._size > 0
+        return self._head is not None or self.unused_bytes > 0
 
     @property
     def has_head(self) -> bool:
@@ -88,7 +93,7 @@ class RequestReader:
     def feed(self, data: bytes) -> None:
         """Add bytes that have arrived."""
         self._pieces.append(data)
-        self._size += len(data)
+        self.unused_bytes += len(data)
 
     def next(self) -> HttpRequest | None:
         """Return the next complete request; None if more bytes are needed.
@@ -97,11 +102,12 @@ class RequestReader:
         """
         head = self._head
         if head is None:
-            if not self._size:
+            if not self.unused_bytes:
                 return None
-            head = self._head = self._read_head()
-            if head is None:
-                return None
+            read = self._read_head()
+            if not isinstance(read, RequestHead):
+                return read
+            head = self._head = read
         if self.is_held:
             return None
         length = head.body_bytes
@@ -109,7 +115,7 @@ class RequestReader:
             body = self._read_chunks()
             if body is None:
                 return None
-        elif self._size < length:
+        elif self.unused_bytes < length:
             return None
         else:
             data = self._take()
@@ -123,17 +129,21 @@ class RequestReader:
         pieces = self._pieces
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._pieces = []
-        self._size = 0
+        self.unused_bytes = 0
         return data
 
     def _put_back(self, data: bytes) -> None:
         """Hold bytes that were taken and not used."""
         if data:
             self._pieces.append(data)
-            self._size = len(data)
+            self.unused_bytes = len(data)
 
-    def _read_head(self) -> RequestHead | None:
-        """Return the head of the next request; None if it is not complete."""
+    def _read_head(self) -> RequestHead | HttpRequest | None:
+        """Return the head of the next request; None if it is not complete.
+
+        Returns the whole request if there is nothing else: nearly always, a client sends one
+        request and waits.
+        """
         data = self._take()
         # RFC 9112, section 2.2: empty lines before a request are ignored.
         if data[0] in b"\r\n":
@@ -150,7 +160,6 @@ class RequestReader:
 
         end += len(HEAD_END)
         head = self._parser.parse(data[:end])
-        self._put_back(data[end:])
         length = head.body_bytes
         if length is None:
             self._chunks = ChunkedBody()
@@ -159,6 +168,13 @@ class RequestReader:
             raise self._too_large(length)
         self.principal = None
         self._on_head(head)
+        arrived = len(data) - end
+        if arrived == length and arrived <= LARGE_BODY and not self.is_held:
+            return HttpRequest(head, data[end:], self.principal)
+
+        self._put_back(data[end:])
+        if not self.is_held and (length is None or arrived < length):
+            self._on_body_due(head)
         if length is not None and length > LARGE_BODY:
             self._on_reserve(length)
         return head

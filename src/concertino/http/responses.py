@@ -34,30 +34,36 @@ EVENT_STREAM = (
     b"X-Accel-Buffering: no\r\n"
 )
 NO_STORE = b"Cache-Control: no-store\r\n"
-# The date, the length of the body, more headers, and the body.
-JSON_RESPONSE = b"HTTP/1.1 200 OK\r\n%b" + JSON + NO_STORE + b"Content-Length: %d\r\n%b\r\n%b"
+# The date goes behind this, then the rest.
+JSON_RESPONSE = b"HTTP/1.1 200 OK\r\n" + JSON + NO_STORE
 
 STATUS_LINES = {
     status: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
 
 
-class _DateHeader:
-    """The Date header, made once a second."""
+class _DatedLines:
+    """Lines of a response that end with the Date header, made once a second.
 
-    def __init__(self) -> None:
-        self._second = 0
-        self._line = b""
+    lines: what stands in front of the Date header.
+    """
+
+    def __init__(self, lines: bytes = b"") -> None:
+        self._lines = lines
+        # Until when the value is true, in seconds since the epoch.
+        self._end = 0.0
+        self._value = b""
 
     def __call__(self) -> bytes:
-        now = int(time.time())
-        if now != self._second:
-            self._second = now
-            self._line = f"Date: {formatdate(now, usegmt=True)}\r\n".encode()
-        return self._line
+        now = time.time()
+        if not self._end - 1 <= now < self._end:
+            self._end = int(now) + 1.0
+            self._value = b"%bDate: %b\r\n" % (self._lines, formatdate(now, usegmt=True).encode())
+        return self._value
 
 
-_date_header = _DateHeader()
+_date_header = _DatedLines()
+_json_response = _DatedLines(JSON_RESPONSE)
 
 
 def encode_head(status: HTTPStatus, headers: bytes, *, keep_alive: bool) -> bytes:
@@ -75,7 +81,7 @@ def encode_json_response(body: bytes, headers: bytes) -> bytes:
 
     headers: more headers, as whole lines.
     """
-    return JSON_RESPONSE % (_date_header(), len(body), headers, body)
+    return b"%bContent-Length: %d\r\n%b\r\n%b" % (_json_response(), len(body), headers, body)
 
 
 def encode_response(

@@ -34,6 +34,8 @@ __all__ = ["ENDPOINT", "HttpOptions", "HttpServer"]
 log = logging.getLogger("concertino.http")
 
 ENDPOINT = "/mcp"
+# Clients and frameworks write the path of a mounted application in both ways.
+PATHS = (ENDPOINT, ENDPOINT + "/")
 HEALTH = "/healthz"
 # How often the time limits of the connections are checked, in parts of the shortest one.
 CHECKS_PER_LIMIT = 4
@@ -195,10 +197,10 @@ class HttpServer:
         head = exchange.head
         exchange.headers = access.response_headers(head)
         path = head.path
-        if path == HEALTH:
+        if path not in PATHS:
+            if path != HEALTH:
+                raise HttpError(HTTPStatus.NOT_FOUND, f"nothing is served here, try {ENDPOINT}")
             self._answer_health(exchange)
-        elif path not in (ENDPOINT, ENDPOINT + "/"):
-            raise HttpError(HTTPStatus.NOT_FOUND, f"nothing is served here, try {ENDPOINT}")
         elif head.method == "POST":
             self._endpoint.post(exchange)
         elif head.method == "GET":

@@ -55,6 +55,8 @@ class StatelessConnection:
         self._receiver: Receiver | None = None
         self._exchange: Exchange | None = None
         self._accepted = AcceptedForms(json=True, stream=True)
+        # Made once, and not for each request.
+        self._begin_stream = self._on_idle
         self.bind(http)
 
     def bind(self, http: HttpConnection) -> None:
@@ -90,7 +92,7 @@ class StatelessConnection:
         self.caller.update(exchange.principal)
         self._exchange = exchange
         self._accepted = accepted
-        exchange.on_idle = self._on_idle
+        exchange.on_idle = self._begin_stream
         receiver.on_frames((exchange.body,))
 
     def write(self, frame: bytes, request_id: Id | None) -> int:
@@ -99,7 +101,7 @@ class StatelessConnection:
             # A notification that belongs to no request, or comes after its response: a client of
             # this revision gets those only through subscriptions/listen.
             return 0 if self.http is None else self.http.unread_bytes
-        outcome = read_outcome(frame)
+        outcome = read_outcome(frame, request_id)
         if outcome is not None:
             self._exchange = None
             if not self._accepted.json:

@@ -34,7 +34,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = env::args().collect();
     let mut config = StreamableHttpServerConfig::default();
     config.json_response = arguments.len() > 2;
-    config.stateful_mode = arguments.len() <= 2;
+    config.legacy_session_mode = arguments.len() <= 2;
     let service = StreamableHttpService::new(
         || Ok(Echo),
         Arc::new(LocalSessionManager::default()),
