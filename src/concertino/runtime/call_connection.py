@@ -1,6 +1,6 @@
-"""CallConnection and AnsweringConnection: what a ServerConnection is to a call and to its answer.
+"""CallConnection and AnsweringConnection: the interfaces of ServerConnection for its calls.
 
-They are a module of their own, so that runtime/context.py and runtime/call_answers.py need not
+They stand in a module of their own, so that runtime/context.py and runtime/call_answers.py need not
 import server_connection.py, which imports both.
 """
 
@@ -48,7 +48,7 @@ class CallConnection(CallerSession, Protocol):
 
 
 class AnsweringConnection(CallConnection, Protocol):
-    """The same connection, for runtime/call_runner.py and the functions of call_answers.py."""
+    """The CallConnection as runtime/call_runner.py and runtime/call_answers.py use it."""
 
     def schedule_flush(self) -> None:
         """Flush at the end of the current read; outside of a read, in the next loop iteration."""
@@ -59,5 +59,8 @@ class AnsweringConnection(CallConnection, Protocol):
         ...
 
     def report_fault(self, what: str) -> None:
-        """Log the current exception as a fault of concertino, and end the connection soon."""
+        """Log the current exception as a bug of concertino, and end the connection soon.
+
+        what: the beginning of the log message.
+        """
         ...

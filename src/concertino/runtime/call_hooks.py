@@ -1,7 +1,7 @@
 """Redaction and time limits for the calls of guarded servers.
 
 Guards are backends with call hooks (backend/call_hooks.py): they begin and end calls without a
-coroutine of their own. Two things need the runtime's help: a context that redacts secrets in
+coroutine of their own. They need two things from the runtime: a context that redacts secrets in
 progress and log messages, and a timer for the guard TimeLimit. Loaded for such backends only.
 """
 
@@ -80,7 +80,7 @@ class TimedCall:
     def on_work_done(self) -> None:
         """Stop the timer, because the task has ended.
 
-        If the timer has fired before, tell the hooks that the work has ended now, too late.
+        If the timer has fired before, call the hooks' on_late_end().
         """
         self._timer.cancel()
         if self._has_expired:

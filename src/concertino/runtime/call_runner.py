@@ -71,7 +71,7 @@ class CallRunner:
         )
 
     def close(self) -> None:
-        """Break the reference cycles of this object, because the connection is closed."""
+        """Break the reference cycles of this object. Called when the connection is closed."""
         self._run_eagerly = _run_nothing
         del self.start
 
@@ -134,14 +134,14 @@ class CallRunner:
     def run(self, work: Work, request: SessionRequest) -> None:
         """Run work for a call, then answer the call with its result.
 
-        The functions above do the same without this function call.
+        The start functions above do the same without the cost of this function call.
         """
         task = self._run_eagerly(work, request)
         if task is not None:
             self._on_suspended(request, task)
 
     def _on_suspended(self, request: SessionRequest, task: asyncio.Task[None]) -> None:
-        """Make a call cancellable, and start its time limit, because its handler waits."""
+        """Make a call cancellable and start its time limit. Called when its handler first waits."""
         if request.table is None:
             self._session.peer.add_running(request)
         cancel = request.on_cancel = partial(self._cancel, task, request)
@@ -177,8 +177,9 @@ class CallRunner:
         if request.on_cancel is not None:
             call_answers.release_task(request)
 
-        # Sending a response schedules a flush. A call in a batch and a cancelled one may send none,
-        # but need the flush too: it starts waiting calls, and closes a draining connection.
+        # Sending a response schedules a flush. A call in a batch or a cancelled call may send none,
+        # but the flush is needed all the same: it starts waiting calls, and closes a draining
+        # connection.
         if request.batch is not None or self._end.is_draining:
             self._connection.schedule_flush()
 

@@ -89,8 +89,8 @@ def process_seal() -> Seal:
     """Return the Seal (protocol/seal.py) that signs the states which clients keep for this process.
 
     Its key is random, or derived from CONCERTINO_STATE_KEY if that variable is set. Raises RpcError
-    if the variable is too short. The check is here and not at the start, so that only those calls
-    fail which ask their client.
+    if the variable is too short. This is checked here and not at the start, so that only the calls
+    that ask their client fail.
     """
     text = os.environ.get(KEY)
     if text is None:
@@ -112,7 +112,7 @@ async def ask(
     """Return the client's answers, by the keys of the questions. See Context.ask.
 
     Raises Suspended if the client has to repeat the call first (since 2026-07-28), CancelledError
-    if the call is over, and before 2026-07-28 what send_questions() raises.
+    if the call has ended, and before 2026-07-28 the exceptions of send_questions().
     """
     if not request.open:
         raise asyncio.CancelledError
@@ -140,15 +140,15 @@ async def send_questions(
 ) -> None:
     """Send the questions with these keys to the client, and wait for all answers.
 
+    Only for revisions before 2026-07-28. dialogue.ask() has put the questions into `unanswered`.
+    If another task of the handler has already sent one of them, this only waits until that question
+    is answered; the caller then tries again.
+
     about: the id of the call that asks.
 
-    Only for revisions before 2026-07-28. dialogue.ask() has put the questions into `unanswered`.
-    If another task of the handler has sent one of them already, only wait until it has its answer;
-    the caller then tries again.
-
     Raises RpcError when the client responds with an error, InvalidClientResponse for a malformed
-    answer, TimedOut after ten minutes, and Disconnected. Then, and when the call is cancelled, the
-    questions without an answer are withdrawn with notifications/cancelled.
+    answer, TimedOut after ten minutes, and Disconnected. When it raises, and when the call is
+    cancelled, notifications/cancelled is sent for the questions without an answer.
     """
     sent_elsewhere = {dialogue.waits.sent[key] for key in keys if key in dialogue.waits.sent}
     if sent_elsewhere:
@@ -186,11 +186,11 @@ async def send_questions(
 
 
 def _set_outcome(future: asyncio.Future[Raw], method: str, outcome: Raw | Exception) -> None:
-    """Set a client's response, or the reason why there is none, as the outcome of a future."""
+    """Complete a future with the client's response, or with the exception `outcome`."""
     if future.done():
         return
     if isinstance(outcome, RpcError):
-        # Add that the client has refused: "method not found" alone would seem to mean the tool.
+        # Say that the client has refused: "method not found" alone would seem to mean the tool.
         outcome = RpcError(
             outcome.code, f"the client refused {method}: {outcome.message}", outcome.data
         )
@@ -234,7 +234,10 @@ def wait(
     request: SessionRequest,
     awaitable: Awaitable[Any],
 ) -> Any:
-    """Return what an awaitable gives, waiting in a thread. See Context.wait."""
+    """Run an awaitable on the event loop, block this thread until its end, and return its result.
+
+    See Context.wait.
+    """
     return wait_in_thread(
         awaitable, connection.loop, dialogue().waits.threads, lambda: not request.open
     )

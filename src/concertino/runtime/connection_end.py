@@ -41,7 +41,7 @@ class ConnectionEnd:
     is_draining: the connection reads nothing more.
     is_closing: the connection sends nothing more, apart from output that is buffered already.
     has_fault: an exception showed a bug in concertino, or memory ran out. A request may have lost
-        its response, so the connection is drained and closed: a client must not wait for ever.
+        its response, so the connection is drained and closed: no client must wait for ever.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class ConnectionEnd:
             self._drain_timer = self._closed.get_loop().call_later(self.drain_s, self._cut_off)
 
     def close_when_idle(self) -> None:
-        """Close the connection if no call runs or waits, apart from subscriptions/listen."""
+        """Close the connection if no call runs or waits. Open subscriptions/listen do not count."""
         session = self._session
         peer = session.peer
         if peer.waiting or len(peer.running) > session.open_subscriptions:
@@ -101,10 +101,11 @@ class ConnectionEnd:
         self.close(left_s)
 
     def close(self, within_s: float, *, is_cancellation: bool = False) -> None:
-        """Start to close the connection. Further calls do nothing.
+        """Start to close the connection. Only the first call has an effect.
 
         within_s: how long to wait for the client to read the buffered output, in seconds.
-        is_cancellation: whether the client cancels its calls by this, so that no warning is due.
+        is_cancellation: True if the client itself has cancelled its calls by leaving; then no
+            warning is logged.
         """
         if self._closing is None:
             self._is_cancellation = is_cancellation

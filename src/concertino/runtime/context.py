@@ -347,10 +347,11 @@ class PostedMessages:
 
 
 def _check_number(name: str, value: Any) -> float:
-    """Return a number of any type as an int that fits into 64 bits, or else as a float.
+    """Return a number as an int if it fits into 64 bits, or else as a float.
 
-    64 bits are what most JSON decoders accept.
-    name: what the number is, for error messages.
+    Most JSON decoders accept integers of 64 bits only.
+    name: the name of the number in error messages.
+    value: a number of any type, such as numpy's.
     Raises TypeError for a bool or no number, and ValueError for one that is not finite.
     """
     kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType]

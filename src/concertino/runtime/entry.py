@@ -33,7 +33,7 @@ __all__ = [
     "run_calls",
 ]
 
-# What helps somebody who asks run() for a transport, a host or a port, as other SDKs have them.
+# Advice for calls of run() with a transport, a host or a port, as other SDKs have them.
 RUN_ADVICE = (
     "run() serves stdin and stdout, and run(http='127.0.0.1:8000') serves HTTP; "
     "for sockets: concertino serve FILE --tcp HOST:PORT"
@@ -58,7 +58,7 @@ _is_program = False
 
 
 def begin_program() -> None:
-    """Note that this process serves until its end, and does nothing else."""
+    """Record that this process is a server: it serves until its end and does nothing else."""
     global _is_program
     _is_program = True
 

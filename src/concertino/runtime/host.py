@@ -47,9 +47,9 @@ def unwrapped(connection: Connection, name: str) -> Connection:
 async def serve(backend: Backend, connection: Connection, limits: Limits | None = None) -> None:
     """Serve a backend on one connection, until the client has disconnected and all is released.
 
-    Calls that run at the end of the input may finish within limits.drain_s.
-    Raises what the backend's start() raises, after the client has got this error as the response to
-    its first request, or has sent no request for 2 s. For several connections use Host.
+    Calls that run at the end of the input may finish within limits.drain_s. For several connections
+    use Host. Raises the exception of the backend's start(). Before, the client gets this error as
+    the response to its first request; if it sends none, that takes 2 s.
     """
     async with Host(backend, limits) as host:
         served = host.attach(connection)
@@ -65,9 +65,9 @@ class Host:
     Use it with `async with`: entering starts the backend, without waiting for it; leaving drains
     and closes all connections, then closes the backend. The backend gets the Host as its Notifier.
 
-    on_started: called when the backend has started, before the first request is answered. Only if
-        the start takes longer than limits.opening_s, requests that need no backend, such as
-        `initialize` and `ping`, are answered earlier.
+    on_started: called when the backend has started, before the first request is answered. There is
+        one exception: if the start takes longer than limits.opening_s, requests that need no
+        backend, such as `initialize` and `ping`, are answered before.
 
     Attributes:
     connections: the connections that are open now.
@@ -149,7 +149,7 @@ class Host:
             log.error("the backend failed to close", exc_info=closing.exception())
 
     def attach(self, connection: Connection, limits: Limits | None = None) -> ServerConnection:
-        """Serve one more connection. The future `closed` of the returned object tells its end.
+        """Serve one more connection. The `closed` future of the returned object is done at its end.
 
         limits: the limits of this connection; by default the host's.
         """
@@ -188,14 +188,14 @@ class Host:
     def open_early(self) -> None:
         """Answer `initialize` and the like from now on, although the backend has not started.
 
-        Without this call, they wait for opening_s.
+        Otherwise these requests wait until limits.opening_s is over.
         """
         self._opening_until = self._loop.time()
         for connection in self.connections:
             connection.open_early()
 
     def hold_opening(self, within_s: float, describe: Callable[[], str]) -> None:
-        """Hold first requests back for so long; then refuse to open sessions with this text.
+        """Hold first requests back for `within_s` seconds, then refuse to open sessions.
 
         See SupportsHeldOpening.
         """
@@ -210,9 +210,9 @@ class Host:
         return connection is not None and await connection.opens_with_handshake(within_s)
 
     def report_change(self, what: str) -> None:
-        """Tell every client that a list has changed. May be called from any thread.
+        """Notify every client that a list has changed. May be called from any thread.
 
-        what: the list: see Notifier.report_change.
+        what: the list, see Notifier.report_change.
         """
         if get_ident() != self._thread:
             self._loop.call_soon_threadsafe(self.report_change, what)
@@ -221,7 +221,7 @@ class Host:
             connection.report_change(what)
 
     def report_update(self, uri: str) -> None:
-        """Tell the subscribed clients that a resource has changed. May be called from any thread.
+        """Notify the subscribed clients that a resource has changed. May be called from any thread.
 
         uri: the resource's URI.
         """
@@ -232,7 +232,7 @@ class Host:
             connection.report_update(uri)
 
     def watch_changed(self) -> None:
-        """Tell the backend which resources clients subscribe to, because that has changed."""
+        """Pass the URIs to which clients subscribe to the backend, because they have changed."""
         self._subscriptions.update()
 
     def _on_closed(self, connection: ServerConnection) -> None:
@@ -254,7 +254,7 @@ class Host:
 class _SubscriptionWatch:
     """Tells a host's backend which resources the clients of all connections subscribe to.
 
-    task: calls the backend's watch(), while it runs.
+    task: the task that runs the backend's watch(); None if it is not running.
     """
 
     def __init__(self, host: Host) -> None:
@@ -264,7 +264,7 @@ class _SubscriptionWatch:
         self._watched: frozenset[str] = frozenset()
 
     def update(self) -> None:
-        """Tell the backend, because the subscriptions have changed."""
+        """Call the backend's watch() soon, because the subscriptions have changed."""
         if self.task is None:
             self.task = asyncio.get_running_loop().create_task(self._watch())
 

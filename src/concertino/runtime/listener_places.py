@@ -35,11 +35,12 @@ def places_per_listener(max_connections: int, listeners: int) -> int:
 
 
 def identity_of(facts: Mapping[str, object]) -> str:
-    """Return who a client is: "uid 1000", "192.0.2.1" or "2001:db8::/64"; "" for our own user.
+    """Return the identity of a client: "uid 1000", "192.0.2.1" or "2001:db8::/64".
 
-    Of an IPv6 address only the network's 64 bits count, since a machine chooses the other 64 bits
-    itself, and could have any number of addresses. "" means never a stranger.
-    facts: those of the accepted connection, with `uid` (Unix socket) or `address` (TCP).
+    Return "" for a client of our own user, which is never a stranger. Only the first 64 bits of an
+    IPv6 address are used: a machine chooses the other 64 bits itself, and so could have any number
+    of addresses.
+    facts: the facts of the accepted connection, with `uid` (Unix socket) or `address` (TCP).
     """
     uid = facts.get("uid")
     if uid is not None:
@@ -83,9 +84,9 @@ class ListenerPlaces:
         return self.taken * 2 > self.limit
 
     def find_refusal(self, identity: str) -> str:
-        """Return why a client must be refused, for the log; "" if there is a place for it.
+        """Return the reason to refuse a client, for the log; "" if there is a place for it.
 
-        identity: what identity_of() returned, here and below.
+        identity: the result of identity_of(). The methods below take the same.
         """
         if self.taken >= self.limit:
             return f"{self.taken} are connected, which is the maximum"
@@ -94,12 +95,12 @@ class ListenerPlaces:
         return ""
 
     def take(self, identity: str) -> None:
-        """Count a new client."""
+        """Count a client that has connected."""
         self.taken += 1
         self._by_identity[identity] += 1
 
     def release(self, identity: str) -> None:
-        """Count a client no longer, because it has disconnected."""
+        """Stop counting a client, because it has disconnected."""
         self.taken -= 1
         self._by_identity[identity] -= 1
         if not self._by_identity[identity]:

@@ -24,7 +24,7 @@ _decode_text = Decoder(str).decode
 
 
 class LogContextBackend(BackendWrapper):
-    """A BackendWrapper that sets `current_context` of logs/formats.py while a call is handled."""
+    """A BackendWrapper that sets `current_context` (logs/formats.py) while a call is handled."""
 
     def argument_check(self, method: str, name: str) -> CheckArguments | None:
         """Return the inner backend's check of arguments. See SupportsArgumentChecks."""
@@ -40,7 +40,7 @@ class LogContextBackend(BackendWrapper):
             current_context.reset(token)
 
 
-# Decoding a message into these reads the members for the log context and skips all others.
+# Decoding a message as these types reads the members for the log context and skips all others.
 class _Params(Struct, frozen=True):
     meta: dict[str, Raw] = field(name="_meta", default={})
 

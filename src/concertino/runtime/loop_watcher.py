@@ -107,7 +107,7 @@ class LoopWatcher:
     def _ask(self, may_sleep: bool) -> None:
         """Send one callback to the loop and wait until it has run.
 
-        Log the task that blocks the loop, if the callback does not run for HELD_S.
+        If the callback does not run for HELD_S, log the task that blocks the loop.
         may_sleep: whether the thread may sleep afterwards, if no call runs.
         """
         answered: threading.Lock | None = None
@@ -143,7 +143,7 @@ class LoopWatcher:
                 return
 
     def _answer(self, answered: threading.Lock, may_sleep: bool) -> None:
-        """Show that the loop is not blocked. This is the callback, which the loop runs."""
+        """Release the lock `answered`. Called by the loop, if it is not blocked."""
         self._is_asleep = may_sleep and self._fall_asleep()
         answered.release()
 

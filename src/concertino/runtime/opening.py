@@ -32,16 +32,17 @@ _decode = Decoder(_Method).decode
 
 
 def is_opening(frame: bytes) -> bool:
-    """Return whether a frame is a request that opens a session. Malformed frames are none."""
+    """Return whether a frame is a request that opens a session; False for a malformed frame."""
     return _method_of(frame) in OPENING_METHODS
 
 
 def is_handshake(frame: bytes) -> bool:
-    """Return whether a frame opens a session as before 2026-07-28."""
+    """Return whether a frame is the "initialize" request of the eras before 2026-07-28."""
     return _method_of(frame) == "initialize"
 
 
 def _method_of(frame: bytes) -> str:
+    """Return the method of a frame, or "" for a malformed one."""
     try:
         return _decode(frame).method
     except (DecodeError, UnicodeError):
@@ -49,9 +50,12 @@ def _method_of(frame: bytes) -> str:
 
 
 class FirstMessage:
-    """Waits for the first message of a connection. receive: takes it afterwards; may be replaced.
+    """A wait for the first message of a connection.
 
-    has_handshake: the result, see is_handshake().
+    receive: the callback that gets the connection's input afterwards; it may be replaced.
+
+    Attributes:
+    has_handshake: a future with the result of is_handshake() for the first message.
     """
 
     def __init__(self, receive: Callable[[bytes], None]) -> None:
@@ -62,7 +66,7 @@ class FirstMessage:
 class EarlyInput:
     """The frames that a client has sent before the backend has started.
 
-    until: when to stop holding them, by the loop's clock.
+    until: the time until which they are held, by the loop's clock.
     release: called on the loop at that time, or sooner when there are too many frames.
 
     Attributes:
@@ -84,12 +88,12 @@ class EarlyInput:
         self._timer = loop.call_at(until, release)
 
     def extend(self, until: float) -> None:
-        """Hold the frames until another time."""
+        """Hold the frames until the time `until` instead, by the loop's clock."""
         self._timer.cancel()
         self._timer = self._loop.call_at(until, self._release)
 
     def hold(self, frame: bytes) -> None:
-        """Add a frame. Schedules release() when the frames become too many or too large."""
+        """Add a frame. Schedules release() when there are too many frames or too many bytes."""
         self.frames.append(frame)
         self._size += len(frame)
         # The second condition is true only for the frame that exceeds the limit.
@@ -97,10 +101,10 @@ class EarlyInput:
             self._loop.call_soon(self._release)
 
     def end(self, within_s: float) -> None:
-        """Note that the input has ended. The frames are then held `within_s` seconds at most."""
+        """Record that the input has ended. The frames are held for at most `within_s` seconds now."""
         self.has_ended = True
         self.extend(min(self._timer.when(), self._loop.time() + within_s))
 
     def close(self) -> None:
-        """Stop the timer; release() will not be called by it any more."""
+        """Stop the timer, so that it no longer calls release()."""
         self._timer.cancel()

@@ -1,10 +1,10 @@
-"""Backpressure: what a server's connection does while its client reads too slowly.
+"""Backpressure: limits what a connection buffers while its client reads too slowly.
 
-Each ServerConnection has one OutputFlow, and tells it when output was sent. While limits.
-high_water_bytes or more are buffered, the connection reads no requests, and handlers that send
-progress or log messages wait. Responses for which the client has no room left (jsonrpc/
-unread_results.py) are replaced by errors when the client has read nothing for drain_s seconds. What
-was not sent is counted and logged, at most once a second.
+Each ServerConnection has one OutputFlow, and calls it whenever it has sent output. While
+limits.high_water_bytes or more are buffered, the connection reads no requests, and handlers that
+send progress or log messages wait. jsonrpc/unread_results.py limits the memory for responses; those
+beyond it wait, and become errors when the client has read nothing for drain_s seconds. The number
+of messages that were not sent is logged, at most once a second.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class OutputFlow:
             self._schedule_drops_log()
 
     def _report_input(self) -> None:
-        """Log the malformed input that is not in the log yet."""
+        """Log malformed input that is not in the log yet."""
         if self._invalid_input.has_news:
             if self._malformed_input is None:
                 from concertino.runtime.malformed_input import MalformedInputLog
@@ -171,9 +171,9 @@ class OutputFlow:
         self._turn_began = None
 
     def _log_drops(self, at_end: bool = False) -> None:
-        """Log how much was dropped or malformed since the last time.
+        """Log how many messages were dropped or malformed since the last time.
 
-        at_end: whether the connection is closed, and the log gets the totals of malformed input.
+        at_end: whether the connection is closed; then the totals of malformed input are logged too.
         """
         self._will_log_drops = False
         if not at_end:

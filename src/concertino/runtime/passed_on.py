@@ -18,7 +18,7 @@ async def request_client(
     method: str,
     params: bytes,
 ) -> Raw:
-    """Send a request as it is and return the client's result. See CallerSession.request()."""
+    """Send a request to the client unchanged and return its result. See CallerSession.request()."""
     response: asyncio.Future[Raw] = loop.create_future()
 
     def on_response(outcome: Raw | Exception) -> None:

@@ -47,7 +47,7 @@ class PendingOutcome(Struct, eq=False, kw_only=True):
     def add_done_callback(
         self, callback: Callable[[Any], object], *, context: Context | None = None
     ) -> None:
-        """Set the callback of the one task that awaits this."""
+        """Set the callback of the task that awaits this object. There is only one such task."""
         self.callback = callback
         # Not `context or ...`: an empty Context is false.
         self.context = copy_context() if context is None else context

@@ -37,7 +37,7 @@ from concertino.transports.stdio import StdioConnection, StdioDescriptors, take_
 __all__ = ["Frontend", "StdioFrontend", "run"]
 
 FAILED, USAGE = 1, 2
-# The pause before log lines that stderr did not take are written again.
+# The pause before log lines that stderr has not accepted are written again.
 RETRY_S = 1.0
 
 
@@ -52,10 +52,10 @@ def run(
 ) -> NoReturn:
     """Serve a backend to the clients of a frontend, then end the process.
 
-    frontend: where the clients come from; by default stdin and stdout.
-    limits: by default those that CONCERTINO_ variables set; an invalid one ends the process.
-    log_format: a key of FORMATS in logs/formats.py; by default as CONCERTINO_LOG_FORMAT says.
-    trace: whether to write every message to stderr; by default as CONCERTINO_TRACE says.
+    frontend: the source of the clients; by default stdin and stdout.
+    limits: by default those that CONCERTINO_ variables set; an invalid variable ends the process.
+    log_format: a key of FORMATS in logs/formats.py; by default the value of CONCERTINO_LOG_FORMAT.
+    trace: whether to write every message to stderr; by default the value of CONCERTINO_TRACE.
     loop_factory: makes the event loop; by default asyncio.new_event_loop.
     Raises RuntimeError if it is called while an event loop runs.
     """
@@ -93,7 +93,7 @@ def run(
         log.error("%s", exc)
         exit_process(FAILED if frontend.refuse(str(exc)) else USAGE, frontend.writer)
 
-    # What a proxy stands in front of is not known yet.
+    # The version is empty when a proxy does not know yet which server it stands in front of.
     version = f" v{info.version}" if info.version else ""
     log.info("Starting %s MCP server%s", info.name, version)
     code = FAILED
@@ -125,7 +125,7 @@ def run(
 
 
 class Frontend(Protocol):
-    """Where the clients of a server process come from: stdio, or listening sockets.
+    """The source of a server's clients: stdio, or listening sockets.
 
     run() calls prepare(), then open(), then stop() after a signal, and exit_code() at the end.
     writer: writes log lines to stderr without blocking.
@@ -136,8 +136,8 @@ class Frontend(Protocol):
     def prepare(self, limits: Limits, log: logging.Logger) -> int:
         """Prepare to serve. Called before the event loop runs.
 
-        Returns the file descriptor that the client's messages come from. The process ends at the
-        end of this input. -1 if there is no such descriptor.
+        Returns the file descriptor of the clients' input, at whose end the process ends; -1 if
+        there is none.
         """
         ...
 
@@ -173,7 +173,7 @@ class Frontend(Protocol):
         ...
 
     def exit_code(self) -> int:
-        """Return the exit code of the process when no client is left."""
+        """Return the exit code of the process. Called when no client is connected any more."""
         ...
 
     def release(self) -> None:
@@ -307,7 +307,7 @@ async def _serve(
 
 
 class _LifecycleLog:
-    """Logs that the backend has started, and that the shutdown begins: once each.
+    """Logs the start of the backend and the beginning of the shutdown, each of them once.
 
     It also sets `serving` of the watchdog.
     """
@@ -366,7 +366,8 @@ def _tracing_wrap(
 def _log_failure(log: logging.Logger, exc: BaseException, serving: bool = False) -> None:
     """Log why the server failed.
 
-    serving: whether it had started. Then, and with LOG_LEVEL=debug, the traceback is logged too.
+    serving: whether the server had started. If it had, or with LOG_LEVEL=debug, the traceback is
+        logged too.
     """
     log.error(
         "%s: %s",
@@ -390,7 +391,7 @@ def _log_loop_error(
 
 
 class _LogRetry:
-    """Writes log lines again that stderr did not take, because nobody was reading it.
+    """Writes log lines again that stderr did not accept, because nobody was reading it.
 
     The writer calls this object when it holds such lines, in any thread or signal handler. A timer
     then writes them after RETRY_S, and again until none is left. Without such lines no timer runs,
@@ -418,7 +419,7 @@ class _LogRetry:
 
 
 def _describe(exc: BaseException) -> str:
-    # Our own errors are written for people: the name of the class would add nothing.
+    # The errors of concertino are written for people: the name of the class would add nothing.
     if isinstance(exc, ConcertinoError) and str(exc):
         return str(exc)
     return f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__

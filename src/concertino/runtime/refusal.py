@@ -91,7 +91,7 @@ class RefusedInput:
 
 
 def refuse_script_client(failure: Exception | str, *, waits: bool = True) -> None:
-    """Answer the requests that come at stdin with the failure, if a host has started this script.
+    """Answer the requests on stdin with the failure, if a host has started this script.
 
     A host connects stdin and stdout to pipes or sockets. If one of them is anything else, such as a
     terminal or a file, do nothing.
@@ -131,8 +131,8 @@ def refuse_clients(sockets: Sequence[socket.socket], failure: BaseException | st
 def refuse_requests(reading: int, writing: int, failure: BaseException | str) -> bool:
     """Answer the requests of one client with the failure. Blocks; needs no event loop.
 
-    Returns at the end of the input, when nobody reads the responses any more, or when the time is
-    over (FIRST_S, MORE_S). On a terminal it returns at once, since a person can read the log.
+    Returns at the end of the input, when nobody reads the responses any more, or when FIRST_S or
+    MORE_S is over. On a terminal it returns at once, since a person can read the log.
     reading, writing: the file descriptors of the input and of the output; may be the same.
     failure: see start_failure_text().
     Returns whether the client has sent a request.
@@ -183,9 +183,9 @@ def refuse_requests(reading: int, writing: int, failure: BaseException | str) ->
 
 
 def _is_input_ready(poll: select.poll, reading: int, within_s: float) -> bool:
-    """Wait until there is input, or its end. Returns False if nothing comes within `within_s`.
+    """Wait up to `within_s` seconds for input. Returns whether there is input, or its end.
 
-    Also False if the other side has closed its end of the output.
+    Also returns False if the other side has closed its end of the output.
     """
     return within_s > 0 and reading in dict(poll.poll(within_s * 1000))
 

@@ -40,8 +40,8 @@ class Place(Struct, frozen=True):
     """The line of the server author's code that a thread executes.
 
     function: the qualified name of the author's function that concertino called: the handler.
-    file, line: where the author's code stands now: in the handler, or in a function of the author
-        that the handler has called. `file` has no folder.
+    file, line: the current line of the author's code, in the handler or in a function that the
+        handler has called. `file` has no folder.
     """
 
     function: str
@@ -53,7 +53,7 @@ class Place(Struct, frozen=True):
 
 
 def call_of(task: asyncio.Task[Any]) -> str | None:
-    """Return the call that a task handles, as a warning names it: `tool 'add'`, `tools/list`.
+    """Return the call that a task handles, as it is named in warnings: `tool 'add'`, `tools/list`.
 
     None if the task handles no call of a client.
     """
@@ -68,8 +68,8 @@ def call_of(task: asyncio.Task[Any]) -> str | None:
 def place_of_thread(thread: int) -> Place | None:
     """Return the line of the server author's code that a thread executes.
 
-    Only code that concertino has called counts, or all code if concertino is not on the stack. If
-    all of that is library code, return its line and function instead.
+    If there is only library code on the stack, its innermost line and function are returned. Frames
+    outside of concertino, such as the author's line with server.run(), do not count.
     thread: the thread's identifier, see threading.get_ident().
     Returns None if there is no such thread, or if it executes concertino's own code.
     """

@@ -55,9 +55,10 @@ THROTTLE_FLUSH_S = 0.1
 
 
 def load_calls() -> None:
-    """Load what calls need now, and not at the first call.
+    """Import the modules that handle calls now, and not at the first call.
 
-    For servers of many clients: by then there may be no free descriptor left to read a module with.
+    For servers with many clients: at the first call the process may have no free file descriptor
+    left to read a module with.
     """
     load("concertino.runtime.call_runner")
 
@@ -69,8 +70,8 @@ class ServerConnection:
 
     on_subscriptions_changed: called when the client has subscribed to a resource or unsubscribed.
     budget: the memory that unread responses may take in the whole process.
-    opening_until: until when frames are held back if the backend has not started, by the loop's
-        clock.
+    opening_until: the time until which frames are held back if the backend has not started, by the
+        loop's clock.
     describe_start: see SupportsHeldOpening; None to open sessions before the backend has started.
 
     Attributes:
@@ -230,7 +231,7 @@ class ServerConnection:
         return self._early.hold(frame)
 
     def _receive_unstarted(self, frame: bytes) -> None:
-        """Take a frame although the backend has not started. See SupportsHeldOpening."""
+        """Process a frame although the backend has not started. See SupportsHeldOpening."""
         if self._describe_start is not None:
             from concertino.runtime.opening import is_opening
 
@@ -248,7 +249,7 @@ class ServerConnection:
             self._open_input(self._receive_unstarted)
 
     def hold_opening(self, until: float, describe: Callable[[], str]) -> None:
-        """Hold frames back until another time, then refuse to open sessions with this text."""
+        """Hold frames back until the time `until`, then refuse to open sessions with this text."""
         self._opening_until = until
         self._describe_start = describe
         if self._early is not None:
@@ -270,7 +271,7 @@ class ServerConnection:
         return answer.done() and answer.result()
 
     def _receive_first(self, frame: bytes) -> None:
-        """Take the first frame, and tell who waits for it what it is."""
+        """Receive the first frame, and resolve the future of the wait for it."""
         first, self._first = self._first, None
         if first is not None:
             from concertino.runtime.opening import is_handshake
@@ -366,7 +367,7 @@ class ServerConnection:
             pass
 
     def report_change(self, what: str) -> None:
-        """Tell the client that a list has changed, unless the connection is closing.
+        """Notify the client that a list has changed, unless the connection is closing.
 
         what: the list, see Notifier.report_change.
         """
@@ -374,7 +375,7 @@ class ServerConnection:
             self.session.report_change(what)
 
     def report_update(self, uri: str) -> None:
-        """Tell the client that a resource has changed, if it has subscribed to the resource.
+        """Notify the client that a resource has changed, if it has subscribed to the resource.
 
         Does nothing while the connection is closing.
         """

@@ -34,7 +34,7 @@ LAST_WORDS_S = LEAVE_S / 4
 
 
 class ShutdownWatchdog:
-    """Ends the process, at the latest, drain_s + LEAVE_S seconds after its shutdown has begun.
+    """Ends the process at the latest drain_s + LEAVE_S seconds after its shutdown has begun.
 
     The shutdown begins when this object is called. It also begins when the input ends while a
     handler blocks the event loop, which then cannot notice the end. The watchdog is a thread,
@@ -193,7 +193,7 @@ def exit_process(code: int, writer: BoundedWriter) -> NoReturn:
     Waits for no thread. Takes LEAVE_S seconds at most.
     writer: holds the log lines that are not written yet.
     """
-    # The loop runs no more, so nobody else ends them. Before all that may take time.
+    # The loop has stopped, so nothing else ends them. Do it first: the steps below may take time.
     _kill_children()
     timer = threading.Timer(LEAVE_S, os._exit, (code,))
     timer.daemon = True

@@ -114,7 +114,7 @@ class SocketFrontend:
 
 
 def _accept_trusted(listener: Listener) -> Iterator[socket.socket]:
-    """Accept and yield the clients that wait, without those that the listener does not allow."""
+    """Accept the clients that wait to connect; yield those that the listener allows."""
     for _ in range(MAX_TOLD):
         try:
             sock = listener.accept()

@@ -119,7 +119,7 @@ class SubcallContext(ContextWrapper):
         return result if into is None else _convert_result(name, result, into)
 
     async def _handle(self, call: Call, context: SubcallContext) -> Struct | Raw:
-        """Handle a subcall with the outermost backend, and ask the client what it wants to know."""
+        """Handle a subcall with the outermost backend. If it needs input, ask the client."""
         answer = await self._backend.handle(call, context)
         for _ in range(MAX_DEPTH):
             if not isinstance(answer, InputRequired):
@@ -131,7 +131,7 @@ class SubcallContext(ContextWrapper):
         return answer
 
     def _check_limits(self, chain: tuple[str, ...]) -> None:
-        """Count one more subcall. Raises ToolError if there are too many, or too many nested."""
+        """Count one more subcall. Raises ToolError if they are too many or too deep."""
         if len(chain) > MAX_DEPTH + 1:
             names = " > ".join((*chain[:SHOWN], "...", *chain[-SHOWN:]))
             raise ToolError(f"call_tool: more than {MAX_DEPTH} calls inside each other: {names}")
@@ -171,8 +171,9 @@ def _check_result(name: str, result: Struct | Raw) -> CallToolResult:
 def _convert_result(name: str, result: CallToolResult, into: Any) -> Any:
     """Return a tool's result as an object of the type `into`.
 
-    The object is made from the structured content, or else from the text: as JSON, or as it is if
-    `into` is str. Of a text in an envelope (server/result_envelope.py) only `data` counts.
+    The object is made from the structured content. Without structured content it is decoded from
+    the text as JSON; for the type str it is the text itself. If the text is an envelope
+    (server/result_envelope.py), only its `data` is used.
     Raises ToolError with the tool's text if the tool failed, and ProtocolError if the result does
     not fit the type.
     """

@@ -61,9 +61,8 @@ def eager_task_runner(
     loop: the event loop. start() must be called on it.
     on_done: called when a coroutine ends, as on_done(subject, result, exception); one of the last
         two is None. Called inside the coroutine's task; it must not raise.
-
-    variables: each coroutine runs in a copy of these context variables; by default those of this
-        moment. Those of the callback that calls start() may belong to another call.
+    variables: each coroutine runs in a copy of these context variables; by default, those that are
+        current now. The variables of the callback that calls start() may belong to another call.
     """
     base = copy_context() if variables is None else variables
     if sys.version_info < (3, 12):
@@ -117,16 +116,16 @@ async def _run(work: Work, subject: Any, on_done: OnDone[Any]) -> None:
 
 
 def hide_from_all_tasks(task: asyncio.Task[Result]) -> asyncio.Task[Result]:
-    """Remove a task from asyncio.all_tasks() and return it. For the runtime's own tasks.
+    """Remove a task of the runtime from asyncio.all_tasks(), and return it.
 
-    A handler that cancels all tasks must not cancel those of the runtime.
+    So a handler that cancels all tasks does not cancel those of the runtime.
     """
     _unregister_task(task)
     return task
 
 
 class ReadBatch:
-    """Tells whether a loop is processing a read now, and calls functions at the end of the read.
+    """Knows whether a loop is processing a read now, and calls functions at the end of the read.
 
     The runtime defers flushes to the end of the read: the responses to all requests of the read are
     then sent together, and no further loop iteration is needed (1.7 us on Python 3.13).
@@ -176,8 +175,8 @@ class LoopWatch:
     The thread is a LoopWatcher (runtime/loop_watcher.py); each loop has at most one. All hosts on
     the loop share it.
 
-    is_asleep: whether whoever starts a call must call wake() first. Always False on a loop without
-        hosts.
+    is_asleep: whether wake() must be called before the next call starts. Always False on a loop
+        without hosts.
     """
 
     __slots__ = ("_sources", "_watcher", "is_asleep")

@@ -8,7 +8,7 @@ handler that never returns does not keep the process alive. The event loop is wo
 results that are ready, not once for each. A log message names the handlers that occupy all threads.
 And a thread that has made a large result starts its next job only when the loop has taken that
 result. Otherwise the threads run ahead of a busy loop: of 100 calls that return 10 MB each, all
-results were in memory at once (+974 MiB; +411 with the rule, of which 320 are 32 threads' results).
+results were in memory at once (974 MiB; 411 MiB with this rule).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CLOSED_CHECK_S = 1.0
 class _Job:
     """One function to call in a thread.
 
-    The thread stores what the function returned or raised in `value` or `error`. Then the event
+    The thread stores the function's result in `value`, or its exception in `error`. Then the event
     loop sets the result of `future`, which wakes Threads.run().
     task: the task that called Threads.run(), for the log.
     taken: set when Threads.run() has taken a large value. None while the value is not known to be
@@ -76,7 +76,7 @@ class _Results:
         self._is_waking = False
 
     def add(self, job: _Job) -> None:
-        """Pass a finished job to the loop, and wake the loop if nobody else has.
+        """Pass a finished job to the loop. Wakes the loop, unless it is to wake already.
 
         Called in the job's thread. Raises RuntimeError when the loop is closed.
         """
@@ -280,7 +280,7 @@ class Threads:
             del job
 
     def _wait_until_taken(self, job: _Job) -> None:
-        """Wait until the loop has taken a job's result if it is large, or never will."""
+        """If a job's result is large, wait until the loop has taken it or is closed."""
         while job.taken is not None and not job.taken.wait(CLOSED_CHECK_S):
             if self._closed or job.results.loop.is_closed():
                 return
