@@ -57,13 +57,16 @@ BeginCall: TypeAlias = "Callable[[Call, Context, HooksSlot], Work]"
 
 
 class HooksSlot(Protocol):
-    """Where begin() stores the hooks of a call; a SessionRequest is one. hooks: None before."""
+    """The object in which begin() stores the hooks of a call, for example a SessionRequest.
+
+    hooks: None until begin() sets it.
+    """
 
     hooks: CallHooks | None
 
 
 class ArgumentsRefused(Exception):
-    """Raised if the arguments of a call do not fit, before its handler is called.
+    """Raised before the handler of a call is called, if the arguments of the call are invalid.
 
     Such a call does not count against a rate limit.
     result: the result to answer the call with.
@@ -75,11 +78,12 @@ class ArgumentsRefused(Exception):
 
 
 class ArgumentVerdict:
-    """Whether the arguments of a call were refused, for a guard that cannot check them itself.
+    """Records whether the arguments of a call were refused, for a guard that cannot check them.
 
-    Between the guard and the tool may be a wrapper that overrides `handle`. It passes no exception
-    on, and it may replace the result. So the guard puts a verdict into `argument_verdict` while the
-    call is handled, and whoever refuses the arguments calls record_refused_arguments().
+    There may be a wrapper that overrides `handle` between the guard and the tool. The exception
+    ArgumentsRefused does not pass through such a wrapper, and the wrapper may replace the result.
+    So the guard sets `argument_verdict` while the call is handled, and the code that refuses the
+    arguments calls record_refused_arguments().
     """
 
     __slots__ = ("refused",)
@@ -151,11 +155,11 @@ class SupportsArgumentChecks(Protocol):
 class SupportsArgumentRefusals(Protocol):
     """A Backend that forwards calls to another process, which checks their arguments.
 
-    So it knows only after a call whether the arguments have fitted.
+    Such a backend learns only from the result of a call whether its arguments were valid.
     """
 
     async def handle_or_refuse(self, call: Call, context: Context) -> Struct | Raw:
-        """Do the same as `handle`, but raise ArgumentsRefused if the arguments do not fit.
+        """Do the same as `handle`, but raise ArgumentsRefused if the arguments are invalid.
 
         The exception contains the result that `handle` would have returned.
         """
@@ -192,7 +196,7 @@ def argument_check_of(backend: Backend, method: str, name: str) -> CheckArgument
 
 
 def record_refused_arguments() -> None:
-    """Record that the arguments of the call that is handled in this context were refused."""
+    """Record that the arguments of the current call were refused. See ArgumentVerdict."""
     verdict = argument_verdict.get()
     if verdict is not None:
         verdict.refused = True
@@ -206,9 +210,9 @@ def refusing_handler_of(backend: Backend) -> Handle | None:
 
 
 def has_method_of(backend: object, function: Callable[..., object], method: object) -> bool:
-    """Return whether a method of an object is the one that its class defines.
+    """Return True if a method of an object is the one that its class defines.
 
-    It is not if a subclass has overridden it, or if an attribute of the object replaces it.
+    Return False if a subclass has overridden the method, or an attribute of the object replaces it.
     function: the function in the class, such as Server.handle.
     method: the attribute of the object, such as server.handle.
     """

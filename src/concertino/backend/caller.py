@@ -1,7 +1,7 @@
-"""Caller: what a backend that forwards calls to another server asks about a call and its client.
+"""Caller: the facts that a backend needs to forward a call to another server.
 
-A handler does not need this. A proxy does: it must know whether the client wants progress and log
-messages, and may keep one connection for each of its clients. CallContext.caller returns one.
+A handler does not need them. A proxy does: it must know whether the client wants progress and log
+messages, and may keep one connection for each of its clients. CallContext.caller returns a Caller.
 """
 
 from __future__ import annotations
@@ -92,11 +92,11 @@ class CallerSession(Protocol):
         ...
 
     def report_change(self, what: str) -> None:
-        """Notify this client alone that a list has changed. what: see Notifier."""
+        """Notify only this client that a list has changed. what: see Notifier.report_change()."""
         ...
 
     def report_update(self, uri: str) -> None:
-        """Notify this client alone, if it subscribed, that a resource has changed."""
+        """Notify only this client that a resource has changed, if it has subscribed to it."""
         ...
 
 

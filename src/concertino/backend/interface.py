@@ -89,8 +89,8 @@ class SupportsEarlyOpening(Protocol):
     def open_early(self) -> None:
         """Answer requests such as `initialize` from now on; calls still wait for the start.
 
-        A backend that takes long to start calls this in start(), when it will probably not fail any
-        more. Call it on the event loop.
+        A backend whose start() takes long calls this, on the event loop, when the start is unlikely
+        to fail any more.
         """
         ...
 
@@ -117,10 +117,10 @@ class SupportsHeldOpening(Protocol):
     """A Notifier that can refuse to open sessions while the backend is starting."""
 
     def hold_opening(self, within_s: float, describe: Callable[[], str]) -> None:
-        """Hold the clients' first requests back for so long; then refuse `initialize` and the like.
+        """Hold first requests back for `within_s` seconds; then refuse `initialize` and the like.
 
-        They are refused until the backend has started; other calls wait for that. For a backend
-        that does not know what it offers before it has started. Call it on the event loop.
+        For a backend that does not know its features before it has started. The refusals end when
+        the backend has started. Calls always wait for the start. Call this on the event loop.
         describe: returns the text of the refusals.
         """
         ...
@@ -426,7 +426,7 @@ class Backend(Protocol):
 
 
 def describe_non_backend(value: object) -> str | None:
-    """Return a description of `value` for an error if it is no Backend; None if it is one."""
+    """Return a description of `value`, for an error message, if it is not a Backend, else None."""
     if isinstance(value, type):
         return f"the class {value.__name__}; give an object"
     methods = ("start", "features", "handle", "watch", "close")

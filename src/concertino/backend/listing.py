@@ -25,7 +25,7 @@ __all__ = ["decode_page", "list_items", "list_names"]
 async def list_names(label: str, backend: Backend, method: str) -> list[str]:
     """Return the names, URIs or URI templates on all pages of a list.
 
-    label, method: see list_items(), which also says what is raised.
+    label, method: as for list_items(), which also documents the exceptions.
     """
     name_member = LIST_METHODS[method].name_member
     return [getattr(item, name_member) for item in await list_items(label, backend, method)]

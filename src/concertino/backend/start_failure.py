@@ -42,9 +42,9 @@ def start_failure_text(failure: BaseException | str) -> str:
 def describe_failure(exc: BaseException) -> str:
     """Return a description of the exception that has ended a start.
 
-    The text of a TargetError or ConcertinoError is meant for users, and is used alone. Other
-    exceptions are described by describe_raised(). Of an exception group, the first exception
-    counts.
+    The text of a TargetError or ConcertinoError is written for users, so it is returned alone.
+    Other exceptions are described by describe_raised(). An exception group is described by its
+    first exception.
     """
     while isinstance(exc, BaseExceptionGroup):
         # The type checker does not know the type of the exceptions in a group.
@@ -57,9 +57,9 @@ def describe_failure(exc: BaseException) -> str:
 
 
 def describe_raised(exc: BaseException) -> str:
-    """Return the type and text of an exception, the author's line that has raised it, and advice.
+    """Return the type and text of an exception, the author's line that raised it, and advice.
 
-    For example `KeyError: 'TOKEN' (server.py:3)`. For advice, see advice(); there may be none.
+    For example `KeyError: 'TOKEN' (server.py:3)`. See advice() in backend/user_errors.py.
     """
     text, step = _text(exc), advice(exc)
     return f"{type(exc).__name__}{text and f': {text}'}{_location(exc)}{step and f'; {step}'}"
@@ -78,8 +78,8 @@ def _text(exc: BaseException) -> str:
 def _location(exc: BaseException) -> str:
     """Return where an exception was raised, as " (file.py:3)".
 
-    That is the innermost line that the server's author has written; if there is none, the innermost
-    line. Returns "" for a SyntaxError, whose text names the line already.
+    This is the innermost line of the server author's code, or the innermost line of all if there is
+    none. Returns "" for a SyntaxError, whose text already names the line.
     """
     location, is_users = "", False
     traceback = None if isinstance(exc, SyntaxError) else exc.__traceback__

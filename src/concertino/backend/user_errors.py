@@ -1,7 +1,8 @@
-"""Makes exceptions of an author's code easier to read, for the log and for error messages.
+"""Makes exceptions of a server author's code easier to read, in the log and in error messages.
 
-The traceback loses the frames of concertino, and some exceptions get advice: for example, how to
-install a missing module. server_name() and server_in_function() find a server in a file's source.
+The frames of concertino are removed from tracebacks, and some exceptions get advice: for example,
+how to install a missing module. server_name() and server_in_function() find a server in the source
+of a file.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ def server_name(file: Path) -> str:
 
 
 def server_in_function(file: Path) -> tuple[str, int]:
-    """Return the name of the first function in a Python file that makes a server, and the line.
+    """Return the first function in a Python file that makes a server: its name and its line.
 
     The file is parsed and not executed. Returns ("", 0) if there is none.
     """

@@ -76,10 +76,7 @@ def pass_client_notification(
     method: str,
     params: Mapping[str, Raw],
 ) -> None:
-    """Pass a notification of a client to a backend, if it takes them.
-
-    See SupportsClientNotifications.
-    """
+    """Pass a notification of a client to a backend, if it has SupportsClientNotifications."""
     if isinstance(backend, SupportsClientNotifications):
         backend.on_client_notification(session, method, params)
 
