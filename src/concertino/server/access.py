@@ -36,7 +36,7 @@ def read_access(tags: Any, visible: Any, owner: str) -> Access:
     """Return the options `tags` and `visible` of one feature as an Access, after checking them.
 
     tags, visible: the values that the author has passed, of any type; None if left out.
-    owner: names the feature in error messages, such as `prompt 'greet'`.
+    owner: the feature, for error messages, such as `prompt 'greet'`.
     Raises RegistrationError for an invalid value.
     """
     try:
@@ -107,12 +107,12 @@ class VisibleCheck:
 
 
 class LimitedTool(BackendWrapper):
-    """The guard of a tool with `visible`: callers who may not use the tool get "unknown tool".
+    """Guards a tool with `visible`: callers who may not use the tool get the error "unknown tool".
 
     server: the server of the tool.
     guard: the other guard of the tool, such as a rate limit; None if it has none.
     call_tool: calls the tool without any guard.
-    access: the tool's `visible`.
+    access: contains the tool's `visible`.
     """
 
     def __init__(
@@ -154,9 +154,9 @@ def switch(
     switches: the server's record of enabled and disabled tags.
     features: names, URIs, templates, or functions of features.
     tags: selects all features with one of these tags.
-    enabled: whether to enable or to disable.
-    Returns the kinds of change to report: those for which the set of enabled features is now
-    another one.
+    enabled: True to enable, False to disable.
+    Returns the kinds of change to report to clients, for the registries whose set of enabled
+    features has changed.
     Raises NotRegistered for an unknown name, LookupError for an unknown function, and ValueError
     for invalid tags or if neither features nor tags are given. Then nothing is changed.
     """

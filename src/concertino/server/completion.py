@@ -46,8 +46,8 @@ class Completer(Struct, frozen=True):
 
     choices: all values, if there is no function.
     function: the author's function.
-    bind: returns the arguments for the function; takes the value that was typed so far, the other
-        arguments, and the Context.
+    bind: returns the arguments for the function. It takes the text that the user has typed so far,
+        the other arguments, and the Context.
     """
 
     choices: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class Completer(Struct, frozen=True):
 
 
 def type_completers(arguments: StringArguments) -> dict[str, Completer]:
-    """Return name -> Completer, for those parameters whose type enumerates its values."""
+    """Return name -> Completer, for the parameters whose type enumerates its values."""
     completers = {name: Completer(tuple(arguments.choices(name))) for name in arguments.schemas}
     return {name: completer for name, completer in completers.items() if completer.choices}
 
@@ -64,8 +64,8 @@ def type_completers(arguments: StringArguments) -> dict[str, Completer]:
 def function_completer(handler: Handler, owner: str) -> Completer:
     """Return the Completer for an author's function.
 
-    handler: takes the value that was typed so far; with a second parameter, the other arguments as
-        a dict; with a parameter of the type Context, also the context.
+    handler: takes the text that the user has typed so far. It may have a second parameter for the
+        other arguments, as a dict, and a parameter of the type Context.
     owner: names the completion in error messages.
     Raises RegistrationError for any other parameters.
     """
@@ -165,7 +165,7 @@ def _completion(value: Any, is_all: bool = True) -> Completion:
     """Return the Completion for the value that a function has returned.
 
     is_all: False if the function would return more values than these.
-    Raises InvalidResult if the value is no collection of strings and no Completion.
+    Raises InvalidResult if the value is neither a collection of strings nor a Completion.
     """
     total = has_more = None
     if isinstance(value, Completion):

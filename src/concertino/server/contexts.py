@@ -239,7 +239,7 @@ class Contexts:
             ) from None
 
     def _transaction(self, query: Callable[[], T]) -> T:
-        """Drop the contexts that are too old, and run a query, in one transaction."""
+        """Delete the contexts that are too old, then run a query, in one transaction."""
         database = self._database or self._open()
         database.execute("BEGIN IMMEDIATE")
         try:
@@ -330,7 +330,7 @@ class Contexts:
         return context
 
     def _drop_oldest(self, context: str) -> None:
-        """Drop the least recently used contexts until the rest fits; never `context` itself."""
+        """Delete the least recently used contexts until the rest fits; never `context` itself."""
         [(count, size)] = self._execute("SELECT count(*), sum(bytes) FROM contexts")
         while count > 1 and (count > self._max_contexts or size > self._max_bytes):
             [(oldest, freed)] = self._execute(

@@ -1,10 +1,9 @@
 """Tools with hand-written schemas: @server.tool(input_schema={...}, output_schema={...}).
 
 Normally the schemas of a tool are made from its type annotations, and msgspec checks the arguments.
-Here the author has written them, and the arguments and results are validated against them with a
-JSON Schema validator (schema/validation.py). schema/custom_schema.py checks which schemas are
-accepted. Loaded for the first such tool.
-Spec: 2026-07-28 server/tools "Tool".
+Here the author has written the schemas, and a JSON Schema validator (schema/validation.py) checks
+the arguments and results. schema/custom_schema.py decides which schemas are accepted. Loaded for
+the first such tool. Spec: 2026-07-28 server/tools "Tool".
 """
 
 from __future__ import annotations
@@ -33,11 +32,10 @@ def custom_binder(
 ) -> Callable[[Raw | bytes, object], Bound]:
     """Return a function bind(raw, context) for a tool with a hand-written input schema.
 
-    It validates the arguments of a call, and returns those of the handler; see
-    ArgumentDecoder.bind. The handler gets the arguments as one dict. If it has a parameter of the
-    type Context, it also gets the context.
-    Raises RegistrationError for a schema that cannot be enforced, and if the handler's parameters
-    are any others.
+    bind() validates the arguments of a call and returns the arguments for the handler, as
+    ArgumentDecoder.bind() does. The handler gets all arguments as one dict. If it has a parameter
+    of the type Context, it also gets the context. Raises RegistrationError for a schema that cannot
+    be enforced, and for a handler with other parameters.
     """
     if schema.get("type") != "object":
         raise RegistrationError(
@@ -63,7 +61,7 @@ def custom_binder(
 def result_validator(schema: dict[str, Any]) -> Callable[[Raw | bytes], None]:
     """Return a function that validates structured content against an output schema.
 
-    The function gets the content as JSON, and raises InvalidResult if it does not fit.
+    The function takes the content as JSON, and raises InvalidResult if it is invalid.
     Raises RegistrationError for a schema that cannot be enforced.
     """
     find_violations = violation_finder(schema, "output_schema")

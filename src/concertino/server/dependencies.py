@@ -100,7 +100,7 @@ class Dependencies:
 
     Attribute:
     overrides: key of a provider -> the provider that replaces it, see override(). The mapping is
-        never changed but replaced by a new one.
+        never changed but replaced by a new one, so that any thread may read it.
     """
 
     def __init__(self, lifespans: Callable[[], Lifespans | None], in_thread: InThread) -> None:
@@ -162,10 +162,10 @@ class Dependencies:
     # Registration
 
     def _add(self, function: Callable[..., Any], path: tuple[object, ...]) -> Provider:
-        """Return the Provider for a function; make it, and those that it needs, if there is none.
+        """Return the Provider for a function; if there is none, make it and the providers it needs.
 
         path: the keys of the providers that need this one, the outermost first.
-        Raises RegistrationError if the function is among them.
+        Raises RegistrationError if the function's own key is in `path`: it would depend on itself.
         """
         key = _key(function)
         if key in path:
@@ -221,7 +221,7 @@ class Dependencies:
         )
 
     def _classes(self) -> tuple[type, ...]:
-        """Return the classes whose values a parameter gets without Depends, by its annotation."""
+        """Return the classes of lifespan values, which parameters get by annotation alone."""
         lifespans = self._lifespans()
         return (Context,) if lifespans is None else (Context, *lifespans.classes)
 
@@ -230,7 +230,7 @@ class Dependencies:
         return function if lifespans is None else lifespans.fill(function, skip)
 
     def sort(self, providers: Iterable[Provider]) -> Order:
-        """Return providers, and all providers that they need, in the order in which to open them.
+        """Return the order in which to open providers and all providers that they need.
 
         A provider that is overridden is replaced.
         Raises RegistrationError for providers that depend on each other.
@@ -365,6 +365,7 @@ class _Arguments:
     """The parameters of a handler without those that providers fill.
 
     A parameter for the Context is added if the handler has none, because providers may need it.
+
     handler: the function.
     needs: the names of the parameters that providers fill.
 
@@ -434,7 +435,7 @@ def _unchanged(value: Any) -> Any:
 
 
 def _key(function: Any) -> object:
-    """Return what identifies a provider: the function, or its id if it cannot be hashed."""
+    """Return the key of a provider: the function, or its id() if it cannot be hashed."""
     try:
         hash(function)
     except TypeError:

@@ -10,8 +10,8 @@ a provider can yield an object that belongs to a thread, such as a connection of
 TaskGroup or a timeout may contain the `yield` of a provider.
 
 When a handler raises, the exception is thrown into the generators, as `with` does it, but they
-cannot suppress it. An exception of the code after a `yield` is logged only, because the call has
-its result by then.
+cannot suppress it. If the code after a `yield` raises, the exception is only logged, because the
+call already has its result.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Scope:
             raise
 
     async def close(self, failure: BaseException | None) -> None:
-        """Close all open providers, the last one first. Log the exceptions of those that fail.
+        """Close all open providers in reverse order. Log the exceptions of those that fail.
 
         failure: the exception of the call; None if it has a result.
         Raises CancelledError, after closing all, if the call is cancelled meanwhile.
@@ -206,7 +206,7 @@ class _ThreadStep:
         self._is_dropped = False
 
     def drop(self) -> bool:
-        """Prevent the call of the function. Returns False if a thread has called it already."""
+        """Prevent the call of the function. Returns False if a thread has already begun it."""
         with self._lock:
             self._is_dropped = not self._has_begun
             return self._is_dropped
@@ -238,8 +238,8 @@ async def call_in_thread(
 ) -> T:
     """Call a `def` handler whose providers are all `def`, in one thread. Return finish(value).
 
-    The providers are closed in the same thread. If that takes longer than CLEANUP_S, the result is
-    returned before.
+    The providers are closed in the same thread. If that takes longer than CLEANUP_S, this returns
+    without waiting for the end.
     order: all providers, in the order in which to open them.
     call: calls the handler with the providers' values.
     finish: converts the handler's value to a result.
@@ -365,7 +365,7 @@ class _SyncScope:
         return values
 
     def close(self, failure: BaseException | None) -> Iterator[Provider]:
-        """Close all open providers, the last one first. Log the exceptions of those that fail.
+        """Close all open providers in reverse order. Log the exceptions of those that fail.
 
         Yields each provider before it is closed, for the log.
         """
@@ -387,7 +387,7 @@ def _enter(manager: AbstractContextManager[Any], provider: Provider) -> Any:
 
 
 def _name_provider(error: RuntimeError, provider: Provider) -> RuntimeError:
-    """Return a better error for a generator that has yielded nothing: with the provider's name.
+    """Return a better error for a provider that has yielded nothing: one that names the provider.
 
     error: the RuntimeError of contextlib. Any other error is returned unchanged.
     """

@@ -27,9 +27,10 @@ TEXT_TYPES = frozenset(
 
 
 class File:
-    """A file that is a resource.
+    """A file whose content is a resource.
 
     Symbolic links are followed when this object is made, and never again.
+
     path: the file.
     mime_type: by default guessed from the file's name; None if that is not possible.
     Raises OSError for a path that cannot be used, and ValueError if it is not a regular file.

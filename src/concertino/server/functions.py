@@ -1,12 +1,12 @@
 """Handlers: calls the functions that an author has registered.
 
 A handler is the function behind a tool, resource, prompt or completion. call_handler() runs it on
-the event loop or in a thread. Tools have code of their own for that (server/tools.py).
+the event loop or in a thread. (Tools are called by server/tools.py instead.)
 
 StringArguments converts the arguments of prompts and the variables of resource templates, which are
-strings on the wire. The types of the handler's parameters decide how: a parameter that accepts a
-str gets the string; numbers, booleans and choices are converted; lists, dicts and classes are
-decoded from JSON.
+strings on the wire, to the types of the handler's parameters: a parameter that accepts a str gets
+the string; numbers, booleans and choices are converted; lists, dicts and classes are decoded from
+JSON.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ _PACKAGE = __file__.rpartition("/")[0]
 
 
 def caller_location() -> str:
-    """Return the innermost line on the stack that is not concertino's, as " (file.py:12)".
+    """Return the innermost line on the stack outside of concertino's code, as " (file.py:12)".
 
     Returns "" if there is none.
     """
@@ -246,8 +246,8 @@ async def maybe_await(value: Any) -> Any:
 def is_async(handler: Any) -> bool:
     """Return whether calling the handler returns a coroutine.
 
-    Only the handler itself counts, and not a function that it wraps (`__wrapped__`): a decorator
-    may make a `def` of an `async def`, by running the coroutine to its end.
+    A function that the handler wraps (`__wrapped__`) does not count: a decorator may make a `def`
+    of an `async def`, by running the coroutine to its end.
     """
     handler = without_partials(handler)
     return iscoroutinefunction(handler) or iscoroutinefunction(type(handler).__call__)
@@ -297,7 +297,7 @@ class StringArguments:
 
         values: parameter -> a str, or a list or dict of str.
         context: passed to the handler if it has a parameter for it.
-        Raises InvalidArguments for values that do not fit; it names all of them.
+        Raises InvalidArguments for invalid values; it names all of them.
         """
         arguments: dict[str, Any] = {}
         for name, value in values.items():
@@ -336,9 +336,10 @@ class StringArguments:
         return [value for value in values if value is not None] + nested
 
     def _find_spellings(self, schema: dict[str, Any]) -> dict[str, Raw]:
-        """Return string -> JSON, for those members of an Enum or a Literal that are not strings.
+        """Return string -> JSON, for the members of an Enum or a Literal that are not strings.
 
-        For example {"1": 1} for Literal[1, "a"]. A string that is a member itself is left out.
+        For example {"1": 1} for Literal[1, "a"]. A spelling that is itself a string member is left
+        out.
         """
         members = self._members(schema)
         spellings = {

@@ -44,8 +44,7 @@ MethodHandler = Callable[[Call, Context], Awaitable[Struct]]
 class LazyFeatures:
     """The features of a server apart from its tools.
 
-    features: the features of a server without any function; those announced to clients grow from
-        these.
+    features: the server's features before any function is registered.
     tools: the server's tools.
     in_thread: runs a function in a thread.
     page_size: how many items one page of a list has.
@@ -53,8 +52,8 @@ class LazyFeatures:
     log: the server's logger.
 
     Attributes:
-    features: the features announced to clients now. None is ever removed, because clients remember
-        it.
+    features: the features announced to clients now. A feature is never removed, because clients
+        remember it.
     handlers: MCP method -> the function that handles its calls.
     """
 
@@ -122,11 +121,12 @@ class LazyFeatures:
         return found
 
     def is_disabled_resource(self, uri: str) -> bool:
-        """Return whether a URI belongs to a disabled resource or template, and no enabled one."""
+        """Return whether a URI belongs to a disabled resource or template, and to no enabled one.
+        """
         return self._resources is not None and self._resources.is_disabled(uri)
 
     def update_features(self) -> None:
-        """Set `features` to what is registered now, after something was registered or removed."""
+        """Update `features`, because something was registered or removed."""
         with self._lock:
             if self.features.cache_scope == "public" and self._is_limited():
                 # Callers see different lists, so their lists must not be shared. compose() reads
@@ -193,10 +193,10 @@ class LazyFeatures:
         feature.can_complete = True
 
     async def handle(self, call: Call, context: Context) -> Struct:
-        """Handle a call of any method but tools/call.
+        """Handle a call of any method except tools/call.
 
-        Raises RpcError; any exception of a handler becomes one. Raises Suspended if the handler
-        waits for an answer of its client.
+        Raises RpcError, also for any exception of a handler. Raises Suspended if the handler waits
+        for an answer of its client.
         """
         handler = self.handlers.get(call.method)
         if handler is None:

@@ -75,9 +75,9 @@ class Lifespans:
     def add(self, function: Function) -> None:
         """Add a function; see Server.lifespan.
 
-        Raises RegistrationError if it is no generator function, has parameters, has no return
-        annotation, or yields the same class as an earlier function; and after the server has
-        started.
+        Raises RegistrationError if the function is not a generator function, has parameters, has no
+        return annotation, or yields the same class as an earlier function. Also raises it after the
+        server has started.
         """
         signature = read_signature(function)
         name = signature.name
@@ -110,10 +110,10 @@ class Lifespans:
     def fill(self, handler: H, skip: Collection[str] = ()) -> H:
         """Return a wrapper of a handler that passes the lifespan values in each call.
 
-        The wrapper does not have the parameters for these. A handler without such parameters is
-        returned as it is. Calling the wrapper before open() raises RuntimeError.
+        The wrapper does not have the parameters for these values. A handler without such parameters
+        is returned as it is. Calling the wrapper before open() raises RuntimeError.
         skip: the names of parameters that are filled in another way.
-        Raises RegistrationError if such a parameter is positional-only.
+        Raises RegistrationError if a parameter for a lifespan value is positional-only.
         """
         classes = self.classes
         # Later code refuses a handler that cannot be called, with a better message.
@@ -172,7 +172,7 @@ class Lifespans:
     async def close(self) -> None:
         """Exit all functions. Raises the exception of a function that fails.
 
-        Cancelling the task that calls close() cancels the functions as well.
+        If the task that calls close() is cancelled, the functions are cancelled too.
         """
         if self._task is None:
             return
@@ -183,7 +183,7 @@ class Lifespans:
     async def _live(self, opened: asyncio.Future[None]) -> None:
         """Enter all functions, wait for close(), and exit them. The lifespan task runs this.
 
-        opened: gets its result when all functions are entered.
+        opened: its result is set when all functions are entered.
         """
         entered: list[AbstractAsyncContextManager[Any]] = []
         values: dict[type, Any] = {}
@@ -248,7 +248,7 @@ def _cause_of_end(failures: list[BaseException]) -> BaseException:
         if not isinstance(failure, asyncio.CancelledError):
             return failure
 
-    # If start() raised CancelledError, its caller would take itself for cancelled.
+    # A CancelledError from start() would look as if the caller of start() had been cancelled.
     error = RuntimeError("a lifespan function waited for something that was cancelled")
     error.__cause__ = failures[0]
     return error

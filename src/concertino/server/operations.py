@@ -180,7 +180,7 @@ class Operations:
         answer_after_s: float,
         options: dict[str, Any],
     ) -> None:
-        """Register the tool of a function: `start`, which begins an operation in each call."""
+        """Register the tool of a function. Its handler `start` begins an operation in each call."""
         author, options = handler, options.copy()
         name = str(options.pop("name", None) or getattr(handler, "__name__", ""))
         inline = options.pop("inline", False)
@@ -318,7 +318,7 @@ class Operations:
         task.add_done_callback(on_done)
 
     def _drop_results(self) -> None:
-        """Drop the oldest results until the rest is new enough, few enough and small enough."""
+        """Drop the oldest results until those that remain are within the limits."""
         ended = [item for item in self._operations.values() if item.ended_at is not None]
         count, size, now = len(ended), sum(item.size for item in ended), self._clock()
         for operation in ended:
@@ -406,7 +406,7 @@ class Operations:
 
 
 class _Outcome(NamedTuple):
-    """The result of an operation, and how many bytes it has as JSON; 0 if that was not counted."""
+    """The result of an operation, and its size as JSON in bytes; 0 if it was not counted."""
 
     result: CallToolResult
     size: int
@@ -463,7 +463,7 @@ class _Operation:
                 wait.cancel()
 
     def status(self) -> dict[str, Any]:
-        """Return the status, which clients get while the operation runs, as a JSON object."""
+        """Return the status that clients get while the operation runs, as a JSON object."""
         status: dict[str, Any] = {"status": "in_progress", "message": self.message}
         if self.estimated_time is not None:
             status["estimatedTime"] = self.estimated_time
@@ -476,7 +476,7 @@ class _Operation:
     async def wait_for_end(self, context: Context, timeout_s: float) -> None:
         """Wait for the end of the operation, at most timeout_s seconds.
 
-        context: the context of the call that waits; the operation's progress is sent to it.
+        context: the context of the waiting call; the operation's progress is sent to it.
         """
         if self.done is not None:
             context.progress(*self.done, self.message)
@@ -490,7 +490,7 @@ class _Operation:
 
 
 class _OperationContext(ContextWrapper):
-    """The Context of an operation's handler. It also works after the call that started it.
+    """The Context of an operation's handler. It works even after that call has ended.
 
     inner: the context of that call.
     """
@@ -527,11 +527,12 @@ class _OperationContext(ContextWrapper):
         *,
         into: Any = None,
     ) -> Coroutine[Any, Any, Any]:
-        # The called tool must get this context: that of the call counts as cancelled after its end.
+        # The called tool must get this context: the call's own context counts as cancelled after
+        # its end.
         return cast("Any", self.inner).calling(self).call_tool(name, arguments, into=into)
 
     def wait(self, awaitable: Awaitable[T]) -> T:
-        """Wait for an awaitable, see Context.wait(); until the operation is cancelled."""
+        """Wait for an awaitable, until the operation is cancelled; see Context.wait()."""
         operation = self._operation
         loop = operation.task.get_loop()
         return wait_in_thread(awaitable, loop, operation.waits, lambda: self.cancelled)

@@ -41,9 +41,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 class ToolSettings(TypedDict, total=False):
     """
-    name: 1 to 128 of A-Z a-z 0-9 _ . - ; the function's name unless given.
+    name: 1 to 128 of A-Z a-z 0-9 _ . - ; by default the function's name.
     title: name for people.
-    description: text for the model; the docstring's unless given.
+    description: text for the model; by default the docstring's.
     read_only, destructive, idempotent, open_world: hints for clients of 2025-03-26 and later: the
         tool changes nothing; it may destroy data; a second call with the same arguments has no
         further effect; it uses systems outside of the server. None sends no hint.
@@ -93,7 +93,7 @@ class ToolGuards(TypedDict, total=False):
 
 class AccessOptions(TypedDict, total=False):
     """
-    tags: texts such as {"admin"}, by which enable() and disable() select it; clients see them in
+    tags: texts such as {"admin"}, for enable(tags=...) and disable(tags=...); clients see them in
         its `_meta`, as `concertino/tags`.
     visible: a function that takes the Context of a call or list and returns whether this caller may
         see and use it. It must be quick and cannot be an `async def`. None: everybody may.
@@ -109,9 +109,9 @@ class ToolOptions(ToolSettings, ToolGuards, AccessOptions, total=False):
 
 class PromptSettings(TypedDict, total=False):
     """
-    name: 1 to 128 printable characters; the function's name unless given.
+    name: 1 to 128 printable characters; by default the function's name.
     title: name for people.
-    description: text for people; the docstring's unless given.
+    description: text for people; by default the docstring's.
     icons: pictures for a client's user interface.
     meta: `_meta` of the prompt.
     inline: run a `def` on the event loop instead of in a thread.
@@ -131,16 +131,16 @@ class PromptOptions(PromptSettings, AccessOptions, total=False):
 
 class ResourceSettings(TypedDict, total=False):
     """
-    name: name for programs; the function's or the file's name unless given.
+    name: name for programs; by default that of the function or file.
     title: name for people.
-    description: text for people and models; the docstring's unless given.
-    mime_type: type of the content; found from the file's name or the content unless given.
-    size: size in bytes; found for text, bytes and files.
+    description: text for people and models; by default the docstring's.
+    mime_type: type of the content; by default detected from the file's name or the content.
+    size: size in bytes; by default that of the text, bytes or file.
     annotations: audience, priority and time of the last change.
     icons: pictures for a client's user interface.
     meta: `_meta` of the resource.
     ttl_s, cache_scope: for how many seconds, and for which users, clients of 2026-07-28 may cache
-        the content; the server's settings unless given.
+        the content; by default the server's settings.
     inline: run a `def` on the event loop instead of in a thread.
     """
 

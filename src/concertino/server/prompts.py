@@ -112,7 +112,8 @@ class Prompts:
     ) -> None:
         """Register a prompt; see Server.add_prompt.
 
-        handler: the function that makes the messages, without parameters that the server fills.
+        handler: a wrapper of `function` that has only the parameters that clients fill. It makes
+            the messages.
         function: the function that the author has passed.
         """
         name = options.get("name")

@@ -4,8 +4,8 @@ It adds and removes entries, enables and disables them, and divides them into pa
 
 A cursor contains the name and the number of the last entry on its page. Numbers grow and are never
 used twice, so the next page begins in the right place even if entries were added, removed or
-disabled in the meantime. An empty cursor means the beginning; other texts that are no cursor of
-ours are refused.
+disabled in the meantime. An empty cursor means the beginning. Any other text that is not one of our
+cursors is refused.
 Spec: 2026-07-28 server/utilities/pagination.
 """
 
@@ -34,8 +34,8 @@ _decode_cursor = Decoder(Cursor).decode
 _decode_text = Decoder(str).decode
 # At most this many characters of a cursor are decoded. URI templates in it may be long.
 MAX_CURSOR = 65536
-# One call of enable() or disable(): its number, and whether it was enable(). The switch with the
-# highest number decides.
+# One call of enable() or disable(): its number, and True for enable(). If several switches select
+# an entry, the one with the highest number decides.
 Switch = tuple[int, bool]
 ON: Switch = (0, True)
 
@@ -44,8 +44,8 @@ class EntryPage(Struct, Generic[E], eq=False):
     """One page of a registry's entries.
 
     next_cursor: the cursor of the next page; None on the last page.
-    result: the list result that was made of this page, so that it is made once. Its type depends on
-        the kind of the registry.
+    result: a cache for the list result that is made of this page. Its type depends on the kind of
+        the registry.
     """
 
     entries: list[E]
@@ -68,10 +68,11 @@ OPEN_ACCESS = Access()
 
 
 class TagSwitches:
-    """Which tags were enabled or disabled last. All registries of a server share one object.
+    """The last call of enable() or disable() for each tag. All registries of a server share it.
 
-    It also applies to entries that are added later.
-    last: tag -> the last switch for it. The mapping is never changed but replaced by a new one.
+    A switch also applies to entries that are added later.
+    last: tag -> the last switch for it. The mapping is never changed but replaced by a new one, so
+        that any thread may read it.
     """
 
     def __init__(self) -> None:
@@ -104,9 +105,9 @@ class Record(Struct, Generic[E], frozen=True):
     switch: Switch = ON
 
     def is_enabled(self, tags: Mapping[str, Switch]) -> bool:
-        """Return whether the entry is enabled: whether the last switch that selects it says so.
+        """Return whether the entry is enabled, according to the last switch that selects it.
 
-        tags: the last switch for each tag, TagSwitches.last.
+        tags: the last switch for each tag, see TagSwitches.last.
         """
         return max([self.switch, *(tags.get(tag, ON) for tag in self.access.tags)])[1]
 
@@ -219,16 +220,19 @@ class Registry(Generic[E]):
         return entry if entry is not None and self._is_visible(name, context) else None
 
     def visible(self, context: Context) -> Iterator[E]:
-        """Yield the entries that the caller may use."""
+        """Yield the entries that the caller may use.
+
+        context: the context of the caller's call.
+        """
         for name, entry in self.entries.items():
             if self._is_visible(name, context):
                 yield entry
 
     def cache_scope(self, scope: CacheScope) -> CacheScope:
-        """Return who may share cached lists: "private" if callers may see different lists.
+        """Return the cache scope of the list: "private" if lists may differ, else `scope`.
+
 
         All pages of a list have the same scope (2026-07-28 server/utilities/caching).
-        scope: returned if all callers see the same lists.
         """
         return "private" if self.is_limited else scope
 
@@ -244,8 +248,8 @@ class Registry(Generic[E]):
         """Return the page that a list request asks for, with the entries that the caller may see.
 
         If all callers see the same entries, the same object is returned until an entry changes.
-        params: those of the request; `cursor` may be among them.
-        Raises RpcError -32602 for a cursor that is not one of ours.
+        params: the params of the request, which may contain `cursor`.
+        Raises RpcError -32602 for a text that is not a cursor of this registry.
         """
         last = self._parse_cursor(params["cursor"]) if "cursor" in params else None
         with self._lock:
@@ -287,7 +291,7 @@ class Registry(Generic[E]):
     def _parse_cursor(self, raw: Raw) -> Cursor | None:
         """Return the content of a cursor; None for an empty one.
 
-        Raises RpcError -32602 for a text that is no cursor of this registry.
+        Raises RpcError -32602 for a text that is not a cursor of this registry.
         """
         try:
             text = _decode_text(raw)
@@ -304,7 +308,7 @@ class Registry(Generic[E]):
 def not_registered(kind: str, name: str, known: Iterable[str]) -> NotRegistered:
     """Return the error for a name that is not registered; it suggests a similar name.
 
-    kind: what is not registered, such as "tool".
+    kind: the kind of thing that was looked up, such as "tool".
     known: the names that are registered.
     """
     return NotRegistered(f"no {kind} is registered as {name!r}{suggestion(name, known)}")

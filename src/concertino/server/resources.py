@@ -164,7 +164,8 @@ class Resources:
     ) -> None:
         """Register a resource or a template; see Server.add_resource.
 
-        handler: the function that returns the content, without parameters that the server fills.
+        handler: a wrapper of `function` that has only the parameters that clients fill. It returns
+            the content.
         function: the function that the author has passed.
         """
         if not isinstance(uri, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -282,7 +283,8 @@ class Resources:
         raise not_registered("resource or template", uri, known)
 
     def is_disabled(self, uri: str) -> bool:
-        """Return whether a URI belongs to a disabled resource or template, and no enabled one."""
+        """Return whether a URI belongs to a disabled resource or template, and to no enabled one.
+        """
         resources, templates = self.resources, self.templates
         if uri in resources.entries:
             return False
@@ -372,10 +374,10 @@ class Resources:
         return finish(source)
 
     async def _read_template(self, uri: str, context: Context) -> ReadResourceResult:
-        """Read a URI with the first template that matches it, if its function accepts the values.
+        """Read a URI with the first template that matches it and whose function accepts the values.
 
-        Otherwise try the next template. Raises RpcError "resource not found" if there is none; its
-        details say which values did not fit.
+        Raises RpcError "resource not found" if there is none; its details say which values were not
+        accepted.
         """
         details: list[str] = []
         for entry in self.templates.visible(context):
@@ -451,7 +453,7 @@ def _name_of(handler: Handler) -> str:
 
 
 def _check_variables(owner: str, template: UriTemplate, arguments: StringArguments) -> None:
-    """Raise RegistrationError unless a template's variables fit the parameters of its function."""
+    """Raise RegistrationError unless a template's variables match its function's parameters."""
     for name in template.variables:
         if name not in arguments.schemas:
             raise RegistrationError(f"{owner}: {{{name}}} needs a parameter of this name")
@@ -504,7 +506,7 @@ def _not_found(uri: str, details: list[str] | None = None) -> RpcError:
     return RpcError(INVALID_PARAMS, "Resource not found", data)
 
 
-# Conversion of what a function returned to contents
+# Conversion of a function's return value to contents
 
 
 def _result(

@@ -25,9 +25,9 @@ Shape = Callable[[Any], CallToolResult]
 def wrap_result(shape: Shape, version: str) -> Shape:
     """Return a function that calls `shape` and wraps the result into an envelope.
 
-    The result is then one text block: JSON, indented by two spaces. The member `data` is the
-    structured content. If there is none, it is the text of a single text block, null for no
-    content, or the list of content blocks.
+    The result is then one text block: JSON, indented by two spaces. Its member `data` is the
+    structured content. Without structured content, `data` is the text of a single text block, null
+    for no content, or else the list of content blocks.
 
     Errors get no envelope, and neither does a CallToolResult that the handler itself has returned.
     version: the server's version, for the metadata.

@@ -69,7 +69,7 @@ _name = Decoder(str).decode
 def _show_options(kind: str) -> Callable[[F], F]:
     """Return a decorator that makes help() show the options of a method; see server/options.py.
 
-    The options are looked up when help() is called. To do so at once would take 0.6 ms of every
+    The options are looked up when help() is called: to look them up here would add 0.6 ms to every
     start.
     kind: "tool", "prompt" or "resource".
     """
@@ -92,15 +92,15 @@ class Server:
     instructions: advice for the model on how to use the tools.
     icons: pictures for a client's user interface.
     experimental, extensions: capabilities that clients see unchanged.
-    argument_errors: how to answer a call with arguments that do not fit: "result" with a tool
-        result that the model can act on, "protocol" with the JSON-RPC error -32602.
+    argument_errors: the answer to a call with invalid arguments: "result" for a tool result that
+        the model can act on, "protocol" for the JSON-RPC error -32602.
     coerce: whether to accept `"1"` for an int, and the like.
-    envelope: whether to put the results of all tools into an envelope; see this option of tool(),
-        which overrides it.
+    envelope: whether to put the results of all tools into an envelope. The option of the same name
+        of tool() overrides it.
     page_size: how many items one page of a list has.
     ttl_s: how many seconds clients of 2026-07-28 may cache lists and the content of resources.
-    cache_scope: who may share what is cached: "public" everybody, "private" only the same user.
-
+    cache_scope: who may share cached results: "public" for everybody, "private" for the same user
+        only.
     Raises ValueError for an invalid argument; the text names it.
     """
 
@@ -247,9 +247,10 @@ class Server:
         self._report_change("tools")
 
     def tools_changed(self) -> None:
-        """Notify clients that the list of tools has changed, because `visible` now hides others.
+        """Notify clients that the list of tools has changed.
 
-        May be called from any thread.
+        Call it when a `visible` function returns another value than before. May be called from any
+        thread.
         """
         self._report_change("tools")
 
@@ -377,9 +378,10 @@ class Server:
         self._report_change("prompts")
 
     def prompts_changed(self) -> None:
-        """Notify clients that the list of prompts has changed, because `visible` now hides others.
+        """Notify clients that the list of prompts has changed.
 
-        May be called from any thread.
+        Call it when a `visible` function returns another value than before. May be called from any
+        thread.
         """
         self._report_change("prompts")
 
@@ -394,8 +396,8 @@ class Server:
         target: the name of a prompt, or a resource template as it was registered.
         argument: an argument of the prompt, or a variable of the template.
 
-        The function gets the value that was typed so far. If it has a second parameter, it also
-        gets the other arguments, as a dict. It returns any number of strings, or a Completion.
+        The function gets the text that the user has typed so far. If it has a second parameter, it
+        also gets the other arguments, as a dict. It returns any number of strings, or a Completion.
         Raises RegistrationError if there is no such prompt, template or argument.
         """
 
@@ -594,9 +596,9 @@ def _name_of(handler: object, options: Mapping[str, Any]) -> str:
 
 
 def _report_unserved_script() -> None:
-    """Report, when the process ends, that a script has made a server and not served it.
+    """Report, when the process ends, that a script has made a server and never served it.
 
-    A program that has served anything has imported runtime/host.py; then nothing is to be done.
+    Nothing is reported if runtime/host.py was imported: then the program has served something.
     """
     if "concertino.runtime.host" not in sys.modules:
         from concertino.server.unserved import report_unserved_script

@@ -31,7 +31,7 @@ MAX_TTL_S = 31_536_000
 
 
 class ServerSettings(Struct, frozen=True, omit_defaults=True):
-    """Those arguments of Server(...) that clients see unchanged."""
+    """The arguments of Server(...) that clients see unchanged."""
 
     instructions: str | None
     experimental: Mapping[str, dict[str, Any]] | None
@@ -106,7 +106,7 @@ def add_tags(meta: dict[str, Any] | None, access: Access) -> dict[str, Any] | No
 
 
 def _all_options(declaration: type) -> list[str]:
-    """Return the names of all options of the kind of feature whose settings `declaration` declares.
+    """Return the names of all options for the kind of feature that `declaration` belongs to.
 
     declaration: ToolSettings, PromptSettings or ResourceSettings of server/options.py.
     """
@@ -126,7 +126,7 @@ def check_setting(value: S) -> S:
 
     Raises ValueError if a value has another type than its field, has no JSON form, is NaN, or
     contains a lone surrogate, and for invalid keys of `meta` or `extensions`. The text names each
-    wrong field, the expected and the actual value.
+    invalid field, with the expected and the actual value.
     """
     try:
         checked = _round_trip(value, type(value))
@@ -143,10 +143,10 @@ def check_setting(value: S) -> S:
 
 
 def check_against_schema(value: S, owner: str) -> S:
-    """Check a Struct of concertino.types and return a copy; also checks the bounds of numbers.
+    """Check a Struct of concertino.types and return a copy, as check_setting() does.
 
-    The bounds are those of MCP's schema. Otherwise the same as check_setting().
-    owner: names the feature in error messages, such as `prompt 'greet'`.
+    Also checks the bounds of numbers, which are those of MCP's schema.
+    owner: the feature, for error messages, such as `prompt 'greet'`.
     Raises RegistrationError for an invalid value.
     """
     # Imported here, because a server that has only tools does not need it.

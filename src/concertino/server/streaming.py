@@ -63,9 +63,9 @@ def collect_chunks(handler: Handler, in_thread: InThread | None) -> Run:
 
 
 def bind_with_context(bind: Bind) -> Bind:
-    """Return a bind() for the function that collect_chunks() has returned.
+    """Return a bind() that also returns the context, as the function of collect_chunks() needs it.
 
-    bind: converts the arguments of a call to those of the generator function.
+    bind: converts the arguments of a call to the arguments of the generator function.
     """
     return lambda raw, context: ((context, *bind(raw, context)), {})
 

@@ -44,7 +44,7 @@ _UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 def _encode_body(body: Mapping[str, Any]) -> str:
-    """Return a ToolError's body as JSON. Raises nothing: that would hide the tool's own error."""
+    """Return a ToolError's body as JSON. Never raises: that would hide the tool's own error."""
     try:
         return encode(body, enc_hook=str).decode()
     except _UNENCODABLE:
@@ -62,9 +62,9 @@ def _make_encodable(value: Any) -> Any:
 def find_passthrough(error: BaseException) -> BaseException | None:
     """Return the exception in `error` that the runtime must handle; None if there is none.
 
-    This is an exception that Context.ask() has raised: the handler waits for an answer of its
-    client, or the client cannot answer. It is not an error of the handler, and must not become an
-    error result. If `error` is an exception group, it is searched.
+    The runtime must handle the exceptions of Context.ask(): the handler waits for an answer of its
+    client, or the client cannot answer. They are not errors of the handler, so they must not become
+    error results. If `error` is an exception group, it is searched for such an exception.
     """
     if isinstance(error, PASSTHROUGH):
         return error
@@ -99,17 +99,18 @@ def describe_exception(error: BaseException) -> str:
 
 
 def describe_violation(violation: SchemaViolation) -> str:
-    """Return a sentence for the client about an argument that does not fit."""
+    """Return a sentence for the client about an invalid argument."""
     if violation.message == "required, but missing":
         return f"Missing required field: {violation.path}"
     return str(violation)
 
 
 def unknown_tool(params: Mapping[str, Raw]) -> RpcError:
-    """Return the error for a call whose params name no tool of the server.
+    """Return the error for a call of a tool that the server does not have.
 
     It is always a JSON-RPC error and never a tool result with isError: 2026-07-28 server/tools
     "Error Handling".
+    params: the params of the call.
     """
     if "name" not in params:
         return invalid_params("Missing required field: name")

@@ -239,7 +239,7 @@ class Tools(Registry[RegisteredTool]):
             return error_result(describe_exception(exc))
 
     def _refuse_arguments(self, call: Call, exc: InvalidArguments) -> CallToolResult:
-        """Return the result for a call whose arguments do not fit; see refuse_arguments()."""
+        """Return the result for a call with invalid arguments; see refuse_arguments()."""
         arguments = bytes(call.params.get("arguments", NO_ARGUMENTS)).lstrip()
         return self.refuse_arguments(exc.violations, arguments)
 
@@ -247,7 +247,7 @@ class Tools(Registry[RegisteredTool]):
         """Return a function handle(call, context) that calls one tool, without its guards.
 
         The function checks the arguments at once, and returns a coroutine for the rest. It raises
-        ArgumentsRefused or RpcError if the arguments do not fit.
+        ArgumentsRefused or RpcError for invalid arguments.
         handle_any: handles a call if the tool was removed or disabled meanwhile.
         """
         # Imported here, because only guarded servers need it.
@@ -262,15 +262,15 @@ class Tools(Registry[RegisteredTool]):
             except InvalidArguments as exc:
                 raise ArgumentsRefused(self._refuse_arguments(call, exc)) from None
             except Exception:
-                # A class that the author has written has raised. call() will call bind() again, and
-                # log the exception.
+                # The constructor of one of the author's classes has raised. call() will call bind()
+                # again, and log the exception.
                 bound = None
             return self.call(tool, call, context, bound)
 
         return handle
 
     def check_arguments(self, name: str, call: Call, context: Context) -> None:
-        """Raise ArgumentsRefused or RpcError if the arguments of a call do not fit the tool.
+        """Raise ArgumentsRefused or RpcError if the arguments of a call of a tool are invalid.
 
         name: the name of the tool. Does nothing for an unknown tool.
         """
@@ -283,17 +283,17 @@ class Tools(Registry[RegisteredTool]):
         except InvalidArguments as exc:
             raise ArgumentsRefused(self._refuse_arguments(call, exc)) from None
         except Exception:
-            # A class that the author has written has raised. It will do so again when the tool is
-            # called, and is logged then.
+            # The constructor of one of the author's classes has raised. It will do so again when
+            # the tool is called, and is logged then.
             pass
 
     def refuse_arguments(
         self, violations: Sequence[SchemaViolation], arguments: bytes
     ) -> CallToolResult:
-        """Return the result for arguments that do not fit.
+        """Return the result for invalid arguments.
 
         Raises RpcError -32602 instead if the server has argument_errors="protocol", or if the
-        arguments are no JSON object.
+        arguments are not a JSON object.
         arguments: the JSON text from the client, without leading whitespace.
         """
         details = [describe_violation(violation) for violation in violations]
@@ -327,12 +327,12 @@ def make_tool(
 ) -> RegisteredTool:
     """Return the tool for a handler.
 
-    options: those of the decorator, without guards, tags and `visible`.
+    options: the options of the decorator, without guards, tags and `visible`.
     access: its tags are shown to clients in `_meta`.
     coerce: see Server.
     version: the server's version, for the envelope of results.
     in_thread: runs a `def` handler in a thread.
-    report_missing_types: called for a handler with parameters and no annotation at all.
+    report_missing_types: called for a handler that has parameters, none of them with an annotation.
     Raises RegistrationError for an invalid handler or option.
     """
     if not callable(handler):
@@ -479,7 +479,8 @@ def _result_shaper(
 def _check_schema_sizes(options: ToolSettings, name: str) -> None:
     """Raise RegistrationError for hand-written schemas that are too large.
 
-    This comes first, because other checks walk through the schemas. name: of the tool.
+    This must be the first check, because the others walk through the schemas.
+    name: the name of the tool.
     """
     schemas = {
         "input_schema": options.get("input_schema"),

@@ -34,8 +34,8 @@ def report_unserved_script(server_class: type) -> None:
     main = vars(sys.modules["__main__"])
     names = [name for name, value in main.items() if isinstance(value, server_class)]
     if not names or any(word in source for word in SERVES):
-        # Python does not tell which SystemExit has ended the script; it has printed its text. Wait
-        # for no request, since the script may be none that somebody uses as a server.
+        # Python does not tell which SystemExit has ended the script; it has printed its text. Do
+        # not wait for a request: perhaps nobody uses this script as a server.
         text = f"{path.name} has ended before it served; its stderr may say why"
         refuse_script_client(text, waits=False)
         return
