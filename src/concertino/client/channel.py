@@ -58,18 +58,18 @@ class ChannelDelegate(Protocol):
         ...
 
     def on_eof(self) -> None:
-        """Release what belongs to the connection, because it has ended by itself."""
+        """Release the resources of the connection, because it has ended by itself."""
         ...
 
     def explain(self, error: ConcertinoError) -> ConcertinoError:
-        """Return the same error, with what is known about the server's process in its text."""
+        """Return the same error, with facts about the server's process added to its text."""
         ...
 
 
 class Channel:
     """The client's end of one Connection, and its Receiver.
 
-    connection: not open yet; the Channel opens it.
+    connection: a Connection that is not open yet; the Channel opens it.
     delegate: handles everything that is not a response.
 
     Attributes:
@@ -78,7 +78,7 @@ class Channel:
     unread: after the end, the ids of the requests that the server had not read, so that they may be
         sent again; None if that is not known.
     skipped: the lines of the server that were skipped.
-    input: what is being read now.
+    input: the state of reading, shared with the pending requests.
     progress: the progress trackers of pending requests.
     peer: the JSON-RPC layer, with the table of pending requests.
     """
@@ -110,12 +110,12 @@ class Channel:
 
     @property
     def requests_sent(self) -> int:
-        """Return how many requests were sent."""
+        """Return the number of requests that were sent."""
         return self.peer.outgoing.next_id - self._first_id
 
     @property
     def requests_answered(self) -> int:
-        """Return how many requests were answered, be it with an error."""
+        """Return the number of requests that were answered, with a result or an error."""
         return self.requests_sent - self._unanswered - len(self.peer.outgoing)
 
     # Requests
@@ -133,7 +133,7 @@ class Channel:
         """Send a request and return its result, undecoded.
 
         params: a JSON object.
-        subject: what the request is about, such as a name, for errors.
+        subject: the name or URI in the request, if there is one, for errors.
         For the other parameters and the errors see ask().
         """
         # Requests other than tool calls are rare, so prepare the request each time.
@@ -155,7 +155,8 @@ class Channel:
         The result is the one that prepared.decode() returns, or Raw if it cannot decode the
         response.
 
-        params: the params that the template of `prepared` lacks.
+        prepared: the request without its id and without some of its params.
+        params: the params that are missing in the template of `prepared`.
         idle_timeout_s: how many seconds to wait for the response, or for the next progress.
         total_s: how many seconds the request may take in all. Both may be infinite.
         progress: from self.progress.track(), if the params contain its token.
@@ -273,9 +274,9 @@ class Channel:
         id: int,
         line: bytes,
     ) -> Any:
-        """Return the response to a request, decoded, if the polled line is this response.
+        """Return the decoded response to a request, if the line from polling is this response.
 
-        Otherwise return None, and let on_frames() get the line later.
+        Otherwise return None, and deliver the line to on_frames() later.
         """
         try:
             reply = prepared.decode(line)
@@ -326,7 +327,7 @@ class Channel:
     def _expire(self, now: float) -> float:
         """Fail the requests whose deadline has come. The timer calls this.
 
-        Returns when to call it again: the earliest deadline of the others.
+        Returns the time of the next call: the earliest deadline of the remaining requests.
         """
         if self._oversize.is_endless(now):
             limit = self._output.max_message_bytes
@@ -399,7 +400,7 @@ class Channel:
             state.outside_tasks = False
 
     def _receive(self, frame: bytes) -> None:
-        """Handle a frame that is no usual response to a pending request."""
+        """Handle a frame that is not the usual response to a pending request."""
         # An earlier frame of the same read has ended the channel.
         if self.over:
             return
@@ -430,7 +431,7 @@ class Channel:
             self._log.exception("a message of the server could not be handled")
 
     def _on_unmatched(self, frame: bytes) -> None:
-        """Count a line as skipped: it is no message, or a response to no pending request."""
+        """Count a line as skipped. It is not a message, or a response to no pending request."""
         message = decode(frame)
         if type(message) is not Message:
             self.skipped.add(frame, "not a JSON-RPC message")
@@ -479,7 +480,10 @@ class Channel:
     # The end
 
     def give_up(self, fault: str) -> None:
-        """End the connection, because the server misbehaves. fault: what it has done."""
+        """End the connection, because the server misbehaves.
+
+        fault: a sentence that says what the server has done.
+        """
         if not self.over:
             self.fault = fault
             self._log.error("the connection is closed: %s", fault)
@@ -499,7 +503,7 @@ class Channel:
                 incoming.on_cancel("the connection ended")
 
     def explain(self, error: ConcertinoError) -> ConcertinoError:
-        """Return the same error, with what is known about the server's process in its text."""
+        """Return the same error, with facts about the server's process added to its text."""
         return self._delegate.explain(error)
 
     def disconnected(
@@ -529,10 +533,11 @@ class Channel:
 class _Output:
     """Writes frames to a Connection, in the fastest way that it supports.
 
-    send_and_poll: writes a frame, and returns a line that has arrived or the number of buffered
-        bytes, see SupportsPolling. If the Connection supports direct sends only, it never returns a
-        line. If the Connection supports neither, it does nothing and returns None.
-    defer_line: delivers a polled line to on_frames() later.
+    send_and_poll: the Connection's method of the same name, see SupportsPolling: it writes a frame,
+        and returns a line that has arrived or the number of buffered bytes. If the Connection only
+        has direct sends, the function never returns a line. If it has neither, the function does
+        nothing and returns None.
+    defer_line: delivers a line from polling to on_frames() later.
     flush_scheduled: whether the queued frames are flushed in the next loop iteration.
     """
 

@@ -221,7 +221,7 @@ class Client(ConnectionFacts):
         Takes at most timeouts.connect_s. If it raises, nothing is left running.
         Raises SpawnError if the server cannot be started, Disconnected if it ends meanwhile,
         TimedOut, Incompatible if there is no common revision, NotAServer if it does not speak MCP,
-        ProtocolError, and what the start of a Backend in this process raises.
+        and ProtocolError. For a Backend in this process, raises the exception of its start().
         """
         try:
             await self._connection.open()
@@ -379,10 +379,10 @@ class Client(ConnectionFacts):
         result: CallToolResult,
         raw: Raw,
     ) -> None:
-        """Fetch the tools again, and validate a result again that does not fit its schema.
+        """Fetch the tools again, because a result is invalid, and validate the result again.
 
-        The schema may have been outdated. Raises ProtocolError if the result does not fit the
-        current one either.
+        The known schema may have been outdated. Raises ProtocolError if the result is invalid by
+        the current schema too.
         """
         try:
             await self.list_tools()
@@ -443,8 +443,8 @@ class Client(ConnectionFacts):
     async def watch(self, uris: frozenset[str]) -> None:
         """Subscribe to exactly these resources: `updated` is called with their URIs.
 
-        For backends whose clients subscribe: a server of 2026-07-28 gets one subscription for all
-        of them. Resources that it does not report are left out, with a warning in the log.
+        For proxies, whose own clients subscribe. A server of 2026-07-28 gets one subscription for
+        all resources. If it does not report changes of some of them, a warning is logged.
         """
         await self._session.watch(uris)
 
@@ -464,7 +464,7 @@ class Client(ConnectionFacts):
         """Return the messages of a prompt.
 
         arguments: name -> value; all values are strings.
-        Raises RpcError if there is no such prompt or the arguments do not fit.
+        Raises RpcError if there is no such prompt or the arguments are invalid.
         """
         self._connection.require("prompts")
         body = encode({"name": name, "arguments": dict(arguments or {})})
@@ -483,8 +483,8 @@ class Client(ConnectionFacts):
 
         ref: the prompt or resource template.
         argument: the name of the argument or variable.
-        value: the text that was typed so far.
-        chosen: the values of other arguments that are known already.
+        value: the text that the user has typed so far.
+        chosen: the values of the other arguments that are known.
         """
         # In revision 2024-11-05 servers may support completion, but cannot declare it.
         revision = self._connection.current.server.revision
@@ -586,7 +586,7 @@ class Client(ConnectionFacts):
     ) -> list[T]:
         """Return the items of all pages of a list.
 
-        method: such as "tools/list".
+        method: the method of the list, such as "tools/list".
         items: returns the items of a page.
         """
         self._connection.require(method.partition("/")[0])

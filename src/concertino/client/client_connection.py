@@ -44,7 +44,8 @@ class Timeouts(Struct, frozen=True, metaclass=HintingStructMeta):
         which npx or uvx download the server.
     probe_s: for the response to `server/discover`. Without a response, the client assumes a server
         with a handshake and sends `initialize`. At most half of connect_s.
-    request_s: for a response; each progress of a request with a progress function starts it anew.
+    request_s: for a response. If the request has a progress function, each progress restarts this
+        time.
     total_s: for a response, in all. A longer timeout_s of a call replaces it.
     ping_every_s: the pause between two pings of the server; by default infinite, so no pings.
     ping_s: for the response to a ping. If the server sends nothing at all in this time, it is
@@ -92,7 +93,7 @@ class ConnectionSettings(Struct, frozen=True):
 
     @property
     def log(self) -> logging.Logger:
-        """Return the logger for what happens to the server."""
+        """Return the logger for events of the server."""
         return logging.getLogger(f"concertino.client.{self.name}")
 
 
@@ -124,7 +125,7 @@ class ClientConnection:
         self._last: Conversation | None = None
         # The last conversation that was started, even if the negotiation has failed.
         self._started: Conversation | None = None
-        # To servers that have ended.
+        # The number of requests to earlier processes of the server.
         self._requests_before = 0
         self._supervisor: Supervisor | None = None
         self._failure: ConcertinoError | None = None
@@ -133,9 +134,9 @@ class ClientConnection:
     # Opening and closing
 
     async def open(self) -> None:
-        """Start or connect, and negotiate the revision. The caller must call close() in any case.
+        """Start or connect, and negotiate the revision. Raises the same errors as Client.open().
 
-        Raises what Client.open() raises.
+        The caller must call close() even if this raises.
         """
         if self.loop is not None:
             raise RuntimeError("a Client can be opened once; make another one")
@@ -159,7 +160,7 @@ class ClientConnection:
                 self._on_end(self.current)
 
     async def _bring_up(self) -> None:
-        """Start or connect, and negotiate the revision; at first, and for each restart."""
+        """Start or connect, and negotiate the revision. Called by open() and for each restart."""
         settings = self._settings
         timeouts = settings.timeouts
         conversation = await open_conversation(
@@ -286,7 +287,7 @@ class ClientConnection:
 
     @property
     def requests(self) -> int:
-        """Return how many requests were sent, to all processes of the server."""
+        """Return the number of requests that were sent, to all processes of the server."""
         sent = 0 if self._started is None else self._started.channel.requests_sent
         return self._requests_before + sent
 
@@ -298,7 +299,7 @@ class ClientConnection:
     async def wait_until_usable(self, label: str, timeout_s: float) -> tuple[Conversation, float]:
         """Return the conversation, and the rest of timeout_s. Waits while the server restarts.
 
-        label: names the request in errors.
+        label: the request, for error messages.
         timeout_s: how many seconds to wait, positive.
         Raises RuntimeError if the client is not open or belongs to another event loop, ValueError
         for an invalid timeout_s, TimedOut if the restart takes longer, and Disconnected if the
@@ -360,9 +361,9 @@ class ClientConnection:
         timeout_s: float,
         progress: Progress | None,
     ) -> Raw:
-        """Send another client's call as soon as the server runs. See Client.forward().
+        """Forward another client's call, when the server runs. See Client.forward().
 
-        It is sent again after a restart if nobody had read it before.
+        If the server ends before it has read the call, the call is sent again after the restart.
         """
         while True:
             conversation = self.conversation
@@ -422,10 +423,11 @@ class ConnectionFacts:
 
     @property
     def state(self) -> State:
-        """Return the state of the connection, one of these words.
+        """Return the state of the connection, as one word.
 
-        `new` before open(); `running`; after the server has ended, `backing-off` and then
-        `starting` until it runs again; `failed` if it will not be restarted; `closed`.
+        `new`: open() was not called. `running`: the server runs. `backing-off`: the server has
+        ended, and its restart waits. `starting`: the server is being restarted. `failed`: the
+        server will not be restarted. `closed`: this client was closed.
         """
         return self._connection.state
 
@@ -436,7 +438,7 @@ class ConnectionFacts:
 
     @property
     def requests(self) -> int:
-        """Return how many requests the server got, in all its processes."""
+        """Return the number of requests that were sent, to all processes of the server."""
         return self._connection.requests
 
     @property
@@ -471,9 +473,9 @@ class ConnectionFacts:
 
     @property
     def stray(self) -> int:
-        """Return how many lines of the server's output were skipped.
+        """Return the number of lines of the server's output that were skipped.
 
-        These were no messages, or responses to no pending request. `strays` has the last few.
+        They were not messages, or were responses to no pending request. `strays` has the last few.
         """
         started = self._connection.started
         return 0 if started is None else started.channel.skipped.count

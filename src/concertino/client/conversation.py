@@ -103,7 +103,8 @@ class Conversation:
     channel: sends the requests.
     requests: builds their params.
     on_end: called if the server ends by itself.
-    restart_note: added to the errors of pending requests after such an end.
+    restart_note: a text about the restart, which is added to the errors of the requests that were
+        pending when the server ended.
     opening: watches the program until its first response.
     """
 
@@ -165,10 +166,10 @@ class Conversation:
     ) -> Raw:
         """Send a request and return its complete result, undecoded.
 
-        Questions of the server are answered meanwhile.
+        If the server asks questions before its result is complete, they are answered.
 
         body: the params without `_meta`, a JSON object.
-        subject: what the request is about, such as a name, for errors.
+        subject: the name or URI in the request, if there is one, for errors.
         idle_timeout_s: how many seconds to wait for the response, or for the next progress.
         total_s: how many seconds the request may take in all.
         progress: called with the server's progress.
@@ -213,10 +214,10 @@ class Conversation:
         idle_timeout_s: float,
         total_s: float,
     ) -> Awaitable[CallToolResult | Raw]:
-        """Call a tool, without progress and without `_meta` of the user.
+        """Call a tool, without a progress function and without additional members for `_meta`.
 
-        This does the same as call() in a faster way: the request is prepared, and the response is
-        decoded in one pass. The result is Raw if it could not be decoded so.
+        This is a faster way than call(): the request is prepared, and the response is decoded in
+        one pass. The result is Raw if the response could not be decoded in this way.
         arguments: a JSON object.
         For the other parameters and the errors see call().
         """
@@ -411,7 +412,7 @@ class Conversation:
             self.on_end(self)
 
     def explain(self, error: ConcertinoError) -> ConcertinoError:
-        """Return the same error, with how the process has ended and its last lines of stderr."""
+        """Return the same error, with the end of the process and its last stderr added to its text."""
         opened = self.opened
         if opened.child is None or self._closed:
             return type(error)(f"{error}{' (this client was closed)' if self._closed else ''}")
@@ -454,7 +455,7 @@ class Conversation:
 
 
 def lists_our_revision(error: RpcError) -> bool:
-    """Return whether a server refuses our revision, and says that it supports it.
+    """Return whether an error refuses our revision, but lists it among the supported ones.
 
     Then it is safe to send the request again: servers check the revision before they do anything
     else (2026-07-28 basic/versioning).

@@ -28,12 +28,12 @@ class _Form(Struct):
 
 
 def fill_form(schema: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a form, with its defaults for those that are missing.
+    """Return the values of a form: the user's values, and the defaults of the other fields.
 
     schema: the form.
     content: the user's values by name.
-    Raises ValueError for a value that is missing or does not fit; the text names the field, the
-    expected and the actual value. Raises msgspec.ValidationError if the form is malformed.
+    Raises ValueError for a missing or invalid value; the text names the field, the expected and the
+    actual value. Raises msgspec.ValidationError if the form is malformed.
     """
     form = convert(schema, _Form)
     fields = form.properties or {}
@@ -52,7 +52,7 @@ def fill_form(schema: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str
 
 
 def _check(name: str, field: Mapping[str, Any], value: Any) -> None:
-    """Raise ValueError if a value does not fit its field."""
+    """Raise ValueError if a value is not valid for its field."""
     _check_type(name, field.get("type"), value)
     choices = _choices(field)
     if choices is not None and value not in choices:

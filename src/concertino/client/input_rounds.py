@@ -54,10 +54,11 @@ class InputRounds:
         send: Callable[[bytes], Awaitable[Raw]],
         server: Implementation,
     ) -> Raw:
-        """Return the complete result of a request: answer the server's questions, if it asks any.
+        """Return the complete result of a request. If the server asks questions first, answer them.
 
         raw: the first result.
-        method: of the request. subject: what it is about, for errors.
+        method: the method of the request.
+        subject: the name or URI in the request, if there is one, for errors.
         body: the params of the request, without `_meta`.
         send: sends the request again, with other params.
         server: the server's description, for the handlers.
@@ -86,7 +87,7 @@ class InputRounds:
         question: InputRequiredResult,
         server: Implementation,
     ) -> bytes:
-        """Return the params for the next round: the same, with the answers and the state added."""
+        """Return the params for the next round: `body` with the answers and the state added."""
         added: dict[str, Any] = {}
         if question.input_requests:
             answers: dict[str, Raw] = {}

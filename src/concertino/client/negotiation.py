@@ -84,9 +84,9 @@ async def open_conversation(
     era: "auto" to find out the revision; "modern" or "legacy" if it is known; or a HandshakeChoice.
     within_s: the time limit for everything, in seconds.
     probe_s: how long to wait for the response to `server/discover`; at most half of within_s.
-
     If it raises, nothing is left open. Raises SpawnError, Disconnected, TimedOut, Incompatible,
-    NotAServer, ProtocolError and RpcError, and what the start of a Backend in this process raises.
+    NotAServer, ProtocolError and RpcError. For a Backend in this process, raises the exception of
+    its start().
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + within_s
@@ -178,7 +178,7 @@ async def _discover(
         if may_retry and lists_our_revision(exc):
             return await _discover(conversation, within_s, required, may_retry=False)
         if exc.code == HTTP_FAILURE:
-            # It says nothing about the revision.
+            # A failure of HTTP says nothing about the revision.
             raise
         if required or exc.code in MODERN_ERRORS:
             text = f"the server does not speak {MODERN.name}: {exc} {_quote_data(exc)}".rstrip()
@@ -274,7 +274,7 @@ def _info_of_meta(raw: Raw, default: Implementation) -> Implementation:
 def _decode_info(raw: Raw, default: Implementation) -> Implementation:
     """Decode a `serverInfo`. Returns `default` if it is malformed.
 
-    Clients must not rely on it (basic/index), so a malformed one is no reason to fail.
+    Clients must not rely on `serverInfo` (basic/index), so they need not fail if it is malformed.
     """
     try:
         return Decoder(Implementation).decode(raw)

@@ -50,9 +50,11 @@ class NotificationHandlers(Struct, frozen=True):
 
     on_log: called with each log message; the argument `logged` of Client.
     on_list_changed: called with "tools", "prompts" or "resources"; may be an `async def`; the
-        argument `changed`.
-    on_resource_updated: called with the URI of a subscribed resource; the argument `updated`.
-    on_other: called with the method and params of any other notification; the argument `notified`.
+        argument `changed` of Client.
+    on_resource_updated: called with the URI of a subscribed resource; the argument `updated` of
+        Client.
+    on_other: called with the method and params of any other notification; the argument `notified`
+        of Client.
     """
 
     on_log: Callable[[LogMessage], object] | None = None

@@ -1,6 +1,6 @@
-"""OpeningWatch: notices that the program a client has started is no MCP server.
+"""OpeningWatch: notices that the program that a client has started is not an MCP server.
 
-Such a program sends its input back, as `cat` does, or prints text and answers no request. Without
+Such a program repeats its input, as `cat` does, or prints text and answers no request. Without
 this watch, the client would wait until its timeout.
 
 Some real servers print a few lines before their first response, or repeat each line that they read.
@@ -21,7 +21,7 @@ from concertino.excerpts import shorten
 
 __all__ = ["OpeningWatch"]
 
-# The requests with which a client opens a session. If the program sends one, it repeats its input.
+# The requests with which a client opens a session. A program that sends one repeats its input.
 OPENERS = frozenset(("server/discover", "initialize"))
 # How long a program that has repeated the request may take to respond.
 ECHO_S = 0.5
@@ -75,9 +75,9 @@ class OpeningWatch:
         self._is_over = False
 
     def on_send(self, *, is_optional: bool) -> None:
-        """Note that a request is about to be sent.
+        """Record that a request is about to be sent.
 
-        is_optional: whether the server need not know it, and the client will try another one.
+        is_optional: True if a server may not know the request, and the client will try another one.
         """
         self._is_optional = is_optional
         self._read_at = FOREVER
@@ -114,7 +114,7 @@ class OpeningWatch:
             self._timer = None
 
     def explain_end(self, error: Disconnected) -> ConcertinoError:
-        """Return the error for the end of the connection; NotAServer if it was no server."""
+        """Return the error for the end of the connection: NotAServer if the program was no server."""
         # A server that fails at its start prints text too, but exits with another code than 0.
         wrote = self._repeats or self._lines
         return self._no_server() if wrote and not error.exit_status else error
@@ -155,7 +155,7 @@ class OpeningWatch:
         if self._repeats and (not self._line or _holds_request(self._line)):
             text = f"{name} repeats what it is sent: it is no MCP server"
         else:
-            # Not its repr(): what cannot be printed is escaped already.
+            # Not its repr(): characters that cannot be printed are escaped already.
             text = f"{name} prints text that is no JSON-RPC: '{shorten(self._line, MAX_LINE)}'"
         tail = self._opened.tail()
         return NotAServer(f"{text}; its stderr ends with:\n{tail}" if tail else text)

@@ -22,8 +22,8 @@ __all__ = ["decode_as"]
 def decode_as(raw: Raw | bytes, into: Any) -> Any:
     """Decode JSON to the type `into`, in the same way as the arguments of a tool.
 
-    Raises msgspec.DecodeError if the JSON does not fit, and TypeError if the type cannot be decoded
-    from JSON.
+    Raises msgspec.DecodeError if the JSON is not valid for the type, and TypeError if the type
+    cannot be decoded from JSON.
     """
     try:
         decodable = _decodable_type(into)

@@ -107,7 +107,7 @@ def _compile(schema: dict[str, Any]) -> Validate:
 def decode_result(label: str, raw: Raw, into: type[T]) -> T:
     """Decode a result as one of the classes in concertino.types.
 
-    label: names the request in errors.
+    label: the request, for error messages.
     Raises ProtocolError if the result is malformed; the text quotes it.
     """
     try:
@@ -121,8 +121,8 @@ def decode_result(label: str, raw: Raw, into: type[T]) -> T:
 def decode_result_as(label: str, raw: Raw, into: Any) -> Any:
     """Decode a result to any type that the user wants.
 
-    Raises ProtocolError if the result does not fit, and TypeError if the type cannot be decoded
-    from JSON.
+    Raises ProtocolError if the result cannot be converted to this type, and TypeError if the type
+    cannot be decoded from JSON.
     """
     try:
         return _decode_json(raw, into)
@@ -136,8 +136,8 @@ def convert_output(name: str, result: CallToolResult, into: type[T]) -> T:
     """Convert the result of a tool to a type: its structured content, or else its text as JSON.
 
     name: the name of the tool, for errors.
-    Raises ToolError if the tool has failed, ProtocolError if the output does not fit the type, and
-    TypeError if the type cannot be decoded from JSON.
+    Raises ToolError if the tool has failed, ProtocolError if the output cannot be converted to the
+    type, and TypeError if the type cannot be decoded from JSON.
     """
     text = result.text
     if result.is_error:
@@ -163,7 +163,7 @@ def convert_output(name: str, result: CallToolResult, into: type[T]) -> T:
 
 
 def _convert(output: Any, into: Any) -> Any:
-    """Convert a JSON value. Raises ValidationError if it does not fit."""
+    """Convert a JSON value to a type. Raises ValidationError if it has another form."""
     try:
         return convert(output, into)
     except (ValidationError, TypeError):
@@ -173,7 +173,7 @@ def _convert(output: Any, into: Any) -> Any:
 
 
 def _decode_json(raw: Raw | bytes, into: Any) -> Any:
-    """Decode JSON. Raises DecodeError if it is malformed or does not fit."""
+    """Decode JSON to a type. Raises DecodeError if it is malformed or has another form."""
     try:
         return decode(raw, type=into)
     except (ValidationError, TypeError):

@@ -1,8 +1,8 @@
-"""The requests of a client: PreparedRequest, PendingReply (waits for a response), their progress.
+"""A client's requests: PreparedRequest (to be sent), PendingReply (waits for its response).
 
-Channel (client/channel.py) sends prepared requests and owns the pending ones. DeadlineTimer is one
-timer for the deadlines of all pending requests. This module also has functions that name and quote
-requests in errors.
+Channel (client/channel.py) sends prepared requests and owns the pending ones. ProgressTracker
+passes on the progress of a request, and DeadlineTimer is one timer for the deadlines of all pending
+requests. This module also has functions that name and quote requests in errors.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ class PreparedRequest(Struct, eq=False):
     """A request without its id and without (some of) its params. It may be sent many times.
 
     template: the frame, with gaps for the id and the params; made by request_template().
-    method: its method.
-    subject: what it is about, such as the name of a tool, for errors.
-    decode: decodes the usual response to it: returns an object with `id` and `result`, and raises
+    method: the method of the request.
+    subject: the name or URI in the request, such as the name of a tool, for errors.
+    decode: decodes the usual response: returns an object with `id` and `result`, and raises
         msgspec.DecodeError for other responses.
     """
 
@@ -93,7 +93,7 @@ class PreparedRequest(Struct, eq=False):
     decode: Callable[[bytes], Any]
 
     def join(self, id: int, params: bytes) -> bytes:
-        """Return the frame of a long request: the same as the template, in less time."""
+        """Return the frame of a long request: the same as `template % (id, params)`, in less time."""
         head, _, tail = self.template.rpartition(b"%b")
         return b"".join((head % id, params, tail % ()))
 
@@ -103,13 +103,13 @@ class PreparedRequest(Struct, eq=False):
 
 
 class InputState:
-    """What a Channel is reading now. The Channel shares it with its pending requests.
+    """The state of reading in a Channel, which it shares with its pending requests.
 
     outside_tasks: whether frames are being handled in a callback of the loop, and not in a task.
         Only then a waiting task may be resumed at once.
     frame: the frame that is being handled, unless it is a usual response.
     heard: set to True when frames arrive. The regular ping sets it to False.
-    decode: the decoder for the next response, which is probably that of the last request.
+    decode: the decoder to try for the next response: that of the last request.
     """
 
     __slots__ = ("decode", "frame", "heard", "outside_tasks")
@@ -125,11 +125,11 @@ class PendingReply(PendingOutcome, eq=False):
     """A request that waits for its response.
 
     The caller of Channel.ask() awaits it; the Channel calls done().
-    input: the Channel's state.
+    input: the Channel's state of reading.
     id: the id of the request.
     request: the prepared request.
     sent_at, deadline: times of the loop's clock. Progress moves the deadline.
-    progress: tracks the request's progress; None if the caller wants none.
+    progress: tracks the request's progress; None if the caller does not want it.
     """
 
     # Declared again here, to make it a positional argument, which saves 50 ns.
@@ -255,7 +255,7 @@ class ProgressTrackers:
 class DeadlineTimer:
     """One timer for the deadlines of all pending requests.
 
-    expire: called when the timer fires, with the current time. Returns when to call it again.
+    expire: called with the current time when the timer fires. Returns the time of the next call.
 
     Attributes:
     time: returns the time of the loop's clock.
@@ -272,7 +272,7 @@ class DeadlineTimer:
         self._handle: asyncio.TimerHandle | None = None
 
     def wake_at(self, at: float) -> None:
-        """Set the timer to this time, in place of the time that was set before."""
+        """Set the timer to this time. This replaces the time that was set before."""
         self.stop()
         self.wakes_at = at
         self._handle = None if at == FOREVER else self.loop.call_at(at, self._run)

@@ -51,7 +51,7 @@ class Portal:
         """Call an async function on the loop, wait for it, and return its result.
 
         If the waiting thread is interrupted, for example by Ctrl-C, the call is cancelled.
-        Raises what the function raises, and PortalClosed if the thread has ended.
+        Raises the exception of the function, and PortalClosed if the thread has ended.
         """
         if not self._thread.is_alive():
             raise PortalClosed

@@ -61,13 +61,14 @@ class RequestBuilder:
     """Builds the params of the requests of one conversation.
 
     Before use() is called, it builds params without `_meta`, as for a legacy revision.
+
     info: describes this client.
-    handlers: know the capabilities of this client.
+    handlers: have the capabilities of this client.
 
     Attributes:
     is_modern: whether the revision is 2026-07-28.
-    prepared: prepared calls by the name of the tool, for calls without progress and without a
-        `_meta` of the user.
+    prepared: tool name -> prepared call. For calls without a progress function and without
+        additional members for `_meta`.
     """
 
     def __init__(self, info: Implementation, handlers: RequestHandlers) -> None:
@@ -83,7 +84,7 @@ class RequestBuilder:
 
     @property
     def ping_method(self) -> str:
-        """Return the method of the request with which to check that the server responds."""
+        """Return the method of the request that checks whether the server responds."""
         return "server/discover" if self.is_modern else "ping"
 
     def meta_of(self, revision: Revision) -> dict[str, Any]:
@@ -174,7 +175,7 @@ class RequestBuilder:
         return members
 
     def prepare_tool_call(self, name: str) -> PreparedRequest:
-        """Prepare calls of one tool: return a request that lacks only its id and the arguments.
+        """Return a prepared call of a tool, which lacks only its id and the arguments.
 
         It is also stored in `prepared`.
         """
@@ -189,7 +190,7 @@ class RequestBuilder:
 
 
 def _join_meta(meta: bytes, body: bytes) -> bytes:
-    """Return params with `_meta`."""
+    """Return `body` with the member `_meta` added; both are JSON objects."""
     if len(body) <= 2:
         return b'{"_meta":%b}' % meta
     return b"".join((b'{"_meta":', meta, b",", memoryview(body)[1:]))

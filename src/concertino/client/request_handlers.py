@@ -46,7 +46,7 @@ _decode_sampling = Decoder(Sampling).decode
 class RequestHandlers:
     """Answers client requests with the user's functions.
 
-    For the parameters, which are those of Client, see there.
+    The parameters are those of Client, which describes them.
     """
 
     def __init__(
@@ -103,10 +103,10 @@ class RequestHandlers:
     ) -> bytes:
         """Answer one client request. Returns the result, a JSON object.
 
-        method, params: those of the request.
+        method, params: the method and the undecoded params of the request.
         server: the server's description, for the user's function.
-        Raises RpcError if the client has not offered to answer such requests, if the params are
-        malformed, and if the user's function fails. A failure is logged, unless it is an RpcError.
+        Raises RpcError if the client has not declared this capability, if the params are malformed,
+        and if the user's function fails. A failure is logged, unless it is an RpcError.
         """
         if self._answer_any is not None:
             return await self._answer_any(method, bytes(params))
@@ -173,7 +173,7 @@ class RequestHandlers:
 
 
 def _elicit_result(answer: object) -> ElicitResult:
-    """Convert the value that the user's function has returned. Raises RpcError if it is wrong."""
+    """Convert the return value of the user's function. Raises RpcError if it is invalid."""
     if isinstance(answer, ElicitResult):
         return answer
     if isinstance(answer, Mapping):
@@ -214,6 +214,6 @@ async def _call(name: str, handler: Callable[..., object] | None, *args: object)
 
 
 def _wrong_answer(name: str, expected: str, answer: object) -> RpcError:
-    """Log that a user's function has returned a wrong value; return the error for the server."""
+    """Log that a user's function has returned an invalid value, and return the error to send."""
     log.error("the %s function of this client: expected %s, got %r", name, expected, answer)
     return RpcError(INTERNAL_ERROR, "Internal error: the client could not answer")

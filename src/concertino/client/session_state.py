@@ -1,4 +1,4 @@
-"""SessionState: the log level and the subscriptions that a client has requested of its server.
+"""SessionState: the log level and the subscriptions that a client has requested from its server.
 
 After a restart of the server, restore() requests them again.
 """
@@ -111,7 +111,7 @@ class SessionState:
             await self._connection.call("resources/unsubscribe", encode({"uri": uri}), uri)
 
     async def watch(self, uris: frozenset[str]) -> None:
-        """Subscribe to these resources in place of those of the last call."""
+        """Subscribe to these resources, and to no others. Replaces the last call of this method."""
         before, self._watched = self._watched, uris
         connection = self._connection
         if not connection.is_modern:
@@ -123,9 +123,9 @@ class SessionState:
         await self._listen_to_watched()
 
     async def _listen_to_watched(self) -> None:
-        """Open one subscription for all watched resources, and close the one before (2026-07-28).
+        """Open one subscription for all watched resources, then close the last one (2026-07-28).
 
-        In this order, so that no update is lost.
+        The new one is opened first, so that no update is lost.
         """
         subscriptions = (await self._usable_conversation("subscriptions/listen")).subscriptions
         before, self._watch_id = self._watch_id, None

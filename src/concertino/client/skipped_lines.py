@@ -1,6 +1,6 @@
 """Keeps track of the lines of a server's output that a client skips.
 
-These are lines that are no JSON-RPC messages, such as prints; responses to no pending request; and
+These are lines that are not JSON-RPC messages, such as prints; responses to no pending request; and
 lines that are longer than Limits.max_message_bytes (OversizeWatch).
 """
 
@@ -40,7 +40,7 @@ class SkippedLines:
     count: how many lines were skipped.
     recent: the last few of them, shortened.
     late: how many late responses came.
-    on_add: called with each skipped line, shortened; None for no function.
+    on_add: called with each skipped line, shortened; None to call nothing.
     """
 
     def __init__(self, log: logging.Logger) -> None:
@@ -55,7 +55,7 @@ class SkippedLines:
     def add(self, frame: bytes, reason: str) -> None:
         """Count a skipped line, and log it if it is one of the first.
 
-        reason: what it is instead of an expected message, for the log.
+        reason: completes the sentence "the line is ...", for the log.
         """
         self.count += 1
         line = quote_frame(frame)
@@ -84,8 +84,7 @@ class OversizeWatch:
     """Watches lines that are longer than the limit.
 
     checks_at: when to call is_endless(), by the loop's clock; infinite if there is no such line.
-    discarded_bytes: the size of the last such line of which it is not known to which request it
-        belongs.
+    discarded_bytes: the size of the last such line that could not be matched with a request.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -102,7 +101,7 @@ class OversizeWatch:
         return b"" if self._reports is None else self._reports.oversize_head
 
     def is_endless(self, now: float) -> bool:
-        """Return whether a line has exceeded the limit ENDLESS_S ago and has still not ended."""
+        """Return whether a line exceeded the limit at least ENDLESS_S ago and still has not ended."""
         if now < self.checks_at:
             return False
         self.checks_at = FOREVER

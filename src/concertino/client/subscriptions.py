@@ -68,12 +68,12 @@ class ResourceSubscriptions:
     ) -> tuple[Id, list[str]]:
         """Open a subscription and wait for the acknowledgement, at most within_s seconds.
 
-        wanted: the params' member `notifications`: what to subscribe to.
-        label: names the subscription in errors.
+        wanted: what to subscribe to: the member `notifications` of the params.
+        label: the subscription, for error messages.
         Returns the id of the subscription, and the names of the wanted notifications that the
-        server does not provide.
-        Raises RpcError, TimedOut, ProtocolError and Disconnected (UnreadRequest if it may be sent
-        again); then the subscription is not open.
+        server does not provide. Raises RpcError, TimedOut, ProtocolError and Disconnected; then the
+        subscription is not open. The Disconnected is an UnreadRequest if the request may be sent
+        again.
         """
         channel = self._channel
         if channel.over:
@@ -183,9 +183,9 @@ def _subscription_id(params: Mapping[str, Raw]) -> Id | None:
 
 
 def _covers(provided: Any, wanted: Any) -> bool:
-    """Return whether the server provides what was wanted.
+    """Return whether the server provides everything that was wanted.
 
-    Both values are `true`, or lists of URIs; then all wanted URIs must be provided.
+    Both values are `true`, or lists of URIs; of lists, all wanted URIs must be provided.
     """
     if isinstance(wanted, list):
         wanted_uris = cast("list[Any]", wanted)

@@ -36,10 +36,10 @@ class Restart(Struct, frozen=True, metaclass=HintingStructMeta):
         shortened at random by up to a quarter, so that many servers do not start together.
     longest_s: the longest pause.
     tries: the number of starts in a row after which the client gives up.
-    steady_s: after a server has run for this time, or has answered a request since its session was
-        restored, the pause is first_s again, and the number of starts in a row is 0.
-    retry_s: a request that comes so long after the client has given up starts the server once more;
-        infinite for never.
+    steady_s: when a server has run for this time, or has answered a request in its restored
+        session, it counts as recovered: the pause is first_s again, and starts are counted from 0.
+    retry_s: after the client has given up, a request that comes at least this time later starts the
+        server once more; infinite for never.
     """
 
     first_s: float = 0.1
@@ -74,7 +74,7 @@ class Supervisor:
     """Restarts the server of one client, in a task of its own.
 
     rules: when to restart.
-    server: what is restarted.
+    server: the functions that end and start the server.
 
     Attributes:
     state: see Client.state.
@@ -94,7 +94,7 @@ class Supervisor:
         self._rules = rules
         self._server = server
         self._log = log
-        # When this gave up, by the loop's clock.
+        # When the client gave up, by the loop's clock.
         self._failed_at = FOREVER
         # Set when the server has ended.
         self._ended = asyncio.Event()
@@ -108,7 +108,7 @@ class Supervisor:
         self._task = loop.create_task(self._run(tries), name="supervise a server")
 
     def on_end(self, error: ConcertinoError) -> None:
-        """Begin to restart the server, because it has ended by itself. error: how it has ended."""
+        """Begin to restart the server, because it has ended by itself. error: the reason."""
         self.failure = error
         self.state = "backing-off"
         self._settled.clear()
@@ -117,9 +117,10 @@ class Supervisor:
     async def wait_until_running(self, label: str, within_s: float) -> None:
         """Wait until the server runs again, at most within_s seconds.
 
-        label: names the waiting request in errors.
-        Raises TimedOut. Raises Disconnected if the server will not run again, and for on_restart(),
-        which must not wait for the next restart.
+        label: the waiting request, for error messages.
+        Raises TimedOut. Raises Disconnected if the server will not run again. Also raises
+        Disconnected if on_restart() calls this, because on_restart() must not wait for the next
+        restart.
         """
         if asyncio.current_task() is self._task:
             raise Disconnected(f"{label}: the server ended again while its session was restored")
@@ -139,7 +140,7 @@ class Supervisor:
             raise self._gave_up_error(label)
 
     def _try_again(self) -> None:
-        """Start the server once more, if that was given up long enough ago."""
+        """Start the server once more, if the client gave up at least retry_s ago."""
         now = asyncio.get_running_loop().time()
         if now - self._failed_at >= self._rules.retry_s:
             self.state = "backing-off"

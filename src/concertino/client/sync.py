@@ -62,7 +62,7 @@ class SyncClient(ConnectionFacts):
         self._lock = threading.Lock()
 
     def open(self) -> None:
-        """Start the server or connect to it. Raises what Client.open() raises."""
+        """Start the server or connect to it. Raises the same errors as Client.open()."""
         with self._lock:
             if self._portal is not None:
                 raise RuntimeError("a SyncClient can be opened once; make another one")

@@ -133,7 +133,7 @@ class OpenTarget:
 
     connection: the Connection, which is not open yet.
     child: the server's process, if this client has started one.
-    parameters: with which the process was started.
+    parameters: the ServerParameters of this process.
     """
 
     def __init__(
@@ -200,10 +200,11 @@ class OpenTarget:
         return describe_withheld(tail, os.environ, {*parameters.inherit, *(parameters.env or {})})
 
     def take_unread(self) -> frozenset[int]:
-        """Return the ids of the requests that the server has not read, and remove them.
+        """Return the ids of the requests that the server has not read, and forget them.
 
-        Call it after the end of the connection. Nobody can read these requests afterwards. Returns
-        none if there is no process, because it is not known then.
+        Call it after the end of the connection, when nobody can read these requests any more.
+        Returns no ids if there is no process, because then it is not known what the server has
+        read.
         """
         return frozenset() if self.child is None else request_ids(self.child.take_unread())
 
@@ -269,7 +270,7 @@ Target = (
 
 
 def parse_target(target: Target) -> TargetLocation:
-    """Parse a target. Raises TypeError or ValueError if it is none."""
+    """Parse a target. Raises TypeError or ValueError if it is not a valid target."""
     if isinstance(target, ServerParameters):
         return _Program(target)
     if isinstance(target, HttpParameters):

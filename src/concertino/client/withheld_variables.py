@@ -48,7 +48,7 @@ VARIABLE = re.compile(
 def describe_withheld(stderr: str, variables: Iterable[str], passed: Collection[str]) -> str:
     """Return a sentence about variables that a server may lack; "" if there is nothing to say.
 
-    stderr: the end of the server's stderr. Without a network failure in it, "" is returned.
+    stderr: the end of the server's stderr. If it shows no network failure, "" is returned.
     variables: the names of the variables of this process.
     passed: the names of the variables that the server got.
     """

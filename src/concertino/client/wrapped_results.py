@@ -1,8 +1,8 @@
 """Unwraps structured content that a server has sent as `{"result": value}`.
 
-Before 2026-07-28 structured content must be an object, so servers wrap a value that is none, such
-as a number or a list. But a tool may also return an object whose only member is `result`. To tell
-these cases apart:
+Before 2026-07-28 structured content must be an object, so servers wrap other values, such as a
+number or a list. But a tool may also return an object whose only member is `result`. To tell these
+cases apart:
 
 - If the tool's output schema has the keyword WRAPS_RESULT, which FastMCP and concertino set, the
   value is wrapped.
@@ -29,16 +29,16 @@ from concertino.types.results import CallToolResult, Tool
 
 __all__ = ["WrappedResults"]
 
-# Which values of a tool are wrapped: all; those that are no objects; those for which the text of
-# the result shows it; none.
+# Which values of a tool are wrapped: all of them; only those that are not objects; those for which
+# the text of the result shows it; none.
 _Wrapping = Literal["each", "others", "by_text", "none"]
 
 
 class WrappedResults:
     """Unwraps the results of one server's tools.
 
-    It needs the output schemas, and so fetches the list of tools when the first result looks
-    wrapped, and again after a restart of the server and after a change of the list.
+    For this it needs the output schemas. It fetches the list of tools when the first result looks
+    wrapped, and again when the server was restarted or the list has changed.
     fetch: returns the tools; its argument is the time limit in seconds.
     """
 
@@ -48,8 +48,8 @@ class WrappedResults:
         self._fetch = fetch
         self._log = log
         self._wrappings: dict[str, _Wrapping] = {}
-        # For which the list was fetched: the conversation, and how many changes of the list it had
-        # reported. None before.
+        # The conversation for which the list was fetched, and the number of changes of the list
+        # that it had reported. None before the first fetch.
         self._known: tuple[Conversation, int] | None = None
 
     async def unwrap(
@@ -59,11 +59,11 @@ class WrappedResults:
         conversation: Conversation,
         timeout_s: float,
     ) -> CallToolResult:
-        """Return a result, with its structured content unwrapped if it is wrapped.
+        """Return a result. If its structured content is wrapped, it is unwrapped.
 
         name: the name of the tool.
-        result: its structured content is an object with a member `result`.
-        conversation: the conversation from which it came.
+        result: a result whose structured content is an object with a member `result`.
+        conversation: the conversation in which the result came.
         timeout_s: the time limit for each page of the list of tools. If the list cannot be fetched,
             only the texts of results are used.
         """
