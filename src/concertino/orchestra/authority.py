@@ -67,7 +67,7 @@ RENEW_BEFORE = timedelta(days=30)
 
 
 def create_authority(certificates: Certificates, valid: timedelta = VALID) -> None:
-    """Create the folder, and an authority's certificate and key in it.
+    """Create the authority: the folder, and its certificate and key in it.
 
     valid: how long the certificate is valid.
     Raises CertificateError if the certificate or the key of an authority exists already.
@@ -93,7 +93,7 @@ def create_authority(certificates: Certificates, valid: timedelta = VALID) -> No
 def renew_authority(certificates: Certificates, valid: timedelta = VALID) -> None:
     """Issue a new certificate for the authority's existing key.
 
-    Certificates that the authority has issued stay valid. Raises CertificateError.
+    The certificates that the authority has issued before stay valid. Raises CertificateError.
     """
     with certificates.lock(fcntl.LOCK_EX):
         key = certificates.private_key("ca")
@@ -122,7 +122,7 @@ def issue(
 
 
 def _check_host(host: str) -> None:
-    """Raise CertificateError for anything but a host name or an IP address.
+    """Raise CertificateError unless the text is a host name or an IP address.
 
     Wildcards are refused, because a certificate for *.example.com is valid for every host there.
     """

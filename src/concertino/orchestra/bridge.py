@@ -1,8 +1,8 @@
 """Bridge: a Backend that forwards MCP calls to a hub in another process.
 
 While the hub cannot be reached, calls fail at once with -32603, and the bridge keeps trying to
-reconnect. The plugin protocol has no notification of changed lists. So the bridge fetches the lists
-of tools and prompts every few seconds, once a client has requested them.
+reconnect. The plugin protocol has no notification of changed lists. So when a client has requested
+the list of tools or prompts once, the bridge fetches it again every few seconds.
 Source: the Orchestra plugin protocol, "transport.stdio".
 """
 
@@ -133,8 +133,9 @@ def prepare_bridge(
 ) -> Certificates | None:
     """Return the certificates that a Bridge to this address needs; None for a Unix socket.
 
-    If the bridge has no certificate yet and the folder holds the authority's key, a certificate is
-    issued. Then the certificate is checked. folder: ~/.orchestra/certs by default.
+    If the bridge has no certificate yet and the folder contains the authority's key, a certificate
+    is issued. Then the certificate is checked.
+    folder: the folder of certificates; by default ~/.orchestra/certs.
     Raises ValueError for a malformed address, and CertificateError.
     """
     if check_hub_address(address).startswith("unix:"):

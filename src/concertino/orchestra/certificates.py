@@ -85,7 +85,7 @@ def default_folder() -> Path:
 
 
 def check_name(name: str) -> str:
-    """Return the name unchanged if a certificate and its file may have it.
+    """Return the name unchanged if it is valid for a certificate and its file.
 
     Raises CertificateError otherwise.
     """
@@ -99,9 +99,9 @@ def check_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Identity:
-    """This side's certificate and key, and the certificate of the authority that it trusts.
+    """This process's certificate and key, and the certificate of the authority that it trusts.
 
-    expires: when the first of the two certificates expires.
+    expires: the time when the first of the two certificates expires.
     """
 
     name: str
@@ -128,7 +128,7 @@ class Certificates:
         return self.folder / f"{name}.key"
 
     def identity(self, name: str, now: datetime | None = None) -> Identity:
-        """Load and check everything that a handshake under this name needs.
+        """Load and check the certificate, the key and the authority for handshakes under a name.
 
         Raises CertificateError when a file is missing, when another user owns it or may read it,
         when a certificate has expired, or when key, certificate and authority do not match.
@@ -172,9 +172,9 @@ class Certificates:
         return identity
 
     def _state_of_files(self, name: str) -> object:
-        """Return a value that differs after a change to any of an identity's files.
+        """Return a value that changes when any of an identity's files changes.
 
-        A change is new content, a new mode or a new owner: each of them changes st_ctime.
+        The value contains st_ctime, which a change of content, mode or owner updates.
         """
         state: list[object] = []
         for path in (self.folder, self.crt("ca"), self.crt(name), self.key(name)):
@@ -217,7 +217,7 @@ class Certificates:
         return key
 
     def names(self) -> list[str]:
-        """Return the names of all certificates but the authority's, sorted.
+        """Return the names of all certificates except the authority's, sorted.
 
         Raises CertificateError.
         """
@@ -274,7 +274,7 @@ class Certificates:
 
 
 def _check_private(path: Path, status: os.stat_result, mode: int) -> None:
-    """Raise CertificateError if other users may read or own a file or folder.
+    """Raise CertificateError if other users own a file or folder, or may read it.
 
     mode: the permissions that the message recommends.
     """
@@ -304,7 +304,8 @@ def check_dates(
 ) -> None:
     """Raise CertificateError for a certificate that has expired or is not valid yet.
 
-    path, remedy: its file and the command that renews it, for the message.
+    path: the file of the certificate, for the message.
+    remedy: the command that renews the certificate, for the message.
     """
     if now > certificate.not_valid_after_utc:
         raise CertificateError(
@@ -333,11 +334,12 @@ def verify(
     side: Side,
     now: datetime | None = None,
 ) -> str:
-    """Check a peer's certificate and return its name.
+    """Check a peer's certificate and return the name in it.
 
-    side: the peer's side of the handshake, which the certificate must be meant for.
+    side: the peer's side of the handshake ("client" or "server"). The certificate must be issued
+        for this side.
     Raises CertificateError if the authority has not issued the certificate itself, if it is not
-    valid now, if it is meant for the other side, or if it has no name.
+    valid now, if it was issued for the other side, or if it has no name.
     """
     now = now or datetime.now(UTC)
     name = certificate_name(certificate)

@@ -27,7 +27,7 @@ class FrameTooLarge(ProtocolError):
 
 
 def encode_frame(payload: bytes) -> bytes:
-    """Return the payload with its length in front. Raises FrameTooLarge."""
+    """Return the frame of a payload: its length, then the payload. Raises FrameTooLarge."""
     if len(payload) > MAX_FRAME_BYTES:
         raise FrameTooLarge(len(payload))
     return len(payload).to_bytes(HEADER_BYTES, "big") + payload
@@ -36,7 +36,7 @@ def encode_frame(payload: bytes) -> bytes:
 class Assembler:
     """Assembles frames from a byte stream, in time linear in the number of bytes.
 
-    buffered_bytes: bytes of the incomplete frame so far, with its header; 0 between two frames.
+    buffered_bytes: the size of the incomplete frame so far, with its header; 0 if there is none.
     """
 
     __slots__ = ("_buffer", "_limit", "_missing", "buffered_bytes")

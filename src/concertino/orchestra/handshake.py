@@ -132,10 +132,11 @@ def peer_name(connection: QuicConnection) -> tuple[str, datetime]:
 
 
 class _StrictContext(tls.Context):
-    """aioquic's TLS context, but each side verifies the other's certificate.
+    """aioquic's TLS context, changed so that each side verifies the other's certificate.
 
-    aioquic calls the methods. identity, check_name: from require_peer_certificate().
-    name: the name in the peer's certificate.
+    aioquic calls the methods.
+    identity, check_name: the arguments of require_peer_certificate().
+    name: the name in the peer's certificate, once it is verified.
     """
 
     identity: Identity
@@ -162,10 +163,11 @@ class _StrictContext(tls.Context):
 
 
 class CurrentIdentity:
-    """A listener's certificate. A listener may run for years, so the certificate can change.
+    """The certificate that a listener uses now. It may change, since a listener may run for years.
 
-    The certificate is loaded for each handshake, and renewed before it expires if the folder has
-    the authority's key. If that fails, the certificate loaded before is used until it expires.
+    The certificate is loaded for each handshake, and renewed before it expires if the folder
+    contains the authority's key. If that fails, the last loaded certificate is used until it
+    expires.
     """
 
     def __init__(self, certificates: Certificates, name: str) -> None:

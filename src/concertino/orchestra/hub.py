@@ -71,6 +71,7 @@ class Hub:
     is_private: listen only for the hub's own plugins, and not at listen_addr.
     stop_s: seconds for plugins to end by themselves; killing them may take as long again.
 
+    Attributes:
     plugins: the plugins by id, in the order of the file.
     on_change: called with "tools" or "prompts" when that list has changed.
     """
@@ -126,7 +127,7 @@ class Hub:
 
     @property
     def addresses(self) -> list[str]:
-        """The addresses where the hub listens, but for the private socket of its own plugins.
+        """The addresses where the hub listens, without the private socket of its own plugins.
 
         Empty before start().
         """
@@ -135,7 +136,8 @@ class Hub:
     async def start(self) -> None:
         """Listen, start the plugins, and wait until the first start of each is over.
 
-        A plugin that fails to start is started again in the background. Raises as launch().
+        A plugin that fails to start is started again in the background. Raises the same errors as
+        launch().
         """
         await self.launch()
         await asyncio.gather(*(plugin.first_start.is_over.wait() for plugin in self._by_start))
@@ -144,9 +146,8 @@ class Hub:
     async def launch(self) -> None:
         """Listen, and begin to start the plugins without waiting for them.
 
-        From now on requests are answered, and wait for the plugins that they need.
-        Raises OSError, ValueError and CertificateError when the hub cannot listen; no cleanup is
-        needed then.
+        From now on requests are answered, and wait for the plugins that they need. Raises OSError,
+        ValueError and CertificateError when the hub cannot listen. Then nothing needs to be closed.
         """
         needs_network = any(not plugin.entry.socket for plugin in self._by_start)
         try:
@@ -159,12 +160,12 @@ class Hub:
             plugin.start(environment)
 
     async def settle(self) -> None:
-        """Wait until the first start of each plugin is settled (FirstStart); log how many run."""
+        """Wait until the first start of each plugin is settled (see FirstStart). Log how many run."""
         await self._wait_settled()
         log.info("%d of %d plugins run", self._count_running(), len(self.plugins))
 
     async def stop(self) -> None:
-        """End the plugins, each before the plugins that it depends on, and stop listening.
+        """End all plugins, and stop listening. A plugin ends before those that it depends on.
 
         Takes at most twice stop_s.
         """
@@ -215,7 +216,7 @@ class Hub:
     # Requests
 
     async def answer(self, request: PluginRequest, peer: RemotePeer) -> PluginResponse:
-        """Answer a request of a plugin, a bridge or any other peer. A RequestHandler."""
+        """Answer a request of a plugin, a bridge or any other peer. This is a RequestHandler."""
         kind = request.WhichOneof("request") or "nothing"
         if kind == "tool_call":
             return await self._call_tool(request, peer)
@@ -262,9 +263,9 @@ class Hub:
     ) -> PluginProcess | None:
         """Return the plugin that provides a feature; None if there is none.
 
-        While plugins start for the first time, wait until the provider is known and has started.
-        The wait ends after START_S. A request from a plugin that is itself starting does not wait,
-        because two plugins could then wait for each other.
+        While plugins start for the first time, wait until the provider is known and has started,
+        for at most START_S. A request from a plugin that is itself starting does not wait, because
+        two plugins could then wait for each other.
 
         find: looks up the provider in the current routes.
         """
@@ -280,7 +281,7 @@ class Hub:
         return plugin
 
     def _is_awaited(self, provider: PluginProcess | None) -> bool:
-        """Return whether to wait before a request is sent to this provider of a feature.
+        """Return whether a request must wait before it is sent to the provider of a feature.
 
         True while the provider starts for the first time, and while another plugin that starts may
         become the provider.
@@ -302,7 +303,7 @@ class Hub:
         )
 
     async def _wait_settled(self, peer: RemotePeer | None = None) -> None:
-        """Wait up to START_S until the first start of each plugin is settled.
+        """Wait up to START_S until the first start of each plugin is settled (see FirstStart).
 
         peer: the sender of the request; do not wait if it is a plugin that is itself starting.
         """
@@ -339,7 +340,8 @@ class Hub:
         """Send a request to a plugin, and return its response or an error response.
 
         plugin: None if no plugin provides the feature.
-        feature, name: "tool", "prompt" or "storage", and which one, for the error message.
+        feature: "tool", "prompt" or "storage", for the error message.
+        name: the name of the tool or prompt, or the storage type, for the error message.
         kind: the request's field in PluginRequest.
         """
         id = request.request_id
@@ -362,7 +364,7 @@ class Hub:
         peer: RemotePeer,
         respond: Respond,
     ) -> PendingResponse | None:
-        """Forward a tool call and its response as bytes, without a task. A RelayHandler.
+        """Forward a tool call and its response as bytes, without a task. This is a RelayHandler.
 
         Returns None if answer() must handle the request instead: it is not a plain tool call, it
         names another caller than the peer's certificate, or it cannot be sent now.
@@ -391,7 +393,7 @@ class Hub:
         return PluginResponse(register=RegistrationResult(accepted=True))
 
     def _registration_problem(self, id: str, peer: RemotePeer) -> str:
-        """Return why a peer may not register as a plugin; empty if it may."""
+        """Return the reason why a peer may not register as a plugin; empty if it may."""
         plugin = self.plugins.get(id)
         if plugin is None:
             if peer.pid is not None:
@@ -409,7 +411,7 @@ class Hub:
         return f"this process is not one that the hub started as {id}"
 
     def _health(self) -> HealthResult:
-        """Return HEALTHY if every plugin runs, else DEGRADED, with the state of each plugin."""
+        """Return HEALTHY if every plugin runs, else DEGRADED; with the state of each plugin."""
         plugins = self.plugins.values()
         running = self._count_running()
         return HealthResult(
@@ -468,7 +470,7 @@ def _sort_by_dependency(entries: dict[str, PluginEntry]) -> list[PluginEntry]:
 
 
 def _plugin_id(certificate_name: str) -> str:
-    """Return the id of the plugin that a client certificate belongs to."""
+    """Return the id of the plugin to which a client certificate with this name belongs."""
     return certificate_name.removesuffix("-client")
 
 

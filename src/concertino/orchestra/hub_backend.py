@@ -82,7 +82,7 @@ class HubBackend:
     """A Backend that forwards every MCP call to a hub.
 
     ask: sends a request to the hub.
-    forward: sends a serialized tool call without a task, like ForwardingConnection.forward();
+    forward: sends a serialized tool call without a task; see ForwardingConnection.forward(). It
         returns None when `ask` must be used instead.
     """
 
@@ -152,10 +152,10 @@ class HubBackend:
         """Do nothing: the plugin protocol does not report changes of resources."""
 
     async def close(self) -> None:
-        """Do nothing; derived classes close their hub or link."""
+        """Do nothing. Derived classes close their hub or connection."""
 
     async def refresh(self) -> None:
-        """Fetch the lists that the client has received before, and report the changed ones.
+        """Fetch again the lists that clients have requested before, and report the changed ones.
 
         Raises RpcError.
         """
@@ -167,7 +167,7 @@ class HubBackend:
                     self.report_change(name)
 
     def report_change(self, name: ListName) -> None:
-        """Tell every client that a list has changed."""
+        """Notify every client that a list has changed."""
         if self._outlet is not None:
             self._outlet.report_change(name)
 
@@ -176,8 +176,8 @@ class HubBackend:
     async def _call_tool(self, call: Call) -> Struct:
         """Return the result of a tools/call.
 
-        Raises ArgumentsRefused if the plugin finds the arguments invalid, and RpcError if the hub
-        does not answer.
+        Raises ArgumentsRefused if the plugin refuses the arguments as invalid, and RpcError if the
+        hub does not answer.
         """
         request = call_request(call.params, call.meta, self._caller)
         try:
@@ -248,7 +248,7 @@ _LIST_REQUESTS: dict[str, Callable[[], Any]] = {
 
 
 class _CachedList:
-    """The list of tools or of prompts, as fetched last.
+    """The list of tools or of prompts that was fetched last.
 
     kind: the kind of request that fetches the list, "list_tools" or "list_prompts".
     current: the list's content as JSON, for comparison.

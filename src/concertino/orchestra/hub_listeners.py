@@ -33,10 +33,11 @@ ABANDONED_S = 60.0
 class HubListeners:
     """The listeners of a hub: one Unix socket for its plugins, and a public address.
 
-    certificates: for QUIC.
+    certificates: the certificates, which QUIC needs.
     address: the public address; None to listen for the hub's own plugins only.
 
-    addresses: the addresses where the hub listens, but for the socket for its plugins.
+    Attributes:
+    addresses: the addresses where the hub listens, without the socket for its plugins.
     folder: the temporary folder for sockets; None while the hub does not listen.
     """
 
@@ -57,7 +58,7 @@ class HubListeners:
 
         handler, relay: answer the requests; see listen_for_links().
         needs_network: whether a plugin of the hub uses QUIC.
-        Raises OSError, ValueError and CertificateError. Call close() after any of them.
+        Raises OSError, ValueError and CertificateError. Call close() even then.
         """
         _remove_abandoned_folders()
         self.folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
@@ -110,7 +111,7 @@ class HubListeners:
 
 
 def _remove_abandoned_folders() -> None:
-    """Remove the folders of this user's hubs that were killed: nobody listens at their socket."""
+    """Remove the folders that this user's killed hubs have left: nobody listens at their socket."""
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}????????"):
         try:
             status = folder.lstat()

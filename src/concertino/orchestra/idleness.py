@@ -1,9 +1,9 @@
-"""Detects whether a program that starts is still working, or sleeps and waits for something.
+"""Detects whether a program that is starting still works, or sleeps and waits for something.
 
 A hub waits for a plugin that is still working, and stops waiting for one that sleeps, since it may
-sleep forever. The time since the start would be no measure: on a loaded machine a start takes ten
-times as long. Instead, the hub watches the processor time of the process and its descendants.
-Source: proc(5), /proc/PID/task/TID/stat and children.
+sleep forever. The time since the start does not tell the two apart: on a loaded machine a start
+    takes ten times as long. So the hub watches the processor time of the process and its
+    descendants. Source: proc(5), /proc/PID/task/TID/stat and children.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ async def wait_until_idle(pid: int, for_s: float) -> None:
 async def watch_work(pid: int, on_sample: Callable[[float], None]) -> None:
     """Report the processor time of a process and its descendants again and again, until cancelled.
 
-    on_sample: called with the seconds used so far; with the seconds since this call on systems
-        without /proc.
+    on_sample: called with the seconds of processor time used so far. On systems without /proc it is
+        called with the seconds since the beginning of this function.
     """
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -65,7 +65,7 @@ async def watch_work(pid: int, on_sample: Callable[[float], None]) -> None:
 class _Work(Struct, frozen=True):
     """The processor time of a process and its descendants.
 
-    ticks: used so far, in clock ticks.
+    ticks: the processor time used so far, in clock ticks.
     is_busy: whether one of their threads runs, waits for a disk, or has just ended.
     """
 

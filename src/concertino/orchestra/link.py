@@ -77,8 +77,8 @@ async def open_link(
     """Connect to the listener at an address, on the running loop.
 
     address, certificates, name: as for listen_for_links().
-    expects: the name that the listener's certificate must have; None accepts any name. In either
-        case the certificate must be valid for the host in the address.
+    expects: the name that the listener's certificate must contain; None accepts any name. With
+        both, the certificate must also be valid for the host in the address.
     timeout_s: how long to wait for the listener's first answer, in seconds.
     Raises Disconnected when there is no answer within timeout_s, or when the handshake takes longer
     than 15 s; HandshakeFailure when one side refuses the other; ValueError for a malformed address;
@@ -95,7 +95,7 @@ async def open_link(
 
 
 def check_hub_address(address: str) -> str:
-    """Return the address unchanged if it is well-formed and names a port other than 0.
+    """Return the address unchanged if it is well-formed and its port is not 0.
 
     Raises ValueError otherwise.
     """

@@ -55,14 +55,14 @@ FOLDER = ".projects"
 # Extensions of the files beside a document; see the head of this module.
 VERSION, NEXT, NEW = ".version", ".next", ".new"
 RESERVED = (VERSION, NEXT, NEW, ".lock")
-# The line before and after front matter.
+# The line before front matter, and the line after it.
 FENCE = b"---"
-# The second of these lines, with the empty line after it if there is one.
+# The closing fence of front matter, with the empty line after it if there is one.
 _CLOSING_FENCE = re.compile(rb"^---\r*(?:\n(?:\r?\n)?|\Z)", re.MULTILINE)
-# Written before content without metadata that itself begins with a line ---.
+# Empty front matter. It is written before content that has no metadata and begins with a line ---.
 EMPTY = "---\n{}\n---\n\n"
 MAX_METADATA_BYTES = 65536
-# Levels of nested lists and mappings in metadata.
+# The limit for the depth of lists and mappings in metadata.
 MAX_DEPTH = 32
 # With O_NOFOLLOW no component of a path may be a symbolic link, so no path leads out of the store.
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -71,8 +71,8 @@ _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 class MarkdownStorage:
     """A Storage in the folder `.projects` of a workspace. The first write creates the folder.
 
-    Symbolic links are not followed. Files that other programs write there are documents too; a
-    document without a `.version` file has version 1.
+    Symbolic links are not followed. Files that other programs write into the folder are documents
+    too; a document without a `.version` file has version 1.
     """
 
     def __init__(self, workspace: str | os.PathLike[str]) -> None:
@@ -169,7 +169,7 @@ class MarkdownStorage:
 
     @contextmanager
     def _lock(self, *, create: bool) -> Generator[bool, None, None]:
-        """Exclude other threads and processes. Yields whether the store's folder exists.
+        """Lock the store against other threads and processes. Yields whether its folder exists.
 
         create: whether to create the folder.
         """
@@ -226,7 +226,7 @@ class MarkdownStorage:
                 os.close(folder)
 
     def _walk(self, prefix: str) -> Iterator[tuple[str, int, str]]:
-        """Yield path, folder descriptor and name of each document whose path begins with `prefix`.
+        """Yield (path, folder descriptor, name) of each document whose path begins with `prefix`.
 
         The descriptor is open until the next item.
         """
@@ -304,7 +304,7 @@ class MarkdownStorage:
 
 
 def _may_contain(folder: str, prefix: str) -> bool:
-    """Return whether a folder may have paths that begin with `prefix`."""
+    """Return whether a folder may contain documents whose paths begin with `prefix`."""
     return folder.startswith(prefix) or prefix.startswith(folder)
 
 
@@ -334,7 +334,7 @@ def _read_file(
 ) -> Any:
     """Return the bytes of a file, or `missing` if there is none. Raises StorageError.
 
-    limit: the longest file allowed, in bytes.
+    limit: the largest size allowed, in bytes.
     """
     try:
         # Non-blocking, so that a named pipe cannot block the store.
@@ -382,7 +382,7 @@ def _digest(raw: bytes) -> str:
 
 
 def _join_metadata(content: bytes, metadata: Mapping[str, Any]) -> bytes:
-    """Return the file of a document: metadata as front matter, then the content.
+    """Return the content of a document's file: metadata as front matter, then the document.
 
     The Go implementation writes the same bytes.
     """

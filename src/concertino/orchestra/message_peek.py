@@ -23,7 +23,7 @@ _JSON = b"\xc2\x3e"
 # Field 20: tool_call, of PluginRequest and of PluginResponse.
 _TOOL_CALL = b"\xa2\x01"
 
-# The bytes before an id, its tag and its length; the index is the length.
+# The bytes before an id, which are its tag and its length. The index is the length.
 _ID_HEADERS = tuple(bytes((_FIRST, size)) for size in range(0x80))
 
 
@@ -35,8 +35,8 @@ def join_id(id: bytes, body: bytes) -> bytes:
 def split_id(payload: bytes) -> tuple[bytes, bytes] | None:
     """Return the id of a message and its other fields.
 
-    The id is empty if the message does not begin with one. None if the id is truncated or longer
-    than 127 bytes.
+    The id is empty if the message does not begin with one. Returns None if the id is truncated or
+    longer than 127 bytes.
     """
     if not payload or payload[0] != _FIRST:
         return b"", payload
@@ -49,11 +49,12 @@ def split_id(payload: bytes) -> tuple[bytes, bytes] | None:
 
 
 def peek_tool_call(body: bytes) -> tuple[str, str] | None:
-    """Return the tool's name and the caller of a tool call. None for any other request.
+    """Return the tool's name and the caller of a tool call; None for any other request.
 
+    Also returns None if a field of the call is repeated (the receiver would use its last value, and
+    this function its first), and if the call names an AI provider (few calls do, and they take
+    seconds).
     body: the request without its id, as split_id() returns it.
-    Also None if a field of the call is repeated: the receiver would use its last value, not ours.
-    Also None if the call names an AI provider: few calls do, and they take seconds.
     """
     at = _content_start(body)
     size_of_body = len(body)
@@ -89,7 +90,7 @@ def peek_tool_call(body: bytes) -> tuple[str, str] | None:
 
 
 def is_tool_response(body: bytes) -> bool:
-    """Return whether a response, without its id, holds only a tool_call."""
+    """Return whether a response, without its id, contains only a tool_call."""
     return _content_start(body) > 0
 
 

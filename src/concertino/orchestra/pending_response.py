@@ -31,12 +31,12 @@ class PendingResponse(PendingOutcome, eq=False):
 
     Either one task awaits this object, or the object calls the function on_outcome.
 
-    sender: the connection; it is told when the request is cancelled.
+    sender: the connection; its forget() is called when the request is cancelled.
     kind: the kind of request, for error messages.
     timeout_s: the request's time limit.
     deadline: when the time limit ends, by loop.time().
     key: identifies the request on the connection.
-    on_outcome: called with the response before resolve() returns, or with an exception in the next
+    on_outcome: called with a response before resolve() returns, and with an exception in the next
         iteration of the loop.
     """
 
@@ -70,7 +70,7 @@ class PendingResponse(PendingOutcome, eq=False):
             self.context.run(self.callback, self)
 
     def fail(self, exc: BaseException) -> None:
-        """Set an exception as the outcome; the waiter continues in the next loop iteration."""
+        """Set an exception as the outcome. The waiting task resumes in the next loop iteration."""
         if self.outcome is None:
             self.failed = True
             self.outcome = exc

@@ -52,10 +52,10 @@ class Plugin(Server):
     provides_ai: the AI providers, such as "openai", that the plugin is a bridge to. The hub sends
         it the calls of its tools that name one of them.
     coerce: as for Server.
-
-    Raises ValueError as Server does, CertificateError for an id that a certificate cannot hold,
+    Raises ValueError as Server does, CertificateError for an id that a certificate cannot contain,
     and ImportError when the extra `orchestra` is not installed.
 
+    Attributes:
     hub: the connection to the hub, for requests to other plugins; None if there is no hub.
     on_end: called when the hub asks the plugin to end.
     """

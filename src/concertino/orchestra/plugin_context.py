@@ -1,7 +1,8 @@
 """PluginContext: the Context of a call that arrived over the plugin protocol.
 
-The protocol has no messages but one request and one response. So progress is dropped, log messages
-go to stderr, and elicitation, sampling and roots fail as with a client without these capabilities.
+The protocol has one request and one response for a call, and no other messages. So progress is
+dropped, log messages go to stderr, and elicitation, sampling and roots fail as with a client
+without these capabilities.
 """
 
 from __future__ import annotations
@@ -40,9 +41,10 @@ _LEVELS: Mapping[Level, int] = {
 class PluginContext:
     """A Context. Create it in the task that handles the call; threads may use it.
 
-    backend: runs the tools of call_tool(). name: the plugin's, for log lines.
-    meta: the members `traceparent`, `orchestra/caller`, `orchestra/session` and
-        `orchestra/provider`, as far as the request has them.
+    backend: runs the tools of call_tool().
+    name: the plugin's name, for log lines.
+    meta: those of the members `traceparent`, `orchestra/caller`, `orchestra/session` and
+        `orchestra/provider` that the request has.
     """
 
     def __init__(

@@ -27,14 +27,14 @@ class LifecycleHooks:
         self._thread = Threads(1)
 
     async def run_boot(self, config: Mapping[str, str]) -> None:
-        """Run the boot functions. The first exception ends the run and is raised."""
+        """Run the boot functions in order. If one raises, run no more and raise its exception."""
         for function in self.boot:
             await self._call(function, config)
 
     async def run_shutdown(self) -> bool:
         """Run each shutdown function, and log exceptions. Returns whether all of them succeeded.
 
-        A second call runs none.
+        A second call runs no functions.
         """
         functions, self.shutdown = self.shutdown, []
         is_clean = True

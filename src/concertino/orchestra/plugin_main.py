@@ -106,7 +106,7 @@ def run_plugin(plugin: RunnablePlugin, args: argparse.Namespace) -> NoReturn:
 
 
 def manifest_line(plugin: RunnablePlugin) -> str:
-    """Return the output of --manifest, with the members that the Go implementation prints.
+    """Return the output of --manifest, with the same members as in the Go implementation.
 
     Empty lists are [], never null.
     """
@@ -153,9 +153,10 @@ class _End:
 
 
 class _WatchedCalls:
-    """Passes requests to a plugin, and has a request logged that blocks the event loop.
+    """Passes requests to a plugin, and logs a warning if one blocks the event loop.
 
-    The loop watch, a thread, does the logging. It sleeps while no request is in progress.
+    The LoopWatch (runtime/tasks.py), a thread, does the logging. It sleeps while no request is in
+    progress.
     """
 
     def __init__(self, plugin: RunnablePlugin, loop: asyncio.AbstractEventLoop) -> None:
@@ -271,7 +272,7 @@ async def _serve(
 
 
 async def _flush(writer: BoundedWriter) -> None:
-    """Write the buffered lines of stderr, READY among them, as soon as the hub reads them."""
+    """Write the buffered lines of stderr, such as READY, as soon as the hub reads them."""
     while writer.pending:
         await asyncio.sleep(FLUSH_S)
         writer.flush()
@@ -280,7 +281,7 @@ async def _flush(writer: BoundedWriter) -> None:
 def _prepare_certificate(
     certificates: Certificates, name: str, address: str
 ) -> Certificates | None:
-    """Issue the certificate of a name if it is missing, and return the folder of certificates.
+    """Return the folder of certificates, after issuing the named certificate if it is missing.
 
     Returns None for a Unix socket, which needs no certificates. Raises CertificateError.
     """

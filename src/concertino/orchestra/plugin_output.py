@@ -34,10 +34,12 @@ OUR_FORMAT = re.compile(
 class PluginOutput(StderrLines):
     """Reads and logs the output of a plugin's process.
 
-    It is called with chunks of stderr (StderrLines), and is the Receiver of stdout.
+    It is called with chunks of stderr (see StderrLines), and is the Receiver of stdout.
 
     log: the logger of the plugin's lines.
     assigned: the address at which the plugin must listen; empty if it chooses a port itself.
+
+    Attribute:
     ready: a future that gets the address of the first READY line.
     """
 

@@ -50,12 +50,13 @@ SHUTDOWN_S = 2.0
 
 
 class FirstStart:
-    """The progress of a plugin's first start. Other plugins and requests wait for these events.
+    """The progress of a plugin's first start: events for which other plugins and requests wait.
 
     lets_next_start: the next plugin over QUIC may start. Set when the start is settled, or when the
         plugin has used NEXT_S of processor time.
     is_late: the plugin has used LATE_S of processor time and is not ready.
-    is_settled: waiting longer is useless. The start is over, or the plugin sleeps (idleness.py).
+    is_settled: there is no use in waiting longer. Set when the start is over, and when the plugin
+        sleeps (idleness.py).
     is_over: the start has succeeded or failed, or waits for a dependency that has failed.
     has_run: the plugin has been running at least once.
     """
@@ -76,6 +77,7 @@ class PluginProcess:
         start is settled or over.
     previous: this plugin starts after previous.first_start.lets_next_start; None to start at once.
 
+    Attributes:
     reason: why the plugin is not running; empty while it runs.
     restarts: how often a new run was started.
     """
@@ -149,7 +151,7 @@ class PluginProcess:
         self._on_change()
 
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
-        """Send a request, like RpcConnection.request(). Raises Disconnected while not running."""
+        """Send a request, as RpcConnection.request() does. Raises Disconnected while not running."""
         link = self._run.link
         if link is None or self.state != "running":
             raise Disconnected(f"it is not running ({self.state}): {self.reason}")
@@ -165,10 +167,10 @@ class PluginProcess:
         timeout_s: float,
         callback: ResponseCallback,
     ) -> PendingResponse | None:
-        """Forward a tool call, like ForwardingConnection.forward().
+        """Forward a tool call, as ForwardingConnection.forward() does.
 
-        Returns None also when the call cannot be sent; use request() then, which raises the reason.
-        callback: must call end_forward().
+        Returns None also when the call cannot be sent. Then use request(), which raises the reason.
+        callback: a function that calls end_forward().
         """
         link = self._run.link
         if link is None or self.state != "running":
@@ -188,9 +190,9 @@ class PluginProcess:
     async def stop(self, until: float, dependents: Sequence[asyncio.Task[None]] = ()) -> None:
         """Send a shutdown request, wait for pending calls, then end the process.
 
-        until: when the waiting ends, by the loop's clock. Ending the process takes the
+        until: when to stop waiting, by the loop's clock. Ending the process takes up to the
             ShutdownTimeouts in addition.
-        dependents: the stop() tasks of the plugins that depend on this one, to wait for first.
+        dependents: the stop() tasks of the plugins that depend on this one. They are awaited first.
         """
         time = asyncio.get_running_loop().time
         if dependents:
@@ -243,8 +245,8 @@ class PluginProcess:
     async def _await_dependencies(self) -> None:
         """Wait until the dependencies have run, and until the previous plugin lets this one start.
 
-        If a dependency has failed, this plugin's first start is over; it starts when the dependency
-        runs after all.
+        If a dependency fails, the first start of this plugin counts as over, but this method goes
+        on waiting for the dependency.
         """
         for plugin in self.dependencies:
             first_start = plugin.first_start

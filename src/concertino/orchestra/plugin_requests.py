@@ -66,8 +66,9 @@ class PluginRequests:
     storages: the stores, by storage type.
     in_thread: runs a function that may block.
     hooks: the functions to run at boot and shutdown.
-    on_shutdown: called after the shutdown functions when the hub requests shutdown.
+    on_shutdown: called when the hub requests shutdown, after the shutdown functions.
 
+    Attribute:
     handlers: the handler for each kind of request, by the request's field in PluginRequest.
     """
 
@@ -246,13 +247,14 @@ def _error_text(error: RpcError) -> str:
 def _tool_response(result: CallToolResult) -> PluginResponse | bytes:
     """Return the response for a tool's result, in the form that Go programs expect.
 
-    The response holds one object. The field `structured` says which of these it is:
+    The response contains one JSON object. Its field `structured` says what the object is:
 
-        RESULT     the structured content itself, if it is an object and all content is text
-        DATA       {"text": ..., "content": ..., "data": the structured content}
-        UNKNOWN    {"text": ..., "content": ...}, without structured content
+    RESULT     the structured content itself, if it is an object and all content is text
+    DATA       {"text": ..., "content": ..., "data": the structured content}
+    UNKNOWN    {"text": ..., "content": ...}, without structured content
 
-    `text` is shown to the model. `content` has all content blocks as in MCP, if any is not text.
+    `text` is shown to the model. `content` is present if any content block is not text, and has all
+    content blocks as in MCP.
     """
     structured = result.structured_content
     content = result.content
@@ -299,8 +301,8 @@ def _tool_failure(text: str) -> PluginResponse:
     text: the text content of the tool's result. For a ToolError it is {"error": ..., "code": ...},
         with further members if the ToolError has details.
 
-    The response gets the code, and `error` as its message. With further members the message is the
-    whole text, because Go programs show nothing else.
+    The response gets the code, and `error` as its message. If there are further members, the
+    message is the whole text, because Go programs show only the message.
     """
     response = error_response("", "handler_error", text)
     failure = response.tool_call

@@ -77,10 +77,10 @@ except OSError as exc:
 class HubEnvironment(Struct, frozen=True):
     """Settings that all plugins of a hub share.
 
-    folder: for the plugins' sockets; its mode is 0700.
+    folder: the folder for the plugins' sockets; its mode is 0700.
     socket_address: the hub's address for plugins with `socket: true`.
     network_address: the hub's address for the other plugins; empty if there are none.
-    certificates: for QUIC.
+    certificates: the certificates, which QUIC needs.
     starts: limits how many plugins wait for READY at the same time.
     """
 
@@ -95,8 +95,9 @@ class LaunchSettings(Struct, frozen=True):
     """Settings for starting and ending one plugin.
 
     entry: the plugin's entry in the plugins file.
-    number: distinguishes the plugins of a hub; names the plugin's socket.
-    timeouts: for ending the process.
+    number: a number that no other plugin of the hub has; the name of the plugin's socket contains
+        it.
+    timeouts: how long each step of ending the process may take.
     log: the plugin's logger.
     """
 
@@ -109,6 +110,7 @@ class LaunchSettings(Struct, frozen=True):
 class PluginRun:
     """One run of a plugin's program. Call start(), then wait_end(), then close().
 
+    Attributes:
     link: the connection to the plugin; None while there is none.
     exited: a task that returns the exit status; None while there is no process.
     address: where the plugin listens; empty before READY.
@@ -138,7 +140,7 @@ class PluginRun:
         on_idle: called if the plugin sleeps before the start is over (idleness.py).
         on_work: called again and again before READY, with the processor time that the plugin has
             used, in seconds.
-        Raises ConcertinoError, OSError, ValueError. Call close() in any case.
+        Raises ConcertinoError, OSError, ValueError. Call close() even then.
         """
         self.address = await self._wait_ready(environment, on_idle, on_work)
         exited = self.exited
@@ -165,7 +167,7 @@ class PluginRun:
         on_idle: Callable[[], None],
         on_work: Callable[[float], None],
     ) -> str:
-        """Start the process, wait for READY, and return the address in it. Raises as start()."""
+        """Start the process, wait for READY, and return its address. Raises the errors of start()."""
         time = asyncio.get_running_loop().time
         # A plugin that sleeps leaves its place to others: it does not slow them down.
         async with environment.starts:
@@ -282,7 +284,7 @@ class PluginRun:
     async def wait_end(self) -> str:
         """Wait until the process exits, the connection is lost, or a health ping fails.
 
-        Returns which of these happened, for messages. The process may still run.
+        Returns a text for messages that says which of these happened. The process may still run.
         """
         link, exited = self.link, self.exited
         assert link is not None
@@ -368,6 +370,6 @@ def _describe_exit(status: int) -> str:
 
 
 def _error_text(response: PluginResponse) -> str:
-    """Return the error in a response that is not of the request's kind."""
+    """Return the text of the error response that a plugin has sent to any kind of request."""
     error = response.tool_call
     return error.error_message or error.error_code or "it gives no reason"

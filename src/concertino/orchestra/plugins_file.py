@@ -34,7 +34,7 @@ LISTEN = "localhost:50100"
 # The largest plugins file, in bytes.
 MAX_BYTES = 2**20
 MAX_PLUGINS = 1000
-# Levels of nested lists and mappings; the format has 5.
+# The limit for the depth of lists and mappings; the format has 5 levels.
 MAX_DEPTH = 32
 # The name of a hub's certificate; see certificates.py for the other names.
 HUB = "orchestrator"
@@ -58,10 +58,11 @@ class PluginEntry(Struct, frozen=True):
     """The entry of one plugin in a plugins file.
 
     binary: an absolute path, or a name to look up in PATH.
-    env: variables in addition to the few that every plugin inherits; None stands for the value in
-        the hub's environment.
+    env: variables in addition to the few that every plugin inherits. None as a value stands for the
+        value in the hub's environment.
     config: sent to the plugin at boot.
-    provides_storage, provides_ai: storage types, and AI providers the plugin is a bridge to.
+    provides_storage: storage types.
+    provides_ai: the AI providers that the plugin is a bridge to.
     depends_on: ids of plugins to start before this one.
     socket: whether the plugin uses a Unix socket instead of QUIC.
     line: the line of the entry in the file.

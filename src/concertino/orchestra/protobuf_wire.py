@@ -1,8 +1,8 @@
 """Reads and writes varints and lengths of Protobuf's wire format, without the package protobuf.
 
-A field is a tag (field number * 8 + wire type), then its content. Strings, bytes and messages
-have wire type 2: their length as a varint, then their bytes. A varint is an integer in groups of
-seven bits, the lowest first; the high bit of each byte says whether another follows.
+A field is a tag (field number * 8 + wire type), then its content. The content of strings, bytes and
+messages (wire type 2) is their length as a varint, then their bytes. A varint is an integer in
+groups of seven bits, the lowest first; the high bit of each byte says whether another follows.
 Source: protobuf.dev "Encoding".
 """
 

@@ -45,13 +45,13 @@ TICK_S = 5.0
 # After PING_S without a packet, send a ping, and wait ANSWER_S for a packet. Together they are less
 # than 10 s, the time within which the loss of a peer must be noticed.
 PING_S, ANSWER_S = 3.0, 5.0
-# How long the acknowledgement of a packet waits for data, in seconds: ACK_S is well within the
-# 25 ms that aioquic promises the peer. After a second packet, or if one is missing, SECOND_ACK_S:
-# aioquic's own value, the resolution of a loop's timers.
+# How long the acknowledgement of a packet waits for data to share a packet with, in seconds. ACK_S
+# is well within the 25 ms that aioquic promises the peer. SECOND_ACK_S applies when a second packet
+# has arrived, or a packet is missing; it is aioquic's own value, the resolution of a loop's timers.
 ACK_S, SECOND_ACK_S = 0.01, 0.001
 # The Go implementation has 5 s, but hundreds of clients may connect at once to a busy machine.
 HANDSHAKE_S = 15.0
-# Time for a frame to be complete, from its first byte.
+# Time limit for a frame to arrive completely, from its first byte.
 FRAME_S = 30.0
 # Limit for the total size of the incomplete frames of one connection.
 MAX_INCOMPLETE_BYTES = 4 * MAX_FRAME_BYTES
@@ -62,8 +62,8 @@ CANCELLED = 1
 class _Sending(threading.local):
     """A context manager in which connections delay sending. They all send when it ends.
 
-    connections: the connections that may have data to send; None outside of `with`. A thread-local
-        variable, because each event loop runs in a thread of its own.
+    connections: the connections that may have data to send; None outside of `with`. The object is
+        thread-local, because each event loop runs in a thread of its own.
     """
 
     connections: dict[QuicRpcConnection, None] | None = None
@@ -86,7 +86,7 @@ SENDING = _Sending()
 
 
 class QuicRpcConnection(QuicConnectionProtocol):
-    """One side of a connection: receives frames, limits times, and reports the end once.
+    """One side of a connection: receives frames, enforces time limits, and reports the end once.
 
     Derived classes implement the methods _on_handshake() to _on_end().
     """
@@ -102,7 +102,7 @@ class QuicRpcConnection(QuicConnectionProtocol):
         self._wakeup_at = inf
         # Whether transmit() will be called, at the end of SENDING or in the next loop iteration.
         self._is_transmit_scheduled = False
-        # When something arrived last, and when a ping was sent because nothing did.
+        # When something was last received, and when the last ping was sent because nothing was.
         self._last_received = self._last_ping = self._loop.time()
         self._expires: datetime | None = None
         self._clock = self._loop.call_later(HANDSHAKE_S, self._on_tick)
@@ -163,7 +163,7 @@ class QuicRpcConnection(QuicConnectionProtocol):
             self.transmit()
             return
 
-        # Otherwise nothing is urgent but the acknowledgement: wait for that.
+        # Otherwise only the acknowledgement is due: set the timer for it.
         ack_at = cast(Any, self._quic)._spaces[Epoch.ONE_RTT].ack_at
         due = self._loop.time() + ACK_S if ack_at is None else ack_at
         if due < self._wakeup_at:
@@ -207,7 +207,7 @@ class QuicRpcConnection(QuicConnectionProtocol):
             self._set_timer(due)
 
     def _set_timer(self, when: float) -> None:
-        """Set the timer, in place of one that would fire later."""
+        """Set the timer to a time; replaces the time that was set before."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_at(when, self._handle_timer)
@@ -308,7 +308,7 @@ class QuicRpcConnection(QuicConnectionProtocol):
         self.transmit()
 
     def _reason_to_end(self, now: float) -> str:
-        """Return why the connection ends now; empty if it goes on."""
+        """Return the reason to end the connection now; empty to keep it open."""
         if not self._is_ready:
             return "the handshake took too long"
         if self._expires is not None and datetime.now(UTC) > self._expires:
@@ -336,9 +336,9 @@ class QuicRpcConnection(QuicConnectionProtocol):
 
 
 def describe_end(code: int, reason: str) -> str:
-    """Return why a connection ended, for messages.
+    """Return a text for messages that says why a connection ended.
 
-    code, reason: as _on_end() gets them. The reason may come from the peer; it is escaped and
+    code, reason: the arguments of _on_end(). The reason may come from the peer; it is escaped and
         shortened.
     """
     text = reason[:200].encode("unicode_escape").decode()

@@ -96,7 +96,7 @@ async def dial(
 
 
 class QuicLink(RpcClient):
-    """A ForwardingConnection over QUIC. Keys of requests are numbers that count up.
+    """A ForwardingConnection over QUIC. The keys of its requests are ascending numbers.
 
     connection: the QUIC connection, which calls the on_... methods.
     """
@@ -149,9 +149,10 @@ class QuicLink(RpcClient):
 
 
 class _QuicClientConnection(QuicRpcConnection):
-    """The QUIC connection of a QuicLink. Maps requests to streams.
+    """The QUIC connection of a QuicLink. Sends each request on a stream of its own.
 
-    ready: a future that is done when the server has accepted this client, or has the exception.
+    ready: a future that is done when the server has accepted this client. If the server refuses it,
+        the future has the exception.
     """
 
     def __init__(self, quic: QuicConnection, link: QuicLink) -> None:

@@ -7,7 +7,8 @@ later.
 Anybody can begin handshakes, even with forged addresses. So there are two limits for handshakes
 that are not finished. Above MAX_UNPROVEN, a new client must first answer a Retry packet, which
 proves its address; until then the server stores nothing for it. Above MAX_HALF_OPEN, each new
-handshake ends the oldest: a real client needs only one round trip, an attacker loses its places.
+handshake ends the oldest one: a real client finishes its handshake within one round trip, before it
+is the oldest.
 Sources: the Orchestra plugin protocol, "One bidirectional QUIC stream per RPC"; RFC 9000, section
 8.1.2 for Retry.
 """

@@ -29,13 +29,14 @@ FIRST_S, LAST_S = 0.1, 5.0
 class ReconnectingLink:
     """An RpcConnection to one address that reconnects. Use it on one event loop; call start().
 
-    address: for messages.
-    open: connects, usually a partial of open_link().
-    on_connect: called with each new connection before requests use it, for example to register. An
-        exception counts as a failed attempt.
+    address: the address, for messages.
+    open: connects; usually a partial of open_link().
+    on_connect: called with each new connection before requests use it, for example to register. If
+        it raises, the attempt counts as failed.
     on_change: called with True when the link is up, and with False when it is down.
-    health_s: time between two health pings, and time limit for the answer.
+    health_s: the pause between two health pings, and the time limit for their answers.
 
+    Attribute:
     reconnects: how often the link has reconnected; -1 before the first connection.
     """
 
@@ -63,7 +64,7 @@ class ReconnectingLink:
 
     @property
     def is_up(self) -> bool:
-        """Whether requests are sent now."""
+        """Whether the link is connected, so that requests can be sent."""
         return self._link is not None
 
     def start(self) -> None:
@@ -76,7 +77,7 @@ class ReconnectingLink:
         await self._up.wait()
 
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
-        """Send a request, like RpcConnection.request(). Raises Disconnected while down."""
+        """Send a request, as RpcConnection.request() does. Raises Disconnected while down."""
         link = self._link
         if link is None:
             raise Disconnected(f"{self.peer.address}: {self._reason}; it is tried again")

@@ -63,8 +63,8 @@ P = TypeVar("P", bound=PluginProvider)
 class Routes(Struct, Generic[P], frozen=True, eq=False):
     """The providers of a hub's features.
 
-    tools, prompts, storage: the plugin for each name. A tool that only AI bridges for several
-        providers have is not in `tools`.
+    tools, prompts, storage: name -> the plugin that provides it. A tool that only AI bridges offer,
+        each for its own provider, is not in `tools`.
     ai_tools: AI provider -> name of a tool -> the bridge for that provider.
     tool_list, prompt_list: the responses to list requests, sorted by name. All requests share one
         object; the sender overwrites its request_id.
@@ -156,7 +156,7 @@ class _Messages:
     ) -> None:
         """Add the message for a name that two plugins offer.
 
-        name: with its kind, such as "the tool 'add'".
+        name: the name with its kind, such as "the tool 'add'".
         provider: the plugin that provides it.
         other: the plugin whose offer is refused or replaced.
         """

@@ -71,14 +71,14 @@ def new_request_id() -> str:
 
 
 def _guess_id(payload: bytes) -> str:
-    """Return the id of a request that cannot be decoded, if the id is its first field; else ""."""
+    """Return the id at the beginning of a request that cannot be decoded; "" if there is none."""
     # 0x0A is the tag of field 1, request_id. The length follows.
     if len(payload) > 2 and payload[0] == 0x0A and payload[1] < 0x80:
         return payload[2 : 2 + payload[1]].decode("utf-8", "replace")
     return ""
 
 
-# The side that sends requests
+# The side of a connection that sends requests
 
 
 class RpcClient:
@@ -96,7 +96,8 @@ class RpcClient:
         # One timer for the time limits of all requests. It fires at the first deadline or earlier.
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
-        # None while the transport accepts output. Otherwise it is set when that is so again.
+        # None while the transport accepts output. Otherwise an event that is set when it does
+        # again.
         self._writable: asyncio.Event | None = None
 
     # For the transport
@@ -109,11 +110,11 @@ class RpcClient:
         raise NotImplementedError
 
     def _send_cancel(self, key: Hashable) -> None:
-        """Tell the peer that the response to a request is no longer needed."""
+        """Notify the peer that the response to a request is no longer needed."""
         raise NotImplementedError
 
     def _set_backpressure(self, is_full: bool) -> None:
-        """Pause requests if the transport's output buffer is full; else let them continue."""
+        """Pause requests if the transport's output buffer is full, otherwise resume them."""
         if is_full:
             self._writable = self._writable or asyncio.Event()
         elif self._writable is not None:
@@ -193,7 +194,8 @@ class RpcClient:
     ) -> PendingResponse:
         """Send a serialized request, and return its pending response.
 
-        kind: for error messages. Raises Disconnected, FrameTooLarge.
+        kind: the kind of request, for error messages.
+        Raises Disconnected, FrameTooLarge.
         """
         if self.end_reason.done():
             raise Disconnected(f"{self.peer.address}: {self.end_reason.result()}")
@@ -261,11 +263,11 @@ class RpcServer:
 
     handler: answers the requests that are not relayed.
     peer: the side that sends the requests.
-    respond: called as respond(key, payload) to send a response; with None for a request without a
-        response, such as a cancellation.
+    respond: called as respond(key, payload) to send a response. The payload is None for a request
+        that gets no response, because it was cancelled.
     hold: called with True to pause reading, and with False to resume it.
     unread: returns how many bytes of responses the peer has not read.
-    relay: forwards requests to another connection; None if there is none.
+    relay: forwards requests to another connection; None to forward none.
     """
 
     def __init__(
@@ -294,7 +296,7 @@ class RpcServer:
     def receive(self, payload: bytes, key: Hashable = None) -> None:
         """Begin to handle one serialized request.
 
-        key: None to use the request's id, as bytes.
+        key: the key of the request; None to use its id, as bytes.
         """
         if self._relay is not None and self._try_relay(self._relay, payload, key):
             return
@@ -342,7 +344,7 @@ class RpcServer:
             task.add_done_callback(lambda _: self._release(key, size))
 
     def cancel(self, key: Hashable) -> None:
-        """Cancel a request at the peer's wish. Unknown keys are ignored."""
+        """Cancel a request, as the peer has asked. Unknown keys are ignored."""
         task = self._tasks.get(key)
         if task is not None:
             task.cancel()
@@ -452,7 +454,7 @@ class RpcServer:
             self._respond(key, payload)
 
     def _is_unread(self, size: int) -> bool:
-        """Return whether `size` more bytes would be too many that the peer has not read."""
+        """Return whether the peer would have too many bytes to read after `size` more bytes."""
         unread = self._unread()
         # A single response is always sent, however long.
         return unread > LARGE_BYTES and unread + size > MAX_UNREAD_BYTES

@@ -54,7 +54,7 @@ class RemotePeer(Struct, frozen=True):
     """The process at the other end of a connection.
 
     name: the name in its verified certificate; None on a Unix socket, which has no certificates.
-    pid, uid: process and user when it connected; None on QUIC.
+    pid, uid: the process id and user id when the peer connected; None on QUIC.
     """
 
     address: str
@@ -105,11 +105,11 @@ class RpcConnection(Protocol):
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
         """Send a request and return its response.
 
-        The id in request.request_id need not be unique: another id is sent, and the response gets
-        the caller's id. When the request times out or this task is cancelled, the peer gets a
-        cancellation.
-        Raises TimedOut after timeout_s, Disconnected when the connection ends or has ended,
-        FrameTooLarge for a request that is too long, ProtocolError for an invalid response.
+        The id in request.request_id need not be unique: the request is sent with a new id, and the
+        response gets the caller's id. When the request times out or this task is cancelled, the
+        peer gets a cancellation. Raises TimedOut after timeout_s, Disconnected when the connection
+        ends or has ended, FrameTooLarge for a request that is too long, ProtocolError for an
+        invalid response.
         """
         ...
 
@@ -153,9 +153,10 @@ class RpcListener(Protocol):
 
 
 def error_response(id: str, code: str, message: str) -> PluginResponse:
-    """Return the error response to a request of any kind: a failed tool call.
+    """Return the error response to a request of any kind: the response of a failed tool call.
 
-    The protocol has no other error response, but see failures.py.
+    The protocol has no other error response. For failed requests for prompts and storage see
+    failures.py.
     """
     return PluginResponse(
         request_id=id, tool_call=ToolResponse(error_code=code, error_message=message)

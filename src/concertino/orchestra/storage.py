@@ -42,7 +42,7 @@ __all__ = [
 
 # The storage type of requests that name none.
 DEFAULT_STORAGE = "markdown"
-# Values of expected_version: fail if the document exists; write whatever its version.
+# Special values of expected_version. CREATE: fail if the document exists. UPSERT: always write.
 CREATE, UPSERT = 0, -1
 MAX_PATH_BYTES = 4096
 # Limit for a name between two slashes. File systems allow 255 bytes; MarkdownStorage appends
@@ -72,7 +72,7 @@ class StorageError(ConcertinoError):
 
 
 class StoredDocument(Struct, frozen=True):
-    """A document. version: 1 after its creation, one more after each write."""
+    """A document. version: 1 after its creation; each write adds 1."""
 
     content: bytes
     metadata: dict[str, Any]
@@ -80,7 +80,7 @@ class StoredDocument(Struct, frozen=True):
 
 
 class StorageEntry(Struct, frozen=True):
-    """A document in a list. size: the content's size in bytes. modified_at: in UTC."""
+    """A document in a list. size: of the content, in bytes. modified_at: a UTC time."""
 
     path: str
     size: int
@@ -169,10 +169,9 @@ def clean_path(path: str) -> tuple[str, ...]:
 
 
 def clean_folder(prefix: str) -> str:
-    """Return the normalized path of a folder, with a slash at its end.
+    """Return the normalized path of a folder, with a slash at its end; empty for the root folder.
 
-    Every document in the folder has a path that begins with it. Empty for the root folder.
-    Raises StorageError.
+    The path of every document in the folder begins with it. Raises StorageError.
     """
     if not prefix or normpath(prefix).strip("/") in ("", "."):
         return ""
@@ -245,7 +244,7 @@ def next_version(path: str, current: int, expected: int) -> int:
 
     current: the version before the write; 0 if there is no document.
     expected: the version that the writer expects, CREATE or UPSERT.
-    Raises StorageError if the expectation is not met.
+    Raises StorageError if the document has another version than expected.
     """
     if expected == UPSERT:
         return current + 1

@@ -12,7 +12,7 @@ Whole numbers up to 2^53 are decoded as integers. The order of keys is kept. If 
 the last value counts. Errors: NaN, infinities, lone surrogates, keys that are not strings, and more
 than MAX_DEPTH levels.
 
-The encoder works backwards from the end of the message: so the length of each part is known when
+The encoder writes a message from its end to its beginning. So the length of each part is known when
 it is written.
 Sources: protobuf.dev "Encoding", struct.proto; RFC 8259; the Orchestra plugin protocol,
 "Struct fidelity".
@@ -72,19 +72,19 @@ _parse = Decoder().decode
 
 
 class NotAStruct(ConcertinoError):
-    """A value that a Struct cannot hold: the caller's mistake (-32602)."""
+    """A value that a Struct cannot represent. This is the caller's mistake (-32602)."""
 
 
 class PackedTooLarge(ConcertinoError):
-    """A Struct and the JSON beside it do not fit into one frame together (-32603)."""
+    """A Struct and its additional JSON text do not fit into one frame (-32603)."""
 
 
 class InvalidStruct(ConcertinoError):
-    """Bytes that are not a Struct, or a Struct that JSON cannot express: the peer's mistake."""
+    """Bytes that are not a Struct, or a Struct without a JSON form. This is the peer's mistake."""
 
 
 class PackedObject(NamedTuple):
-    """A JSON object as it is sent.
+    """The encoded form of a JSON object.
 
     struct: the bytes of the Struct.
     json: the JSON text if the object has integers beyond 2^53; else None.
@@ -103,7 +103,7 @@ def pack(value: Mapping[str, Any]) -> PackedObject:
 
 
 def pack_json(text: bytes) -> PackedObject:
-    """Encode a JSON object that is given as text. Raises NotAStruct, PackedTooLarge."""
+    """Encode a JSON object from its JSON text. Raises NotAStruct, PackedTooLarge."""
     value = _parse_json(text)
     if not isinstance(value, dict):
         raise NotAStruct(f"expected an object, got {_type_name(value)}")
@@ -114,7 +114,7 @@ def pack_json(text: bytes) -> PackedObject:
 def unpack(struct: bytes, json: bytes | None = None) -> dict[str, Any]:
     """Decode a JSON object.
 
-    struct, json: the members of a PackedObject. The JSON text is used if it encodes to the same
+    struct, json: the fields of a PackedObject. The JSON text is used if it encodes to the same
         Struct, and otherwise ignored with a warning.
     Raises InvalidStruct.
     """
@@ -141,7 +141,7 @@ def unpack_json(struct: bytes, json: bytes | None = None) -> bytes:
 
 
 def _is_same(left: Any, right: Any) -> bool:
-    """Return whether two values are the same JSON. Unlike `==`, True and 1 differ."""
+    """Return whether two values are the same JSON. Unlike for `==`, True and 1 are different."""
     if type(left) is not type(right):
         return False
     if isinstance(left, dict):
@@ -187,7 +187,7 @@ def encode_struct(value: Mapping[str, Any]) -> bytes:
 
 
 def _encode(value: Mapping[str, Any]) -> tuple[bytes, bool]:
-    """Return the bytes of a Struct, and whether they decode to the same JSON."""
+    """Return the bytes of a Struct, and whether they decode to the same JSON as `value`."""
     if (flat := _encode_flat(value)) is not None:
         return flat, True
 
@@ -353,7 +353,7 @@ def decode_struct(data: bytes) -> dict[str, Any]:
 def _decode_flat(data: bytes, into: dict[str, Any]) -> bool:
     """Decode a Struct of short strings, as _encode_flat() writes it, in a third of the time.
 
-    Adds the entries to `into`. Returns False for any other Struct; then `into` has no meaning.
+    Adds the entries to `into`. Returns False for any other Struct; then discard `into`.
     """
     at, end = 0, len(data)
     try:
@@ -480,7 +480,8 @@ def _decode_value(
 ) -> Any:
     """Decode a Value between the offsets `at` and `end`. An empty Value is null.
 
-    value: the result for an earlier occurrence of the same field; Protobuf merges the two.
+    value: the value of an earlier occurrence of the same field, which Protobuf merges with this
+        one.
     """
     while at < end:
         tag, at = _read_tag(data, at, end)

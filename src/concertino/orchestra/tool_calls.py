@@ -43,7 +43,9 @@ _LENGTHS = 5
 def encode_caller(plugin: str, session: str) -> bytes:
     """Return the encoded fields that name the caller, for encode_tool_call().
 
-    plugin: the caller's plugin id. session: the MCP session. Empty values are omitted.
+    plugin: the caller's plugin id.
+    session: the id of the MCP session.
+    Empty values are omitted.
     """
     return _encode_text(_CALLER_PLUGIN, plugin) + _encode_text(_SESSION_ID, session)
 
@@ -106,11 +108,11 @@ def encode_text_result(text: str) -> bytes:
 
 
 def read_text_result(payload: bytes) -> str | None:
-    """Return the text of a response that encode_text_result() has encoded.
+    """Return the text of a response, if encode_text_result() has encoded it.
 
     payload: the response, with or without its id.
-    None for any other response. None also for some texts, because of their lengths; the caller then
-    decodes the response with the package protobuf.
+    Returns None for any other response, and for some texts, because of their lengths. The caller
+    then decodes the response with the package protobuf.
     """
     try:
         start = payload[1] + 2 if payload[0] == 0x0A and payload[1] < 0x80 else 0
@@ -135,10 +137,11 @@ def read_text_result(payload: bytes) -> str | None:
 
 @lru_cache(1024)
 def _text_header(size: int) -> bytes:
-    """Return the bytes of a response before a text of this size in bytes.
+    """Return the bytes of a response before its text.
 
-    The tags from the innermost to the outermost: the string in a Value, an entry's key "text" and
-    the tag of its value, the entry, the result (after success = true), the tool_call.
+    size: the size of the text in bytes. They are the tags and lengths of nested messages. From the
+        innermost to the outermost: the string in a Value, an entry with the key "text", the result
+        (after success = true), the tool_call.
     """
     header = b""
     for tag in (b"\x1a", b"\x0a\x04text\x12", b"\x0a", _SUCCESS, _TOOL_CALL):

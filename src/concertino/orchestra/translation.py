@@ -163,7 +163,7 @@ def _error_text(response: ToolResponse) -> str:
 def caller_fields(session: str) -> bytes:
     """Return the encoded fields that name the caller, for call_request().
 
-    session: an id of the MCP session, chosen by the caller.
+    session: an id for the MCP session, which the caller of this function chooses.
     """
     return encode_caller(CALLER, session)
 
@@ -171,8 +171,8 @@ def caller_fields(session: str) -> bytes:
 def call_request(params: Params, meta: Params, caller: bytes) -> bytes:
     """Return the serialized PluginRequest for a tools/call.
 
-    params, meta: of the MCP request.
-    caller: from caller_fields().
+    params, meta: the params of the MCP request, and their `_meta`.
+    caller: the result of caller_fields().
     Raises RpcError.
     """
     name = _read_name(params)
@@ -277,8 +277,8 @@ def _other_content(content: object) -> list[ContentBlock]:
 def tools_of(response: ListToolsResponse, warn: Warn = log.warning) -> list[Tool]:
     """Return the tools, sorted by name, without invalid tools.
 
-    warn: called with a sentence for each tool that is left out.
     If two tools have the same name, the choice does not depend on their order in the response.
+    warn: called with a sentence for each tool that is left out.
     """
     tools: list[Tool] = []
     for definition in _sort_by_name(response.tools, "tool", _tool_content, warn):
@@ -300,7 +300,10 @@ def tools_of(response: ListToolsResponse, warn: Warn = log.warning) -> list[Tool
 
 
 def _tool_content(definition: ToolDefinition) -> bytes:
-    """Return bytes to compare definitions by: the description, and the schema with sorted keys."""
+    """Return bytes that identify the content of a definition, so that two can be compared.
+
+    They are the description, and the schema with sorted keys.
+    """
     try:
         schema = encode_sorted(unpack(definition.input_schema, definition.input_schema_json))
     except InvalidStruct:
@@ -309,7 +312,7 @@ def _tool_content(definition: ToolDefinition) -> bytes:
 
 
 def _output_schema(definition: ToolDefinition, warn: Warn) -> dict[str, Any] | None:
-    """Return the output schema of a tool. None if there is none, or if it is not for objects.
+    """Return the output schema of a tool; None if there is none, or if it is not for objects.
 
     Results that are not objects become text, so a schema would wrongly promise structured content.
     """
@@ -332,7 +335,7 @@ def _output_schema(definition: ToolDefinition, warn: Warn) -> dict[str, Any] | N
 
 
 def prompts_of(response: ListPromptsResponse, warn: Warn = log.warning) -> list[Prompt]:
-    """Return the prompts, sorted by name, without invalid ones. See tools_of()."""
+    """Return the prompts, sorted by name, without invalid prompts. See tools_of()."""
     return [
         Prompt(
             definition.name,

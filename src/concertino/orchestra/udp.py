@@ -1,8 +1,8 @@
 """UdpSocket: a UDP transport that delivers all datagrams that have arrived in one call.
 
-asyncio's own transport delivers one datagram per iteration of the loop. Handling many at once lets
-QUIC answer several of them with one packet: for 64 concurrent calls from a Go client that halves
-the CPU time of a call (bench/orchestra_go.py).
+asyncio's own transport delivers one datagram per iteration of the loop. If QUIC handles many
+datagrams at once, it can answer several with one packet: for 64 concurrent calls from a Go client
+this halves the CPU time of a call (bench/orchestra_go.py).
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ def _is_connected(sock: socket.socket) -> bool:
 def split_quic_address(address: str) -> tuple[str, int]:
     """Split `HOST:PORT` or `[IPv6]:PORT` into the host and the port.
 
-    Raises ValueError for any other form. The message also names `unix:PATH`, which link.py accepts
-    where it accepts `HOST:PORT`.
+    Raises ValueError for any other form. The message also names `unix:PATH`, because link.py
+    accepts both.
     """
     try:
         return split_address(address)
@@ -129,7 +129,7 @@ def split_quic_address(address: str) -> tuple[str, int]:
 
 
 async def resolve_udp(host: str, port: int, flags: int = 0) -> tuple[socket.AddressFamily, Address]:
-    """Return the UDP address of a host: its first IPv4 address, or its first address if none is.
+    """Return the UDP address of a host: its first IPv4 address, or its first address of any kind.
 
     Go programs do the same (net.ResolveUDPAddr), so both sides choose the same address for
     `localhost`.

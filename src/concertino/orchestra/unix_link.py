@@ -52,8 +52,8 @@ __all__ = ["listen_unix_links", "open_unix_link"]
 
 log = logging.getLogger("concertino.orchestra")
 
-# Buffered output: above the first limit the source of more output pauses, below the second one it
-# continues.
+# Buffered output: above high_water_bytes the producer of more output pauses, and below
+# low_water_bytes it continues.
 LIMITS = Limits(high_water_bytes=2**20, low_water_bytes=2**18)
 # Time for a frame to be complete, from its first byte.
 FRAME_S = 30.0
@@ -67,8 +67,8 @@ END_OF_STREAM = "the connection ended"
 class _FrameConnection(SocketConnection):
     """A Connection for frames of the plugin protocol (frames.py). Both sides use it.
 
-    A frame must be complete within FRAME_S. An invalid frame is reported by on_disconnect(); the
-    receiver must close the connection then.
+    A frame must arrive completely within FRAME_S. An invalid frame is reported with
+    on_disconnect(); then the receiver must close the connection.
     """
 
     terminator = b""
@@ -122,7 +122,7 @@ class _FrameConnection(SocketConnection):
             batch.end()
 
     def _limit_frame_time(self, receiver: Receiver, *, is_new: bool) -> None:
-        """Run a timer while a frame is incomplete.
+        """Run the timer for the incomplete frame, or stop it if there is none.
 
         is_new: whether the incomplete frame began with the last chunk.
         """
@@ -137,12 +137,12 @@ class _FrameConnection(SocketConnection):
     # Writing
 
     def send_payload(self, payload: bytes) -> int:
-        """Send a frame. Returns the bytes left in the buffer.
+        """Send a frame. Returns the number of bytes left in the buffer.
 
         The first frame of a loop iteration is written at once. Further frames are buffered, and
         share one write at the end of the iteration. While the messages of one read are handled (a
-        read batch), all frames share one write at its end; but if the batch has only one message,
-        its first frame is written at once, since there is usually no second one.
+        read batch), all frames share one write at the end of the batch. If the batch has only one
+        message, its first frame is written at once, since there is usually no second one.
         """
         frame = len(payload).to_bytes(HEADER_BYTES, "big") + payload
         batch = self._batch
@@ -239,7 +239,7 @@ class UnixLink(RpcClient):
         self._connection.pause(True)
         await self._connection.close(FLUSH_S)
         self._on_end(reason)
-        # Let the tasks continue that wait for the end or for a response.
+        # Let the tasks continue that wait for the end of the connection or for a response.
         await asyncio.wait((self.end_reason,))
 
     def _on_end(self, reason: str) -> None:
