@@ -412,7 +412,7 @@ class Conversation:
             self.on_end(self)
 
     def explain(self, error: ConcertinoError) -> ConcertinoError:
-        """Return the same error, with the end of the process and its last stderr added to its text."""
+        """Return the same error, with the end of the process and its stderr added to its text."""
         opened = self.opened
         if opened.child is None or self._closed:
             return type(error)(f"{error}{' (this client was closed)' if self._closed else ''}")

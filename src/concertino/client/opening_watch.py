@@ -114,7 +114,7 @@ class OpeningWatch:
             self._timer = None
 
     def explain_end(self, error: Disconnected) -> ConcertinoError:
-        """Return the error for the end of the connection: NotAServer if the program was no server."""
+        """Return the error for the end of the connection: NotAServer if it was no server."""
         # A server that fails at its start prints text too, but exits with another code than 0.
         wrote = self._repeats or self._lines
         return self._no_server() if wrote and not error.exit_status else error

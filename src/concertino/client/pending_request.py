@@ -93,7 +93,7 @@ class PreparedRequest(Struct, eq=False):
     decode: Callable[[bytes], Any]
 
     def join(self, id: int, params: bytes) -> bytes:
-        """Return the frame of a long request: the same as `template % (id, params)`, in less time."""
+        """Return the frame of a long request: the same as `template % (id, params)`, but faster."""
         head, _, tail = self.template.rpartition(b"%b")
         return b"".join((head % id, params, tail % ()))
 

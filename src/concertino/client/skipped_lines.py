@@ -101,7 +101,7 @@ class OversizeWatch:
         return b"" if self._reports is None else self._reports.oversize_head
 
     def is_endless(self, now: float) -> bool:
-        """Return whether a line exceeded the limit at least ENDLESS_S ago and still has not ended."""
+        """Return whether a line exceeded the limit ENDLESS_S ago and still has not ended."""
         if now < self.checks_at:
             return False
         self.checks_at = FOREVER

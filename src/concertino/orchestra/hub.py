@@ -160,7 +160,7 @@ class Hub:
             plugin.start(environment)
 
     async def settle(self) -> None:
-        """Wait until the first start of each plugin is settled (see FirstStart). Log how many run."""
+        """Wait until the first start of each plugin is settled (FirstStart). Log how many run."""
         await self._wait_settled()
         log.info("%d of %d plugins run", self._count_running(), len(self.plugins))
 

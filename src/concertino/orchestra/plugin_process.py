@@ -151,7 +151,7 @@ class PluginProcess:
         self._on_change()
 
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
-        """Send a request, as RpcConnection.request() does. Raises Disconnected while not running."""
+        """Send a request, as RpcConnection.request() does. Raises Disconnected unless it runs."""
         link = self._run.link
         if link is None or self.state != "running":
             raise Disconnected(f"it is not running ({self.state}): {self.reason}")

@@ -167,7 +167,7 @@ class PluginRun:
         on_idle: Callable[[], None],
         on_work: Callable[[float], None],
     ) -> str:
-        """Start the process, wait for READY, and return its address. Raises the errors of start()."""
+        """Start the process, wait for READY, and return its address. Raises like start()."""
         time = asyncio.get_running_loop().time
         # A plugin that sleeps leaves its place to others: it does not slow them down.
         async with environment.starts:

@@ -101,7 +101,7 @@ class EarlyInput:
             self._loop.call_soon(self._release)
 
     def end(self, within_s: float) -> None:
-        """Record that the input has ended. The frames are held for at most `within_s` seconds now."""
+        """Record that the input has ended. Hold the frames for `within_s` more seconds at most."""
         self.has_ended = True
         self.extend(min(self._timer.when(), self._loop.time() + within_s))
 

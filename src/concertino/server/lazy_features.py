@@ -121,7 +121,7 @@ class LazyFeatures:
         return found
 
     def is_disabled_resource(self, uri: str) -> bool:
-        """Return whether a URI belongs to a disabled resource or template, and to no enabled one."""
+        """Return whether a URI belongs to a disabled resource or template and no enabled one."""
         return self._resources is not None and self._resources.is_disabled(uri)
 
     def update_features(self) -> None:

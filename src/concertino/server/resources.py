@@ -283,7 +283,7 @@ class Resources:
         raise not_registered("resource or template", uri, known)
 
     def is_disabled(self, uri: str) -> bool:
-        """Return whether a URI belongs to a disabled resource or template, and to no enabled one."""
+        """Return whether a URI belongs to a disabled resource or template and no enabled one."""
         resources, templates = self.resources, self.templates
         if uri in resources.entries:
             return False
