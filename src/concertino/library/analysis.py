@@ -30,12 +30,12 @@ ANALYSIS_VERSION = 1
 # The longest term, in characters. Longer words are keys, hashes or data.
 MAX_TERM = 64
 
-# A word of up to so many pieces (node.js, user_id) also becomes one term. With more pieces it is a
-# path or a call.
+# A word of up to this many pieces (node.js, user_id) also becomes one term. With more pieces it is
+# a path or a call.
 MAX_COMPOUND = 2
 
-# The number of different runs of characters whose terms are remembered (about 30 MB), and the
-# longest such run.
+# The number of different runs of characters whose terms are remembered (about 30 MB in all), and
+# the longest run whose terms are remembered.
 MAX_REMEMBERED = 200_000
 MAX_RUN = 200
 
@@ -43,8 +43,8 @@ MAX_RUN = 200
 # repetition ends in a letter or digit, so a text can be matched in one way only, in linear time.
 WORD = re.compile(r"\.?[^\W_]+(?:[.+#/&'\u2019_-]+[^\W_]+)*(?:\+\+|#)?")
 
-# A table for bytes.translate(), which replaces each UTF-8 byte that belongs to no word by a space.
-# Splitting at spaces then takes a third of the time of WORD.
+# A table for bytes.translate(), which replaces each UTF-8 byte that is not part of a word by a
+# space. Splitting at spaces then takes a third of the time of WORD.
 RUNS = bytes(
     byte if byte > 127 or chr(byte).isalnum() or chr(byte) in ".+#/&'_-" else ord(" ")
     for byte in range(256)
@@ -145,7 +145,7 @@ class Analyser:
         return self.analyse(word).split()
 
     def stems(self, words: list[str]) -> list[str]:
-        """Return the stem of each word, without remembering it. words: of a-z and digits."""
+        """Return the stem of each word. words: only of a-z and digits. Nothing is remembered."""
         return self._terms.stemmer.analyze(" ".join(words))
 
 
@@ -201,7 +201,7 @@ class _TermCache(dict[str, str]):
         return self._terms_of_compound(word)
 
     def _terms_of_compound(self, word: str) -> list[str]:
-        """Return the terms of a word with signs: the terms of its pieces and of the whole."""
+        """Return the terms of a word with signs: those of its pieces, and the whole word as one."""
         if "'" in word or "\u2019" in word:
             word = POSSESSIVE.sub("", word).translate(APOSTROPHES)
         pieces = PIECE.findall(word)
@@ -214,7 +214,7 @@ class _TermCache(dict[str, str]):
         return terms
 
     def _terms_of_piece(self, piece: str) -> list[str]:
-        """Return the terms of letters and digits: the whole, and the humps if it is camelCase."""
+        """Return the terms of a piece: the whole, and its parts if it is camelCase."""
         lower = piece.lower()
         terms = [self._term(lower)]
         if piece != lower and piece.isascii() and lower not in NAMES:
@@ -226,7 +226,7 @@ class _TermCache(dict[str, str]):
     def _terms_of_unspaced(self, word: str) -> list[str]:
         """Return the terms of a word that contains a script without spaces.
 
-        These are pairs of characters of that script, and the terms of the other parts.
+        The terms are pairs of characters of that script, and the terms of the other parts.
         """
         terms: list[str] = []
         end = 0

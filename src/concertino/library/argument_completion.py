@@ -20,7 +20,7 @@ from concertino.types.resources_and_prompts import CompleteResult, Completion
 # 2026-07-28 server/utilities/completion.
 MAX_VALUES = 100
 
-# Characters of an unknown name that an error quotes.
+# An error quotes at most this many characters of an unknown name.
 QUOTED = 128
 
 
@@ -58,10 +58,10 @@ def complete_argument(
 
 
 def _prompt_values(documents: DocumentRegistry, name: str, argument: str) -> Iterable[str]:
-    """Return the values that the front matter suggests for an argument of a prompt.
+    """Return the values that the front matter lists for an argument of a prompt.
 
-    If it suggests none, return the argument's default, and the values of the template variable of
-    the same name.
+    If it lists none, return the argument's default, and the values of the template variable of the
+    same name.
     """
     prompt = documents.prompts().get(name)
     if prompt is None:

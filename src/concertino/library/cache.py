@@ -52,10 +52,12 @@ MAX_NUMBER = 2**62
 MAX_FOLDER_BYTES = 2 * 2**30
 MAX_FILES = 64
 
-# A temporary file, or a directory without a lock, that is older was left by a killed process.
+# A temporary file, or a directory without a lock, that is older than this was left by a killed
+# process.
 ABANDONED_S = 60
 
-# The name of an index directory begins with NAME; while it is not locked yet, with UNLOCKED + NAME.
+# The name of an index directory begins with NAME; before the directory is locked, with UNLOCKED +
+# NAME.
 NAME = f"concertino-{os.geteuid()}-"
 UNLOCKED = "."
 # The file in an index directory that its process locks.
@@ -65,7 +67,8 @@ LOCK = "lock"
 MEMORY = Path("/dev/shm")
 SPARE_BYTES = 16 * 2**20
 
-# Size of an index, while segments are merged, relative to its documents. Measured: 0.4 to 0.8.
+# The space that an index needs while its segments are merged, relative to the size of its
+# documents. Measured: 0.4 to 0.8.
 INDEX_SHARE = 2.0
 
 
@@ -207,7 +210,7 @@ class Cache:
     ) -> None:
         """Write the cache file. A failure is logged.
 
-        documents: by their numbers in the index.
+        documents: number in the index -> document.
         next_number, dead: see CacheFile.
         index: the directory with the files of the index.
         """

@@ -16,15 +16,15 @@ from concertino.library.document_registry import DocumentRegistry, Item
 from concertino.library.tokens import Counter
 from concertino.library.uris import MATCH, uri_of
 
-# Limit for the entries of a catalogue, since a message may have 10 MiB. `resources/list` returns
-# all entries, in pages.
+# The largest size of a catalogue, since a message may have 10 MiB. Entries beyond it are left out;
+# `resources/list` returns all entries, in pages.
 MAX_BYTES = 4 * 2**20
 
 
 def render_registry(documents: DocumentRegistry, scheme: str, count: Counter) -> str:
     """Return the registry: the size of each category, and every entry.
 
-    A category called `match` has no catalogue, because its URI stands for a search.
+    A category with the name `match` has no catalogue, because its URI means a search.
     count: counts tokens.
     """
     items = documents.items()
@@ -54,7 +54,7 @@ def render_category(
     category: str,
     count: Counter,
 ) -> str:
-    """Return the catalogue of one category: its size and every entry. count: counts tokens."""
+    """Return the catalogue of a category: its size and every entry. count: counts tokens."""
     items = [item for item in documents.items() if item.category == category]
     return _encode(
         {
@@ -73,7 +73,7 @@ def _sums(items: Iterable[Item], count: Counter) -> dict[str, int]:
 
 
 def _entries(items: list[Item], count: Counter) -> dict[str, Any]:
-    """Return as many entries as fit, and the number of entries left out if there are any."""
+    """Return as many entries as fit into MAX_BYTES, and the number of entries left out, if any."""
     entries: list[Raw] = []
     size = 0
     for item in items:

@@ -15,9 +15,9 @@ class Document(Struct, frozen=True):
         lists of the body; may be empty.
     body: the text without the front matter.
     estimated_tokens: the value in the front matter, which may be wrong.
-    related: URIs or ids from the front matter, as they are written there.
-    path: relative to the folder of resources, with `/` as separator.
-    size: of the file, in bytes.
+    related: URIs or ids from the front matter, unchanged.
+    path: the path relative to the folder of resources, with `/` as separator.
+    size: the size of the file, in bytes.
     mtime_ns: the modification time of the file.
     digest: a hash of the file's bytes.
     """

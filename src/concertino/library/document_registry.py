@@ -72,7 +72,7 @@ class DocumentRegistry:
         # Category -> number of its items.
         self._counts: dict[str, int] = {}
 
-        # Computed when needed: items in the order of the URIs, and prompts by name.
+        # Caches: the items in the order of their URIs, and the prompts by name. None until needed.
         self._sorted_items: list[Item] | None = None
         self._prompts_by_name: dict[str, PromptFile] | None = None
         self._lock = threading.Lock()
@@ -80,7 +80,7 @@ class DocumentRegistry:
     # Changing
 
     def apply(self, change: Change) -> None:
-        """Add, replace and remove files as a change says."""
+        """Add, replace and remove files according to a change of the folders."""
         with self._lock:
             for path in (*change.removed_items, *change.items):
                 self._remove(path)
@@ -138,7 +138,7 @@ class DocumentRegistry:
     # Looking up
 
     def find(self, key: str) -> Item | None:
-        """Return the file for a key (see uris.py) or alias. None if there is none.
+        """Return the file with this key (see uris.py) or alias; None if there is none.
 
         Raises Ambiguous.
         """
@@ -167,7 +167,7 @@ class DocumentRegistry:
         return next((self._items[path] for path in paths), None)
 
     def category(self, name: str) -> str | None:
-        """Return the category for a name in singular or plural. None if there is none."""
+        """Return the category with this name in singular or plural; None if there is none."""
         with self._lock:
             return self._find_category(name)
 
@@ -191,7 +191,7 @@ class DocumentRegistry:
             )
 
     def ambiguities(self) -> dict[str, list[Item]]:
-        """Return the ambiguous aliases of at most two path components, with their files."""
+        """Return alias -> files, for the ambiguous aliases of at most two path components."""
         with self._lock:
             return {
                 alias: [self._items[path] for path in sorted(paths)]
@@ -200,7 +200,7 @@ class DocumentRegistry:
             }
 
     def shadowed(self) -> list[Item]:
-        """Return the files that have no URI, because another file or a catalogue has it."""
+        """Return the files without a URI, because another file or a catalogue has the same URI."""
         with self._lock:
             keys = ((path, key_of(path)) for path in sorted(self._items))
             return [
@@ -236,7 +236,7 @@ class DocumentRegistry:
     def prompts(self) -> Mapping[str, PromptFile]:
         """Return the prompts by name, sorted.
 
-        If two prompts have the same name, the one whose path comes first is used.
+        If several prompts have the same name, only the one whose path comes first is returned.
         """
         with self._lock:
             if self._prompts_by_name is None:
@@ -248,15 +248,15 @@ class DocumentRegistry:
 
 
 def is_reserved(key: str) -> bool:
-    """Return whether a key stands for the registry or a search, and never for a file."""
+    """Return whether a key means the registry or a search, and never a file."""
     return key in (REGISTRY, MATCH) or (key.count("/") == 1 and key.endswith(f"/{MATCH}"))
 
 
 def aliases_of(item: Item) -> Iterable[str]:
     """Return the aliases of an item.
 
-    These are its file name, the name without suffix and the id, each alone, after the item's folder
-    and after its category.
+    They are its file name, the file name without suffix, and its id: each of them alone, with the
+    item's folder before it, and with its category before it.
     """
     path = item.path
     folder, _, name = path.rpartition("/")

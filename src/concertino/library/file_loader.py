@@ -32,7 +32,7 @@ Parsed = TypeVar("Parsed")
 T = TypeVar("T")
 ParseResult = tuple[Parsed | None, list[LibraryProblem]]
 
-# Problems logged at a time; `concertino lint` reports all of them.
+# At most this many problems are logged at a time; `concertino lint` reports all of them.
 MAX_LOGGED = 20
 
 
@@ -43,6 +43,7 @@ class FolderState(Generic[Parsed]):
     parse_other: creates the parsed form of any other file, without reading it; None to ignore these
         files.
 
+    Attributes:
     found, parsed, problems: the files found by the last refresh(), their parsed forms and their
         problems, by path.
     links: path of a symbolic link -> path of its file.
@@ -72,7 +73,7 @@ class FolderState(Generic[Parsed]):
         """List the folder again, and parse the files that are new or have changed.
 
         under: the file or folder to look at; empty for the whole folder.
-        known: returns the parsed form of a file if it is known without reading, else None.
+        known: returns the parsed form of a file from a cache; None if the file must be read.
         distrust: whether to read files even if their size and modification time are unchanged.
         Returns the new and changed files by path, the paths of removed files, and messages about
         new problems.
@@ -150,8 +151,8 @@ class FolderState(Generic[Parsed]):
 class FileLoader:
     """Loads the resources and prompts of a library. Call refresh() from one thread at a time.
 
-    known: cached documents by path. The first refresh() uses them instead of reading files that
-        have the same size and modification time.
+    known: cached documents by path, set before the first refresh(). It does not read files whose
+        size and modification time are those of the cached document.
     """
 
     def __init__(
@@ -187,8 +188,8 @@ class FileLoader:
     def refresh(self, paths: Iterable[str] | None = None) -> Change:
         """Return the changes since the last call, and log new problems. Blocks.
 
-        paths: absolute paths that may have changed; they are read again even if size and
-            modification time are unchanged. None for all files whose size or time has changed.
+        paths: absolute paths that may have changed. They are read again even if their size and
+            modification time are unchanged. None to read all files whose size or time has changed.
         """
         change = Change(items={}, removed_items=set(), prompts={}, removed_prompts=set())
         messages: list[str] = []
@@ -241,7 +242,7 @@ class FileLoader:
 
 
 def is_below(path: str, under: str) -> bool:
-    """Return whether `path` is `under` or lies below it. Every path lies below an empty `under`."""
+    """Return whether `path` is `under` or lies below it; always True if `under` is empty."""
     return not under or path == under or path.startswith(f"{under}/")
 
 

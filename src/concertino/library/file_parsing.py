@@ -22,13 +22,13 @@ from concertino.library.uris import key_of, uri_of
 # RFC 7763.
 MARKDOWN = "text/markdown"
 
-# Limits: items of a list in the front matter; characters of a list item, title or description;
-# characters of a prompt's name.
+# Limits: the number of items of a list in the front matter; the characters of a list item, title or
+# description; the characters of a prompt's name.
 MAX_ITEMS = 256
 MAX_ITEM = 1000
 MAX_NAME = 128
 
-# Characters of a wrong value that a message quotes.
+# A message quotes at most this many characters of a wrong value.
 QUOTED = 40
 
 ARGUMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
@@ -58,9 +58,9 @@ def category_of(path: str) -> str:
 
 
 def mime_type_of(path: str) -> str | None:
-    """Return the MIME type for the path's suffix. None for an unknown suffix.
+    """Return the MIME type for the path's suffix; None for an unknown suffix.
 
-    Only the standard library's table is used, because the tables of machines differ.
+    Only the standard library's own table is used, because the tables of machines differ.
     """
     if is_markdown(path):
         return MARKDOWN
@@ -72,7 +72,7 @@ def mime_type_of(path: str) -> str | None:
 
 
 def decode_text(data: bytes) -> str | None:
-    """Return UTF-8 as text without byte order mark. None for other encodings, or with a NUL."""
+    """Decode UTF-8, without its byte order mark. Returns None for other encodings and for NULs."""
     try:
         return None if b"\0" in data else data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -82,7 +82,7 @@ def decode_text(data: bytes) -> str | None:
 def parse_document(
     scheme: str, found: FoundFile, data: bytes
 ) -> tuple[Document | None, list[LibraryProblem]]:
-    """Return the Document for a Markdown file, or None if it is not UTF-8, and its problems.
+    """Return the Document for a Markdown file, and its problems. None if the file is not UTF-8.
 
     data: the bytes of the file.
     Raises ConcertinoError if the file has front matter and PyYAML is not installed.
@@ -125,7 +125,7 @@ def parse_document(
 
 
 def parse_prompt(found: FoundFile, data: bytes) -> tuple[PromptFile | None, list[LibraryProblem]]:
-    """Return the PromptFile for a Markdown file, or None if it is not UTF-8, and its problems.
+    """Return the PromptFile for a Markdown file, and its problems. None if the file is not UTF-8.
 
     data: the bytes of the file.
     Raises ConcertinoError if the file has front matter and PyYAML is not installed.
@@ -227,7 +227,7 @@ class _Fields:
         self.problems = list(head.problems)
 
     def text(self, name: str) -> str:
-        """Return a text with single spaces. Empty if it is missing or of the wrong type."""
+        """Return the text of a field, with single spaces; "" if missing or of the wrong type."""
         value = self.values.get(name)
         if isinstance(value, (list, dict)):
             self.add_problem(f"{name}: expected a text, got {_kind(value)}")
@@ -235,7 +235,7 @@ class _Fields:
         return " ".join((value or "").split())[:MAX_ITEM]
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Return a list of texts. A single text counts as a list; `tags` is split at commas."""
+        """Return the list of texts of a field. A single text is a list too; `tags` has commas."""
         value = self.values.get(name)
         if isinstance(value, dict):
             self.add_problem(f"{name}: expected a list, got {_kind(value)}")
@@ -255,7 +255,7 @@ class _Fields:
         return tuple(filter(None, items[:MAX_ITEMS]))
 
     def number(self, name: str) -> int | None:
-        """Return a whole number. None if it is missing or of the wrong type."""
+        """Return the whole number of a field; None if it is missing or of the wrong type."""
         text = self.text(name)
         if not text:
             return None
@@ -270,7 +270,7 @@ class _Fields:
 
 
 def _join_mapping(value: Value) -> Value:
-    """Return `{"Caching": "when"}` as "Caching: when", and any other value as it is.
+    """Return `{"Caching": "when"}` as "Caching: when", and any other value unchanged.
 
     YAML reads the list item `- Caching: when` as a mapping, but its author meant a text.
     """

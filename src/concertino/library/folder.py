@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from concertino.library.problems import LibraryProblem, Rule
 
-# Levels of folders.
+# The largest depth of folders.
 MAX_DEPTH = 32
 
 OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -35,9 +35,9 @@ OPEN_FOLDER_FLAGS = os.O_DIRECTORY | OPEN_FLAGS
 class FoundFile(Struct, frozen=True):
     """A regular file in a listing.
 
-    path: relative to the folder.
-    target: the file's real path; different from `path` if that is a symbolic link.
-    size: in bytes.
+    path: the path relative to the folder.
+    target: the file's real path; different from `path` if `path` is a symbolic link.
+    size: the size in bytes.
     mtime_ns: the modification time.
     """
 
@@ -50,7 +50,7 @@ class FoundFile(Struct, frozen=True):
 class Listing(Struct):
     """The content of a folder.
 
-    files: by path, sorted.
+    files: path -> file, sorted.
     links: path of a symbolic link -> path of the listed file that it leads to.
     problems: pairs of a path and its problem.
     """
@@ -65,7 +65,7 @@ class Listing(Struct):
         rule: Rule,
         message: str,
     ) -> None:
-        """Add a problem of a whole file or folder."""
+        """Add a problem that concerns a file or folder as a whole."""
         self.problems.append((path, LibraryProblem(rule, 0, message)))
 
 
@@ -85,8 +85,8 @@ def is_hidden(path: str) -> bool:
 class Folder:
     """A folder whose files can be listed and read. Any thread may use it.
 
-    max_file_bytes: larger files are reported as problems.
-    max_files: files above this number are reported as a problem.
+    max_file_bytes: larger files are left out and reported as problems.
+    max_files: files beyond this number are left out and reported as one problem.
     excluded: a folder inside this one that is not listed; None to list everything.
     """
 
@@ -148,7 +148,7 @@ class Folder:
         excluded: str,
         found: Listing,
     ) -> Iterator[tuple[str, os.stat_result]]:
-        """Yield path and lstat result of everything below `under` that is not a folder.
+        """Yield (path, lstat result) of everything below `under` that is not a folder.
 
         Hidden entries and the excluded folder are skipped; symbolic links are not followed.
         """
@@ -186,7 +186,7 @@ class Folder:
         path: str,
         status: os.stat_result,
     ) -> None:
-        """Add one directory entry, given its lstat result: as a file, a link or a problem."""
+        """Add one directory entry as a file, a link or a problem. status: its lstat() result."""
         target = path
         if stat.S_ISLNK(status.st_mode):
             real = os.path.realpath(os.path.join(root, path))

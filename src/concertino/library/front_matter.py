@@ -20,13 +20,13 @@ __all__ = ["FrontMatter", "Value", "parse_front_matter", "split_front_matter"]
 
 Value = str | list["Value"] | dict[str, "Value"] | None
 
-# Limit for the block, in characters. The largest of 413 real ones has 4,300.
+# The longest block, in characters. The longest of 413 real ones has 4,300.
 MAX_BYTES = 65536
 
-# Levels of nested lists and mappings. Real files have 3.
+# The largest depth of lists and mappings. Real files have 3 levels.
 MAX_DEPTH = 16
 
-# YAML values in one block.
+# The largest number of YAML values in one block.
 MAX_VALUES = 4096
 
 FENCE = "---"
@@ -64,9 +64,9 @@ def parse_front_matter(text: str) -> FrontMatter:
 def split_front_matter(text: str) -> tuple[str | None, str, int, LibraryProblem | None]:
     """Split a Markdown text into front matter and body.
 
+    Front matter begins with a first line `---`, and ends with the next line that is `---` or `...`.
     Returns the YAML text (None if there is no front matter), the body, the line number of the body
-    (from 1), and a problem or None. Front matter begins with a first line `---`, and ends with the
-    next line that is `---` or `...`.
+    (from 1), and a problem or None.
     """
     first, newline, _ = text.partition("\n")
     if first.rstrip() != FENCE or not newline:
@@ -118,7 +118,7 @@ def _parse_block(block: str, problems: list[LibraryProblem]) -> Mapping[str, Val
 
 
 def _file_line(line: int | None) -> int:
-    """Return the line number in the file for a line number in the block (from 1; None for 1)."""
+    """Return the line number in the file for a line number in the block; None means line 1."""
     return 1 + (line or 1)
 
 

@@ -5,9 +5,9 @@
     text = index.match(Query("retry timeouts")).text    # rendered within a token budget
 
 tantivy stores the terms of each document in four fields and adds up their BM25 scores. The field
-`text` contains everything, metadata and body, so that the rarity of a word is counted over whole
-documents. Title, tags, and purposes (description, capabilities, useWhen) are additional fields,
-whose scores are weighted; docs/decisions/0009 has the measurements.
+`text` contains all metadata and the body, so that the rarity of a word is counted over whole
+documents. Title, tags, and purposes (description, capabilities, useWhen) are additional fields with
+weights; docs/decisions/0009 has the measurements.
 
 Results are ordered by score, then by URI. Scores are rounded to the displayed digits first, so
 that floating-point errors do not affect the order. A word that no document contains is replaced by
@@ -44,7 +44,7 @@ logger = logging.getLogger("concertino.library")
 # Field -> factor of its score; docs/decisions/0009.
 WEIGHTS = {"title": 0.4, "tags": 0.3, "purposes": 0.3, "text": 1.0}
 
-# Decimals of a score.
+# Scores are rounded to this many decimals.
 DIGITS = 4
 
 # Memory of tantivy's writer thread: the least that tantivy accepts. More than BULK documents at
@@ -60,14 +60,14 @@ MAX_DEAD_SHARE = 0.25
 # If a larger share of the documents differs from the cache file, the file is written again.
 MAX_STALE_SHARE = 0.02
 
-# How many unknown words of a query are corrected.
+# At most this many unknown words of a query are corrected.
 MAX_CORRECTIONS = 8
 
-# How many documents have their length in tokens remembered.
+# At most this many documents have their length in tokens remembered.
 MAX_LENGTHS = 200_000
 
-# How many hits are requested beyond the wanted number. They show whether further documents have the
-# same score as the last wanted hit.
+# This many hits are requested beyond the wanted number. They show whether further documents have
+# the same score as the last wanted hit.
 MARGIN = 8
 
 
@@ -97,7 +97,7 @@ class SearchResult(Struct, frozen=True):
 class _Snapshot(Struct, frozen=True):
     """The state that a search uses. An update replaces the whole object.
 
-    documents: by number. Numbers are never used again.
+    documents: number -> document. Numbers are never used again.
     next_number: the number for the next document.
     dead: how many removed documents still count in tantivy's word statistics.
     """
@@ -111,7 +111,8 @@ class _Snapshot(Struct, frozen=True):
 class Index:
     """A set of documents that can be searched. Create it with Index.build().
 
-    store: tantivy's index. directory: its files; None if it is in memory.
+    store: tantivy's index.
+    directory: the files of tantivy's index; None if it is in memory.
     count: counts the tokens of a text, for budgets.
     """
 
@@ -142,7 +143,7 @@ class Index:
     ) -> Index:
         """Return an index of the documents. Blocks.
 
-        documents: of documents with the same URI, the last one is used.
+        documents: if several have the same URI, the last one is used.
         cache: used if it has most of the documents, and updated. If it cannot be read or written,
             that is logged, and the index is built without it.
         Raises TargetError if tantivy is not installed.
@@ -241,9 +242,9 @@ class Index:
     def update(self, changed: Iterable[Document], removed: Iterable[str] = ()) -> None:
         """Add new and changed documents, and remove documents. Call this in a thread.
 
-        removed: URIs.
+        removed: the URIs of the documents to remove.
         Blocks for about 10 ms, or 90 ms if the index is on a disk; longer with many documents.
-        Searches see the changes after that.
+        Searches that begin after that see the changes.
         """
         with self._update_lock:
             added = {doc.uri: doc for doc in changed}
@@ -308,9 +309,9 @@ class Index:
         return sorted(self._snapshot.documents.values(), key=lambda document: document.uri)
 
     def length(self, document: Document) -> int:
-        """Return the number of tokens of a document's body. The number is remembered.
+        """Return the number of tokens of a document's body.
 
-        A tokenizer takes a second for 10 MB.
+        The number is remembered, because a tokenizer takes a second for 10 MB.
         """
         known = self._lengths.get(document.digest)
         if known is None:
@@ -363,9 +364,9 @@ class Index:
         return hits[: query.max_results]
 
     def explain(self, query: Query, uri: str) -> list[ScorePart]:
-        """Return the parts of the score of the document with this URI, highest first.
+        """Return the parts of which a document's score is the sum, highest first.
 
-        Empty if the query does not match the document.
+        uri: the URI of the document. Returns [] if the query does not match it.
         """
         schema, searcher = self._store.schema, self._snapshot.searcher
         tantivy = import_tantivy()
@@ -384,7 +385,7 @@ class Index:
         return sorted(parts, key=lambda part: (-part.score, part.term, part.field))
 
     def _analyse_query(self, text: str, searcher: tantivy.Searcher) -> SearchResult:
-        """Return a SearchResult without hits: the terms to search, and the unknown words."""
+        """Return a SearchResult without hits: the terms to search for, and the unknown words."""
         result = SearchResult([], [], {}, [])
         seen: set[str] = set()
         for word in dict.fromkeys(self._analyser.words(text[:MAX_QUERY_CHARACTERS])):
@@ -405,7 +406,7 @@ class Index:
         word: str,
         searcher: tantivy.Searcher,
     ) -> None:
-        """Add the correction of an unknown word to result.corrections, or it to result.unknown."""
+        """Add an unknown word to result.corrections, or to result.unknown if it has none."""
         correction = None
         if len(result.corrections) + len(result.unknown) < MAX_CORRECTIONS:
             correction = correct_spelling(word, self._analyser, searcher)

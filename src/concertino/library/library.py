@@ -48,20 +48,21 @@ __all__ = ["Library", "open_cache"]
 # RFC 3986 3.1, in lower case.
 SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 
-# Files kept in memory, unless the variable CACHE_SIZE says otherwise.
+# The number of files kept in memory, unless the variable CACHE_SIZE says otherwise.
 CACHE_SIZE = 200
 
-# The largest file. As base64, or with its control characters escaped, it still fits into a message
-# of 10 MiB.
+# The largest file, in bytes. As base64, or with its control characters escaped, it still fits into
+# a message of 10 MiB.
 MAX_FILE_BYTES = 4 * 2**20
 
-# Files in one folder.
+# The largest number of files in one folder.
 MAX_FILES = 200_000
 
-# Files read, or queries answered, at the same time.
+# The largest number of files that are read, or queries that are answered, at the same time.
 THREADS = 8
 
-# Iterations of the event loop before loading starts: one reads the handshake, one answers it.
+# How many iterations the event loop makes before loading starts: one reads the handshake, one
+# answers it.
 HANDSHAKE_ITERATIONS = 3
 
 # While the watcher polls, folders are scanned before a call if the last scan is older than this,
@@ -91,14 +92,14 @@ class Library:
     version: the server's version.
     title, description: for people.
     instructions: for models.
-    tokenizer: counts tokens: `estimate` (characters / 4.1), or `o200k_base` or `cl100k_base` with
-        the extra `tokens`.
+    tokenizer: how tokens are counted: `estimate` (characters / 4.1), or `o200k_base` or
+        `cl100k_base` with the extra `tokens`.
     cache_size: how many files are kept in memory; by default the environment variable CACHE_SIZE,
-        else 200.
-    page_size: entries on a page of a list.
+        or 200 if it is not set.
+    page_size: how many entries one page of a list has.
     max_file_bytes: larger files are left out.
     watch: whether to follow changes of the folders.
-    index_cache: whether to keep the search index in the user's cache folder for the next start.
+    index_cache: whether to store the search index in the user's cache folder for the next start.
     Raises RegistrationError, which names the wrong argument.
     """
 
@@ -208,11 +209,11 @@ class Library:
         return await loaded.handlers.handle(call, self._threads.run)
 
     async def watch(self, uris: frozenset[str]) -> None:
-        """Report changes of these URIs from now on, and no longer those of the last call."""
+        """Report changes of these URIs from now on; they replace those of the last call."""
         self._hosts.watched = uris
 
     async def close(self) -> None:
-        """Release everything when the last host closes the library. Earlier calls do nothing."""
+        """Release everything when the last host closes the library. Other calls do nothing."""
         with self._lock:
             if not self._hosts.remove_one():
                 return
@@ -258,7 +259,7 @@ class Library:
     def _refresh(self, paths: list[str] | None) -> None:
         """Read changed files and notify clients.
 
-        paths: absolute paths that may have changed; None to look at all files.
+        paths: absolute paths that may have changed; None to check all files.
         """
         with self._reading:
             loaded = self._loaded
@@ -324,7 +325,7 @@ class _Hosts:
 class _LoadedLibrary:
     """The state of a library after loading.
 
-    watcher: None if changes are not followed.
+    watcher: reports changes of the folders; None if changes are not followed.
     scanned_s: the time of the last scan of the folders, by time.monotonic().
     scan_duration_s: how long that scan took, in seconds.
     """
@@ -386,10 +387,10 @@ def _load_library(library: Library, settings: _Settings, log: logging.Logger) ->
 
 
 def open_cache(library: Library) -> tuple[Cache | None, str]:
-    """Return the cache of a library, and the reason why the library cannot be searched.
+    """Return the cache of a library, and the reason why the library cannot be searched, or "".
 
-    The cache is None without resources, without a home directory (which is logged), and if tantivy
-    is not installed. Only in the last case is there a reason; else the text is empty.
+    The cache is None if the library has no resources, if the user has no home directory (which is
+    logged), or if tantivy is not installed. Only without tantivy the library cannot be searched.
     """
     from concertino.library.cache import Cache
 
@@ -429,7 +430,7 @@ def _make_folder(path: str | PathLike[str] | None, max_file_bytes: int) -> Folde
 
 
 def _default_cache_size() -> int:
-    """Return the environment variable CACHE_SIZE, or 200 without it.
+    """Return the value of the environment variable CACHE_SIZE, or 200 if it is not set.
 
     Raises RegistrationError if it is not a number.
     """

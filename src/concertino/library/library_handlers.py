@@ -34,12 +34,12 @@ from concertino.types.resources_and_prompts import (
 )
 from concertino.types.results import ReadResourceResult
 
-# Pages of `resources/list` that are cached. A client may send any number of different cursors.
+# At most this many pages of `resources/list` are cached: a client may send any number of cursors.
 MAX_PAGES = 256
 
-# Characters of a cursor that are decoded.
+# At most this many characters of a cursor are decoded.
 MAX_CURSOR = 65536
-# Characters of an unknown prompt's name that an error quotes.
+# An error quotes at most this many characters of an unknown prompt's name.
 QUOTED_NAME = 128
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ class LibraryHandlers:
 
     documents: the files and prompts.
     reader: answers `resources/read`.
-    page_size: entries on a page of a list.
+    page_size: how many entries one page of a list has.
     """
 
     def __init__(
@@ -228,7 +228,7 @@ class LibraryHandlers:
 
 
 def _listed(item: Item | None) -> Resource | None:
-    """Return the list entry of an item, without its size: a new size alone is not notified."""
+    """Return an item's list entry without its size: a change of the size alone is not notified."""
     return None if item is None else _resource(item, with_size=False)
 
 
@@ -250,10 +250,10 @@ def _string_param(call: Call, name: str) -> str:
 
 
 def _read_cursor(call: Call, kind: str) -> str:
-    """Return the name after which the requested page begins. Empty for the first page.
+    """Return the name after which the requested page begins; empty for the first page.
 
-    kind: the kind of list. A cursor contains it, and the last name of the page before. So a cursor
-        stays valid when the list changes.
+    A cursor contains the last name of the page before it, so it stays valid when the list changes.
+    kind: the kind of list, which the cursor also contains.
     Raises RpcError -32602 for an invalid cursor, and for a cursor of another kind of list.
     """
     if "cursor" not in call.params:

@@ -1,8 +1,8 @@
 """Finds the defects of a library, for `concertino lint`.
 
 Defects are problems of parsing, missing fields, ambiguous names, broken links, and documents that
-no search finds. Checked are URIs of the library anywhere in a text, and links to files of the form
-`[text](path)`. Links in code and links with placeholders are ignored.
+no search finds. The checked links are URIs of the library anywhere in a text, and links to files of
+the form `[text](path)`. Links in code and links with placeholders are ignored.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ CODE = re.compile(r"`[^`\n]*`")
 PLACEHOLDER = re.compile(r"[{}$<>]|\.\.\.|…")
 ANY_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
-# estimatedTokens may be wrong by this factor, up or down.
+# estimatedTokens may differ from the real number by this factor.
 MAX_FACTOR = 1.5
-
-# A document must be among so many hits of a search for its own words: the default of a search.
+# A document must be among this many hits of a search for its own words. A search returns that many
+# by default.
 MAX_RANK = 15
 
 Findings = Iterator[LibraryProblem]
@@ -49,8 +49,8 @@ class LintFinding(Struct, frozen=True, order=True):
     """One defect.
 
     folder: `resources` or `prompts`.
-    path: the file, relative to the folder.
-    line: from 1; 0 for the file as a whole.
+    path: the path of the file, relative to the folder.
+    line: the line number, from 1; 0 for the file as a whole.
     """
 
     folder: str
@@ -63,7 +63,7 @@ class LintFinding(Struct, frozen=True, order=True):
 class LintReport(Struct, frozen=True):
     """The result of lint().
 
-    documents, prompts: how many were checked.
+    documents, prompts: how many of them were checked.
     findings: the defects, sorted.
     skipped: the rules that could not be checked, each with the reason.
     """
@@ -172,7 +172,7 @@ def _problem(rule: Rule, message: str) -> LibraryProblem:
 
 # FolderState[Any]: the type of the parsed files does not matter here.
 def _first_line(state: FolderState[Any] | None, path: str) -> int:
-    """Return the line number in the file at which the body begins."""
+    """Return the line number in the file at which its body begins."""
     if state is None or (found := state.found.get(path)) is None:
         return 1
     text = decode_text(state.folder.read(found)[0])
@@ -257,7 +257,7 @@ class _LinkChecker:
                     yield LibraryProblem("broken-link", first + line, defect)
 
     def _find_defect(self, uri: str) -> str:
-        """Return what is wrong with a URI; empty if it can be read."""
+        """Return a description of what is wrong with a URI; empty if it can be read."""
         registry = self._registry
         parts = split_uri(self._scheme, uri)
         if parts is None:

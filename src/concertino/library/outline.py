@@ -1,4 +1,4 @@
-"""Finds title, description and lists in a Markdown text, in place of missing front matter.
+"""Finds title, description and lists in a Markdown text, if its front matter does not have them.
 
 Only ATX headings (`# Title`), code fences and bullet lists of CommonMark are parsed. Lines inside
 code fences are ignored.
@@ -16,17 +16,17 @@ FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 BULLET = re.compile(r" {0,3}[-*+][ \t]+(.+?)[ \t]*$")
 EMPHASIS = re.compile(r"(\*\*|__)(.+?)\1")
 
-# A line that begins with one of these belongs to no paragraph: tables, quotes, HTML and rules.
+# A line that begins with one of these is not part of a paragraph: tables, quotes, HTML and rules.
 NO_PARAGRAPH = ("|", ">", "<", "---", "***")
 
-# Limits: characters of a title, a description or a list item; items of one list.
+# Limits: the characters of a title, a description or a list item; the number of items of one list.
 MAX_TEXT = 1000
 MAX_ITEMS = 64
 
 # Beginning of a heading, in lower case -> the field of Outline for the list below the heading.
 SECTIONS = {"when to use": "use_when", "use when": "use_when", "capabilities": "capabilities"}
 
-# Title and description are searched for in this many lines at the beginning, the head.
+# Title and description are searched for in this many lines at the beginning of a text, its head.
 HEAD_LINES = 100
 
 
@@ -65,7 +65,7 @@ def lines_outside_fences(body: str) -> Iterator[tuple[int, str]]:
 def parse_outline(body: str, *, lists: bool = True) -> Outline:
     """Return the outline of a Markdown text.
 
-    lists: whether to read the lists; if not, only the head of the text is read.
+    lists: True to read the whole text; False to read only its head, without lists.
     """
     parser = _OutlineParser()
     for number, line in lines_outside_fences(body):
@@ -117,9 +117,9 @@ class _OutlineParser:
         self._section = next(matching, "")
 
     def _read_description(self, text: str, is_head: bool) -> None:
-        """Add a line to the first paragraph, or end the paragraph if the line cannot belong to one.
+        """Add a line to the first paragraph, or end the paragraph if the line is not part of one.
 
-        text: empty for a line that ends the paragraph.
+        text: the line; empty for a line that ends the paragraph.
         """
         if not is_head or self._description:
             return

@@ -34,7 +34,7 @@ class LibraryProblem(Struct, frozen=True):
     """One defect of a file.
 
     line: the line in the file, from 1; 0 for the file as a whole.
-    message: does not name the file.
+    message: the text, without the name of the file.
     """
 
     rule: Rule

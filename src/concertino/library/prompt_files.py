@@ -25,14 +25,14 @@ PLACEHOLDER = re.compile(
     r"\$ARGUMENTS\b|\$\{\s*([A-Za-z_][\w.-]*)\s*\}|\{\{\s*([A-Za-z_][\w.-]*)\s*\}\}", re.ASCII
 )
 
-# Name of the only argument of a prompt that has $ARGUMENTS and declares no arguments.
+# The name of the argument of a prompt that contains $ARGUMENTS and declares no arguments.
 ARGUMENTS = "ARGUMENTS"
 
-# Limit for the text with its values, in characters. Many placeholders and a long value could
-# otherwise produce a text of any size.
+# The longest filled-in text, in characters. Many placeholders and a long value could otherwise
+# produce a text of any size.
 MAX_FILLED = 4 * 2**20
 
-# Characters of an unknown argument's name that an error quotes.
+# An error quotes at most this many characters of an unknown argument's name.
 QUOTED = 64
 
 
@@ -52,9 +52,9 @@ class Argument(Struct, frozen=True):
 class PromptFile(Struct, frozen=True):
     """One prompt.
 
-    arguments: as declared in the front matter.
+    arguments: the arguments that the front matter declares.
     body: the text without front matter.
-    path: relative to the folder of prompts.
+    path: the path relative to the folder of prompts.
     digest: a hash of the file's bytes.
     """
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 Mode: TypeAlias = Literal["full", "catalog", "index", "minimal"]
 
-# Limits for the terms and the characters of a query. The rest is ignored.
+# The largest number of terms, and of characters, of a query. The rest is ignored.
 MAX_TERMS = 64
 MAX_QUERY_CHARACTERS = 8192
 

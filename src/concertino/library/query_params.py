@@ -18,17 +18,17 @@ from concertino.library.query import Mode, Query
 MODES: tuple[Mode, ...] = get_args(Mode)
 PARAMETERS = ("query", "maxTokens", "maxResults", "minScore", "tags", "categories", "mode")
 
-# Limits for maxTokens and maxResults.
+# The largest values of maxTokens and maxResults.
 MAX_TOKENS = 200_000
 MAX_RESULTS = 100
 
-# Limit for the number of tags, and for the number of categories.
+# The largest number of tags, and of categories.
 MAX_VALUES = 32
 
-# Parameters in a URI.
+# The largest number of parameters in a URI.
 MAX_PARAMETERS = 64
 
-# Characters of a wrong value that an error quotes.
+# An error quotes at most this many characters of a wrong value.
 QUOTED = 64
 
 # Categories that are accepted even if the library does not have them, because prompts are written
@@ -49,9 +49,9 @@ def parse_query(
 ) -> Query:
     """Return the Query for the text after `?` in a URI.
 
-    category: the category before `match` in the URI; None if there is none. With a category, the
-        parameter `categories` is unknown.
-    category_of: returns the category for a name in singular or plural, else None.
+    category: the category before `match` in the URI; None if there is none. If there is one, the
+        parameter `categories` is not allowed.
+    category_of: returns the category with a name in singular or plural; None if there is none.
     known: all categories, for the error text.
     Raises RpcError -32602, with the parameter, the expected value and the actual value.
     """
@@ -111,7 +111,7 @@ def _decode(name: str, value: str) -> str:
 
 
 def _single(params: Mapping[str, list[str]], name: str) -> str | None:
-    """Return the value of a parameter that may occur once only. None if it is missing."""
+    """Return the value of a parameter that may occur only once; None if it is missing."""
     values = params.get(name)
     if values is None:
         return None
@@ -159,7 +159,7 @@ def _number(
 def _find_categories(
     names: tuple[str, ...], category_of: Callable[[str], str | None], known: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the categories for these names, without duplicates. Raises RpcError for others."""
+    """Return the categories with these names, without duplicates. Raises RpcError if unknown."""
     found: list[str] = []
     for name in names:
         category = category_of(name) or category_of(name.lower())

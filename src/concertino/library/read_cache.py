@@ -15,7 +15,8 @@ MAX_BYTES = 64 * 2**20
 class ReadCache:
     """The contents of files, by path. The least recently used ones are dropped.
 
-    max_files: how many files are kept; 0 for none. Any thread may use the cache.
+    Any thread may use the cache.
+    max_files: how many files are kept; 0 for none.
     """
 
     def __init__(self, max_files: int) -> None:
@@ -26,7 +27,7 @@ class ReadCache:
         self._lock = threading.Lock()
 
     def get(self, path: str) -> ResourceContents | None:
-        """Return the contents of a file. None if they are not cached."""
+        """Return the contents of a file; None if they are not cached."""
         with self._lock:
             found = self._files.get(path)
             if found is None:
@@ -40,7 +41,7 @@ class ReadCache:
         contents: ResourceContents,
         size: int,
     ) -> None:
-        """Add the contents of a file. size: in bytes."""
+        """Add the contents of a file. size: their size in bytes."""
         with self._lock:
             self._remove(path)
             self._files[path] = contents, size

@@ -8,9 +8,9 @@ A *fragment* is a document in such a text. The mode of the query decides what is
     index    one line for each document: URI, title, length
     minimal  JSON: URI, title, length and score of each document
 
-If no document fits in mode `full`, the best one with a short enough beginning is cut, at a heading
+If no document fits in mode `full`, the best one with a short enough beginning is cut at a heading,
 or else at a paragraph. No document is cut inside a code block. A closing line has the number of
-fragments and the URIs of those left out, as far as there is space.
+fragments, and as many URIs of documents that are left out as fit.
 
 Before a piece is added, the tokens of the whole text with this piece are counted, because two
 joined texts may have more tokens than the sum of both.
@@ -41,13 +41,13 @@ SEPARATOR = "\n\n---\n\n"
 # A part of a document is added only if at least this share of the budget is left.
 MIN_CUT_SHARE = 0.15
 
-# Tokens that joining two texts may save.
+# Joining two texts may save up to this many tokens.
 SLACK = 16
 
-# If no document fits as a whole, so many are tried in part.
+# If no document fits as a whole, this many documents are tried in part.
 MAX_TRIED = 5
 
-# Capabilities and purposes in an entry of a catalog.
+# An entry of a catalog shows at most this many capabilities, and as many purposes.
 MAX_LISTED = 3
 
 # Matches the blank line after a paragraph.
@@ -113,8 +113,12 @@ def render(
 class _BudgetedText:
     """A text with a token budget. add() adds a piece if it fits.
 
-    limit: the budget. count: returns the number of tokens of a text.
-    text, tokens: the text so far, and its number of tokens.
+    limit: the budget.
+    count: returns the number of tokens of a text.
+
+    Attributes:
+    text: the text so far.
+    tokens: its number of tokens.
     """
 
     def __init__(self, limit: int, count: Counter) -> None:
@@ -126,9 +130,9 @@ class _BudgetedText:
         self._weight = 0
 
     def add(self, gap: str, piece: str) -> bool:
-        """Add a piece if it fits. Returns whether it did.
+        """Add a piece if it fits. Returns whether it was added.
 
-        gap: the text between the text so far and the piece; begins with a newline.
+        gap: the text to put before the piece; begins with a newline.
         """
         tokens = self._count_with(gap, piece)
         if tokens > self.limit:
@@ -144,7 +148,7 @@ class _BudgetedText:
 
     def _count_with(self, gap: str, piece: str) -> int:
         """Return the tokens of the text with one more piece."""
-        # With the estimate, only the new piece need be looked at.
+        # With the estimate, only the new piece must be counted.
         if self.count is estimate and self.text:
             return round_up(self._weight + weigh(gap + piece))
         return self.count(self._joined(gap, piece))
@@ -157,7 +161,7 @@ class _BudgetedText:
         any(self.add(SEPARATOR, closing) for closing in closings)
 
     def to_result(self, uris: Sequence[str]) -> RenderedText:
-        """Return the text as a RenderedText. uris: of the documents in the text."""
+        """Return the text as a RenderedText. uris: the URIs of the documents in the text."""
         return RenderedText(self.text, MARKDOWN, len(uris), tuple(uris), self.tokens, self.limit)
 
 
@@ -209,7 +213,7 @@ def _add_left_out(
     total: int,
     length: Length,
 ) -> None:
-    """Add the closing line, with as many lines about left-out documents as fit."""
+    """Add the closing line, and as many lines about left-out documents as fit."""
     closing = _closing(text, added, total)
     start = closing + " Left out for lack of space:"
     lines = [f"\n- {_index_line(hit, length)}" for hit in left_out]
@@ -237,9 +241,9 @@ def _add_whole(text: _BudgetedText, hit: Hit, length: Length) -> bool:
 
 
 def _add_part(text: _BudgetedText, hit: Hit, at: re.Pattern[str]) -> bool:
-    """Add the longest beginning of a document that fits. Returns whether there was one.
+    """Add the longest beginning of a document that fits. Returns False if none fits.
 
-    at: HEADING or PARAGRAPH; a beginning ends before a line that matches this pattern.
+    at: HEADING or PARAGRAPH; the beginning ends before a line that matches this pattern.
     """
     if text.limit - text.tokens < MIN_CUT_SHARE * text.limit:
         return False
@@ -265,7 +269,7 @@ def _add_part(text: _BudgetedText, hit: Hit, at: re.Pattern[str]) -> bool:
 
 
 def _largest(highest: int, fits: Callable[[int], bool]) -> int:
-    """Return the largest number from 1 to `highest` that fits; 0 if none does.
+    """Return the largest number from 1 to `highest` for which fits() is true; 0 if there is none.
 
     fits: if it is true for a number, it must be true for all lower numbers.
     """
@@ -320,7 +324,7 @@ def _render_json(
 ) -> RenderedText:
     """Render the mode `minimal`: entries are dropped from the end until the JSON text fits.
 
-    If it does not fit even without entries, the text is `{}`, or empty.
+    If it does not fit even without entries, the text is `{}` or empty.
     """
     entries = [
         {

@@ -32,18 +32,20 @@ from concertino.types.results import ReadResourceResult, ResourceContents
 # Runs a function in a thread, and returns its result.
 RunInThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
-# Characters of a client's URI in the log.
+# The log shows at most this many characters of a client's URI.
 LOGGED = 512
 
-# Candidates that the error for an ambiguous URI names.
+# The error for an ambiguous URI names at most this many candidates.
 MAX_CANDIDATES = 20
 
 
 class ReadStats(Struct):
-    """Numbers since the start of a library, for the log.
+    """Counts since the start of a library, for the log.
 
-    reads: files that were read by clients. cached: how many of them were served from memory.
-    matches: searches that were answered. tokens: the total length of their results.
+    reads: how many files clients have read.
+    cached: how many of these came from the cache.
+    matches: how many searches were answered.
+    tokens: the total length of their results.
     """
 
     reads: int = 0
@@ -61,8 +63,10 @@ class ReadStats(Struct):
 class ResourceReader:
     """Reads the resources of a loaded library.
 
-    index: answers searches; None if searching is not possible, and no_index gives the reason.
-    stats: numbers since the start.
+    Attributes:
+    index: answers searches; None if searching is not possible.
+    no_index: the reason why searching is not possible.
+    stats: counts since the start.
     """
 
     def __init__(
@@ -93,10 +97,10 @@ class ResourceReader:
         self._catalogues = {}
 
     def path_of(self, uri: str) -> str | None:
-        """Return the path of the file that a URI stands for.
+        """Return the path of the file with this URI.
 
-        None if the URI stands for a catalogue or a search, and so for several files. Empty if there
-        is no such resource.
+        None if the URI means a catalogue or a search, and so no single file. Empty if there is no
+        such resource.
         """
         parts = split_uri(self._scheme, uri)
         if parts is None:
@@ -239,7 +243,8 @@ class ResourceReader:
     ) -> tuple[RenderedText, str]:
         """Return the result of a search, and the escaped URI. Blocks.
 
-        query: the text after `?` in the URI. It may have a megabyte, so parsing it takes time too.
+        query: the text after `?` in the URI. It is parsed here, in a thread, because it may have a
+            megabyte.
         """
         documents = self._documents
         parsed = parse_query(query, category, documents.category, documents.categories())

@@ -35,10 +35,10 @@ class SpellingCorrection(Struct, frozen=True):
 def correct_spelling(
     word: str, analyser: Analyser, searcher: tantivy.Searcher
 ) -> SpellingCorrection | None:
-    """Return the known word that is one error away from an unknown word.
+    """Return the known word that is one error away from an unknown word; None if there is none.
 
-    None if there is no such word. None also if the unknown word has characters other than a-z and
-    digits, or is too short or too long.
+    Also returns None if the unknown word is too short or too long, or has characters other than a-z
+    and digits.
     """
     lower = word.lower()
     if not (MIN_LENGTH <= len(lower) <= MAX_LENGTH and lower.isascii() and lower.isalnum()):

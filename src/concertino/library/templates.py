@@ -19,6 +19,7 @@ MODE = (
 class Templates:
     """The resource templates of one URI scheme.
 
+    Attributes:
     entries: the entries of `resources/templates/list`.
     variables: URI template -> names of its variables, for completion.
     """

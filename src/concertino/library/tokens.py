@@ -19,7 +19,7 @@ from concertino.token_estimate import estimate
 
 Counter: TypeAlias = Callable[[str], int]
 
-# Characters counted at once: the tokenizer refuses more than 200,000 tokens.
+# At most this many characters are counted at once: the tokenizer refuses more than 200,000 tokens.
 MAX_PIECE = 50_000
 BETWEEN_WORDS = re.compile("[a-z] [a-z]")
 
@@ -27,10 +27,10 @@ TOKENIZERS = ("estimate", "cl100k_base", "o200k_base")
 
 
 def counter(name: str) -> Counter:
-    """Return the function that counts the tokens of a text. name: one of TOKENIZERS.
+    """Return a function that counts the tokens of a text, which any thread may call.
 
-    Any thread may call the function. Raises ValueError for an unknown name, and TargetError if the
-    extra is not installed.
+    name: one of TOKENIZERS.
+    Raises ValueError for an unknown name, and TargetError if the extra is not installed.
     """
     if name == "estimate":
         return estimate
@@ -54,7 +54,7 @@ def counter(name: str) -> Counter:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Split a text into pieces, whose numbers of tokens add up to that of the whole text.
+    """Split a text into pieces. The sum of their tokens is the number of tokens of the text.
 
     Pieces end before a space between two letters, where every vocabulary begins a token. If there
     is no such place near MAX_PIECE characters, the text is cut elsewhere, and the sum may differ.

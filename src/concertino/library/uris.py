@@ -26,7 +26,7 @@ UNQUOTED = "/-._~!$&'()*+,;=:@"
 # Matches text that a URI without fragment must not contain (RFC 3986 appendix A).
 INVALID_IN_URI = re.compile(r"[^A-Za-z0-9\-._~:/?@!$&'()*+,;=%]+|%(?![0-9A-Fa-f]{2})")
 
-# Limits in characters, for a URI without its scheme, and for a key.
+# The longest URI, without its scheme, and the longest key, in characters.
 MAX_URI = 2**20
 MAX_PATH = 4096
 
@@ -34,9 +34,9 @@ MAX_PATH = 4096
 def key_of(path: str) -> str:
     """Return the key of a file's URI: its path without `.md`.
 
-    A file keeps `.md` if it lies at the top, where its key could be that of a category or of the
-    registry, or if its key would be `CATEGORY/match`. The key depends only on the path, so adding
-    a file never changes the URI of another file.
+    Two kinds of files keep `.md`: a file at the top, whose key could otherwise be that of a
+    category or of the registry, and a file whose key would be `CATEGORY/match`. The key depends
+    only on the path, so adding a file never changes the URI of another file.
     """
     folder, _, name = path.rpartition("/")
     stem = name.removesuffix(SUFFIX)
@@ -46,12 +46,12 @@ def key_of(path: str) -> str:
 
 
 def uri_of(scheme: str, key: str) -> str:
-    """Return the URI of a key or a category."""
+    """Return the URI with this key, which may be a category."""
     return f"{scheme}://{quote_from_bytes(os.fsencode(key), UNQUOTED)}"
 
 
 def split_uri(scheme: str, uri: str) -> tuple[str, str | None] | None:
-    """Return the key of a URI, and its query, which is not decoded; None without `?`.
+    """Return the key of a URI, and its query (not decoded), which is None if there is no `?`.
 
     Returns None if it is not a URI of this scheme, has a fragment or is too long.
     """

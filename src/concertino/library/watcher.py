@@ -1,9 +1,9 @@
 """Watcher: reports changes in the folders of a library.
 
-It runs in a thread, and watches with the package watchfiles if that is installed; otherwise it
-reports "everything may have changed" every second. With watchfiles it reports changed paths.
-"Everything" is then reported at the start, when a folder was replaced, and once a minute, because
-the operating system drops events when there are too many.
+It runs in a thread. If the package watchfiles is installed, it reports the paths that have changed.
+It also reports "everything may have changed" at the start, when a folder was replaced, and once a
+minute, because the operating system drops events when there are too many. Without watchfiles it
+reports "everything may have changed" every second.
 """
 
 from __future__ import annotations
@@ -39,9 +39,11 @@ class Watcher:
     """Calls a function whenever files may have changed. Starts with its creation.
 
     folders: absolute paths.
-    report: called with the changed paths, or with None if everything may have changed; in threads
-        of the watcher. Exceptions are logged.
-    is_recursive: watch folders in these folders, too.
+    report: called with the changed paths, or with None if everything may have changed. It is called
+        in threads of the watcher; exceptions are logged.
+    is_recursive: whether to watch the folders inside these folders, too.
+
+    Attribute:
     receives_events: whether the operating system reports changes; False while polling.
     """
 
@@ -162,7 +164,7 @@ class _StopEvent:
 
 
 def _identity(folder: str) -> tuple[int, int]:
-    """Return device and inode of a folder, which differ after it was replaced.
+    """Return the device and inode of a folder; another folder at the same path has others.
 
     Returns (0, 0) if there is no folder.
     """
