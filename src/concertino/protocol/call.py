@@ -25,7 +25,7 @@ _decode_object = Decoder(dict[str, Any]).decode
 
 
 class Call(Struct, frozen=True, gc=False):
-    """One request for a backend, in the form of revision 2026-07-28, whatever the client's is.
+    """One request for a backend, in the form of revision 2026-07-28 for clients of all revisions.
 
     method: for example `tools/call`. A backend never gets initialize, ping, server/discover,
         logging/* and the requests about subscriptions, because the session answers them.
@@ -33,9 +33,9 @@ class Call(Struct, frozen=True, gc=False):
         `requestState`.
     meta: the members of `_meta` that the protocol does not define, such as trace context. A backend
         that forwards the call to another server forwards them, too.
-    answers: the client's answers to the backend's InputRequired, by key, if the client repeats a
-        call; otherwise empty.
-    state: the backend's state in that InputRequired; otherwise empty.
+    answers: if the client repeats a call, its answers to the backend's InputRequired, by key;
+        otherwise empty.
+    state: if the client repeats a call, the backend's state in that InputRequired; otherwise empty.
     """
 
     method: str
@@ -48,8 +48,8 @@ class Call(Struct, frozen=True, gc=False):
     def name(self) -> str | None:
         """Return the name of the tool or prompt that is called, or the URI that is read.
 
-        None for other methods, and if the client has sent no such string. Each access decodes it
-        again.
+        None for other methods, and if the client has not sent it as a string. Each access decodes
+        it again.
         """
         member = "uri" if self.method == "resources/read" else "name"
         try:
@@ -73,7 +73,7 @@ class Call(Struct, frozen=True, gc=False):
         """Return the params as an object of the class `shape`, a Struct or dataclass.
 
         Slow: it encodes all params and decodes them again.
-        Raises msgspec.ValidationError if they do not fit.
+        Raises msgspec.ValidationError if they are not valid for the class.
         """
         return Decoder(shape).decode(encode(self.params))
 
@@ -97,7 +97,7 @@ class InputRequired(Struct, frozen=True):
 class ClientFacts(Struct, frozen=True):
     """The client's description of itself. Do not rely on it for security (basic/index).
 
-    name, version, title: those of `clientInfo`; "" and None if the client has not sent them.
+    name, version, title: from the client's `clientInfo`; "" and None if the client has not sent it.
     protocol_version: the name of the revision by which the call is served.
     capabilities: the client's capabilities, such as {"elicitation": {}}.
     """

@@ -33,7 +33,7 @@ class CallDialogues:
 
     make_seal: returns the Seal for the states; called whenever one is sealed or opened.
     identity: Principal.identity of the caller; b"" if it is not known. A state is accepted only
-        from the caller that got it.
+        from the caller to whom it was sent.
     """
 
     def __init__(
@@ -65,10 +65,10 @@ class CallDialogues:
     ) -> tuple[Call, OpenedState | None]:
         """Return the Call of a request with `inputResponses` or `requestState`, and its state.
 
-        The caller passes the state to mark_used() once the call is accepted. It is None if the
-        request has none. Revisions before 2026-07-28 do not define these two members, so they are
-        ignored there.
-        Raises RpcError if a member is malformed, or if the state was sealed for another call.
+        The opened state is None if the request has no `requestState`. Otherwise the caller passes
+        it to mark_used() once the call is accepted. Revisions before 2026-07-28 do not define these
+        two members, so they are ignored there. Raises RpcError if a member is malformed, or if the
+        state was sealed for another call.
         """
         from concertino.protocol.dialogue import INPUT_METHODS, binding, resume_dialogue
 
@@ -89,13 +89,13 @@ class CallDialogues:
         return Call(method, params, profile.meta, dialogue.answers, dialogue.state), opened
 
     def mark_used(self, opened: OpenedState) -> None:
-        """Accept this state no more, because its call was accepted."""
+        """Reject this state from now on, because its call was accepted."""
         self._seal().mark_used(opened)
 
     def load_client_requests(self, incoming: SessionRequest, result: InputRequired) -> Dialogue:
-        """Set the unanswered requests of a call's dialogue to those of `result`, and return it.
+        """Put the client requests in `result` into a call's dialogue, as unanswered. Return it.
 
-        result: what the backend has returned.
+        result: the return value of the backend.
         Raises RpcError if the client cannot answer one of them, ValueError if one is malformed or
         `result` is empty.
         """
@@ -160,9 +160,9 @@ class CallDialogues:
 
     @property
     def _state_owner(self) -> tuple[bytes, bytes]:
-        """Return the caller's and the server's identity: only they can use a state again.
+        """Return the identities of the caller and the server, to which a state is bound.
 
-        The server's name counts because another server may have the same key, and a tool with the
-        same name.
+        The server's name is included because another server may have the same key, and a tool with
+        the same name.
         """
         return self._identity, self._profiles.features.info.name.encode()

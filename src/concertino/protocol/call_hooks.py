@@ -1,4 +1,4 @@
-"""CallHooks: what guards do at the end of a call, without a coroutine around it.
+"""CallHooks: functions of guards that run at the end of a call, without a coroutine around it.
 
 A guard (package guards) changes results, limits how many calls run at the same time, or limits the
 time of a call. A coroutine around each call could do this, but would add a tenth to the
@@ -18,11 +18,11 @@ __all__ = ["CallHooks", "CallTimer", "Permits"]
 
 
 class Permits:
-    """Counts the calls that run at the same time, like a semaphore that nobody waits for.
+    """Counts the calls that run at the same time, like a semaphore for which nobody waits.
 
     capacity: how many calls may run.
-    free: how many more may begin. The guard lowers it when a call begins; the runtime raises it
-        when the call's work has ended.
+    free: how many more calls may begin. The guard decreases it when a call begins; the runtime
+        increases it when the call's work has ended.
     """
 
     __slots__ = ("capacity", "free")
@@ -33,19 +33,19 @@ class Permits:
 
 
 class CallHooks(Protocol):
-    """What to do when a call ends. One object may serve all calls of one tool.
+    """The functions to call when a call ends. One object may serve all calls of one tool.
 
     The runtime does exactly one of these two things for each call:
 
     - When the call's work ends in time: `permits.free += 1`, then finish() or fail().
     - When its time is over: time_out(), and later on_late_end(), when the work has ended.
 
-    permits: the call has taken one of these permits; None if it needed none.
+    permits: the Permits of which the call has taken one; None if it needed none.
     timeout_s: how many seconds the call may take; None if there is no limit.
-    accepts_text: returns whether finish() would return a result of just this text unchanged, so
+    accepts_text: returns whether finish() would return a result of only this text unchanged, so
         that finish() need not be called. None if no result is ever changed.
 
-    The first three are data and not methods, because each saves nearly every call a Python function
+    These three are data and not methods, because each saves nearly every call a Python function
     call, 1 % of a small echo (decision 0011).
     """
 
@@ -57,14 +57,14 @@ class CallHooks(Protocol):
     def accepts_text(self) -> Callable[[str], bool] | None: ...
 
     def finish(self, result: Struct | Raw) -> Struct | Raw:
-        """Return the result to send, for a call that has returned `result`.
+        """Return the result to send for a call that has returned `result`.
 
         Raises RpcError to send an error response instead.
         """
         ...
 
     def fail(self, error: BaseException) -> BaseException:
-        """Return the exception to answer with, for a call that has raised `error`."""
+        """Return the exception to answer a call with, if the call has raised `error`."""
         ...
 
     def time_out(self, work: object) -> Struct | Raw:
@@ -76,7 +76,7 @@ class CallHooks(Protocol):
         ...
 
     def on_late_end(self, work: object) -> None:
-        """Note that the work of a call has ended, after time_out() has answered the call.
+        """Handle the end of a call's work, after time_out() has answered the call.
 
         work: the task that was passed to time_out().
         """
@@ -89,6 +89,6 @@ class CallTimer(Protocol):
     def on_work_done(self) -> None:
         """Stop the timer, because the call's work has ended.
 
-        If the time was over before, call on_late_end() of the hooks.
+        If the timer has already fired, call on_late_end() of the hooks.
         """
         ...

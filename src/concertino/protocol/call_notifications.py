@@ -143,7 +143,7 @@ class CallNotifications:
         """Send a notification now, or keep it as the newest of its kind.
 
         kind: "progress" or "log".
-        Returns False if an older notification was kept until now: it is lost.
+        Returns False if it has replaced an older one that was kept and is now lost.
         """
         throttle = incoming.throttle
         if throttle is None:
@@ -165,4 +165,4 @@ class CallNotifications:
 
 
 def _flush_nothing() -> None:
-    """Take the place of `schedule_flush` in a closed session."""
+    """Do nothing. Replaces `schedule_flush` in a closed session."""

@@ -1,4 +1,4 @@
-"""Dialogue: what one call has asked its client, and what the client has answered.
+"""Dialogue: the questions of one call to its client, and the client's answers.
 
 A "client request" is an elicitation, a sampling or a roots request: a server makes it while it
 handles a call. The handler gives each one a key, such as "confirm".
@@ -75,7 +75,7 @@ MAX_KEY = 128
 # An error quotes at most this many characters of the client's input.
 QUOTED_CHARS = 200
 
-# Stands in place of a request's digest, for an answer that came before its request.
+# Replaces a request's digest, for an answer that came before its request.
 ANY_REQUEST = ""
 
 _ANSWER_DECODERS: Mapping[str, Callable[[Raw], Any]] = {
@@ -103,9 +103,9 @@ class _SealedDialogue(Struct, array_like=True):
 
 
 class HandlerWaits:
-    """The futures that the handler of one call waits for. The runtime makes and completes them.
+    """The futures for which the handler of one call waits. The runtime makes and completes them.
 
-    threads: those that threads of the handler wait for; they are cancelled with the call.
+    threads: the futures for which threads of the handler wait; they are cancelled with the call.
     once: for each value that Context.once() is computing, a future that is done when the value is
         there: key -> future.
     sent: for each request that waits for the client's response (before 2026-07-28), a future that
@@ -214,7 +214,7 @@ class Dialogue:
     ) -> str:
         """Return the `requestState` for the client: a token with all that the next round needs.
 
-        bound: what binding() returned for the call.
+        bound: the result of binding() for the call.
         state: the backend's own state, which becomes part of the token.
         Raises ValueError if the token would be too large, RpcError after MAX_ROUNDS rounds.
         """
@@ -246,7 +246,7 @@ class Dialogue:
     def resume(self, content: bytes, answers: Mapping[str, Raw]) -> None:
         """Restore this dialogue from the content of a token, and add the client's answers.
 
-        Answers to anything that was not asked in the last round are ignored.
+        Answers to questions that were not asked in the last round are ignored.
         Raises InvalidClientResponse for an answer of the wrong shape. Raises InvalidState for
         content in another format: another release of concertino sealed it with the same key.
         """
@@ -282,9 +282,8 @@ def resume_dialogue(
     get_seal: returns the Seal that opens the token.
     token: the call's `requestState`; None if it has none.
     answers: the call's `inputResponses`, by key.
-    bound: returns binding() of the call.
-    Returns also the opened state, None without a token. The caller marks it as used once the call
-    is accepted.
+    bound: returns binding() of the call. Also returns the opened state, or None without a token.
+        The caller marks it as used once the call is accepted.
     Raises RpcError -32602 for a state that is not acceptable, InvalidClientResponse for an answer
     of the wrong shape.
     """
@@ -308,8 +307,9 @@ def binding(
 ) -> bytes:
     """Return a digest that identifies one call: a state is accepted only for the same digest.
 
-    method, params: of the call; params that are equal as JSON values give the same digest.
-    principal: identifies the caller, as far as the connection knows it.
+    method, params: the method and params of the call. Params that are equal as JSON values give the
+        same digest.
+    principal: the identity of the caller, b"" if the connection does not know it.
     server: the server's name.
     """
     try:
@@ -321,11 +321,11 @@ def binding(
 
 
 def check_response(key: str, method: str, answer: Raw) -> None:
-    """Raise InvalidClientResponse if an answer is no valid result for its method.
+    """Raise InvalidClientResponse if an answer is not a valid result for its method.
 
-    key: names the answer in the error.
-    method: of the client request, for example `elicitation/create`. If the specification does not
-        define it, every answer is valid.
+    key: the key of the answer, for the error.
+    method: the method of the client request, for example `elicitation/create`. If the specification
+        does not define it, every answer is valid.
     """
     try:
         _ANSWER_DECODERS.get(method, decode)(answer)
@@ -398,9 +398,9 @@ def downgrade_request(
     client: ClientFacts,
     make_id: Callable[[], str],
 ) -> InputRequest:
-    """Return a client request in the form that the client's revision knows.
+    """Return a client request in a form that the client's revision defines.
 
-    revision: by which the call is served.
+    revision: the revision by which the call is served.
     client: the client, with the capabilities that it has declared.
     make_id: returns the elicitationId of an elicitation with a URL, for 2025-11-25.
     Raises MissingCapability if the client has not declared the capability for this request, or if
@@ -436,7 +436,7 @@ def read_forwarded(raw: Raw, revision: Revision, client: ClientFacts) -> InputRe
     """Decode a client request of another server, which the client gets unchanged (2026-07-28).
 
     Raises MissingCapability if the client has not declared the capability for it, and ValueError if
-    `raw` is no client request.
+    `raw` is not a client request.
     """
     request = _decode_input_request(raw)
     if (feature := CLIENT_REQUESTS.get(request.method)) is not None:
@@ -453,7 +453,7 @@ def _downgrade_sampling(
     client: ClientFacts,
     declared: Mapping[str, Any],
 ) -> None:
-    """Change the params of a sampling request to what the client's revision knows.
+    """Change the params of a sampling request to a form that the client's revision defines.
 
     declared: the client's capability `sampling`.
     """
@@ -495,7 +495,7 @@ def _downgrade_elicitation(
     declared: Mapping[str, Any],
     make_id: Callable[[], str],
 ) -> None:
-    """Change the params of an elicitation to what the client's revision knows.
+    """Change the params of an elicitation to a form that the client's revision defines.
 
     declared: the client's capability `elicitation`.
     """
@@ -527,7 +527,7 @@ def _downgrade_elicitation(
 
 
 def _downgrade_field(field: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a form field as 2025-06-18 has it.
+    """Return the schema of a form field in the form of 2025-06-18.
 
     In that revision only booleans have defaults, and the titles of choices are in `enumNames`.
     """
@@ -543,9 +543,9 @@ def _downgrade_field(field: dict[str, Any]) -> dict[str, Any]:
 
 
 def _missing_capability(client: ClientFacts, required: dict[str, Any]) -> MissingCapability:
-    """Return the error for a client that lacks a capability, such as {"elicitation": {"url": {}}}.
+    """Return the error for a client that lacks a capability.
 
-    required: one capability, as clients declare it.
+    required: the capability as clients declare it, such as {"elicitation": {"url": {}}}.
     """
     [(feature, parts)] = required.items()
     path = ".".join((feature, *parts))

@@ -1,9 +1,9 @@
 """Output schemas for revisions in which the structured content of a tool is always an object.
 
-    to_object_schema({"type": "integer"})    # describes {"result": 5} instead of 5
+to_object_schema({"type": "integer"})    # describes {"result": 5} instead of 5
 
-Since 2026-07-28, structured content can be any JSON value, and so can what an output schema
-describes. protocol/wire_results.py wraps the values and the schemas for clients of older revisions.
+Since 2026-07-28, structured content can be any JSON value, and an output schema can describe any
+JSON value. protocol/wire_results.py wraps values and schemas for clients of older revisions.
 Spec: 2025-11-25 and 2026-07-28 server/tools "Structured Content", "Output Schema".
 """
 
@@ -23,9 +23,9 @@ WRAPS_RESULT = "x-fastmcp-wrap-result"
 def to_object_schema(schema: dict[str, Any]) -> dict[str, Any]:
     """Return an output schema for revisions in which structured content is always an object.
 
-    There, a value that is no object is sent as `{"result": value}`, so the schema describes that
-    object, and has the keyword WRAPS_RESULT. If the schema allows objects and other values, such as
-    `Point | None`, the new one allows both forms, because only the value decides.
+    There, a value that is not an object is sent as `{"result": value}`, so the returned schema
+    describes that object, and has the keyword WRAPS_RESULT. If the schema allows objects and other
+    values, such as `Point | None`, the returned schema allows both forms.
     """
     kind = _resolve_root(schema).get("type")
     if kind == "object":
@@ -71,11 +71,11 @@ def _resolve_root(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rebase_refs(part: Any, new_root: str, base: str) -> Any:
-    """Return a copy of a schema in which references fit a new place of the schema.
+    """Return a copy of a schema whose references are valid when it is part of a larger schema.
 
-    The schema becomes a part of a larger one. References to its root, or to a place below, then
-    need the prefix `new_root`, such as "#/properties/result".
+    References to its root, or to a place below, get the prefix `new_root`.
     part: the schema, or any part of it.
+    new_root: the place of the schema in the larger one, such as "#/properties/result".
     base: the `$id` of the schema, which moves to the larger one; "" if there is none.
     """
     if isinstance(part, list):

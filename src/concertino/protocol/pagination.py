@@ -41,8 +41,8 @@ async def read_all_pages(
     fetch: returns the page for a cursor, and the first page for None.
     items: returns the items of a page.
 
-    Raises what `fetch` raises. Raises ProtocolError if a cursor comes twice or if there are more
-    than MAX_PAGES pages, since reading would probably never end.
+    Raises the exceptions of `fetch`. Raises ProtocolError if a cursor comes twice or if there are
+    more than MAX_PAGES pages, since reading would probably never end.
     """
     collected: list[T] = []
     cursor: str | None = None

@@ -1,9 +1,8 @@
-"""RequestProfile: by which revision a request is served, and for which client.
+"""RequestProfile: the revision by which a request is served, and the client that has sent it.
 
 A request of 2026-07-28 names its revision and its client in `_meta`. All other requests have the
-profile of the handshake: the one that the client agreed on with `initialize`. The session
-(protocol/session.py) asks Profiles for the profile of each request.
-
+profile that the handshake (`initialize`) has determined. The session (protocol/session.py) asks
+Profiles for the profile of each request.
 `_meta` is decoded here. All other params stay undecoded JSON until the backend needs them.
 Spec: 2025-11-25 basic/lifecycle; 2026-07-28 basic/versioning, basic/index "_meta".
 """
@@ -106,11 +105,11 @@ class InitializeParams(Struct, rename="camel"):
 class Profiles:
     """Makes the profiles of one session's requests.
 
-    get_features: asks the backend what it offers.
-    principal: who makes the requests; None if that is not known.
+    get_features: returns the current features of the backend.
+    principal: the user who makes the requests; None if that is not known.
 
     Attributes:
-    features: what the backend offered when it was asked last.
+    features: the features that get_features() has returned last.
     methods: the methods that the backend serves: for 2026-07-28 under the key True, for the older
         revisions under False.
     legacy: the profile that `initialize` has set; None before.
@@ -129,7 +128,7 @@ class Profiles:
         self.reload_features()
 
     def reload_features(self) -> None:
-        """Ask the backend again what it offers, and make all profiles anew from that."""
+        """Get the features of the backend again, and make all profiles anew from them."""
         self.features = self._get_features()
         served = [
             (name, method)
@@ -169,7 +168,7 @@ class Profiles:
     def open_legacy(self, params: InitializeParams) -> Revision:
         """Set the profile of the handshake, and return the revision for the response.
 
-        params: those of `initialize`.
+        params: the params of `initialize`.
         """
         revision = negotiate(params.protocol_version)
         client = params.client_info
@@ -180,9 +179,10 @@ class Profiles:
         return revision
 
     def set_level(self, profile: RequestProfile, level: Level) -> None:
-        """Set the level of `logging/setLevel`: the least severe log message that is sent.
+        """Set the level that a client has requested with `logging/setLevel`.
 
         profile: the profile of that request.
+        level: the least severe log messages that are sent.
         """
         self._set_legacy(profile.encoder, profile.client, LEVELS[level])
 
@@ -240,7 +240,7 @@ class Profiles:
         return profile
 
     def declare(self, revision: Revision) -> dict[str, Any]:
-        """Return the server's capabilities, as a response to a client of this revision has them."""
+        """Return the server's capabilities for a response to a client of this revision."""
         features = self.features
         listed: dict[str, Any] = {"listChanged": True}
         updated: dict[str, Any] = {"subscribe": True} if self.can_subscribe else {}
@@ -270,14 +270,15 @@ NO_PROFILE = RequestProfile(
 
 
 class SessionRequest(IncomingRequest, eq=False):
-    """A client's request, with all that the session and the runtime know about it.
+    """A client's request, with the facts that the session and the runtime store about it.
 
     profile: how the request is served.
     call: the request in the form for the backend. Like `profile`, set before the handler starts.
-    dialogue: what the call has asked its client; None until it asks, or comes with answers.
+    dialogue: the questions of the call to its client; None until the call asks one or comes with
+        answers.
     forwarded: a result of another server. If the call returns this object, the client gets it
         unchanged. See Caller.pass_result.
-    hooks: what to do at the end of the call. Guards set it when the call begins.
+    hooks: the functions that guards want to be called at the end of the call; see CallHooks.
     timer: the call's time limit, if it has one and its handler waits.
     """
 
@@ -292,7 +293,7 @@ class SessionRequest(IncomingRequest, eq=False):
 def pop_member(members: dict[str, Raw], name: str, type: Any) -> Any:
     """Remove a member from an object and return it, decoded as `type`; None if it is missing.
 
-    Raises RpcError -32602 if it does not fit the type.
+    Raises RpcError -32602 if it does not have this type.
     """
     raw = members.pop(name, None)
     if raw is None:

@@ -33,7 +33,7 @@ __all__ = [
 
 
 class Revision(Struct, frozen=True):
-    """The features of one revision that not all revisions have. True: the revision has it."""
+    """The features that some revisions have and others lack. True: the revision has the feature."""
 
     name: str
 
@@ -68,8 +68,8 @@ class Revision(Struct, frozen=True):
     def takes_results_of(self, other: Revision) -> bool:
         """Return whether a client of this revision can read results of the revision `other`.
 
-        It can if both are legacy or both are modern, and `other` is not newer: legacy revisions
-        have only added to those before them.
+        It can if both are legacy or both are modern, and `other` is not newer: each legacy revision
+        has only added to the one before.
         """
         return self.modern == other.modern and self.name >= other.name
 

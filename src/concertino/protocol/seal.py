@@ -5,8 +5,8 @@
     seal.mark_used(opened)
 
 The content is signed but not encrypted: anybody can read it, but only the owner of the key can make
-a token. A token is accepted once, within LIFETIME_S, and only with the same `bound`, which stands
-for the method, params and caller of the call. `bound` is signed too, but is no part of the token.
+a token. A token is accepted once, within LIFETIME_S, and only with the same `bound`. `bound` is a
+digest of the method, params and caller of the call; it is signed too, but not part of the token.
 
 To accept each token only once, the Seal remembers used tokens until they expire. If they become too
 many, it forgets the oldest ones, and rejects every token that is as old as those.
@@ -42,7 +42,7 @@ NOT_OURS = "it is none of this server's, or belongs to another call"
 
 
 class InvalidState(Exception):
-    """Raised for a token that cannot be accepted. The text, for the client, says why."""
+    """Raised for a token that is not acceptable. The text gives the reason, for the client."""
 
 
 class OpenedState:

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LIFECYCLE", "Session", "State"]
 
-# The state of the handshake with `initialize`: nothing has come; `initialize` is answered; the
+# The state of the handshake. fresh: nothing has come. opened: `initialize` is answered. ready: the
 # handshake is complete. Requests of 2026-07-28 need no handshake, and do not change the state.
 State = Literal["fresh", "opened", "ready"]
 
@@ -105,7 +105,8 @@ class _CancelParams(Struct, rename="camel"):
 class Session:
     """The server's side of one MCP conversation.
 
-    features: returns what the backend offers; called again when the backend reports a change.
+    features: returns the current features of the backend; called again when the backend reports a
+        change.
     send: sends a frame, see Peer.
     start: called with each request for the backend. The caller must answer it exactly once, with
         respond() or fail(). If it does not do so inside `start`, it must call peer.add_running()
@@ -114,7 +115,7 @@ class Session:
     on_subscriptions_changed: called when subscribed_uris may have changed.
     seal: returns the Seal for the `requestState` of calls that ask their client for input; called
         when it is needed.
-    principal: who the client is, as far as the connection knows it; None if it does not.
+    principal: the user of the client; None if the connection does not know the user.
     schedule_flush: called when a notification is kept for later. The caller must then call
         peer.on_drain(), which sends such notifications, a moment later.
     budget: the memory that unread responses may take, in all sessions that share the budget; by
@@ -123,7 +124,7 @@ class Session:
         2026-07-28 that the session does not process itself.
 
     Attributes:
-    start: see above; it may be replaced.
+    start: the argument `start`; it may be replaced.
     state: the state of the handshake.
     peer: the JSON-RPC layer, with the tables of requests.
     notifications: sends progress and log messages about calls.
@@ -162,7 +163,7 @@ class Session:
 
     @property
     def dialogues(self) -> CallDialogues:
-        """Return the object that manages what calls of this session ask their client."""
+        """Return the object that manages the questions of this session's calls to the client."""
         if self._dialogues is None:
             # Imported here, because most servers never ask their client anything.
             from concertino.protocol.call_dialogues import CallDialogues
@@ -197,7 +198,7 @@ class Session:
         return self._open(SessionRequest(id, request.method, request.params, len(frame)))
 
     def _receive_other(self, frame: bytes) -> None:
-        """Process any frame but a single valid request: a notification, batch, response, error.
+        """Process any frame except a single valid request: a notification, batch, response, error.
 
         A request whose id is in use comes here, too.
         """
@@ -306,10 +307,10 @@ class Session:
     def _find_handler(
         self, method: str, profile: RequestProfile | None
     ) -> Callable[[SessionRequest], None] | None:
-        """Return the function that answers requests of this method, without the backend.
+        """Return the function of this session that answers requests of this method, or None.
 
-        None if there is none. Raises RpcError if the request needs a profile but has none, because
-        the client has not sent `initialize`.
+        Raises RpcError if the request needs a profile but has none, because the client has not sent
+        `initialize`.
         """
         if method == "initialize":
             return self._initialize
@@ -469,8 +470,8 @@ class Session:
     ) -> bool:
         """Send the response to a call. Sends nothing if it was answered or cancelled before.
 
-        If the result cannot be encoded, or is too large, the response says so.
-        result: in the form of revision 2026-07-28.
+        If the result cannot be encoded, or is too large, an error is sent instead.
+        result: a result in the form of revision 2026-07-28.
         passes: a check of the text, see ResultEncoder.encode().
         Returns False, and sends nothing, if `passes` is given and does not accept the result.
         Raises InputRequiredSignal if the result is an InputRequired.
@@ -521,7 +522,7 @@ class Session:
         """Answer a call whose result cannot be sent.
 
         tools/call gets a result with isError, all other methods get an error response.
-        text: why the result cannot be sent.
+        text: the reason why the result cannot be sent.
         """
         if incoming.method != "tools/call":
             return self.peer.fail(incoming, INTERNAL_ERROR, f"Internal error: {text}")
@@ -540,8 +541,8 @@ class Session:
         """Send an error response to a call.
 
         code, data: as in revision 2026-07-28; the code is translated to the client's revision.
-        revision: that of the server that has sent the error, if it comes from another one. If it
-            has the era of the client's revision, the code stays as it is.
+        revision: the revision of another server, if that has sent the error. If both revisions are
+            modern or both are legacy, the code stays unchanged.
         Raises msgspec's errors if `data` cannot be encoded.
         """
         encoder = incoming.profile.encoder
@@ -570,9 +571,9 @@ class Session:
         return self.peer.request(request.method, bytes(request.params), done, about=about)
 
     def reply_suspended(self, incoming: SessionRequest) -> None:
-        """Answer a call with `input_required`: its handler has asked the client (2026-07-28).
+        """Answer a call with `input_required`, because its handler has asked the client.
 
-        The client requests are those that the dialogue of the call has no answer to.
+        The response contains the client requests for which the call's dialogue has no answer.
         Raises RpcError if the state is too large, or the client was asked too often.
         """
         dialogue = self.dialogues.open(incoming)
@@ -581,7 +582,7 @@ class Session:
         self.respond(incoming, result)
 
     def reply_input_required(self, incoming: SessionRequest, wanted: InputRequired) -> None:
-        """Answer a call with `input_required`: its backend has returned `wanted` (2026-07-28).
+        """Answer a call with `input_required`, because its backend has returned `wanted`.
 
         Raises RpcError if the client cannot answer a request, the state is too large, or the client
         was asked too often. Raises ValueError for a malformed client request.
@@ -593,7 +594,7 @@ class Session:
     # Changes in the backend
 
     def report_change(self, what: str) -> None:
-        """Notify the client that a list has changed, if the client's revision provides for it.
+        """Notify the client that a list has changed, if it may be notified of that.
 
         A 2026-07-28 client must have subscribed to the list. A legacy client must have completed
         the handshake, and `initialize` must have declared the list. Several changes are merged into
@@ -614,9 +615,9 @@ class Session:
             self._subscriptions.report_update(uri)
 
     def reload_features(self) -> None:
-        """Ask the backend again what it offers, because that has changed."""
+        """Get the features of the backend again, because they have changed."""
         self._profiles.reload_features()
 
 
 def _start_nothing(incoming: SessionRequest) -> None:
-    """Ignore a request, because the session is closed. Replaces `start` then."""
+    """Ignore a request. Replaces `start` when the session is closed."""

@@ -4,8 +4,8 @@ There are two ways to subscribe:
 
 - `resources/subscribe` (before 2026-07-28) subscribes the whole connection to one resource.
 - `subscriptions/listen` (2026-07-28) names lists and resources. The request stays open until the
-  client cancels it or the server ends it. The first notification says which of them the server
-  supports; each notification carries the id of the request.
+  client cancels it or the server ends it. The first notification says which of these lists and
+  resources the server supports; each notification carries the id of the request.
 
 Loaded with the first subscription.
 Spec: 2026-07-28 basic/patterns/subscriptions, basic/patterns/cancellation; 2025-11-25
@@ -66,8 +66,9 @@ class _Listener(Struct):
     """An open subscriptions/listen request.
 
     incoming: the request.
-    lists, uris: the lists and the resources that it is subscribed to.
-    encode_closing: returns the result of the request as JSON; takes the members of its `_meta`.
+    lists, uris: the lists and the resources to which it is subscribed.
+    encode_closing: returns the result of the request as JSON; its argument is the members of the
+        result's `_meta`.
     """
 
     incoming: IncomingRequest
@@ -200,7 +201,7 @@ class WantedUpdates:
     # Updates
 
     def report_change(self, what: str) -> None:
-        """Notify the subscriptions/listen requests that are subscribed to a changed list.
+        """Send a notification to each subscriptions/listen request for a list that has changed.
 
         what: "tools", "prompts" or "resources".
         """
@@ -226,11 +227,11 @@ class WantedUpdates:
         method: str,
         params: dict[str, Any],
     ) -> bytes:
-        """Return a notification that carries the id of its subscription."""
+        """Return the frame of a notification with the id of its subscription in `_meta`."""
         return encode_notification(method, encode({"_meta": {SUBSCRIPTION: id}, **params}))
 
     def _check_listener(self, uris: frozenset[str]) -> None:
-        """Raise RpcError if one more subscriptions/listen, with these URIs, exceeds a limit."""
+        """Raise RpcError if one more subscriptions/listen with these URIs exceeds a limit."""
         for uri in uris:
             _check_uri(uri, "notifications.resourceSubscriptions")
         limit = self._limits.max_listening

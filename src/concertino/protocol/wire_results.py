@@ -60,7 +60,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CACHED", "InputRequiredSignal", "ResultEncoder"]
 
-# Translates a result to an older revision. Any: each takes and returns one type of results.
+# A function that translates a result to an older revision. Any, because each function takes and
+# returns one type of results.
 Downgrade = Callable[[Any, Revision], Any]
 
 
@@ -141,7 +142,7 @@ class ResultEncoder:
         return one_line(self._encode_checked(result, method))
 
     def _encode_list(self, result: Struct | Raw, method: str) -> bytes:
-        """Return the JSON of a list: what was made last time if it is the same object."""
+        """Return the JSON of a list; encode it only if it is another object than last time."""
         cached = self._lists.get(method)
         if cached is None or cached[0] is not result:
             encoded = (
@@ -165,7 +166,7 @@ class ResultEncoder:
         that contain `uri` (server/resources). Older revisions have -32002 for it. A code that this
         revision does not have becomes -32603.
 
-        code, data: of the canonical error.
+        code, data: the code and data of the canonical error.
         method: the method of the request that failed.
         """
         if code == (URL_ELICITATION_REQUIRED if self._modern else MISSING_CAPABILITY):
@@ -184,7 +185,7 @@ class ResultEncoder:
     def _encode_checked(self, result: Struct, method: str) -> bytes:
         """Check a result, translate it to this revision and encode it.
 
-        Raises what encode() raises.
+        Raises the same errors as encode().
         """
         downgrade = _DOWNGRADES.get(type(result))
         if downgrade is None:
@@ -286,7 +287,7 @@ _RESULT_TYPES: Mapping[str, type[Struct]] = {
 
 
 def _feature_types() -> Mapping[str, type[Struct]]:
-    """Return what is missing in _RESULT_TYPES: results that servers of tools never have."""
+    """Return the rest of _RESULT_TYPES: results that servers with only tools never have."""
     from concertino.types import resources_and_prompts as types
 
     return {
@@ -341,10 +342,10 @@ def _downgrade_call_result(result: CallToolResult, revision: Revision) -> CallTo
 
 
 def _downgrade_block(block: ContentBlock, number: int, revision: Revision) -> ContentBlock:
-    """Return a content block in a form that the revision knows.
+    """Return a content block in a form that the revision defines.
 
     Audio becomes an embedded resource, and a resource link becomes text.
-    number: the position of the block, from 1, for the URI of such a resource.
+    number: the position of the block, from 1, for the URI of the embedded resource.
     """
     if isinstance(block, AudioContent) and not revision.audio:
         contents = ResourceContents(f"audio:{number}", blob=block.data, mime_type=block.mime_type)
@@ -410,9 +411,9 @@ Item = TypeVar("Item", bound=Struct)
 
 
 def _downgrade_item(item: Item, annotations: Annotations | None, revision: Revision) -> Item:
-    """Return an item of a list without the members that the revision does not know.
+    """Return an item of a list without the members that the revision does not define.
 
-    annotations: those of the item; None if it has none.
+    annotations: the annotations of the item; None if it has none.
     """
     changes: dict[str, Any] = {}
     if not revision.icons:
@@ -474,9 +475,8 @@ def _keep(result: Any, revision: Revision) -> Any:
     return result
 
 
-# The functions that translate results to older revisions. Results of other types than these and
-# those of _feature_downgrades() are of the backend's own making: they are neither checked nor
-# translated.
+# The functions that translate results to older revisions. _feature_downgrades() has more of them.
+# Results of any other type are the backend's own: they are neither checked nor translated.
 _DOWNGRADES: Mapping[type[Struct], Downgrade] = {
     CallToolResult: _downgrade_call_result,
     ListToolsResult: _downgrade_tools,
@@ -485,9 +485,10 @@ _DOWNGRADES: Mapping[type[Struct], Downgrade] = {
 
 
 def _feature_downgrades() -> Mapping[type[Struct], Downgrade]:
-    """Return what is missing in _DOWNGRADES: results that servers of tools never have.
+    """Return the rest of _DOWNGRADES: for results that servers with only tools never have.
 
-    A call takes 0.4 us, for the results of prompts and completions and for lists that have changed.
+    A call takes 0.4 us. It is needed for the results of prompts and completions, and for lists that
+    have changed.
     """
     from concertino.types import resources_and_prompts as types
 
