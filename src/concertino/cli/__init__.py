@@ -12,7 +12,8 @@ import sys
 
 from concertino.loading import load
 
-# What type checkers take for True. Importing the module typing would cost 5 ms at the start.
+# The name that type checkers take for True. Importing the module typing would cost 5 ms at the
+# start.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,7 +117,7 @@ def discard_stdout() -> None:
 
 
 def _pop_command(words: list[str]) -> str:
-    """Remove the name of the command from the words, and return it. Empty if there is none.
+    """Remove the name of the command from the words, and return it; empty if there is none.
 
     Options may come before the command.
     """
@@ -180,11 +181,11 @@ class CommandFailure(Exception):
     text: what has failed.
     hint: what to do, in one or more lines; may be empty.
     code: one word for programs.
-    exit_code: of the process.
+    exit_code: the exit code of the process.
     rpc: the error response of the server; None if there is none.
     shows_data: whether the report in words shows the data of `rpc`.
-    is_for_client: whether the requests of the client that has started the command are answered with
-        the failure, because the command could not start.
+    is_for_client: True if the command could not start. Then the failure is also sent to the MCP
+        client that has started the command, as the response to its requests.
     """
 
     def __init__(
@@ -215,7 +216,7 @@ class UsageError(CommandFailure):
 
 
 def _tell_client(error: CommandFailure, words: Sequence[str]) -> bool:
-    """Report a failure to the MCP client that has started this command. Returns whether it did."""
+    """Send a failure to the MCP client that has started this command. Returns whether it did."""
     if any(word.startswith(("--unix", "--tcp")) for word in words):
         return False
     return load("concertino.runtime.refusal").refuse_requests(0, 1, str(error))

@@ -76,7 +76,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
 
 def _describe_pending(servers: Sequence[DefinedServer], approved: ApprovedFile) -> list[str]:
-    """Return what is not approved, as lines for people; empty if everything is."""
+    """Return lines for people that say what is not approved; empty if everything is approved."""
     from concertino.proxy.file_parts import describe_unapproved
     from concertino.proxy.pinned_tools import compare_tools
 

@@ -218,7 +218,8 @@ def check_names(
     Raises UsageError for missing arguments, unless any JSON was given. Raises UsageError for an
     unknown argument if `takes.is_closed`, or if arguments are missing.
     subject: the tool or prompt, for messages.
-    command, server: the words before and after `--`, for an example.
+    command: the words before `--`, for an example of a correct command.
+    server: the words after `--`, for this example.
     """
     unknown = [name for name in given.texts if name not in takes.descriptions]
     missing = [name for name in takes.required if name not in given.texts]
@@ -302,7 +303,7 @@ def describe_schema(schema: Any, root: Schema) -> str:
 
 
 def list_values(schema: Schema, name: str) -> list[str]:
-    """Return the values that a schema lists for an argument, as texts. Empty if it lists none."""
+    """Return the values that a schema lists for an argument, as texts; empty if it lists none."""
     values: list[Any] = []
     for alternative in _alternatives(_properties(schema).get(name), schema):
         values += _enum(alternative)
@@ -356,8 +357,8 @@ def _alternatives(schema: Any, root: Schema) -> list[Schema]:
     """Return the alternatives in the schema of an argument, with references resolved.
 
     The members of anyOf, oneOf and allOf all count as alternatives. A schema that allows everything
-    becomes {}. Empty for an argument without a schema.
-    root: the schema that references are looked up in.
+    becomes {}. Returns [] for an argument without a schema.
+    root: the schema in which references are looked up.
     """
     found: list[Schema] = []
     waiting: list[Any] = [] if schema is None else [schema]
@@ -384,7 +385,7 @@ def _alternatives(schema: Any, root: Schema) -> list[Schema]:
 def _follow(reference: str, root: Schema) -> Any:
     """Return the schema for a reference such as `#/$defs/Color`.
 
-    True, which allows everything, if there is none.
+    If there is none, return True, the schema that allows everything.
     """
     if not reference.startswith("#/"):
         return True
@@ -398,7 +399,7 @@ def _follow(reference: str, root: Schema) -> Any:
 
 
 def _types(schema: Schema) -> list[str]:
-    """Return the JSON types in a schema: those in `type`, or those that other keywords imply."""
+    """Return the JSON types that a schema names in `type`, or that its keywords imply."""
     named = schema.get("type")
     if named is None:
         implied = {"properties": "object", "items": "array"}
@@ -408,7 +409,7 @@ def _types(schema: Schema) -> list[str]:
 
 
 def _enum(schema: Schema) -> list[Any]:
-    """Return the values that a schema lists in `enum` or `const`. Empty if it lists none."""
+    """Return the values that a schema lists in `enum` or `const`; empty if it lists none."""
     return [schema["const"]] if "const" in schema else _list_of(schema.get("enum"))
 
 

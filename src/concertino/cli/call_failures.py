@@ -37,7 +37,7 @@ from concertino.excerpts import shorten
 __all__ = ["describe_held_loop", "describe_traceback", "explain_failure", "explain_refusal"]
 
 FAILED, UNREACHABLE, LATE, GARBLED = 1, 3, 4, 5
-# Error, its code in JSON and its exit code. The first entry whose class matches counts.
+# (error, its code in JSON, its exit code). The first entry whose class matches is used.
 CODES: tuple[tuple[type[ConcertinoError], str, int], ...] = (
     (SpawnError, "unreachable", UNREACHABLE),
     (Disconnected, "unreachable", UNREACHABLE),
@@ -111,7 +111,7 @@ def explain_failure(
 
 
 def describe_traceback(stderr: str) -> str:
-    """Return where the last Python traceback in a server's log comes from. Empty without one.
+    """Return where the last Python traceback in a server's log comes from; empty without one.
 
     If the log also contains advice, return that too.
     """
@@ -126,7 +126,7 @@ def describe_traceback(stderr: str) -> str:
 
 
 def describe_held_loop(stderr: str) -> str:
-    """Return the last warning of a server of ours that a call held its event loop; "" for none."""
+    """Return a server's last warning that a call has blocked its event loop, or ""."""
     warnings = re.findall(r"\[WARN\] \[host\] (.* has blocked the event loop .*)", stderr)
     return f"the server warns: {warnings[-1]}" if warnings else ""
 
@@ -145,7 +145,7 @@ def _suggest_listening(address: str) -> str:
 
 
 def _explain_start(error: SpawnError, server: Sequence[str], path: str) -> tuple[str, str]:
-    """Return why a program cannot be started, and what to write instead."""
+    """Return the reason why a program cannot be started, and advice on what to write instead."""
     program = server[0]
     if os.sep not in program and shutil.which(program, path=path) is None:
         return f"there is no command {program}", suggest_program(server, path)
@@ -169,7 +169,7 @@ def _quote(server: Sequence[str]) -> str:
 
 
 def _rpc(error: ConcertinoError) -> Any:
-    """Return the error response of the server, for --json. None for any other error."""
+    """Return the error response of the server, for --json; None for any other error."""
     if not isinstance(error, RpcError):
         return None
     rpc: dict[str, Any] = {"code": error.code, "message": error.message}
@@ -185,8 +185,9 @@ async def explain_refusal(
 ) -> CommandFailure:
     """Return the CommandFailure for an error response of the server.
 
-    Asks the server for its tools, prompts or resources, to suggest a similar name.
-    kind: "tool", "prompt" or "resource". name: the name or URI in the request.
+    This asks the server for its tools, prompts or resources, to suggest a similar name.
+    kind: "tool", "prompt" or "resource".
+    name: the name or URI in the request.
     """
     if error.code == METHOD_NOT_FOUND:
         text = f"{name}: the server offers no {LISTS[kind]}: {error}"

@@ -68,7 +68,7 @@ def print_tool_result(result: CallToolResult) -> None:
 
 
 def _error_words(block: ContentBlock) -> str:
-    """Return the message inside an error that is JSON (for models). Empty if there is none."""
+    """Return the message in a text block that is the JSON of an error; empty if it is not."""
     if not isinstance(block, TextContent):
         return ""
     try:
@@ -105,8 +105,10 @@ def _print_block(block: ContentBlock) -> None:
 def print_contents(contents: ResourceContents, *, is_embedded: bool = False) -> None:
     """Print a resource.
 
-    Binary content is written unchanged, but only its size to a terminal.
-    is_embedded: whether it is part of a result; then only the size is printed too.
+    Binary content is written unchanged into a pipe or a file. On a terminal only its size is
+    printed.
+    is_embedded: whether the resource is part of a result; then only the size of binary content is
+        printed.
     """
     if contents.blob is UNSET:
         _print_text("" if contents.text is UNSET else contents.text)

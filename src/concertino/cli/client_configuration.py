@@ -13,28 +13,29 @@ from msgspec import Struct
 __all__ = ["CLIENTS", "ClientEntry", "fill", "format_command"]
 
 WIDTH = 80
-# Of a key of TOML without quotes.
+# A key of TOML that needs no quotes.
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class ClientEntry(Struct, frozen=True):
-    """How a client starts a server. command: absolute words. env: more variables."""
+    """How a client starts a server. command: absolute words. env: additional variables."""
 
     name: str
     command: Sequence[str]
     env: Mapping[str, str]
 
     def as_json(self) -> dict[str, object]:
-        """Return the object that most clients have for a server."""
+        """Return the object with which most clients configure a server."""
         program, *args = self.command
         entry: dict[str, object] = {"command": program, "args": args}
         return {**entry, "env": dict(self.env)} if self.env else entry
 
 
 class ClientFormat(Struct, frozen=True):
-    """Where a client looks for its servers, and what it wants to read there.
+    """The format and the place of a client's configuration.
 
-    title: the client's name. place: a file, or "" if `format` returns a command for a shell.
+    title: the client's name.
+    place: the configuration file, or "" if `format` returns a command for a shell.
     """
 
     title: str

@@ -15,7 +15,7 @@ from concertino.cli.parsers import make_whole_parser
 
 __all__ = ["CommandWords", "OptionWords", "Values", "find_commands"]
 
-# Names of values that are folders.
+# The names of values which mean that the value is a folder.
 FOLDERS = frozenset(("DIR",))
 FILES = frozenset(("FILE", "PATH", "plugins.yaml", "TARGET", "[NAME=]TARGET"))
 TOPICS = "TOPIC"
@@ -33,7 +33,7 @@ class Values(Struct, frozen=True):
 
 
 class OptionWords(Struct, frozen=True):
-    """An option: its spellings, a description of one line, and its values (None for a flag)."""
+    """An option: its spellings, a one-line description, and its values (None for a flag)."""
 
     names: tuple[str, ...]
     help: str
@@ -45,7 +45,7 @@ class CommandWords(Struct, frozen=True):
     """A command, with its subcommands, options and arguments.
 
     words: the command, such as ("certs", "issue"); () for `concertino` itself.
-    commands: subcommand -> a description of one line.
+    commands: subcommand -> a one-line description.
     arguments: the values of the arguments, in order.
     has_rest: whether the last argument may be repeated.
     """

@@ -64,7 +64,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
 
 def _format_all(entry: ClientEntry) -> list[str]:
-    """Return the texts of all clients, each below its heading; equal texts once, below several."""
+    """Return the texts of all clients, each below its heading; equal texts share one."""
     headings: dict[str, list[str]] = {}
     for client in CLIENTS.values():
         place = f" ({client.place})" if client.place else ""
@@ -83,7 +83,7 @@ def _parse_env(variables: Sequence[str]) -> dict[str, str]:
 
 
 def _resolve_target(target: str) -> tuple[str, list[str], dict[str, str]]:
-    """Return a name for the server of a target, the target for any folder, and variables.
+    """Return a name for the server of a target, the target for use in any folder, and variables.
 
     Raises UsageError for a target that does not exist.
     """
@@ -95,7 +95,8 @@ def _resolve_target(target: str) -> tuple[str, list[str], dict[str, str]]:
         name = os.path.splitext(os.path.basename(path))[0]
         return name, [f"{path}{colon}{attribute}"], {}
 
-    # `package.module:attribute` is found by way of the folder that it was given in.
+    # `package.module:attribute` can only be imported from the current folder, so add it to
+    # PYTHONPATH.
     is_module = attribute and all(part.isidentifier() for part in source.split("."))
     if not is_module:
         raise UsageError(f"{target}: no such file{suggest_target(target)}")
@@ -106,7 +107,7 @@ def _resolve_target(target: str) -> tuple[str, list[str], dict[str, str]]:
 
 
 def _name_of(command: Sequence[str]) -> str:
-    """Return a name for the server of a command: that of its first file, or of the program."""
+    """Return a name for the server of a command: the name of its first file, or of its program."""
     file = next((word for word in command[1:] if os.path.isfile(word)), command[0])
     return os.path.splitext(os.path.basename(file))[0]
 

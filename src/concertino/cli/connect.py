@@ -2,9 +2,9 @@
 
 For MCP clients that can only start commands. Bytes are copied both ways, and no message is parsed.
 
-Each direction has a thread of its own, with blocking calls and one buffer. So a direction whose
-reader is slow stops reading, and the other one goes on; and O_NONBLOCK need not be set on stdin and
-stdout, which would also affect the processes that share them.
+Each direction has a thread of its own, with blocking calls and one buffer. So if the reader of one
+direction is slow, only this direction stops. O_NONBLOCK need not be set on stdin and stdout; it
+would also affect the processes that share them.
 
 The command starts with every session of a client. So this module imports little: `concertino.cli`
 calls parse_quickly() and connect() without argparse. _socket is the C part of the module socket,
@@ -26,7 +26,8 @@ from concertino.cli import INTERRUPTED, CommandFailure, UsageError
 from concertino.transports.addresses import parse_address, unix_name
 from concertino.transports.tcp_options import set_tcp_options
 
-# What type checkers take for True. Importing the module typing would cost 5 ms at the start.
+# The name that type checkers take for True. Importing the module typing would cost 5 ms at the
+# start.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 UNREACHABLE = 3
 STDIN, STDOUT, STDERR = 0, 1, 2
-# The size of each direction's buffer: what a pipe holds on Linux.
+# The size of each direction's buffer: the capacity of a pipe on Linux.
 CHUNK_BYTES = 2**16
 # How long to wait between two attempts to connect.
 RETRY_S = 0.05
@@ -61,7 +62,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> int:
-    """Run the command with arguments that parse_quickly() does not take, and return its exit code.
+    """Run the command with arguments that parse_quickly() cannot parse, and return its exit code.
 
     Raises UsageError.
     """
@@ -77,7 +78,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
 
 def parse_quickly(words: Sequence[str]) -> tuple[str, float] | None:
-    """Return the address and the seconds to wait, without a parser. None for all other words."""
+    """Return the address and the seconds to wait, without argparse; None for other arguments."""
     rest = list(words)
     wait_s: float | None = 0.0
     if len(rest) == 3 and "--wait" in rest[:2]:
@@ -103,8 +104,8 @@ def connect(address: str, wait_s: float) -> int:
 
     wait_s: how long to wait until somebody listens there.
     Returns the exit code when the client or the server has ended the conversation. Raises
-    CommandFailure if the server cannot be reached or closes the connection before the client has,
-    UsageError if there can be no such address, and OSError if stdout cannot be written.
+    CommandFailure if the server cannot be reached or closes the connection before the client has
+    closed it, UsageError for an impossible address, and OSError if stdout cannot be written.
     """
     try:
         place = parse_address(address)
@@ -304,7 +305,7 @@ class _Bridge:
 
 
 def _read(descriptor: int, buffer: memoryview) -> int:
-    """Read what there is, and return how many bytes that are; 0 at the end, and after errors."""
+    """Read the available bytes, and return their number; 0 at the end of input and after errors."""
     while True:
         try:
             return os.readv(descriptor, [buffer])

@@ -267,7 +267,7 @@ class Demo:
 
 
 def expect(what: str, got: object, expected: object) -> None:
-    """Raise Difference if two values differ."""
+    """Raise Difference if two values differ. what: names the value, for the message."""
     if got != expected:
         raise Difference(f"{what}: expected {expected!r}, got {got!r}")
 

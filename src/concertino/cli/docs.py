@@ -21,7 +21,8 @@ DESCRIPTION = (
     "Markdown otherwise. Exit codes: 0 success, 2 usage."
 )
 
-# Folder -> the heading of its pages in the list. The last one is the folder of the others.
+# Folder -> the heading of its pages in the list. Pages of other folders are listed under the last
+# one.
 SECTIONS = {
     "tutorial": "Tutorials",
     "how-to": "How-to guides",

@@ -26,9 +26,9 @@ class MissingFolders(TargetError):
 
 
 class LibraryOptions(Struct, frozen=True):
-    """The values of the options for a library. As a condition: whether a folder is set.
+    """The values of the options for a library. It is true if any of the folders is set.
 
-    name, version: of the library, or of a composition of several targets.
+    name, version: the name and version of the library, or of a composition of several targets.
     """
 
     resources: str | None = None
@@ -54,9 +54,9 @@ def find_library_folders(
 ) -> tuple[str | None, str | None]:
     """Return the folder of resources and the folder of prompts of a library. Each may be None.
 
-    They are taken from the options, else from the target, else (without a target) from the
-    environment. A target must be a folder with a subfolder `resources` or `prompts`, so that a
-    wrong folder is not published by mistake.
+    They come from the options, or else from the target, or (without a target) from environment
+    variables. A target must be a folder with a subfolder `resources` or `prompts`, so that a wrong
+    folder is not published by mistake.
     Raises TargetError for a target without these subfolders, unless an option sets a folder.
     """
     if target is None:

@@ -71,7 +71,7 @@ def add_guard_options(parser: ArgumentParser) -> None:
 
 
 def make_guard(args: Namespace) -> GuardBackend | None:
-    """Return a function that wraps a backend in the requested guards. None if none is requested.
+    """Return a function that wraps a backend in the requested guards; None if none is requested.
 
     Raises ValueError for an invalid value, and ConcertinoError if an extra is not installed.
     """

@@ -1,8 +1,8 @@
-"""Finds out at which line a server stands that does not answer, if it is written in Python.
+"""Finds out which line a server executes while it does not answer, if it is written in Python.
 
 Python's faulthandler writes the stack of each thread to stderr when the process gets SIGABRT, and
-the process ends then. So it is asked only when it is about to be ended anyway: the wait for its
-first answer is over, or the user has pressed Ctrl-C.
+the process ends then. So SIGABRT is only sent to a process that is about to be ended anyway: the
+time limit for its first answer is over, or the user has pressed Ctrl-C.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from concertino.transports.process_exit import PROC, live_members
 
 __all__ = ["FAULTHANDLER", "HangingStart", "describe_place", "open_or_ask"]
 
-# What a server needs in its environment.
+# The environment variables that the server needs for this.
 FAULTHANDLER = {"PYTHONFAULTHANDLER": "1"}
-# After the end of the wait, so that the client has noticed it before the process ends.
+# How long after the end of the wait the stack is read, so that the client has noticed the end
+# first.
 MARGIN_S = 0.1
 
 _FRAME = re.compile(r'^  File "([^"]+)", line (\d+) in (\S+)$', re.MULTILINE)
 
 
 class HangingStart(TimedOut):
-    """The server gave no first answer in time, and wrote at which line it stands.
+    """The server gave no first answer in time, and has written which line it executes.
 
-    place: a clause that says so, from describe_place().
+    place: a clause with this line, from describe_place().
     """
 
     def __init__(self, text: str, place: str) -> None:
@@ -40,9 +41,9 @@ class HangingStart(TimedOut):
 
 
 async def open_or_ask(client: Client) -> None:
-    """Open a client; if that is late or cancelled, have the server write where it stands.
+    """Open a client. If that takes too long or is cancelled, make the server write its stack.
 
-    Raises what Client.open() raises; HangingStart if it is late and the server has written it.
+    Raises the errors of Client.open(), or HangingStart if it took too long and there is a stack.
     """
     loop = asyncio.get_running_loop()
     opening = loop.create_task(client.open())
@@ -101,8 +102,8 @@ def _forbid_core_file(pid: int) -> None:
 def describe_place(stderr: str) -> str:
     """Return `it stands at hang.py:3, in load()`; "" if the server has not written its stack.
 
-    Of the frames, the innermost one of a file below the current folder counts; without one, the
-    innermost one.
+    This is the innermost frame whose file is below the current folder; without such a frame, the
+    innermost frame.
     """
     _, found, stack = stderr.rpartition("Fatal Python error: Aborted")
     if not found:

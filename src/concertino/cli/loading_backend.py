@@ -17,7 +17,7 @@ __all__ = ["LoadingBackend", "Turn"]
 log = logging.getLogger("concertino")
 
 
-# How long a file is imported alone, before the import of the next one begins.
+# How long a file is imported alone. Then the import of the next one begins.
 TURN_S = 0.25
 
 
@@ -25,8 +25,8 @@ class Turn:
     """Makes targets load one after the other, although each is loaded in a thread of its own.
 
     Importing a file puts its folder first into sys.path. If two files were imported at the same
-    time, one might find modules in the folder of the other. Only if a file takes longer than TURN_S
-    does the next one begin.
+    time, one might find modules in the folder of the other. But if a file takes longer than TURN_S,
+    the next one begins all the same.
     previous: the Turn of the target before this one; None for the first target.
     """
 

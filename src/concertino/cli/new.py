@@ -28,7 +28,7 @@ DESCRIPTION = (
 FAILED = 1
 # Names that a project cannot have: modules that it imports, or that pytest treats specially.
 TAKEN = {"concertino", "msgspec", "pytest", "conftest", "make_commands", "test_plugin"}
-# Packages that such a project often installs, or that install it.
+# Packages that such a project often installs, or that depend on concertino.
 PACKAGES = {
     "fastmcp",
     "hatchling",
@@ -87,7 +87,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
 
 def find_problem(name: str) -> str:
-    """Return why a project cannot have a name. Empty if it can."""
+    """Return the reason why a project cannot have this name; empty if it can."""
     if NAME.fullmatch(name) is None:
         return f"{name!r} cannot be the name of a module: write the letters A to Z, digits and _"
     if keyword.iskeyword(name):

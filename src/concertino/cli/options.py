@@ -32,7 +32,7 @@ def add_library_options(options: Options, *, with_prompts: bool = True) -> None:
 
 
 def add_tokenizer(options: Options) -> None:
-    """Add --tokenizer."""
+    """Add --tokenizer, which selects how tokens are counted, to a parser or a group of it."""
     options.add_argument(
         "--tokenizer",
         default="estimate",
@@ -42,14 +42,14 @@ def add_tokenizer(options: Options) -> None:
 
 
 def add_log_format(options: Options) -> None:
-    """Add --log-format."""
+    """Add --log-format, which selects the format of the log on stderr."""
     options.add_argument(
         "--log-format", choices=("line", "json", "trace"), help="format of the log lines on stderr"
     )
 
 
 def add_trace(options: Options) -> None:
-    """Add --trace."""
+    """Add --trace, which shows every message on stderr."""
     # With None, the environment variable CONCERTINO_TRACE decides.
     options.add_argument(
         "--trace", action="store_true", default=None, help="show every message on stderr"

@@ -22,7 +22,7 @@ def lay_out(text: str, width: int) -> str:
 
     Code is not changed. A link within the documentation becomes its text; other links keep their
     address too.
-    width: of the terminal, in columns.
+    width: the width of the terminal, in columns.
     """
     lines: list[str] = []
     for block in _blocks(text):
@@ -55,7 +55,7 @@ def _blocks(text: str) -> Iterator[list[str]]:
 
 
 def _continues(line: str, block: list[str]) -> bool:
-    """Return whether a line belongs to the block before it."""
+    """Return whether a line continues the block before it."""
     if _is_row(line):
         return _is_row(block[0])
     alone = not line.strip() or line.startswith("#") or ITEM.match(line) is not None

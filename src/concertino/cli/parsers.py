@@ -18,7 +18,7 @@ from concertino.loading import load
 
 __all__ = ["add_command", "make_parser", "make_whole_parser", "parse"]
 
-# Commands with commands of their own.
+# Commands with subcommands.
 NESTED_COMMANDS = frozenset(("plugin", "certs"))
 
 
@@ -34,7 +34,7 @@ def make_whole_parser() -> argparse.ArgumentParser:
 
 
 def make_parser() -> tuple[argparse.ArgumentParser, Any]:
-    """Return a parser without commands, and argparse's object to which commands are added."""
+    """Return a parser without commands, and argparse's object for adding commands to it."""
     parser = _Parser(
         prog="concertino",
         formatter_class=_Formatter,

@@ -14,7 +14,7 @@ ROOT = "${CLAUDE_PLUGIN_ROOT}"
 
 
 class Project(Struct, frozen=True):
-    """The choices that the files of a project depend on.
+    """The choices on which the files of a project depend.
 
     name: the name of the folder, the module and the server.
     requirement: the dependency on concertino, as in PEP 508.

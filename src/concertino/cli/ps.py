@@ -1,4 +1,4 @@
-"""`concertino ps`: the servers behind all proxies of this user, and how they are."""
+"""`concertino ps`: the servers behind all proxies of this user, and their state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HEADINGS = ("HOST", "SERVER", "PID", "AGE", "MEM", "CALLS", "RESTARTS", "STATE")
 NUMBERS = frozenset(("PID", "AGE", "MEM", "CALLS", "RESTARTS"))
 # Names longer than this are cut, so that a line fits into 80 columns.
 MAX_HOST, MAX_SERVER = 14, 16
-# The width of a terminal that does not tell it, and of a pipe.
+# The width of a pipe, and of a terminal that does not report its width.
 WIDTH = 80
 MINUTE, HOUR, DAY = 60, 3600, 86400
 
@@ -54,7 +54,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
 
 def terminal_width() -> int:
-    """Return the columns of the terminal at stdout; 80 without one."""
+    """Return the number of columns of the terminal at stdout; 80 if it is not a terminal."""
     try:
         return os.get_terminal_size(sys.stdout.fileno()).columns or WIDTH
     except (OSError, ValueError):

@@ -62,7 +62,10 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
 
 def _select(servers: list[AbandonedServer], pids: Sequence[int]) -> list[AbandonedServer]:
-    """Return the servers with these ids, all without any. Raises UsageError for another id."""
+    """Return the servers with these process ids, or all if no ids are given.
+
+    Raises UsageError for any other id.
+    """
     known = {server.pid: server for server in servers}
     for pid in pids:
         if pid not in known:

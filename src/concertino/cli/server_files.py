@@ -37,7 +37,9 @@ OPENING_VARIABLE = "CONCERTINO_OPENING_S"
 class ServerFileOptions(Struct, frozen=True):
     """The values of the options for a file of servers.
 
-    trust: approve what the file says. inputs: by id. name, version: what clients see of us.
+    trust: whether to approve the content of the file.
+    inputs: id -> value.
+    name, version: the name and version that clients see.
     """
 
     trust: bool = False
@@ -124,7 +126,7 @@ def refuse_plain_secrets(given: Mapping[str, str], declared: Mapping[str, object
 
 
 def opening_limits() -> Limits | None:
-    """Return limits with which clients wait for slow servers; None if variables are invalid."""
+    """Return limits that make clients wait for slow servers; None if variables are invalid."""
     from concertino.proxy.servers import OPENING_S
 
     try:

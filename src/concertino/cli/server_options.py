@@ -81,7 +81,7 @@ def search_path(args: argparse.Namespace) -> str:
 
 
 def parse_server(args: argparse.Namespace, server: Sequence[str]) -> Target:
-    """Return the server to start or to connect to. Raises UsageError."""
+    """Return the target: the server to start or to connect to. Raises UsageError."""
     if not server:
         given = [args.name] if "name" in args and args.name else []
         given += args.arguments if "arguments" in args else []

@@ -71,7 +71,9 @@ class ServerSession:
     status: the line on the terminal that shows progress.
     prefix: the text before each note.
     as_json: whether to print results as JSON, and no notes.
-    shows_log: whether the log of the server is shown anyway.
+    shows_log: whether the server's log is printed already, and need not be described in notes.
+
+    Attribute:
     is_open: whether the session is open.
     """
 
@@ -216,7 +218,8 @@ class ServerSession:
     ) -> Raw:
         """Return the result of a request as JSON. Raises ConcertinoError and CommandFailure.
 
-        kind: tool, prompt or resource. name: its name or URI.
+        kind: tool, prompt or resource.
+        name: the name of the tool or prompt, or the URI of the resource.
         """
         try:
             raw = await self.client.request(method, params, into=Raw, progress=progress)
@@ -244,9 +247,10 @@ class ServerSession:
 
     @contextmanager
     def _waiting(self, awaited: str, limit_s: float) -> Generator[None]:
-        """Show on a terminal what the command waits for, until _stop_waiting().
+        """Show on a terminal that the command waits, until _stop_waiting().
 
-        awaited: the words for it. limit_s: the time limit.
+        awaited: the thing it waits for, in words.
+        limit_s: the time limit.
         """
         self._waiting_task = asyncio.create_task(
             show_waiting(
@@ -305,7 +309,7 @@ class _Warnings(logging.Handler):
 
 
 async def _list_if_possible(list_items: Callable[[], Awaitable[list[T]]]) -> list[T]:
-    """Return a list of the server. Empty if the server cannot list."""
+    """Return a list of the server; empty if the server refuses to list."""
     try:
         return await list_items()
     except (NotSupported, RpcError, ProtocolError):

@@ -1,4 +1,4 @@
-"""Functions that the commands share which serve until a signal or the end of input."""
+"""Functions for the commands that serve until a signal or the end of input."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from concertino.runtime.shutdown import exit_process, handle_signals
 def reject_extra_args(args: Namespace, server: Sequence[str]) -> None:
     """End the process with a usage error if there are words after `--`.
 
-    Only other commands accept the command of a server there.
+    The commands that serve do not accept the command of another server.
     """
     if server:
         args.parser.error(f"this command takes no words after --, got {server[0]!r}")

@@ -45,7 +45,8 @@ LISTED = 1000
 class Suggestion(Struct, frozen=True):
     """A word that may come next.
 
-    text: the word, with quotes if necessary. about: a description of one line.
+    text: the word, with quotes if necessary.
+    about: a one-line description.
     """
 
     text: str

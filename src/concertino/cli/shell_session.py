@@ -75,7 +75,7 @@ class Shell:
         return 0 if self._input.is_terminal else code
 
     async def _read_line(self) -> list[str] | None:
-        """Return the words of the next line. None at the end of input.
+        """Return the words of the next line; None at the end of input.
 
         While a quote is open, the next line continues the line.
         """

@@ -73,7 +73,7 @@ async def show_waiting(
     """Show how long the command has waited, until this coroutine is cancelled.
 
     Shows nothing for the first PATIENCE_S seconds.
-    awaited: what the command waits for.
+    awaited: the thing that the command waits for, in words.
     limit_s: the time limit of the wait.
     print_news: prints news about the server above the line, if there are any.
     """

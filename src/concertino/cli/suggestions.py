@@ -29,7 +29,7 @@ SYNONYMS = {
     "create": "new",
     "version": "--version",
 }
-# Commands of other tools whose task our command `config` has.
+# Commands of other tools that do the same as our command `config`.
 CONFIGURING = frozenset(("install", "add", "configure", "deploy"))
 CLIENT_COMMANDS = frozenset(("tools", "call", "resources", "read", "prompts", "prompt", "check"))
 PORTS = frozenset(("--port", "--host", "--address", "--bind", "-p"))
@@ -41,7 +41,7 @@ STARTER = re.compile(r"(.*/)?(python[\d.]*|node|npx|tsx|sh|bash|uv|uvx|run)")
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is most similar to a name. None if none is similar."""
+    """Return the known name that is most similar to a name; None if none is similar."""
     by_folded = {item.casefold(): item for item in known}
     folded = name.casefold()
     found = get_close_matches(folded, by_folded, n=1, cutoff=0.6)
@@ -87,10 +87,10 @@ def unknown_command(word: str, commands: Collection[str], server: Sequence[str])
 def suggest_for_unknown(
     command: str, options: Sequence[str], unknown: Sequence[str], words: Sequence[str]
 ) -> str:
-    """Return a suggestion for words that a command does not accept. Empty if there is none.
+    """Return a suggestion for words that a command does not accept; empty if there is none.
 
     options: the options of the command.
-    unknown: the words that it does not accept.
+    unknown: the words that the command does not accept.
     words: all words that were typed.
     """
     word = unknown[0]
@@ -114,9 +114,9 @@ def suggest_for_unknown(
 def suggest_separator(command: str, words: Sequence[str], unknown: Sequence[str] = ()) -> str:
     """Return the command line with the missing `--`, or an example if its place is not clear.
 
-    command: our command.
+    command: the command of concertino.
     words: the words after it.
-    unknown: the words that it does not accept.
+    unknown: those of the words that the command does not accept.
     """
     is_file = [os.path.splitext(word)[1] in INTERPRETERS and "=" not in word for word in words]
     if any(is_file):
@@ -139,13 +139,13 @@ def suggest_separator(command: str, words: Sequence[str], unknown: Sequence[str]
 
 
 def _word_after(word: str, words: Sequence[str]) -> str:
-    """Return the word after another word. Empty if there is none, or if it is an option."""
+    """Return the word after another word; empty if there is none, or if it is an option."""
     index = words.index(word) + 1
     return "" if index >= len(words) or words[index].startswith("-") else words[index]
 
 
 def _suggest_address(command: str, option: str, value: str) -> str:
-    """Return a suggestion for an option about ports or HTTP, which our commands do not have."""
+    """Return a suggestion for an option for ports or HTTP that only other tools have."""
     port = value if option in ("--port", "-p") and value.isdecimal() else "8000"
     address = f"127.0.0.1:{port}"
     if command == "serve":

@@ -14,7 +14,7 @@ __all__ = ["describe_hidden_server", "suggest_target"]
 def suggest_target(target: str) -> str:
     """Return `; did you mean ...?` for a target that does not exist.
 
-    Without a similar target, return where the target was searched.
+    If no target is similar, return the place where the target was searched.
     """
     module = Path(target.replace(".", os.sep) + ".py")
     if not target.endswith(".py") and target and ":" not in target:

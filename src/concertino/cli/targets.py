@@ -57,7 +57,7 @@ NAMED_TARGET = re.compile(r"([A-Za-z0-9_.-]+)=(.+)", re.DOTALL)
 class LoadedTarget(Struct, frozen=True):
     """The backend of a target, and the arguments of run() if the file itself calls it.
 
-    tools: what a file of servers says about long lists of tools.
+    tools: the options for long lists of tools that a file of servers sets.
     """
 
     backend: Backend
@@ -161,7 +161,7 @@ def _load_backend(target: str, options: LibraryOptions, file_options: ServerFile
 
 
 def is_server_file(target: str) -> bool:
-    """Return whether a target is a file of servers, as hosts have them."""
+    """Return whether a target is a file that lists servers, such as a host's `mcp.json`."""
     return target.endswith(FILE_SUFFIXES)
 
 
@@ -312,7 +312,7 @@ def _inner_backends(backend: Backend) -> list[Backend]:
 
 
 def _parts(value: object) -> list[Backend] | None:
-    """Return the backends that a value wraps directly. None if the value is not a backend."""
+    """Return the backends that a value wraps directly; None if the value is not a backend."""
     if isinstance(value, BackendWrapper):
         return [value.inner]
 

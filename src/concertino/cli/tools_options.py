@@ -49,8 +49,8 @@ def wrap_backend(
 ) -> Backend:
     """Return a backend with guards, and around them the search of tools if it is wanted.
 
-    Guards inside see the tools that are called, and not call_tool.
-    from_file: what a file of servers says; options go before it.
+    The guards are inside, so they see calls of the real tools, and not of `call_tool`.
+    from_file: the options that a file of servers sets; options of the command line override them.
     """
     if guard is not None:
         backend = guard(backend)

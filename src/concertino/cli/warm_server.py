@@ -1,4 +1,4 @@
-"""A server that has imported all but its file: `python -m concertino.cli.warm_server TARGET...`.
+"""A server that has imported everything but its file: `python -m concertino.cli.warm_server`.
 
 `concertino dev` starts it before it is needed. It waits for the first request, and only then loads
 the file, as `concertino serve` does.
@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from concertino.cli import main
 
-# What a server of tools imports until its first answer.
+# The modules that a server of tools imports before its first answer.
 MODULES = (
     "asyncio",
     "concertino",

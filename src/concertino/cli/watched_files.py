@@ -1,4 +1,4 @@
-"""The files that `concertino dev` and `concertino proxy --watch` look at."""
+"""The files that `concertino dev` and `concertino proxy --watch` watch for changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["find_watched"]
 def find_watched(
     folders: Sequence[Path], watched: Sequence[str], suffixes: tuple[str, ...] = ()
 ) -> SourceFiles:
-    """Return the files with these suffixes in some folders, and all at the paths of --watch.
+    """Return the files in `folders` with these suffixes, and all files at the paths of --watch.
 
     Raises UsageError for a path that does not exist.
     """
