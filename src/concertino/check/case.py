@@ -1,4 +1,4 @@
-"""Case: one fault that the check causes, and the reaction that it expects of the server."""
+"""Case: one fault that the check causes, and the reaction that it expects from the server."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Case(Struct, frozen=True):
     era: the era of the session; empty if it does not matter.
     opens: whether the session is opened before run() is called.
     stdio: the kinds of stdin, stdout and stderr of the server; None for pipes.
-    can_fail: whether a finding counts as a failure. False if the fault is an unusual environment,
-        which no specification covers; every finding then counts as `differs`.
+    can_fail: whether a finding counts as a failure. False if the fault is an unusual environment
+        that no specification covers; every finding then counts as `differs`.
     slow: whether the case takes more than two seconds even with a perfect server.
     """
 

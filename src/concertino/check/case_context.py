@@ -40,7 +40,8 @@ INITIALIZED: Message = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 class ExpectedReplies(Struct):
     """The number of responses that a request may get.
 
-    subject: the request, for messages. least, most: the smallest and the largest number.
+    subject: the request, for messages.
+    least, most: the smallest and the largest number.
     """
 
     subject: str
@@ -55,6 +56,7 @@ class CaseContext:
     process: the process of this case.
     era: the era of the session; empty for server.era.
 
+    Attributes:
     modern: whether the era is "modern".
     opened: whether the session is open.
     ended: whether the case has ended the process, or asked it to end; then it need not answer
@@ -170,7 +172,7 @@ class CaseContext:
     def make_cancellation(self, id: object, *, excuses_response: bool = True) -> Message:
         """Return a notifications/cancelled.
 
-        excuses_response: whether the cancelled request may now stay without a response.
+        excuses_response: whether the cancelled request need not get a response any more.
         """
         if excuses_response and isinstance(id, int | str) and (type(id), id) in self.expected:
             self.make_optional(id)
@@ -207,7 +209,7 @@ class CaseContext:
     # Writing
 
     def send(self, *messages: Message) -> None:
-        """Write messages, one line each, in one write. Raises as write() does."""
+        """Write messages, one line each, in one write. Raises the errors of write()."""
         self.write(b"".join(map(encode_line, messages)))
 
     def write(self, data: bytes, within_s: float | None = None) -> None:
@@ -249,7 +251,7 @@ class CaseContext:
         return [id for _, id in missing]
 
     def wait_for_response(self, id: Id, within_s: float | None = None) -> Message:
-        """Return the first response to a request. Raises as wait_for_responses() does."""
+        """Return the first response to a request. Raises the errors of wait_for_responses()."""
         self.wait_for_responses([id], within_s)
         return self.responses(id)[0]
 
@@ -290,7 +292,7 @@ class CaseContext:
     def exchange(self, *messages: Message, within_s: float | None = None) -> list[Message]:
         """Send messages and return the first response to each request among them.
 
-        Raises as wait_for_responses() does.
+        Raises the errors of wait_for_responses().
         """
         self.send(*messages)
         ids = [message["id"] for message in messages if "id" in message]
@@ -298,7 +300,7 @@ class CaseContext:
         return [self.responses(id)[0] for id in ids]
 
     def require_success(self, *requests: Message, within_s: float | None = None) -> None:
-        """Send requests and wait for a result to each. Raises as require_results() does."""
+        """Send requests and wait for a result to each. Raises the errors of require_results()."""
         self.send(*requests)
         self.require_results([request["id"] for request in requests], within_s)
 
@@ -310,7 +312,7 @@ class CaseContext:
         *,
         modern: bool | None = None,
     ) -> Message:
-        """Send a request and return its response. Raises as wait_for_responses() does."""
+        """Send a request and return its response. Raises the errors of wait_for_responses()."""
         return self.exchange(self.make_request(method, params, id, modern=modern))[0]
 
     def call_tool(self, name: str, **arguments: object) -> Message:
@@ -325,11 +327,11 @@ class CaseContext:
         within_s: float | None = None,
         grace_s: float | None = None,
     ) -> Message | None:
-        """Write a line that the server may refuse. Returns the response, or None without one.
+        """Write a line that the server may refuse. Returns the response, or None if there is none.
 
         Raises Hang or Crash if the server does not answer the next request after that.
-        id: the registered id of the request in the line; None if the line has no id. An error
-            response may come without the id.
+        id: the registered id of the request in the line; None if the line has no id. The response
+            may also be an error without an id.
         within_s: how long to wait until the server reads the line.
         grace_s: how long to wait for the response.
         """
@@ -444,8 +446,8 @@ class CaseContext:
         """Wait until the process and all processes that it started have ended.
 
         Returns the exit code of the process.
-        cause: why it should end, for the error text.
-        failure: raised if one of the processes still runs.
+        cause: the reason why the process should end, for the error text.
+        failure: the class of the error that is raised if one of the processes still runs.
         within_s: None for exit_s of the settings.
         """
         self.ended = True
@@ -459,7 +461,7 @@ class CaseContext:
     def require_exit(self, cause: str) -> int:
         """Wait until the process has ended, and return its exit code.
 
-        cause: why it should end, for the error text.
+        cause: the reason why the process should end, for the error text.
         Raises Hang if it still runs, and Violation if processes that it started still run.
         """
         try:
@@ -473,7 +475,7 @@ class CaseContext:
 
 
 def tool_result_text(response: Message) -> str | None:
-    """Return the text blocks of a tool's result as one text. None for an error, or without text."""
+    """Return the text blocks of a tool's result as one text; None for an error, or without text."""
     result = as_object(response.get("result"))
     content = as_array(result.get("content")) if result and not result.get("isError") else None
     blocks = [

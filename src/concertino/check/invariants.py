@@ -2,7 +2,7 @@
 
 - The process runs, unless the case asked it to end, and serves the next request.
 - Every request was answered exactly once; a cancelled request may also have no answer.
-- stdout held nothing but JSON-RPC messages, and no response carries a stack trace.
+- stdout contained only JSON-RPC messages, and no response contains a stack trace.
 - The case left no extra memory, descriptors or processes in use.
 """
 
@@ -17,9 +17,9 @@ from concertino.check.messages import excerpt, find_stack_trace
 from concertino.check.process_stats import ProcessStats
 
 MIB = 2**20
-# Memory may grow by this, plus one message of the largest size.
+# The memory may grow by this size, plus one message of the largest size.
 SPARE_BYTES = 64 * MIB
-# So many descriptors may be opened during a case and stay open, such as those of a log.
+# This many descriptors may be opened during a case and stay open, such as those of a log.
 SPARE_DESCRIPTORS = 4
 # A larger growth is a Violation if the case sent only valid messages. A server with such a leak
 # soon ends.
@@ -56,7 +56,7 @@ def check_running(context: CaseContext, before: ProcessStats | None) -> None:
 
 
 def check_output(context: CaseContext) -> None:
-    """Check everything that the server wrote to stdout in its whole life. Reports findings."""
+    """Check everything that the server has written to stdout so far. Reports findings."""
     output = context.process.output
     # The first few lines are enough to find the cause.
     for line in output.stray_lines[:3]:
@@ -91,7 +91,7 @@ def check_output(context: CaseContext) -> None:
 
 
 def check_shutdown(context: CaseContext) -> None:
-    """End the server as a client does, by closing its stdin. Reports findings."""
+    """Close the server's stdin, as a client does, and report findings if it does not end well."""
     process = context.process
     if context.ended or process.exit_code is not None:
         return

@@ -23,14 +23,15 @@ MODERN = "2026-07-28"
 VERSION = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 
-# So many bytes of a stray line are kept, for the report.
+# At most this many bytes of a stray line are kept, for the report.
 KEPT_STRAY_BYTES = 1000
 
 
 class StrayLine(Struct, frozen=True):
     """A line of stdout that is not a JSON-RPC message.
 
-    line: the beginning of the line. reason: why it is not a message.
+    line: the beginning of the line.
+    reason: why it is not a message.
     """
 
     line: bytes
@@ -80,7 +81,7 @@ def parse_line(line: bytes, *, allow_batch: bool) -> list[Message] | StrayLine:
 
 
 def _find_error(message: Message) -> str:
-    """Return why an object is not a JSON-RPC message. Empty if it is one."""
+    """Return the reason why an object is not a JSON-RPC message; empty if it is one."""
     if message.get("jsonrpc") != "2.0":
         return 'jsonrpc is not "2.0"'
     if "method" in message:
@@ -133,7 +134,7 @@ TRACES = (
 
 
 def find_stack_trace(message: Message) -> str:
-    """Return the text that marks a stack trace in a message. Empty if there is none."""
+    """Return the text that marks a stack trace in a message; empty if there is none."""
     text = json.dumps(message, ensure_ascii=False).replace("\\n", "\n").replace("\\t", "\t")
     return next((mark.strip() for mark in TRACES if mark in text), "")
 

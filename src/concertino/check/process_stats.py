@@ -21,10 +21,11 @@ class ProcessStats(Struct, frozen=True):
     """Sums over all processes of a group.
 
     pids: the ids of the processes.
-    rss_bytes: resident memory now.
-    peak_bytes: the peaks of resident memory of each process, added up.
-    descriptors, threads: how many are open, or exist, now.
-    cpu_s: CPU time since the processes were started, in seconds.
+    rss_bytes: their resident memory now.
+    peak_bytes: the sum of the peaks of each process's resident memory.
+    descriptors: the number of open descriptors.
+    threads: the number of threads.
+    cpu_s: the CPU time since the processes were started, in seconds.
     """
 
     pids: frozenset[int]
@@ -36,7 +37,7 @@ class ProcessStats(Struct, frozen=True):
 
 
 def measure(group: int) -> ProcessStats | None:
-    """Measure a process group. Returns None if there is no /proc. group: its id."""
+    """Measure the process group with this id. Returns None if there is no /proc."""
     pids = find_group_pids(group)
     if pids is None:
         return None
@@ -59,7 +60,7 @@ def measure(group: int) -> ProcessStats | None:
 
 
 def find_group_pids(group: int) -> list[int] | None:
-    """Return the running processes of a group, without zombies. None if there is no /proc."""
+    """Return the running processes of a group, without zombies; None if there is no /proc."""
     try:
         names = os.listdir(PROC)  # noqa: PTH208
     except OSError:
@@ -79,7 +80,7 @@ def find_group_pids(group: int) -> list[int] | None:
 
 
 def bytes_read(group: int) -> dict[int, int]:
-    """Return how many bytes each process of a group has read so far. Empty if there is no /proc."""
+    """Return how many bytes each process of a group has read so far; empty if there is no /proc."""
     found: dict[int, int] = {}
     for pid in find_group_pids(group) or ():
         try:
@@ -90,9 +91,9 @@ def bytes_read(group: int) -> dict[int, int]:
 
 
 def find_ancestors(pid: int, group: int) -> list[int]:
-    """Return the parent of a process, its parent and so on, as far as they belong to the group.
+    """Return the parent of a process, its parent and so on, up to the leader of the group.
 
-    The last one is the group's leader, unless that has ended.
+    The last one is the leader, unless the leader has ended.
     """
     members = set(find_group_pids(group) or ())
     ancestors: list[int] = []

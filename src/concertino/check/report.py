@@ -28,7 +28,7 @@ WIDTH = 110
 
 
 class TerminalReport:
-    """Formats results as lines for people. colour: with ANSI colours, for a terminal only."""
+    """Formats results as lines for people. colour: whether to use ANSI colours, on a terminal."""
 
     def __init__(self, *, colour: bool) -> None:
         self._colour = colour
@@ -96,7 +96,7 @@ def format_summary(results: Sequence[CaseResult]) -> str:
 
 
 def format_skips(results: Sequence[CaseResult]) -> str:
-    """Return why cases were skipped, and how to run them. Empty if none was skipped."""
+    """Return the reasons why cases were skipped, and how to run them; empty if none was skipped."""
     reasons = Counter(result.came[0] for result in results if result.verdict == "skipped")
     if not reasons:
         return ""
@@ -137,8 +137,8 @@ def format_json(
 
     Users rely on the keys, which docs/reference/check.md lists.
     server: None if no session could be opened.
-    problem: why no session could be opened; empty otherwise.
-    cut_off: what ended the run before its last case, such as Ctrl-C; empty if nothing did.
+    problem: the reason why no session could be opened; otherwise empty.
+    cut_off: the reason why the run ended before its last case, such as Ctrl-C; otherwise empty.
     """
     counts = Counter(result.verdict for result in results)
     cases = [

@@ -76,11 +76,11 @@ def run_cases(
     on_result: Callable[[CaseResult], None],
     jobs: int = 1,
 ) -> list[CaseResult]:
-    """Run the cases, and return all results. Kills all processes in the end, even on Ctrl-C.
+    """Run the cases, and return all results. At the end, even on Ctrl-C, kills all processes.
 
     on_result: called with each result, in the order of the cases.
-    jobs: how many cases run at the same time. A server that cannot run twice at once, because of a
-        port or a lock, needs 1.
+    jobs: how many cases run at the same time. It must be 1 for a server that cannot run twice at
+        once, because of a port or a lock.
     """
     results: list[CaseResult] = []
     is_stopping = False
@@ -157,7 +157,7 @@ def _grade(case: Case, findings: Sequence[CheckFinding]) -> Verdict:
 
 
 def has_failures(results: Sequence[CaseResult], *, strict: bool) -> bool:
-    """Return whether any result is `wrong`, `hang` or `crash`; if strict, also `differs`."""
+    """Return whether any result is `wrong`, `hang` or `crash`. strict: or `differs`."""
     least = RANK["differs" if strict else "wrong"]
     return any(RANK[result.verdict] >= least for result in results)
 
@@ -240,7 +240,7 @@ def _record_name(server: ServerUnderTest, opening: Message) -> None:
 
 
 def _record_tools(server: ServerUnderTest, context: CaseContext) -> None:
-    """List all tools, and call the echo tool to see which text it adds before and after its own."""
+    """List all tools. Call the echo tool, to see which text it adds before and after the echo."""
     listed: list[Message] = []
     cursor: object = None
     for _ in range(MAX_PAGES):

@@ -22,7 +22,7 @@ class ServerOutput:
     responses: all responses to each id.
     responses_without_id: errors whose id is null or missing.
     arrival_times: time.monotonic() at the first response to each id.
-    notifications, requests: those that the server has sent.
+    notifications, requests: the notifications and requests of the server.
     messages: all of the above, in the order of their arrival.
     stray_lines: lines that are not JSON-RPC messages.
     allow_batch: whether a line may be an array of messages.
@@ -63,9 +63,9 @@ class ServerOutput:
             self.stray_lines.append(line)
 
     def reset_volume(self) -> None:
-        """Count bytes for MAX_OUTPUT_BYTES from zero again.
+        """Start to count bytes for MAX_OUTPUT_BYTES from zero again.
 
-        Call this after dropping the messages so far.
+        Call this after dropping the messages received so far.
         """
         self._total_bytes = 0
 

@@ -40,7 +40,7 @@ CHUNK_BYTES = 1 << 20
 POLL_S = 0.05
 STDIN_CLOSED = "stdin was closed while it was written to"
 
-# The processes that were not closed yet, for kill_all().
+# The processes that are not closed yet, for kill_all().
 _running: set[ServerProcess] = set()
 
 
@@ -67,9 +67,11 @@ class ServerProcess:
     """A running command. Call close() at the end, or use it as a context manager.
 
     The constructor starts the command, and raises OSError if that fails.
-    setup: the kinds of stdin, stdout and stderr.
-    environment: None for that of this process.
 
+    setup: the kinds of stdin, stdout and stderr.
+    environment: the environment of the command; None for the environment of this process.
+
+    Attributes:
     ends: the check's ends of the pipes.
     output: the messages that the process has written to stdout.
     stderr: the text that it has written to stderr.
@@ -132,11 +134,11 @@ class ServerProcess:
         *,
         read_stdout: bool = True,
     ) -> bool:
-        """Read output until the condition is true. Returns whether it is.
+        """Read output until the condition is true. Returns whether it has become true.
 
         Returns False after within_s seconds, or when the process and its children have ended and
         all their output was read.
-        read_stdout: whether to read stdout meanwhile, and not only stderr.
+        read_stdout: False to read only stderr meanwhile.
         """
         deadline = time.monotonic() + within_s
         while not condition():
@@ -161,7 +163,7 @@ class ServerProcess:
         read_stdout: bool = True,
         for_write: bool = False,
     ) -> bool:
-        """Wait for events and handle them. Returns False if none but an exit came in time."""
+        """Wait for events and handle them. Returns False if none came in time, or only an exit."""
         ends = self.ends
         poll = select.poll()
         if not self.eof and read_stdout:
@@ -258,7 +260,7 @@ class ServerProcess:
         return self.wait_until(is_empty, within_s)
 
     def crash_or_hang(self, text: str) -> Crash | Hang:
-        """Return a Crash if the process has ended, and else a Hang. text: what has failed."""
+        """Return a Crash if the process has ended, otherwise a Hang. text: what has failed."""
         code = self.exit_code
         if code is None:
             return Hang(f"{text}, and the process lives")
@@ -301,7 +303,7 @@ class ServerProcess:
     def wait_for_exit(self, within_s: float) -> bool:
         """Wait until the process and all processes that it started have ended.
 
-        Returns whether they have; all their output was read then.
+        Returns whether they have ended in time. If so, all their output was read.
         """
         if not self.wait_until(
             lambda: self.exit_code is not None and not self.is_group_running(), within_s

@@ -22,7 +22,7 @@ SECRET = "sk-check-c0ncert1no0123456789abcdefABCDEF"
 
 
 def make_environment() -> dict[str, str]:
-    """Return the environment of this process, and a secret that the server must not reveal."""
+    """Return the environment of this process, plus a secret that the server must not reveal."""
     return {**os.environ, "CHECK_API_KEY": SECRET}
 
 
@@ -96,7 +96,7 @@ class CheckTool(Struct, frozen=True):
     choices: tuple[str, ...] = ()
 
     def make_params(self, **arguments: object) -> Message:
-        """Return the params of a tools/call request. arguments: by their names in the cases."""
+        """Return the params of a tools/call. arguments: by their names in the cases."""
         renamed = {self.shape.arguments[name]: value for name, value in arguments.items()}
         return {"name": self.shape.name, "arguments": {**self.shape.extra, **renamed}}
 
@@ -138,11 +138,11 @@ class ServerUnderTest(Struct):
 
     @property
     def era(self) -> str:
-        """Return the era of the sessions in cases that do not ask for one."""
+        """Return the era of the sessions in cases that do not name an era."""
         return self.settings.era or ("legacy" if self.legacy else "modern")
 
     def find_lack(self, needs: Sequence[str]) -> str:
-        """Return why a case with these needs cannot be run. Empty if it can."""
+        """Return the reason why a case with these needs cannot be run; empty if it can."""
         for need in needs:
             if need == "legacy" and not self.legacy:
                 return "the server has no initialize handshake"
@@ -173,7 +173,7 @@ def find_tools(listed: Sequence[Message]) -> dict[str, CheckTool]:
 
 
 def _match_tool(tool: Message, shape: ToolShape) -> CheckTool | None:
-    """Return the tool if it accepts the arguments of a shape and requires no others."""
+    """Return the tool if it accepts the arguments of a shape and requires no others, or None."""
     schema = as_object(tool.get("inputSchema")) or {}
     properties = as_object(schema.get("properties", {}))
     required = as_array(schema.get("required", []))

@@ -25,7 +25,7 @@ class StdioSetup(Struct, frozen=True):
     `file` is a regular file, `null` is /dev/null, `full` is /dev/full, and `unread` is a pipe that
     nobody reads.
     content: the content of a `file`.
-    small_pipe: whether the pipe of stdout has room for 4 KiB only.
+    small_pipe: whether the pipe of stdout has a capacity of only 4 KiB.
     nonblocking: whether stdin and stdout have O_NONBLOCK set.
     wrapped: whether the server is started by a shell, `sh -c 'COMMAND; true'`.
     """
@@ -152,7 +152,7 @@ def shell_prefix(setup: StdioSetup) -> list[str]:
     """Return the shell command to put before the server's command; empty if none is needed.
 
     A shell closes the `closed` streams, since subprocess.Popen cannot start a process without one
-    of its three descriptors. A shell is also the wrapper of setup.wrapped.
+    of its three descriptors. For setup.wrapped, a shell is the wrapper.
     """
     if setup.wrapped:
         return ["sh", "-c", '"$@"; true', "sh"]

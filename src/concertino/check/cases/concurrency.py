@@ -28,7 +28,7 @@ def _ping_during_call(context: CaseContext, tool: str) -> None:
     context.wait_for_response(message["id"])
     if took_s > context.settings.served_s:
         text = f"{ping['method']} was answered after {took_s:.1f} s, because a call was under way"
-        # The MUST is that of ping, which 2026-07-28 does not have.
+        # A prompt response is a MUST of `ping`, which 2026-07-28 does not have.
         raise (Deviation if context.modern else Violation)(text)
 
 

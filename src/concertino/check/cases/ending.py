@@ -25,7 +25,7 @@ SHORT_CALL_LOST = "a call that needed half a second more was not waited for"
 def _require_clean_exit(context: CaseContext, cause: str, *, busy: bool = False) -> None:
     """Require that the process exits in time with code 0. Raises Hang or Crash.
 
-    cause: why the process should exit, for the error text.
+    cause: the reason why the process should exit, for the error text.
     busy: whether calls are in progress. A server may wait for them, so a late exit is a Deviation.
     """
     try:
@@ -126,8 +126,8 @@ def _require_exit_on_signal(
 ) -> None:
     """Require that a signal ends the process. Raises `failure` if it does not, or Crash.
 
+    By our policy the exit code is 0. A process that the signal itself has ended is accepted too.
     cause: the signal, for the error text.
-    Exit code 0 is our policy. A process that is ended by the signal itself is accepted too.
     """
     code = context.wait_for_exit(cause, failure)
     how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"

@@ -24,7 +24,7 @@ ALLOWED_GROWTH_BYTES = 64 * MIB
 def limit_memory(context: CaseContext, allowed: int = ALLOWED_GROWTH_BYTES) -> Generator[None]:
     """Report a Deviation if the server's peak memory grows too much inside the `with` block.
 
-    allowed: the growth in bytes, from its memory at the beginning of the block.
+    allowed: how many bytes it may grow, from its size at the beginning of the block.
     """
     pid = context.process.pid
     before = process_stats.measure(pid)

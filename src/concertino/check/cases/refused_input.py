@@ -1,7 +1,7 @@
 """Makes cases that send one malformed line, and check the error response.
 
-A client that keeps the rules never sends such a line. So for any response, and without a response,
-the verdict is at most `differs`. The server must still answer the next request.
+A client that keeps the rules never sends such a line. So any response, and even silence, is at most
+a `differs`. The server must still answer the next request.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def make_cases(
 
     codes: the acceptable error codes.
     id: the id in the lines; None if they have no readable id.
-    silence: whether no response is acceptable too.
+    silence: whether it is also acceptable not to respond.
     """
     names = " or ".join(f"{code} ({CODES[code]})" for code in codes)
     place = "without an id or with null" if id is None else f"on id {excerpt(id)}"

@@ -34,7 +34,8 @@ def use_fraction_as_id(context: CaseContext) -> None:
     line = b'{"jsonrpc":"2.0","id":1.5,"method":"ping"}'
     response = send_malformed_line(context, line, (REQUEST,))
     if response is None and (responses := context.responses(1.5)):
-        # It was not silence after all, so that finding of send_malformed_line() is wrong.
+        # There was a response after all, so the finding of send_malformed_line() about silence is
+        # wrong.
         context.findings[:] = [item for item in context.findings if "silence" not in str(item)]
         context.report_deviation(f"an id of 1.5 was answered {excerpt(responses[0])}")
 
