@@ -2,8 +2,8 @@
 
 A hub waits for a plugin that is still working, and stops waiting for one that sleeps, since it may
 sleep forever. The time since the start does not tell the two apart: on a loaded machine a start
-    takes ten times as long. So the hub watches the processor time of the process and its
-    descendants. Source: proc(5), /proc/PID/task/TID/stat and children.
+takes ten times as long. So the hub watches the processor time of the process and its descendants.
+Source: proc(5), /proc/PID/task/TID/stat and children.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Output schemas for revisions in which the structured content of a tool is always an object.
 
-to_object_schema({"type": "integer"})    # describes {"result": 5} instead of 5
+    to_object_schema({"type": "integer"})    # describes {"result": 5} instead of 5
 
 Since 2026-07-28, structured content can be any JSON value, and an output schema can describe any
 JSON value. protocol/wire_results.py wraps values and schemas for clients of older revisions.
