@@ -30,10 +30,10 @@ __all__ = [
 
 # The bucket boundaries for durations that the conventions recommend.
 BOUNDARIES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
-# So many names, or combinations of labels, are counted separately; all others count as OTHER.
+# At most this many names, or combinations of labels, are counted separately; all others as OTHER.
 SERIES = 1000
 OTHER = "_OTHER"
-# How many characters of a name are reported.
+# The longest name that is reported, in characters. Longer names are cut.
 LONGEST_NAME = 256
 
 # The error codes of a backend that does not know a name.
@@ -47,7 +47,7 @@ class CallFailure(Struct, frozen=True):
 
     kind: the value of `error.type`.
     code: the code of the error response; None if there is none.
-    is_unknown: whether the called name may not exist: no backend has confirmed that it does.
+    is_unknown: whether the called name may not exist, because no backend has confirmed it.
     """
 
     kind: str
@@ -67,7 +67,7 @@ class Names:
         self._known = set(known)
 
     def __contains__(self, name: str) -> bool:
-        """Return whether the name is counted separately already."""
+        """Return whether the name is already counted separately."""
         return name in self._known
 
     def count_as(self, name: str, failure: CallFailure | None) -> str:

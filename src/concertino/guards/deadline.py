@@ -38,10 +38,10 @@ class DeadlineExceeded(Exception):
 
 
 class Deadline:
-    """Awaitable that runs a call's work, and raises DeadlineExceeded after timeout_s seconds.
+    """An awaitable that runs a call's work, and raises DeadlineExceeded after timeout_s seconds.
 
     work: the coroutine of the call.
-    context: reports the call as cancelled from then on.
+    context: the context of the call; after the deadline, its `cancelled` is true.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Deadline:
 
 
 async def _run_late(work: Work, waiting: object) -> None:
-    """Run the rest of work that continues after its cancellation. Its result is not used."""
+    """Run the rest of work that has not ended when it was cancelled. Its result is not used."""
     try:
         await _run_rest(work, waiting)
     except asyncio.CancelledError:
@@ -108,7 +108,7 @@ async def _run_late(work: Work, waiting: object) -> None:
 
 @coroutine
 def _run_rest(work: Work, waiting: object) -> Generator[Any, Any, None]:
-    """Run the rest of a coroutine. waiting: what the coroutine awaits now."""
+    """Run the rest of a coroutine. waiting: the object that the coroutine awaits now."""
     while True:
         thrown: BaseException | None = None
         value: Any = None

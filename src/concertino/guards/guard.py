@@ -72,18 +72,18 @@ class Guard(BackendWrapper):
     """A Backend that limits and filters the calls of another Backend. By default it does nothing.
 
     rate_limit: a Rate, or a text such as `10/60` or `search_*=10/60`, or several of them. A call
-        must be within all rates; a refused call counts for none.
+        must be within all rates; a refused call does not count against any of them.
     max_in_flight: how many calls may run at the same time.
     timeout_s: the longest time for a call; after that, the call is cancelled and answered.
     max_result_bytes: the largest result, as JSON. The whole of a larger result is kept in `store`,
         and the client gets the beginning and a link.
-    match: patterns (operation_names.py) of the operations that max_in_flight, timeout_s and
-        max_result_bytes apply to; by default all.
+    match: patterns (operation_names.py) of the operations to which max_in_flight, timeout_s and
+        max_result_bytes apply; by default all.
     allow, deny: patterns of the operations that clients may see and call. If no `allow` pattern is
         for a kind of operations (such as prompts), all of that kind are allowed. `deny` wins.
     redact: whether to remove secrets from everything that is sent to the client.
     store: keeps results that are too large; None for a store with default limits.
-    clock: returns seconds, monotonic. If it goes back, it counts as standing still.
+    clock: a monotonic clock in seconds. If it goes back, this counts as standing still.
     Raises ValueError, which names the invalid argument.
     """
 
@@ -195,7 +195,7 @@ class Guard(BackendWrapper):
     def call_starter(self) -> CallStarter | None:
         """Return the functions with which a runtime begins calls.
 
-        None if a subclass overrides handle(), which a runtime must then await.
+        Returns None if a subclass overrides handle(), which a runtime must then await.
         """
         if not has_method_of(self, Guard.handle, self.handle):
             return None
@@ -301,7 +301,8 @@ class Guard(BackendWrapper):
     def _filter(self, method: ListMethod, page: Struct | Raw) -> Struct | Raw:
         """Return a page of a list without hidden items; the same object if none is hidden.
 
-        Visible items of a server behind a proxy keep the members that this package does not know.
+        The visible items keep the members that this package does not know, which servers behind a
+        proxy may have.
         """
         items: list[Any] = getattr(decode_page(page, method), method.member)
         is_visible = [
@@ -363,7 +364,7 @@ class _FilteredNotifier:
 
 
 def _release(hooks: CallHooks) -> None:
-    """Return the call's permit: one more call may run."""
+    """Return the call's permit, so that one more call may run."""
     if hooks.permits is not None:
         hooks.permits.free += 1
 

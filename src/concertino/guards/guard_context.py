@@ -17,7 +17,7 @@ __all__ = ["GuardContext"]
 class GuardContext(Struct, eq=False):
     """A Context for a call with a time limit, or whose messages are redacted.
 
-    inner: gets everything that this class does not handle.
+    inner: the Context to which everything else is forwarded.
     is_over: whether the time limit has passed. The handler sees the call as cancelled then.
     redacts: whether to remove secrets from progress and log messages.
     """

@@ -51,11 +51,11 @@ NO_CALLS: Sequence[int] = (0,) * (len(BOUNDARIES_S) + 1)
 
 
 class Metrics(BackendWrapper):
-    """A Backend that counts and times the calls of another Backend, and writes a file.
+    """A Backend that counts and times the calls of another Backend, and writes a metrics file.
 
     path: the file. It is replaced atomically, so that no reader sees an incomplete file.
     every_s: seconds between two writes.
-    clock: returns seconds, monotonic.
+    clock: a monotonic clock in seconds.
     start() raises ConcertinoError if the file cannot be written.
     """
 

@@ -1,8 +1,8 @@
-"""Names of operations, and the patterns for them in the options of guards.
+"""Names of operations, and patterns for them, which are options of guards.
 
 An operation is a tool (`NAME`), a prompt (`prompt:NAME`) or a resource (`resource:URI`). A pattern
 is a case-sensitive glob (`*`, `?`, `[a-z]`) with the prefix `tool:`, `prompt:` or `resource:`, such
-as `prompt:draft_*`. Without a prefix it is for tools, and must not contain a colon.
+as `prompt:draft_*`. A pattern without a prefix is for tools, and must not contain a colon.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Patterns:
         self.kinds = frozenset(globs)
 
     def unmatched(self, kind: str, names: Collection[str]) -> list[str]:
-        """Return the patterns for a kind of operations that match none of the names."""
+        """Return those patterns for a kind of operations that match none of the names."""
         return [
             pattern
             for pattern, own_kind, glob in self._given
@@ -94,7 +94,7 @@ class Visibility:
         self.has_allow = bool(self._allow.kinds)
 
     def unmatched(self, kind: str, names: Collection[str]) -> list[str]:
-        """Return the `allow` patterns for a kind of operations that match none of the names."""
+        """Return those `allow` patterns for a kind of operations that match none of the names."""
         return self._allow.unmatched(kind, names)
 
     def allows(self, kind: str, name: str) -> bool:
@@ -113,7 +113,7 @@ def operation_name(method: str, name: str) -> str:
 
 
 def _split_pattern(pattern: Any) -> tuple[str, str]:
-    """Split a pattern into the kind of operations it is for and its glob.
+    """Split a pattern into the kind of its operations and its glob.
 
     Raises ValueError for an invalid pattern.
     """

@@ -1,7 +1,7 @@
 """OperationPolicy: the settings of a guard for one operation (a tool, prompt or resource).
 
 It is created at the first call of the operation (operation_table.py). It begins the operation's
-calls, and its methods finish(), fail() and time_out() are the hooks for their ends
+calls. Its methods finish(), fail() and time_out() are the hooks for the ends of the calls
 (protocol/call_hooks.py).
 """
 
@@ -53,18 +53,18 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_LATE_WORK", "GuardLimits", "LateWork", "OperationPolicy"]
 
-# How many calls may continue after their time limit, before further calls are refused.
+# At most this many calls may continue after their time limit. Beyond that, calls are refused.
 MAX_LATE_WORK = 1024
 # The methods with arguments. A call with invalid arguments does not count for a rate.
 CHECKED = ("tools/call", "prompts/get")
-# How many characters of an operation's name a refusal quotes.
+# A refusal quotes at most this many characters of an operation's name.
 SHOWN = 128
 
 
 class LateWork:
     """The calls that were answered with TIMED_OUT, but whose work continues.
 
-    tasks: the tasks with that work.
+    tasks: the tasks in which this work continues.
     is_full: whether there are so many that no more calls with a time limit may begin.
     """
 
@@ -111,7 +111,7 @@ class GuardLimits(Struct, frozen=True):
 class OperationPolicy:
     """Begins the calls of one operation, and has the hooks for their ends.
 
-    method, name: the operation, such as "tools/call" and the name of the tool.
+    method, name: identify the operation, such as "tools/call" and the name of the tool.
     windows: the counters of the rates that apply to the operation.
     permits, timeout_s, accepts_text: see CallHooks.
     """
@@ -324,13 +324,13 @@ class OperationPolicy:
         return self._redact_and_cut(result)
 
     def fail(self, error: BaseException) -> BaseException:
-        """Return the exception to answer with: the backend's, redacted."""
+        """Return the exception to answer with: the exception of the backend, redacted."""
         if self._limits.redact and isinstance(error, RpcError):
             return without_secrets_error(error)
         return error
 
     def time_out(self, work: Any) -> CallToolResult:
-        """Return the answer to a call whose time is over. Raises RpcError unless it is a tool's.
+        """Return the result for a call of a tool whose time is over. Raises RpcError for others.
 
         work: the task in which the work continues, with its permit, until on_late_end(); None if
             the work has ended.
@@ -389,7 +389,7 @@ def _check_first(check: CheckArguments, handle: Handle) -> Handle:
 
 
 def _only_text(result: object) -> str | None:
-    """Return the text of a tool's result that consists of one text. None for other results."""
+    """Return the text of a tool's result that consists of one text; None for other results."""
     if type(result) is not CallToolResult or len(result.content) != 1:
         return None
     block = result.content[0]
@@ -403,7 +403,8 @@ def _only_text(result: object) -> str | None:
 def _make_text_check(max_bytes: int | None, redact: bool) -> Callable[[str], bool] | None:
     """Return a fast function that returns whether a text is short enough and without secrets.
 
-    If it returns False, the text must be checked fully. None if neither size nor secrets matter.
+    If it returns False, the text must be checked fully. Returns None if there is neither a size
+    limit nor redaction.
     """
     if max_bytes is None:
         return make_clean_check(sys.maxsize) if redact else None

@@ -13,8 +13,8 @@ from concertino.guards.rates import Rate, Window
 
 __all__ = ["OperationTable"]
 
-# So many operations of a kind have their own policy in the table, with their own windows (counters
-# of rates). All others share one window for each rate.
+# At most this many operations of a kind have a policy of their own in the table, with their own
+# windows (counters of rates). All others share one window for each rate.
 MAX_POLICIES = 1024
 # Operations with longer names have no policy in the table.
 MAX_NAME = 1024
@@ -26,7 +26,7 @@ class OperationTable:
     """The policies of a guard. A policy is created at the first call of its operation.
 
     inner: the backend that handles the calls.
-    match: patterns of the operations that the limits apply to.
+    match: patterns of the operations to which the limits apply.
     Raises ValueError for an invalid pattern.
     """
 

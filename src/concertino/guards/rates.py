@@ -23,8 +23,8 @@ _TEXT = re.compile(r"(?:(.+)=)?(\d+)/(\d+(?:\.\d+)?)", re.DOTALL)
 class Rate(Struct, frozen=True, metaclass=HintingStructMeta):
     """A limit: at most `calls` calls of an operation within any `within_s` seconds.
 
-    match: patterns of the operations that the limit applies to (operation_names.py).
-    shared: whether all these operations are counted together, instead of each for itself.
+    match: patterns of the operations to which the limit applies (operation_names.py).
+    shared: True to count all these operations together, False to count each of them alone.
     The text form is `10/60`, or `search_*=10/60`. Raises ValueError for invalid fields.
     The defaults are the limits of the Orchestre system (its protocol reference, "Rate Limiting").
     """
@@ -49,7 +49,7 @@ class Rate(Struct, frozen=True, metaclass=HintingStructMeta):
     def read(cls, rate: Rate | str, *, shared: bool = False) -> Rate:
         """Return a rate from its text form. A Rate is returned unchanged.
 
-        Raises ValueError for anything else.
+        Raises ValueError for any other value.
         """
         if isinstance(rate, Rate):
             return rate

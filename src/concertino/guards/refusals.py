@@ -37,8 +37,8 @@ def refuse(
 ) -> CallToolResult:
     """Refuse a call: return an isError result for a tool, and raise RpcError for other methods.
 
-    code, message, suggestion, extra: see ToolError.
-    The RpcError has the code -31001. Its data is the object that is the text of the result.
+    code, message, suggestion, extra: see ToolError. The RpcError has the code -31001, and as its
+        data the JSON object that is the text of the result.
     """
     if method == "tools/call":
         return as_result(code, message, suggestion, **extra)

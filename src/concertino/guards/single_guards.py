@@ -18,7 +18,7 @@ class RateLimit(Guard):
     """A Guard that accepts `calls` calls of each tool within any `within_s` seconds.
 
     Further calls are refused with RATE_LIMIT_EXCEEDED. For several rates, use Guard.
-    match: patterns of the operations that the limit applies to; by default all tools.
+    match: patterns of the operations to which the limit applies; by default all tools.
     shared: whether all these operations are counted together.
     """
 
@@ -91,8 +91,8 @@ class Filter(Guard):
     """A Guard that hides operations: they are not listed, and calls of them fail.
 
     Examples: `Filter(server, allow="read_*")`, `Filter(server, deny=("drop_*", "prompt:*"))`.
-    If no `allow` pattern is for a kind (tools, prompts, resources), all of it is allowed.
-    `deny` wins.
+    If no `allow` pattern is for a kind of operations (tools, prompts, resources), all of that kind
+    are allowed. `deny` wins.
     """
 
     def __init__(

@@ -47,7 +47,9 @@ class OversizeStore:
     max_bytes, max_results: limits for the total size, and for the number of results; the oldest are
         removed first.
     ttl_s: how many seconds a result is kept.
-    clock: returns seconds, monotonic.
+    clock: a monotonic clock in seconds.
+
+    Attribute:
     bytes: the total size of the results now.
     """
 
@@ -67,9 +69,9 @@ class OversizeStore:
         self._results: dict[str, tuple[list[ResourceContents], int, float]] = {}
 
     def keep(self, contents: list[ResourceContents], size: int) -> str | None:
-        """Store contents and return their URI. None if they are larger than the whole store.
+        """Store contents and return their URI; None if they are larger than the whole store.
 
-        size: of the contents, in bytes.
+        size: the size of the contents, in bytes.
         """
         if size > self.max_bytes:
             return None
@@ -91,7 +93,7 @@ class OversizeStore:
         return ReadResourceResult([_with_uri(uri, item) for item in contents])
 
     def _make_room(self, needed: int) -> None:
-        """Remove expired results, and the oldest results until there is room for `needed` bytes."""
+        """Remove expired results, then the oldest ones, until there is space for `needed` bytes."""
         now = self._clock()
         for uri, (_, size, expires_at) in list(self._results.items()):
             fits_count = len(self._results) + (needed > 0) <= self._max_results
@@ -102,7 +104,7 @@ class OversizeStore:
 
 
 def _with_uri(uri: str, contents: ResourceContents) -> ResourceContents:
-    """Return contents with a URI. Contents that have a URI already keep it."""
+    """Return contents with this URI. Contents that already have a URI keep it."""
     return ResourceContents(
         contents.uri or uri, contents.text, contents.blob, contents.mime_type, contents.meta
     )
@@ -122,12 +124,12 @@ def cut(
 ) -> CallToolResult:
     """Store a tool's result that is too large. Returns its beginning, with a link to the whole.
 
-    A result with structured content becomes an error result with the link instead, because a part
-    of structured content would not match the output schema. So does an error result.
+    An error result is returned instead, with only the link, if the result has structured content or
+    is itself an error: a part of structured content would not match the output schema.
 
-    name: of the tool.
-    size: of the result, in bytes.
-    most: the limit for the returned result, in bytes.
+    name: the name of the tool.
+    size: the size of the result, in bytes.
+    most: the size limit for the returned result, in bytes.
     """
     if isinstance(result, Raw):
         result = decode(result, type=CallToolResult)

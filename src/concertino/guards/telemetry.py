@@ -54,8 +54,8 @@ ATTRIBUTES = {
 class Telemetry(BackendWrapper):
     """A Backend that reports a span and a duration for each call of another Backend.
 
-    tracer_provider, meter_provider: None for those of the process.
-    transport: the value of `network.transport`; `pipe` stands for stdio.
+    tracer_provider, meter_provider: by default the global providers of the process.
+    transport: the value of `network.transport`; `pipe` for stdio.
     Raises ConcertinoError if the extra `otel` is missing.
     """
 

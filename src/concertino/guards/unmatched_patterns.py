@@ -48,7 +48,7 @@ async def warn_of_unmatched(backend: Backend, visibility: Visibility) -> None:
 
 
 async def _list(method: str, backend: Backend) -> list[str]:
-    """Return the names that a backend lists. Empty if listing fails."""
+    """Return the names that a backend lists; empty if listing fails."""
     try:
         return await list_names("allow", backend, method)
     except (ConcertinoError, DecodeError):

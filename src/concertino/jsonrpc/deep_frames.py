@@ -13,7 +13,7 @@ from itertools import islice
 
 __all__ = ["OuterMembers", "read_outer_members"]
 
-# At most this many strings and brackets are looked at, which takes at most about 20 ms.
+# At most this many strings and brackets are examined, which takes at most about 20 ms.
 MAX_TOKENS = 50_000
 # If a frame has more, the id is also searched for in this many bytes at its end.
 TAIL_BYTES = 1024
@@ -35,7 +35,7 @@ TAIL = re.compile(
 
 
 class OuterMembers:
-    """What was found of a message.
+    """The members of a message's outermost object, as far as they could be read.
 
     id: the id as JSON; None if there is none.
     names: the names of the members, as JSON strings.
@@ -58,9 +58,9 @@ class OuterMembers:
 def read_outer_members(frame: bytes) -> OuterMembers:
     """Return the id and the names of the members of a frame's outermost object.
 
-    An id that is not a string or an integer counts as none; of two ids, the last one counts. If the
-    frame has more than MAX_TOKENS strings and brackets, only the first ones are looked at, and then
-    the end of the frame for an id.
+    An id that is neither a string nor an integer is ignored; of several ids, the last one is
+    returned. If the frame has more than MAX_TOKENS strings and brackets, only these are examined,
+    and then the end of the frame for an id.
     """
     members = OuterMembers()
     if not frame.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):

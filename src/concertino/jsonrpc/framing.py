@@ -27,10 +27,10 @@ RETURN = 13
 
 
 class OversizeFrame:
-    """Stands for a line that exceeds the limit.
+    """Represents a line that exceeds the limit.
 
     size: how many bytes of the line had arrived when it exceeded the limit.
-    head: its first HEAD_BYTES bytes, for error messages.
+    head: the first HEAD_BYTES bytes of the line, for error messages.
     """
 
     __slots__ = ("head", "size")
@@ -56,7 +56,7 @@ class Framer:
         self._discarding = False
 
     def take_line(self, chunk: bytes) -> bytes | None:
-        """Return the frame if `chunk` is exactly one line; otherwise consume nothing, return None.
+        """Return the frame if `chunk` is exactly one line, else None; then nothing is consumed.
 
         After None, pass the chunk to feed(). This is a fast path for clients, which usually get the
         response to a call as one whole line: it builds no list.
@@ -99,7 +99,7 @@ class Framer:
         return frames
 
     def end(self) -> list[bytes | OversizeFrame]:
-        """End the stream. Returns a list with its last line if that line has no newline, or []."""
+        """End the stream. If its last line has no newline, return a list of this line, else []."""
         frame = self._check_length(self._complete_line(b""))
         return [frame] if frame else []
 

@@ -39,7 +39,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, metaclass=HintingS
 
     # The number of calls that run at the same time.
     max_in_flight: int = 1024
-    # A call starts only while the frames of all running calls have fewer bytes than this together.
+    # A call starts only while the frames of all running calls together have fewer bytes than this.
     max_in_flight_bytes: int = 16 * MIB
 
     # The number of calls that wait until they may start, and the bytes of their frames. A call that
@@ -58,8 +58,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, metaclass=HintingS
     max_questions: int = 256
 
     # How many progress notifications, and how many log messages, one call may send per second; this
-    # many may also come at once. Of those beyond the rate, only the newest one is kept, and sent
-    # later.
+    # many may also come at once. If there are more, only the newest one is kept, and sent later.
     progress_per_s: int = 100
     logs_per_s: int = 1000
 

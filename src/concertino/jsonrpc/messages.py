@@ -45,7 +45,7 @@ __all__ = [
 
 Id = int | str
 
-# The value of a missing member; compare with `is`. None will not do, because msgspec cannot decode
+# The value of a missing member; compare with `is`. It is not None, because msgspec cannot decode
 # `Raw | None`.
 ABSENT = Raw(b"")
 
@@ -79,8 +79,8 @@ class InvalidMessage(Struct, frozen=True):
 
     code: the error's code; 0 if no response must be sent: for blank lines and malformed responses.
     message: the error's text; "" if the frame need not be logged, such as a blank line.
-    id: the id for the error response; UNSET if the frame has no readable id. With code 0, the frame
-        is a malformed response, and this is the id of the request that it answers.
+    id: the id for the error response; UNSET if the frame has no readable id. If the code is 0, the
+        frame is a malformed response, and this is the id of the request that it answers.
     """
 
     code: int
@@ -110,8 +110,8 @@ BOM = b"\xef\xbb\xbf"
 SILENCE = InvalidMessage(0, "")
 NULL = Raw(b"null")
 
-# Decodes a Request, in 0.8 us; decode() takes 1.1 us. Check before that the frame is UTF-8. For any
-# other frame it raises DecodeError or RecursionError; then call decode().
+# Decodes a Request, in 0.8 us; decode() takes 1.1 us. The caller must have checked that the frame
+# is UTF-8. For any other frame it raises DecodeError or RecursionError; then call decode().
 decode_request = Decoder(Request).decode
 
 _decode_message = Decoder(Message).decode
@@ -229,8 +229,8 @@ def encode_id(id: Id) -> bytes:
 def _diagnose(frame: bytes, exc: Exception) -> Message | InvalidMessage:
     """Find out what is wrong with a frame that could not be decoded.
 
-    Returns a Message in two cases: if the frame begins with a byte order mark, and if only the
-    first one of two members with the same name is wrong, since the last one counts.
+    Returns a Message in two cases: if the frame begins with a byte order mark, and if a member
+    appears twice and only the first one is wrong, since the last one counts.
     exc: the exception of the decoder.
     """
     # Do not remove more than one mark: a frame of many marks would cause deep recursion.
@@ -298,11 +298,11 @@ def _find_invalid_member(members: _Members) -> InvalidMessage:
 
 
 def _recover_id(frame: bytes, reason: str) -> InvalidMessage:
-    """Return a parse error, with the request's id if Python's more lenient `json` can find it.
+    """Return a parse error, with the request's id if Python's more lenient `json` can read it.
 
-    An error response without the id would leave the caller waiting until its timeout. The usual
-    case is a lone surrogate: half of an emoji that a client has cut in two. `json` accepts this,
-    and NaN and control characters as well.
+    Without the id in the error response, the caller would wait until its timeout. The usual cause
+    is a lone surrogate: half of an emoji that a client has cut in two. `json` accepts this, and
+    also NaN and control characters.
     reason: the text of the error.
     """
     import json

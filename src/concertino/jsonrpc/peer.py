@@ -87,9 +87,9 @@ class InvalidInput:
     count: how many such frames have come.
     first_problem: what was wrong with the first one.
     first_frame: the beginning of the first one.
-    has_news: set to True when one comes. Whoever logs them sets it to False.
+    has_news: set to True when one comes. The code that logs them sets it to False.
     suppressed: how many error responses were not sent, because of the rate limit.
-    unsolicited: how many responses came that no request was waiting for.
+    unsolicited: how many responses came to requests that are not pending.
     """
 
     __slots__ = (
@@ -116,7 +116,7 @@ class InvalidInput:
         self.bucket = bucket
 
     def add(self, problem: str, frame: bytes | Raw) -> None:
-        """Count a frame, and keep the beginning of the first one. problem: what is wrong."""
+        """Count a frame, and keep the beginning of the first one. problem: the reason."""
         if not self.count:
             self.first_problem = problem
             self.first_frame = bytes(frame)[:MAX_FRAME_KEPT]
@@ -185,7 +185,7 @@ class Peer(Generic[R]):
             return self._classify(message, len(frame), None)
         if message.id is UNSET and (elements := decode_batch(frame)) is not None:
             return self._receive_batch(elements, frame)
-        # What decode() has returned is an InvalidMessage.
+        # decode() has returned an InvalidMessage.
         self._reject(message, frame, None)  # pyright: ignore[reportArgumentType]
         return None
 
@@ -297,11 +297,11 @@ class Peer(Generic[R]):
     ) -> None:
         """Process an invalid frame: count it, and usually send an error response.
 
-        No error response is sent to malformed responses, by clients, and beyond the rate limit. A
+        No error response is sent for malformed responses, by clients, and beyond the rate limit. A
         response that cannot be decoded fails the outgoing request that it answers.
-        frame: None if it was too long and was discarded.
+        frame: the frame; None if it was too long and was discarded.
         batch: the batch that contains it, or None.
-        data: for the error response.
+        data: the data of the error response.
         """
         policy = self.invalid_input
         if invalid.code == 0 and invalid.id is not UNSET:
@@ -506,7 +506,7 @@ class Peer(Generic[R]):
         self._update_unread()
 
     def _update_unread(self) -> None:
-        """Tell `unread` how many bytes of output are held now."""
+        """Set how many bytes of output `unread` counts as held."""
         self.unread.update(self.buffered_bytes + self._batched_bytes)
 
     # Our notifications and requests
@@ -532,7 +532,7 @@ class Peer(Generic[R]):
     def send_frame(self, frame: bytes, about: Id | None) -> None:
         """Send a frame that is not a response.
 
-        about: the id of the request that it belongs to, or None; here and below.
+        about: the id of the request to which the frame belongs, or None; here and below.
         """
         self.buffered_bytes = self.send(frame, about)
 
@@ -547,7 +547,7 @@ class Peer(Generic[R]):
             self._coalesced[frame] = about
 
     def drop_coalesced(self, about: Id) -> None:
-        """Drop the notifications of send_coalesced() that wait and belong to a request."""
+        """Drop the waiting notifications of send_coalesced() that belong to a request."""
         self._coalesced = {frame: id for frame, id in self._coalesced.items() if id != about}
 
     def notify(
@@ -572,10 +572,9 @@ class Peer(Generic[R]):
         params: a JSON object.
         done: called once: with the result as undecoded JSON, or with an RpcError, ProtocolError,
             TimeoutError or Disconnected.
-        deadline: when to stop waiting, by the peer's clock; None for never. The caller has to call
-            expire() then.
-        about: the id of the other side's request that this one belongs to; None if it belongs to
-            none.
+        deadline: the time until which to wait, by the peer's clock; None to wait for ever. The
+            caller has to call expire() at this time.
+        about: the id of the other side's request to which this one belongs; None if there is none.
         """
         outgoing = self.outgoing.add(done, deadline)
         frame = encode_request(outgoing.id, method, params)
@@ -594,7 +593,7 @@ class Peer(Generic[R]):
 
     @property
     def next_deadline(self) -> float | None:
-        """Return when to call expire(), by the peer's clock; None if no request has a deadline."""
+        """Return the time to call expire(), by the peer's clock; None if there is no deadline."""
         return self.outgoing.next_deadline
 
     def expire(self, now: float) -> None:

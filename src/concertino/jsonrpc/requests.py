@@ -41,16 +41,16 @@ Kind = tuple[str, bytes]
 class IncomingRequest(Struct, eq=False):
     """A request from the other side, from its arrival to its response.
 
-    id, method, params: those of the message; the values of params are undecoded.
+    id, method, params: from the message; the values of params are undecoded.
     size: the length of its frame in bytes, which counts against the limits.
     open: whether it may still be answered; False after it was answered or cancelled.
     table: the table that contains it, while it waits or runs.
-    batch: the batch that it came in, or None.
+    batch: the batch in which it came, or None.
     on_cancel: called with a reason when the other side cancels the request; None if its handler has
         nothing to cancel.
     throttle: limits the rate of its progress and log notifications; None before the first one.
     last_progress: the highest progress value so far.
-    kind: its kind, while it is counted by UnreadResults; otherwise None.
+    kind: its kind, while UnreadResults counts it; otherwise None.
     expected_bytes: the probable size of its response, while it runs; 0 if that is not known.
     """
 
@@ -74,7 +74,7 @@ R = TypeVar("R", bound=IncomingRequest)
 class RequestTable(dict[Id, R], Generic[R]):
     """Incoming requests by id, in order of arrival.
 
-    size: how many bytes their frames have together.
+    size: the total size of their frames in bytes.
     """
 
     __slots__ = ("size",)
@@ -104,7 +104,7 @@ class Batch:
     """Collects the responses to the requests of one batch, which are sent as one array.
 
     answers: the responses so far.
-    size: how many bytes they have together.
+    size: the total size of these responses in bytes.
     ids: the ids of the requests, to find duplicates.
     missing: how many requests have no response yet. At 0 the array is sent.
     """
@@ -123,8 +123,8 @@ class NotificationThrottle:
 
     progress: the token bucket for progress notifications.
     log: the token bucket for log messages.
-    suppressed: the newest frame that is kept for later, for each kind: "progress" or "log". It is
-        sent when output drains, or before the response.
+    suppressed: "progress" or "log" -> the newest frame of this kind that was held back. It is sent
+        when output drains, or before the response.
     """
 
     __slots__ = ("log", "progress", "suppressed")
@@ -199,8 +199,8 @@ class OutgoingRequest(Struct, eq=False):
 class PendingTable(dict[int, "PendingRequest"]):
     """Our requests that wait for a response, by id.
 
-    It also keeps the order of their deadlines. Nearly all requests are answered long before their
-    deadline, so a heap is used that is cleaned up rarely.
+    It also keeps the order of their deadlines, in a heap that is rarely cleaned up: nearly all
+    requests are answered long before their deadline.
     """
 
     __slots__ = ("_deadlines", "next_id")
@@ -258,7 +258,7 @@ class _ErrorBody(Struct):
 
 
 def parse_error(error: Raw) -> RpcError | ProtocolError:
-    """Return the `error` member of a response as an exception, without raising it.
+    """Convert the `error` member of a response to an exception, and return it.
 
     It is an RpcError, or a ProtocolError if the member is malformed.
     """

@@ -38,7 +38,7 @@ MAX_WAITING_BYTES = 20 * 2**20
 # The limit of the process may be exceeded by this many bytes for clients that have read everything:
 # they must get their results even if others do not read.
 RESERVE_BYTES = 16 * 2**20
-# The sizes of results are remembered for this many tools, and names of tools up to this length.
+# The sizes of results are remembered for at most this many tools, ...
 MAX_KINDS = 4096
 MAX_NAME_BYTES = 256
 
@@ -46,12 +46,13 @@ MAX_NAME_BYTES = 256
 class ProcessBudget:
     """The memory of unread responses of all connections of a process.
 
-    limit: how many bytes the unread responses may have.
-    held: how many bytes they have.
-    expected: how many bytes the running calls will probably return, without those in `unknown`.
-    waiting: how many bytes the responses have that wait until they fit.
-    sizes: the size of the largest recent response, by kind of call.
-    unknown: how many calls run whose kind has never returned a response, by kind.
+    limit: how many bytes the unread responses may take.
+    held: how many bytes they take now.
+    expected: how many bytes the running calls will probably return, without the calls in `unknown`.
+    waiting: the total size of the responses that wait until they fit, in bytes.
+    sizes: kind of call -> the size of the largest recent response.
+    unknown: kind of call -> how many calls of it are running, for kinds that have never returned a
+        response.
     """
 
     __slots__ = ("_first", "_guesses", "expected", "held", "limit", "sizes", "unknown", "waiting")
@@ -63,7 +64,7 @@ class ProcessBudget:
         self.waiting = 0
         self.sizes: dict[Kind, int] = {}
         self.unknown: Counter[Kind] = Counter()
-        # The expected size of a result, for kinds that have never returned: at first this ...
+        # The expected size of a result, for kinds that have never returned. At first it is this ...
         self._first = limits.max_unread_bytes // FIRST_CALLS
         # ... and after lower_guess(): kind -> (size, time of the last change).
         self._guesses: dict[Kind, tuple[int, float]] = {}
@@ -75,7 +76,8 @@ class ProcessBudget:
     def lower_guess(self, kind: Kind, now: float) -> None:
         """Lower the expected size of results of a kind, so that more calls of it may start.
 
-        Does nothing if this was done less than GROWTH_S ago. now: the time in seconds.
+        Does nothing if this was done less than GROWTH_S ago.
+        now: the time in seconds.
         """
         guess, lowered_at = self._guesses.get(kind, (self._first, 0.0))
         if now - lowered_at >= GROWTH_S:
@@ -93,11 +95,11 @@ class ProcessBudget:
 class UnreadResults:
     """The memory of unread responses of one connection, and the responses that wait.
 
-    limits: those of the connection.
-    budget: shared by all connections of the process; None for one of its own.
+    limits: the limits of the connection.
+    budget: shared by all connections of the process; None for a budget of its own.
 
     Attributes:
-    held: how many bytes of output are buffered, as far as update() has reported.
+    held: how many bytes of output are buffered, as update() was told last.
     blocked_kind: the kind of the first queued call, if that call waits because its result would
         probably not fit; otherwise None.
     on_blocked: called when a call or a response has to wait. The runtime must then call
@@ -106,7 +108,7 @@ class UnreadResults:
     waiting: the responses that wait, by request, oldest first.
     usual_bytes: responses up to this size are sent at once, even if the client has not read the
         earlier ones.
-    dropped: how many responses were dropped; whoever logs the number sets it to 0.
+    dropped: how many responses were dropped. The code that logs the number sets it to 0.
     """
 
     __slots__ = (
@@ -169,7 +171,7 @@ class UnreadResults:
         return blocked is not None and _kind(incoming) != blocked
 
     def on_start(self, incoming: IncomingRequest) -> None:
-        """Add the probable size of a call's result to what is expected, because it starts."""
+        """Add the probable size of a call's result to the expected bytes, when the call starts."""
         kind = incoming.kind = _kind(incoming)
         size = self._budget.sizes.get(kind)
         if size is None:
@@ -196,7 +198,7 @@ class UnreadResults:
         self._budget.record_size(incoming.kind or _kind(incoming), size)
 
     def on_slow_calls(self, now: float) -> None:
-        """Let more calls start of the tools that have never returned, because they are slow."""
+        """Let more calls start of the tools that have not returned yet, because they are slow."""
         for kind in self._unknown:
             self._budget.lower_guess(kind, now)
 

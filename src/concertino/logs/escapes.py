@@ -54,7 +54,7 @@ def unescape(text: str) -> tuple[str, Level]:
 def map_back(levels: Sequence[Level], place: int) -> int:
     """Return the position in the original text for a position in the unescaped text.
 
-    levels: the results of unescape(), which was called once for each level.
+    levels: the result of unescape() for each level of escaping, the outermost first.
     The start of an unescaped character maps to the start of its escape, and its end to the end.
     """
     for ends, origins in reversed(levels):

@@ -39,7 +39,7 @@ _SPACES = "\u00a0\u3000"
 
 
 class LogContext(Struct, frozen=True):
-    """The call that a log line belongs to.
+    """The call during which a log line is written.
 
     request: the JSON-RPC id of the request.
     trace: the trace id of W3C Trace Context, 32 hexadecimal digits; empty if there is none.
@@ -61,9 +61,9 @@ AS_ERROR: Mapping[str, object] = MappingProxyType({"as_error": True})
 
 
 class LogEntry(Struct, frozen=True, omit_defaults=True):
-    """The printed parts of a log record. Secrets are removed; control characters are still there.
+    """The parts of a log line. Secrets are removed; control characters are still there.
 
-    time: in UTC, RFC 3339 with milliseconds.
+    time: a UTC time in RFC 3339, with milliseconds.
     level: DEBUG, INFO, WARN or ERROR.
     exception: traceback and stack, in several lines.
     request, trace: see LogContext.
@@ -83,7 +83,7 @@ class LogEntry(Struct, frozen=True, omit_defaults=True):
 def make_entry(record: logging.LogRecord, component: str, known: Redactor) -> LogEntry:
     """Return the LogEntry for a record.
 
-    known: removes secrets.
+    known: the Redactor that removes secrets.
     Raises any exception that formatting the record's arguments raises.
     """
     text = str(record.msg)

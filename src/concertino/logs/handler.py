@@ -55,8 +55,8 @@ def configure(
     A second call replaces the handler of the first.
     format, level: None to read them from the environment, where an unknown value is replaced by
         the default and logged as a warning.
-    component: the component of records of the logger `concertino` itself.
-    writer: None for the writer of an earlier call, or else a new writer for stderr.
+    component: the component name in lines of the logger `concertino` itself.
+    writer: None to use the writer of an earlier call, or to make one for stderr.
     environment: None for os.environ.
     rate, burst, clock: see StderrHandler.
     Raises ValueError if the argument format or level is unknown.
@@ -96,10 +96,10 @@ def _choose(
     default: str,
     problems: list[str],
 ) -> str:
-    """Return the value of the argument, else of the environment variable, else the default.
+    """Return the value of the argument, or of the environment variable, or the default.
 
     choices: the known values.
-    problems: gets a message if the variable has an unknown value.
+    problems: a list to which a message is added if the variable has an unknown value.
     Raises ValueError if the argument has an unknown value.
     """
     if value is not None and value not in choices:
@@ -127,9 +127,9 @@ class StderrHandler(logging.Handler):
     `N log lines suppressed`.
 
     format: a key of FORMATS.
-    component: the component of records of the logger `concertino` itself.
+    component: the component name in lines of the logger `concertino` itself.
     rate, burst: how many records are written per second in the long run, and how many at once.
-    clock: returns seconds, monotonic.
+    clock: a monotonic clock in seconds.
     """
 
     def __init__(

@@ -65,7 +65,9 @@ class Redactor:
 
     secrets: exact texts. Overlapping matches are replaced by one [REDACTED]. The empty text and
         parts of `[REDACTED]` are ignored.
-    least: a shorter text contains no secret of any kind.
+
+    Attribute:
+    least: the length of the shortest text that may contain a secret of any kind.
     """
 
     __slots__ = ("_escapable", "_secrets", "_shortest", "least", "markers")
@@ -134,7 +136,7 @@ class Redactor:
         return self._without_secrets(text, False, fields, tokens)
 
     def find_markers(self) -> Sequence[str]:
-        """Return a few characters such that each secret contains at least one of them.
+        """Return characters of which each secret contains at least one.
 
         A text without these characters contains no secret. Searching for them takes a sixth of the
         time of searching for the secrets, and most texts contain none.
@@ -258,7 +260,8 @@ class Redactor:
     ) -> str:
         """Redact the strings of a JSON text without decoding it. All other characters stay.
 
-        search, fields, tokens: whether the text may contain known secrets, fields and tokens.
+        search: whether the text may contain known secrets.
+        fields, tokens: whether the text may contain secret fields, and tokens.
         """
         # Imported here because few processes meet a text with a secret.
         from concertino.logs.escapes import unescape
@@ -413,7 +416,7 @@ def _may_have_members(text: str) -> bool:
 
 
 def refresh(environment: Mapping[str, str] | None = None) -> Redactor:
-    """Create the Redactor of this process again, after a change of os.environ, and return it.
+    """Create the Redactor of this process anew, after a change of os.environ, and return it.
 
     environment: None for os.environ. Secrets that learn() has added are kept.
     """
@@ -444,9 +447,9 @@ def learn(environment: Mapping[str, str]) -> None:
 
 
 def learn_secrets(values: Iterable[str]) -> None:
-    """Add texts to the process-wide Redactor that are known to be secrets, whatever they look like.
+    """Add secrets to the Redactor of this process, even if they do not look like secrets.
 
-    Those of fewer than four characters are not added: they would hide too much that is none.
+    Texts of fewer than four characters are not added: too many harmless texts would contain them.
     """
     new = {value: None for value in values if len(value) >= _LEAST_KNOWN}
     if not new.keys() <= _known.keys():
@@ -462,7 +465,7 @@ _SECRET_WORDS = (
 )  # fmt: skip
 # The shortest secret, in characters. Shorter values are booleans, numbers and the like.
 _LEAST_SECRET = 8
-# Characters of a text that somebody calls a secret.
+# The shortest text, in characters, that learn_secrets() accepts.
 _LEAST_KNOWN = 4
 
 _PATH = r"(?:~|\.\.?)?/|[A-Za-z]:[\\/]"

@@ -1,7 +1,7 @@
 """StderrRedirect: replaces sys.stdout and sys.stderr while stdout carries MCP.
 
 So a `print` in a tool does no harm: the text goes to stderr, does not block, and does not mix with
-lines of other threads. The first one is reported with its file and line.
+lines of other threads. The first such print is reported with its file and line.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class StderrRedirect(io.TextIOBase):
     Each thread's text is kept until the line ends, or until that thread calls flush().
 
     name: the stream's name, as in other text streams.
-    report: called at the first write only, with a message that has the file and line of the caller;
-        None for no report.
+    report: called at the first write, with a message that has the file and line of the caller; None
+        for no report.
     """
 
     encoding = "utf-8"
@@ -54,7 +54,7 @@ class StderrRedirect(io.TextIOBase):
         self._parts: dict[int, bytes] = {}
 
     def write(self, text: str, /) -> int:
-        """Write text, as TextIOWrapper.write() does. Raises TypeError for anything but str."""
+        """Write text, as TextIOWrapper.write() does. Raises TypeError if it is not a str."""
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         self.write_bytes(text.encode("utf-8", "backslashreplace"))

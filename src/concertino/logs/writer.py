@@ -28,16 +28,16 @@ from typing import Final
 
 __all__ = ["HELD_LIMIT", "BoundedWriter"]
 
-# Limit for held output, in bytes: the size of a pipe on Linux.
+# The largest size of held output, in bytes: the size of a pipe on Linux.
 HELD_LIMIT: Final = 64 * 1024
 
-# Largest single write, in bytes: PIPE_BUF on Linux.
+# The largest size of one write, in bytes: PIPE_BUF on Linux.
 _PIECE: Final = 4096
 
 # Replaces the end of a line that is longer than the limit.
 _CUT: Final = b" [cut]\n"
 
-# Time between two attempts of flush().
+# The time between two attempts of flush().
 _RETRY_S: Final = 0.005
 
 
@@ -47,8 +47,10 @@ class BoundedWriter:
     Any thread and any signal handler may use it. While `pending` is true, a timer should call
     flush().
 
-    descriptor: 2 for stderr. It belongs to the caller and stays open.
+    descriptor: the descriptor, 2 for stderr. It belongs to the caller and stays open.
     limit: how many bytes are held while the descriptor does not accept them.
+
+    Attribute:
     on_held: called after each write that leaves output held, in the thread or signal handler that
         writes. It must not raise. In a forked child it is None again.
     """
@@ -243,8 +245,8 @@ def _count_lines(lines: bytes | bytearray) -> int:
 def _reopen(descriptor: int) -> int | None:
     """Open a pipe or a terminal a second time, non-blocking. Returns the new descriptor.
 
-    None for files and sockets, and if opening fails: without /proc, for another user's pipe, for a
-    pipe without reader, or for a closed descriptor.
+    Returns None for files and sockets, and if opening fails: without /proc, for another user's
+    pipe, for a pipe without reader, or for a closed descriptor.
     """
     flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY
     try:

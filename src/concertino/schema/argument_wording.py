@@ -1,8 +1,8 @@
-"""Rewords validation errors of jsonschema_rs like those for arguments with Python types.
+"""Rewords validation errors of jsonschema_rs in the same way as errors of typed parameters.
 
 A tool has either typed parameters (arguments.py) or a hand-written input schema that jsonschema_rs
 checks (validation.py). In both cases a client gets messages such as `Missing required field: name`
-or `age: expected int >= 0`. Errors of keywords that typed parameters do not have keep the words of
+or `age: expected int >= 0`. For keywords that typed parameters do not have, the message is that of
 jsonschema_rs.
 """
 
@@ -121,7 +121,7 @@ def _describe_value(error: Any) -> str:
 
 
 def _expected_types(error: Any) -> list[str]:
-    """Return the JSON Schema types that are allowed. Empty if the error is not about the type."""
+    """Return the allowed JSON Schema types; empty if the error is not about the type."""
     kind = error.kind
     if kind.name == "type":
         return list(kind.types)

@@ -30,7 +30,7 @@ from concertino.schema.violations import SchemaViolation, decode_hook, violation
 # The positional and the keyword arguments for a handler.
 Bound = tuple[tuple[Any, ...], dict[str, Any]]
 
-# Limits for messages: a caller may send any number of unknown arguments, with names of any length.
+# Limits for messages: a client may send any number of unknown arguments, with names of any length.
 _MAX_UNKNOWN = 20
 _MAX_NAME_CHARS = 80
 
@@ -42,7 +42,7 @@ UNKNOWN_ARGUMENT = "unknown argument"
 class InvalidArguments(ConcertinoError):
     """The arguments of a call are invalid.
 
-    violations: in the order of the parameters; unknown arguments come last.
+    violations: the reasons, in the order of the parameters; unknown arguments come last.
     """
 
     def __init__(self, violations: list[SchemaViolation]) -> None:
@@ -53,14 +53,14 @@ class InvalidArguments(ConcertinoError):
 class ArgumentDecoder:
     """Decodes the arguments of calls to one handler. argument_decoder() creates it.
 
-    signature: that of the handler.
+    signature: the signature of the handler.
     schema: the JSON Schema (2020-12) of the arguments object.
     injected: names of the parameters that the server fills, such as the Context.
     bind: called as bind(raw, injected); returns (args, kwargs) for the handler.
         raw: the JSON text of the arguments object; empty for no arguments.
         injected: the value for every injected parameter.
-        Raises InvalidArguments. The constructors of users' classes may raise other exceptions,
-        except ValueError and TypeError, which become InvalidArguments.
+        Raises InvalidArguments, also for a ValueError or TypeError from the constructor of a user's
+        class. Other exceptions of such constructors are not caught.
     """
 
     __slots__ = ("bind", "injected", "schema", "signature")
@@ -88,7 +88,7 @@ def argument_decoder(
     """Return the ArgumentDecoder of a handler.
 
     coerce: whether to convert strings, such as "1" for an int.
-    inject: classes; a parameter annotated with one of them is filled by the server.
+    inject: classes. The server fills the parameters that have one of them as annotation.
     descriptions: parameter -> text, for parameters whose annotation has no description.
     Raises RegistrationError, which names the function, the parameter and what to write instead.
     """
@@ -185,7 +185,7 @@ def _binder(
 ) -> Callable[[Raw | bytes, object], Bound]:
     """Return ArgumentDecoder.bind, specialized for the kinds of parameters of the handler.
 
-    strict: whether not to convert strings; see argument_decoder().
+    strict: False to convert strings; see `coerce` of argument_decoder().
     """
     # Fields have generated names, because an argument may be called __init__.
     definitions: list[Any] = [
@@ -289,7 +289,8 @@ def _decode_each(raw: Raw | bytes, fields: dict[str, _Field], strict: bool) -> d
 def describe_unknown(names: Sequence[str], fields: Sequence[str]) -> list[SchemaViolation]:
     """Return the violations for unknown arguments.
 
-    names: the unknown arguments. fields: the arguments that the handler has, for suggestions.
+    names: the unknown arguments.
+    fields: the arguments that the handler has, for suggestions.
     """
     violations: list[SchemaViolation] = []
     for name in names[:_MAX_UNKNOWN]:
@@ -306,15 +307,16 @@ def decode_value(raw: Raw | bytes, field_type: Any, strict: bool) -> Any:
 
     field_type: the type of a TypeSchema.
     strict: as for msgspec.convert().
-    Raises msgspec.ValidationError if the value does not fit, and DecodeError if it is not JSON.
+    Raises msgspec.ValidationError if the value is invalid for the type, and DecodeError if it is
+    not JSON.
     """
     decoder = json.Decoder(field_type, strict=strict, dec_hook=decode_hook)
     try:
         return decoder.decode(raw)
     except msgspec.ValidationError as exc:
         # Try again with 1 in place of 1.0, which is an integer in JSON Schema but not in msgspec.
-        # Only after a failure, so that 1.0 stays a float where a float is expected. A side effect:
-        # of a repeated key only the last value is checked.
+        # This is done only after a failure, so that 1.0 stays a float where a float is expected. A
+        # side effect: if a key is repeated, only its last value is checked.
         try:
             return decoder.decode(json.encode(_integral_to_int(json.decode(raw))))
         except msgspec.ValidationError:

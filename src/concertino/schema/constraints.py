@@ -28,8 +28,8 @@ class NeedsPydantic(Exception):
     """The annotation contains a pydantic type, so pydantic has to decode all of it."""
 
 
-# Constraint -> keyword of JSON Schema, for each JSON type. The constraints have the same names in
-# annotated_types and msgspec.Meta.
+# Constraint -> keyword of JSON Schema, for each JSON type. annotated_types and msgspec.Meta have
+# the same names for these constraints.
 _NUMERIC = {
     "gt": "exclusiveMinimum",
     "ge": "minimum",
@@ -50,7 +50,8 @@ _NAMES = (*_NUMERIC, "min_length", "max_length", "pattern")
 class Constraints:
     """The constraints that apply to a type, from all Annotated around it.
 
-    In a union they apply to each member that they fit. They do not apply inside containers.
+    In a union, each constraint applies to the members for whose type it is defined. Constraints do
+    not apply to the items of a container.
     """
 
     def __init__(self) -> None:
@@ -58,7 +59,7 @@ class Constraints:
         self._values: dict[str, Any] = {}
         # The constraints that this Annotated has added.
         self._own: set[str] = set()
-        # The constraints that have fitted a type. All copies share this set.
+        # The constraints that were applied to a type. All copies share this set.
         self._used: set[str] = set()
         # Whether the pattern comes from pydantic, whose own engine takes linear time.
         self._is_pydantic = False
@@ -86,7 +87,7 @@ class Constraints:
                 self._own.add(name)
 
     def apply(self, kind: Any, schema: Schema) -> tuple[Any, Schema]:
-        """Return a type and its schema, with the constraints that fit the type.
+        """Return a type and its schema, with the constraints that are defined for the type.
 
         If Python's `re` may be slow with a pattern, the type becomes a custom type that matches
         with a linear engine. Raises NeedsPydantic if such a pattern comes from pydantic.
@@ -120,7 +121,7 @@ class Constraints:
         return Annotated[kind, Meta(**fitting)], schema
 
     def find_unfit(self) -> list[str]:
-        """Return the constraints of this Annotated that have fitted no type."""
+        """Return the constraints of this Annotated that could not be applied to any type."""
         return sorted(self._own - self._used)
 
 
@@ -144,7 +145,7 @@ def split_metadata(item: Any) -> list[Any]:
 def describe(item: Any) -> Schema:
     """Return the schema keywords that describe a type, such as title and description.
 
-    item: one metadata object of Annotated. Empty unless it is a plain string,
+    item: one metadata object of Annotated. The result is empty unless it is a plain string,
         typing_extensions.Doc, msgspec.Meta or pydantic.Field.
     """
     if isinstance(item, str):

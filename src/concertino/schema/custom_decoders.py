@@ -23,16 +23,16 @@ from concertino.schema.violations import (
 
 # `Any` in this file: annotations are arbitrary objects, JSON values are open trees.
 
-# Most violations that are reported for one argument; pydantic has no limit.
+# At most this many violations are reported for one argument; pydantic has no limit.
 MAX_VIOLATIONS = 20
-# Most characters of a key in the path of a violation. The caller chooses keys, of any length.
+# The path of a violation has at most this many characters of a key, since clients choose the keys.
 MAX_KEY_CHARS = 80
 
 
 def decode_first_match(members: list[Any], strict: bool) -> Callable[[Any], Any]:
     """Return a converter for a union that msgspec does not support.
 
-    The converter tries the members in order, and returns the value for the first that fits.
+    The converter tries the members in order, and returns the first value that can be decoded.
     strict: as for msgspec.convert().
     """
 

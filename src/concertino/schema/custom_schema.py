@@ -21,16 +21,16 @@ from concertino.excerpts import shorten_repr
 # `Any` in this file: a JSON Schema is an open tree.
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
-# Levels of nested lists and objects. The deepest schemas in use have about 30.
+# The largest depth of lists and objects. The deepest schemas in use have about 30 levels.
 MAX_LEVELS = 100
-# Number of JSON values in the whole schema, such as the members of an enum.
+# The largest number of JSON values in the whole schema, such as the members of an enum.
 MAX_VALUES = 100_000
-# Total length of all strings and keys.
+# The largest total length of all strings and keys.
 MAX_CHARACTERS = 2**20
 MAX_SUBSCHEMAS = 10_000
-# Number of subschemas if every reference were replaced by a copy of its target.
+# The largest number of subschemas if every reference were replaced by a copy of its target.
 MAX_EXPANDED = 100_000
-# Length of values quoted in error messages.
+# Error messages quote at most this many characters of a value.
 MAX_QUOTE_CHARS = 200
 
 
@@ -130,7 +130,7 @@ class _Subschema:
 
     number: its index in _SubschemaGraph.nodes.
     where: a JSON pointer to the subschema, as a URI fragment.
-    base: the URI that its references are relative to.
+    base: the URI to which its references are relative.
     edges: pairs (number of another node, whether that subschema applies to the same value). If not,
         it applies to a part of the value, such as a property.
     """
@@ -158,7 +158,7 @@ _PART = (
     *("unevaluatedProperties", "prefixItems", "items", "contains", "unevaluatedItems"),
     "contentSchema",
 )
-# Subschemas of these keywords apply to no value unless a reference leads to them.
+# Subschemas of these keywords apply to a value only if a reference leads to them.
 _DEFINITIONS = ("$defs", "definitions")
 # Keywords with an object of subschemas, and with a list of them. All others have one subschema.
 _WITH_NAMES = ("dependentSchemas", "properties", "patternProperties", *_DEFINITIONS)
@@ -312,7 +312,8 @@ def _check_dialect(schema: dict[str, Any], where: str) -> None:
 def _resolve(base: str, reference: str, where: str) -> tuple[str, str]:
     """Return the absolute URI of a reference, and its fragment, percent-decoded.
 
-    base: the URI that the reference is relative to. where: the reference's place, for messages.
+    base: the URI to which the reference is relative.
+    where: the reference's place, for messages.
     """
     from urllib.parse import unquote, urldefrag, urljoin
 

@@ -27,9 +27,10 @@ class ParsedDocstring(Struct, frozen=True):
 
 
 def parse_docstring(doc: str | None) -> ParsedDocstring:
-    """Parse the docstring of a function. doc: its __doc__.
+    """Parse the docstring of a function.
 
-    Raises nothing: text in no known style becomes part of the description.
+    Never raises: text in an unknown style becomes part of the description.
+    doc: the function's __doc__.
     """
     lines = cleandoc(doc or "").split("\n")
     parameters: dict[str, str] = {}
@@ -52,7 +53,7 @@ _PARAMETERS = {
     *("args", "arguments", "parameters", "params"),
     *("keyword args", "keyword arguments", "other parameters"),
 }
-# Sections other than those of parameters.
+# Sections that do not describe parameters.
 _OTHERS = (
     "attributes|example|examples|except|exceptions|methods|note|notes|raise|raises|receives"
     "|references|return|returns|see also|todo|warning|warnings|warns|yield|yields"

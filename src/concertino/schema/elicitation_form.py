@@ -203,7 +203,7 @@ def _options(schema: Schema, labels: Mapping[str, str]) -> list[Any] | None:
 
 
 def _labels(form: Any) -> dict[str, dict[str, str]]:
-    """Return field -> value -> title, for enums whose members have an attribute `label`."""
+    """Return field -> value -> title, for fields that are enums whose members have a `label`."""
     labels: dict[str, dict[str, str]] = {}
     for field, hint in get_type_hints(form).items():
         for cls in _leaf_types(hint):
@@ -225,7 +225,7 @@ def _leaf_types(hint: Any) -> list[Any]:
 
 
 def _resolve(schema: Schema, definitions: Schema) -> Schema:
-    """Return the schema with its reference replaced; keywords beside the reference win."""
+    """Return the schema with its reference resolved; keywords beside the reference override it."""
     while isinstance(name := schema.get("$ref"), str):
         beside = {key: value for key, value in schema.items() if key != "$ref"}
         definition = definitions[name.removeprefix("#/$defs/")]

@@ -37,9 +37,9 @@ def json_value(value: Any) -> Any:
 
 
 def nan_path(value: Any, path: str = "") -> str | None:
-    """Return the place of the first NaN or infinity, such as `a[0].b`. None if there is none.
+    """Return the place of the first NaN or infinity, such as `a[0].b`; None if there is none.
 
-    value: dicts, lists, tuples and sets are searched.
+    value: any value; dicts, lists, tuples and sets are searched.
     path: the beginning of the result.
     """
     if isinstance(value, float):

@@ -24,7 +24,7 @@ from concertino.errors import RegistrationError
 MAX_TRIES = 256
 # The longest pattern. It limits the work here, which grows with the square of the alternatives.
 MAX_CHARACTERS = 2000
-# Levels of nested groups.
+# The largest depth of nested groups.
 MAX_GROUPS = 50
 # The last code point of Unicode.
 _LAST = 0x10FFFF
@@ -84,9 +84,9 @@ def linear_matcher(pattern: str, reason: str) -> Callable[[str], bool]:
 
 
 def check_fields(schema: Any, path: str = "") -> None:
-    """Raise RegistrationError if a field of a class has a pattern that `re` may be slow with.
+    """Raise RegistrationError if a field of a class has a pattern with which `re` may be slow.
 
-    Fields of classes are decoded by msgspec, which has no other engine.
+    msgspec decodes the fields of classes, and has no other engine.
     schema: the JSON Schema of the class.
     path: the place of the schema, for the error text.
     """
@@ -121,9 +121,9 @@ class _NoProof(Exception):
 
 
 class _Part:
-    """A part of a pattern. An instance of this class itself matches one character out of a set.
+    """A part of a pattern. An instance of this class itself matches one character of a set.
 
-    first: all characters that a match may begin with; there may be more in the list.
+    first: all characters with which a match may begin; the list may contain others too.
     empty: whether the part can match the empty string.
     longest: length of the longest match; None if there is no limit.
     """
@@ -142,9 +142,9 @@ class _Part:
     def tries(self, follow: Characters, tail: int | None) -> int:
         """Return how often `re` may examine the same text because of this part.
 
-        follow: characters that the parts after this one may begin with.
+        follow: characters with which the parts after this one may begin.
         tail: length of the longest match of the parts after this one; None if there is no limit.
-        Raises _NoProof if there is no limit for the result.
+        Raises _NoProof if the result is unlimited.
         """
         return 1
 
@@ -241,8 +241,8 @@ class _PatternReader:
 
     Raises _NoProof for syntax that `re` or ECMA-262 does not know, or that they interpret
     differently.
-
-    at: index of the next character. groups: how many groups are open.
+    at: index of the next character.
+    groups: how many groups are open.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -337,7 +337,7 @@ class _PatternReader:
     def read_set(self) -> Characters:
         """Parse a set after its `[`, and return all characters that it may match.
 
-        There may be more characters in the result, because \\d and similar classes depend on the
+        The result may contain other characters too, because \\d and similar classes depend on the
         version of Unicode.
         """
         negated = self.skip("^")

@@ -71,8 +71,8 @@ class ResultShaper:
     """Converts the return values of one handler to results. result_shaper() creates it.
 
     schema: the JSON Schema (2020-12) of the structured content; None if there is no output schema.
-    shape: converts a return value to a result. Raises InvalidResult; the code of users' classes may
-        raise other exceptions.
+    shape: converts a return value to a result. Raises InvalidResult. Other exceptions may come from
+        the code of users' classes.
     """
 
     __slots__ = ("schema", "shape")
@@ -91,8 +91,8 @@ def result_shaper(
     """Return the ResultShaper for a handler's return annotation.
 
     inject: as for argument_decoder().
-    signature: that of the handler, if it was read before; reading it takes a sixth of a tool's
-        registration.
+    signature: the signature of the handler, if it was read before; reading it takes a sixth of a
+        tool's registration.
     Raises RegistrationError, which names the function, for generators and for types that JSON
     cannot express.
     """
@@ -129,7 +129,7 @@ def chunk_shaper(
 
     Its shape() takes the list of all yielded values. Texts are joined to one text; other values
     stay a list. Takes the arguments of result_shaper().
-    Raises RegistrationError like result_shaper(), and for any other annotation.
+    Raises RegistrationError for the reasons of result_shaper(), and for any other annotation.
     """
     signature = signature or read_signature(handler, inject)
     annotation = signature.returns
@@ -150,7 +150,7 @@ def chunk_shaper(
 
 
 def text_of(value: Any) -> str:
-    """Return a yielded value as text to show to people. Empty for content other than text.
+    """Return a yielded value as text for people; empty for content that is not text.
 
     Raises InvalidResult for a value that cannot be sent.
     """
@@ -181,7 +181,7 @@ def _open_shaper(shape_value: Shape) -> ResultShaper:
     """Return the ResultShaper for an annotation such as `list[Any]`.
 
     A list with content blocks becomes content; shape_value converts any other value. There is no
-    output schema, because a tool with one must return structured content each time.
+    output schema, because a tool with an output schema must always return structured content.
     """
 
     def shape(value: Any) -> CallToolResult:
@@ -270,7 +270,7 @@ def _has_content(annotation: Any) -> bool:
 
 
 def _inline_root(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    """Return one schema with its definitions, whose root is not a reference.
+    """Return one schema that contains its definitions, and whose root is not a reference.
 
     Clients of the 2025 revisions expect `type: object` at the root, not a $ref.
     """
@@ -312,7 +312,7 @@ def _text_block(value: str) -> TextContent:
 
 
 def _shape_content(value: Any) -> CallToolResult:
-    """Convert a value that is annotated as content: an empty list is no content, not JSON."""
+    """Convert a value that is annotated as content. An empty list is no content, and not JSON."""
     if isinstance(value, (list, tuple)) and not value:
         return CallToolResult([])
     return shape_any(cast("Any", value))
@@ -356,8 +356,8 @@ def _block(item: Any) -> Any:
 def _check_result(result: CallToolResult) -> CallToolResult:
     """Check a CallToolResult that the handler has made, and encode its structured content.
 
-    The structured content is encoded now, so that one that JSON cannot express raises
-    InvalidResult here.
+    It is encoded now, so that structured content that JSON cannot express raises InvalidResult
+    here.
     """
     check_struct(result)
     if result.structured_content is UNSET or type(result.structured_content) is Raw:
@@ -379,10 +379,10 @@ def refuse_awaitable(value: Any) -> None:
 
 
 def check_struct(value: S) -> S:
-    """Return the value unchanged if it conforms to the MCP schema.
+    """Return a Struct of concertino.types unchanged if it conforms to the MCP schema.
 
-    value: a Struct of concertino.types that a handler has made.
     Raises InvalidResult otherwise.
+    value: the Struct, which a handler has made.
     """
     # Imported here because few handlers make such Structs.
     from concertino.types.result_checks import check

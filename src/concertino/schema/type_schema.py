@@ -247,8 +247,8 @@ class SchemaBuilder:
     ) -> Schema:
         """Add a class's definitions to self.definitions. Returns the schema that refers to them.
 
-        components: returns the schema and the definitions, with references made by a template.
-        template: the default template. If a name already stands for another definition, a template
+        components: returns the schema and the definitions, for a template for references.
+        template: the default template. If a name is already taken by another definition, a template
             with a prefix is used, so that all names are new.
         """
         schema, definitions = components(template)
@@ -316,7 +316,7 @@ _HINTS = {
 
 
 def _target_of_alias(annotation: Any) -> Any:
-    """Return the annotation that an alias, a NewType or a TypeVar stands for; else _NO_ALIAS."""
+    """Return the annotation behind an alias, a NewType or a TypeVar; _NO_ALIAS for any other."""
     if hasattr(annotation, "__value__"):
         return annotation.__value__
     if isinstance(annotation, NewType):

@@ -120,11 +120,11 @@ class UriTemplate:
         return frozenset(variable.name for _, variable in self._variables if variable.star)
 
     def check(self) -> None:
-        """Raise ValueError for a valid template that match() does not support."""
+        """Raise ValueError if the template is valid but match() does not support it."""
         self._compile()
 
     def match(self, uri: str) -> dict[str, Value] | None:
-        """Return the values of the variables in a URI. None if the URI does not match.
+        """Return the values of the variables in a URI; None if the URI does not match.
 
         The rules are at the head of this module. Raises ValueError if the template does not support
         matching; see check().
@@ -208,7 +208,7 @@ _TRIPLET = re.compile("(%[0-9A-Fa-f]{2})")
 
 
 def _encode_literal(text: str) -> str:
-    """Return a literal as it appears in URIs: characters that URIs cannot have are percent-encoded.
+    """Return a literal as it appears in URIs: other characters are percent-encoded.
 
     A `%` already begins a percent-encoding, and stays (RFC 6570 3.1).
     """
@@ -259,15 +259,15 @@ class _Literal(Struct, frozen=True):
         place: int,
         after: bytearray,
     ) -> int:
-        """Return the furthest end of this part with which the parts after it still match.
+        """Return the furthest end of this part after which the following parts still match.
 
-        place: where this part begins.
+        place: the place where this part begins.
         after: the places where the next part can begin.
         """
         return place + len(self.text)
 
     def read(self, text: str) -> Values | None:
-        """Return the values of the variables in this part. None if a value is not allowed.
+        """Return the values of the variables in this part; None if a value is not allowed.
 
         text: the text of the URI that this part matches.
         """
@@ -385,7 +385,7 @@ def _check_after_query(operator: str, query: str) -> None:
 
 
 def _value_parts(expression: Expression, in_path: frozenset[str]) -> Iterable[_Literal | _Run]:
-    """Yield the parts of an expression that has values only, not name=value pairs."""
+    """Yield the parts of an expression with plain values, not with name=value pairs."""
     operator = OPERATORS[expression.operator]
     allowed = in_path if operator.reserved else SIMPLE
     for number, variable in enumerate(expression.variables):
@@ -481,7 +481,7 @@ def _assign_stars(values: Values, others: list[tuple[str, str]], stars: list[str
 
 
 def _decode(text: str, lenient: bool) -> str | None:
-    """Return a value, percent-decoded once. None if the value is not allowed.
+    """Return a value, percent-decoded once; None if the value is not allowed.
 
     lenient: whether slashes and backslashes are allowed; path traversal never is.
     """

@@ -3,11 +3,11 @@
     find_violations = violation_finder(schema, "input_schema")
     find_violations({"age": "x"}, 11)       # [SchemaViolation("age", '"x" is not of type ...')]
 
-The work of finding out whether a value is valid is limited: it is linear in the value for each
-subschema, and patterns are matched by a linear engine. Explaining why a value is invalid may take
-far longer, because an error contains the errors of all alternatives. So violations are listed one
-by one only if schema and value are small enough. Otherwise only the names of the invalid top-level
-members are reported. References to other documents are never fetched.
+Finding out whether a value is valid takes limited time: it is linear in the size of the value for
+each subschema, and patterns are matched by a linear engine. Explaining why a value is invalid may
+take far longer, because an error contains the errors of all alternatives. So violations are listed
+one by one only if schema and value are small enough. Otherwise only the names of the invalid
+top-level members are reported. References to other documents are never fetched.
 
 Spec: 2026-07-28 basic/index "JSON Schema Usage". custom_schema.py says which schemas are accepted.
 """
@@ -60,7 +60,7 @@ def violation_finder(
     """Return a function that finds the violations of a value.
 
     schema: plain JSON that has passed custom_schema.check_size().
-    schema_name: for messages.
+    schema_name: the name of the schema, for messages.
     dialect: a key of VALIDATORS, for a schema without $schema.
     describe: converts an error of jsonschema_rs to violations; None for its own words.
     Raises RegistrationError for a schema that is invalid or not supported.

@@ -21,7 +21,7 @@ MAX_MESSAGE_CHARS = 300
 
 
 class SchemaViolation(Struct, frozen=True):
-    """One way in which a value does not fit its schema.
+    """One reason why a value is invalid by its schema.
 
     path: the place in the value, such as `items[2].name`; "" for the whole value.
     message: the expected and the actual value, such as `expected int, got str`.
@@ -82,8 +82,8 @@ def decode_hook(expected: Any, value: Any) -> Any:
 def violations_of(error: Exception, path: str) -> list[SchemaViolation]:
     """Return the violations that an exception of msgspec's decoder reports.
 
-    path: the place of the decoded value, which the paths begin with.
-    Returns one violation, because msgspec stops at the first; several if a converter reports them.
+    path: the place of the decoded value. The paths of the violations begin with it.
+    Usually there is one, because msgspec stops at the first; a converter may report several.
     """
     # Imported here because a server without violations does not need it.
     from concertino.excerpts import shorten

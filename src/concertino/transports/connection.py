@@ -56,14 +56,14 @@ class Receiver(Protocol):
         ...
 
     def on_eof(self) -> None:
-        """Handle the end of input. Output may still be written."""
+        """Handle the end of input. Output can still be written."""
         ...
 
     def on_disconnect(self, exc: Exception, /) -> None:
         """Handle the loss of the connection: nothing can be written any more.
 
-        exc: the reason. ConnectionAbortedError if this is how the client cancels its calls, which
-            is no event for the log.
+        exc: the reason. A ConnectionAbortedError means that the client has cancelled its calls by
+            closing the connection, which need not be logged.
         """
         ...
 
@@ -140,7 +140,7 @@ class SupportsPolling(SupportsDirectSend, Protocol):
     def defer_line(self, line: bytes, /) -> None:
         """Deliver a frame to the receiver in the next loop iteration.
 
-        line: what send_and_poll() has returned, if it is not the expected response.
+        line: a frame from send_and_poll() that is not the expected response.
         """
         ...
 

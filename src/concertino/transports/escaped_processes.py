@@ -1,13 +1,13 @@
 """EscapedProcesses: finds and ends processes that have left the process group of a child.
 
 Such processes are daemons, for example. They are found in two ways: by an environment variable with
-a mark of the child, which processes inherit; and by their parents, as long as all of these run.
+a mark of the child, which processes inherit; and by their parents, if all of these still run.
 Processes of other users cannot be ended. Without /proc (on macOS) none are found.
 
 A process that has cleared the variable and whose parent has ended is not found. Linux could report
-it to a "subreaper", prctl(2), but this is a setting for the whole process of our user, which would
-get the orphans of all its children and would have to reap them. A cgroup needs rights that few
-users have.
+it to a "subreaper", prctl(2). But that is a setting for the whole process of our user, which would
+then become the parent of all orphans of its children, and would have to reap them. A cgroup needs
+rights that few users have.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class EscapedProcesses:
     def note_descendants(self, parent: int) -> None:
         """Remember all descendants of the child, since some may have cleared the variable.
 
-        Call it while the child runs: when the parent of a process ends, it gets another parent.
+        Call it while the child runs: when the parent of a process ends, the process gets another
+        parent.
         parent: the process id of the child, which is also the id of its group; here and below.
         """
         below: set[tuple[int, int]] = set()
@@ -134,7 +135,7 @@ class EscapedProcesses:
         parent: int,
         number: signal.Signals,
     ) -> list[int]:
-        """Send a signal to processes. Returns those that have got it."""
+        """Send a signal to processes. Returns the processes that have received it."""
         signalled: list[int] = []
         for pid in pids:
             text = "process %d (%s), started by process %d, has left its process group: %s"

@@ -15,7 +15,7 @@ class FileReader:
 
     The thread reads one chunk, and waits until the event loop has handled it.
     on_chunk: called on the loop with each chunk; an empty one is the end of input.
-    read_bytes: the most bytes of a chunk.
+    read_bytes: the size of the largest chunk.
     """
 
     def __init__(

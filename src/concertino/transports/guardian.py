@@ -1,13 +1,12 @@
-"""The guardian: a process that ends what this process has started, when this process is killed.
+"""The guardian: a process that ends the processes that this one has started, if this one is killed.
 
 After SIGKILL nobody closes a connection or ends a process group. Servers notice the end of their
-input and end; a server that does not, and what it has started in turn, would remain for ever.
-
-The guardian waits for the end of a pipe whose other end only this process holds. When it comes
-without a word before it, the guardian ends everything that carries a mark of this process
-(orphans.py). It waits as a shell, which has 0.1 MB of memory of its own and takes no CPU time, and
-becomes a Python interpreter only then. It is in a session of its own, so that whoever kills the
-process group of this process does not kill it, too.
+input and end. But a server that does not, and the processes that it has started, would remain for
+ever. The guardian reads from a pipe whose other end only this process has open. If the pipe ends
+without a word before it, the guardian ends every process with a mark of this process (orphans.py).
+It waits as a shell, which has 0.1 MB of memory of its own and takes no CPU time, and becomes a
+Python interpreter only then. It is in a session of its own, so that it survives when the process
+group of this process is killed.
 
 Without /proc (on macOS) there is no guardian: the marks could not be found.
 """
@@ -27,7 +26,8 @@ __all__ = ["Guardian", "guardian"]
 log = logging.getLogger("concertino.process")
 
 SHELL = "/bin/sh"
-# Signals are for this process, which ends in order then. `read` fails at the end of the pipe.
+# Ignore signals: they are meant for this process, which ends in order then. `read` fails at the end
+# of the pipe.
 SCRIPT = 'trap "" HUP INT TERM; read -r word || exec "$@"'
 CODE = """
 import sys
@@ -40,7 +40,7 @@ END_S = 1.0
 
 
 class Guardian:
-    """The guardian of this process, which runs while somebody wants it."""
+    """The guardian of this process. It runs as long as somebody has acquired it."""
 
     def __init__(self) -> None:
         self._users = 0
@@ -52,7 +52,7 @@ class Guardian:
         return None if self._process is None else self._process.pid
 
     def acquire(self) -> None:
-        """Start the guardian, if it does not run. Call release() when it is not needed any more.
+        """Start the guardian, unless it already runs. Call release() when it is no longer needed.
 
         If it cannot be started, this is logged.
         """
@@ -67,7 +67,8 @@ class Guardian:
             return
         root = str(Path(__file__).parents[2])
         python = [sys.executable, "-I", "-S", "-B", "-c", CODE, root]
-        # Without our own mark: whoever ends this process by its mark leaves the guardian to us.
+        # Without the mark of this process itself: if this process is ended by its mark, the
+        # guardian is not.
         env = {name: value for name, value in os.environ.items() if name != STARTED_BY}
         command = [SHELL, "-c", SCRIPT, "guardian", *python, *map(str, mark[1:])]
         try:
@@ -85,7 +86,7 @@ class Guardian:
             log.info("servers that ignore the end of their input survive a SIGKILL: %s", exc)
 
     def release(self) -> None:
-        """End the guardian, if nobody else has acquired it."""
+        """End the guardian, unless somebody else has acquired it too."""
         self._users -= 1
         process = self._process
         if self._users or process is None:
@@ -102,10 +103,10 @@ class Guardian:
         _close(process)
 
     def forget(self) -> None:
-        """Forget the guardian, in a forked process. It is the parent's."""
+        """Forget the guardian in a forked process, because it belongs to the parent process."""
         process, self._process, self._users = self._process, None, 0
         if process is not None:
-            # Else the guardian would wait for the end of this process, too.
+            # Otherwise the guardian would also wait for the end of this process.
             _close(process)
             process.returncode = 0
 

@@ -88,7 +88,7 @@ class Listener:
     def examine(self, sock: socket.socket) -> Mapping[str, object]:
         """Return the facts about an accepted client, such as its pid and uid.
 
-        sock: what accept() has returned.
+        sock: a socket from accept().
         Raises PermissionError if the client is a process of another user, OSError if it has gone.
         """
         facts = configure_socket(sock)
@@ -135,8 +135,8 @@ def listen_unix(path: str | os.PathLike[str]) -> Listener:
     """Listen at a path in an existing folder. Only this user and root may connect.
 
     If the path is a socket to which nobody listens, it is replaced.
-    Raises ValueError if the path cannot be that of a socket. Raises OSError if another process
-    listens there, if the path is a file that is no socket, or if the socket cannot be created.
+    Raises ValueError if a socket cannot have this path. Raises OSError if another process listens
+    there, if the path is a file that is not a socket, or if the socket cannot be created.
     """
     name = unix_name(path)
     # Use an absolute path for remove(), because a tool may change the working directory.
@@ -181,7 +181,7 @@ def _bind_private(sock: socket.socket, name: str) -> None:
 def _remove_stale(name: str) -> None:
     """Remove the file of a socket to which nobody listens. Does nothing if there is no file.
 
-    Raises OSError if somebody listens, or if the file is no socket.
+    Raises OSError if somebody listens, or if the file is not a socket.
     """
     try:
         mode = os.lstat(name).st_mode
@@ -364,7 +364,8 @@ def inherited_listeners(
     end.
     environment: usually os.environ. systemd's variables are removed from it.
     allow_remote: see listen_tcp().
-    Raises ValueError for a descriptor that is no listening stream socket, and for an address that
+    Raises ValueError for a descriptor that is not a listening stream socket, and for an address
+    that
     is not allowed. Source: sd_listen_fds(3).
     """
     variables = {name: environment.pop(name, "") for name in SYSTEMD_VARIABLES}
@@ -386,7 +387,7 @@ def inherited_listeners(
 def _inherited_socket(descriptor: int) -> socket.socket:
     """Return an inherited descriptor as a socket.
 
-    Raises ValueError if it is no listening stream socket.
+    Raises ValueError if it is not a listening stream socket.
     """
     name = f"LISTEN_FDS: descriptor {descriptor}"
     try:
@@ -410,8 +411,8 @@ def _inherited_socket(descriptor: int) -> socket.socket:
 def errno_message(exc: Exception) -> str:
     """Return the text of an error for users.
 
-    For an OSError without the error number, unless it concerns a file: then str() is needed, which
-    names the file.
+    This is the text of an OSError without its number. If the OSError concerns a file, it is
+    str(exc), which names the file.
     """
     if isinstance(exc, OSError) and exc.strerror and exc.filename is None:
         return str(exc.strerror)

@@ -104,7 +104,7 @@ class MemoryConnection:
             receiver.on_eof()
 
     def _on_delivery(self) -> None:
-        """Count the held bytes again and report them, because the other end has delivered some."""
+        """Update and report the held bytes, because the other end has delivered some frames."""
         self._held = sum(map(len, self._queue)) + sum(map(len, self.other._inbox))
         if self._receiver is not None and not self._closed:
             self._receiver.on_drain(self._held)

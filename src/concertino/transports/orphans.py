@@ -1,7 +1,7 @@
 """Ends processes that nobody needs any more: end_orphans(), end_processes().
 
-The guardian runs end_orphans() (guardian.py), in an interpreter that starts when it is needed. So
-this module imports little.
+The guardian (guardian.py) runs end_orphans() in an interpreter that starts only then. So this
+module imports little.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from concertino.transports.process_table import live_processes, read_environment
 
 __all__ = ["END_STEPS", "end_orphans", "end_processes"]
 
-# The steps: what is sent, and how long to wait then, in seconds.
+# Steps: (the signal to send, how long to wait after it, in seconds).
 END_STEPS = ((signal.SIGTERM, 0.5), (signal.SIGKILL, 1.0))
-# First the processes may end by themselves, because their input has ended.
+# In the first step the processes may end by themselves, because their input has ended.
 ORPHAN_STEPS = ((None, 0.5), *END_STEPS)
-# How often to look again: processes may start others meanwhile.
+# How often to search again, since processes may start others meanwhile.
 CHECK_S = 0.02
 # Processes that are just being started have no marks yet. They are found after this time.
 SETTLE_S = 0.1
@@ -28,9 +28,9 @@ ProcessKey = tuple[int, int]
 
 
 def end_orphans(pid: int, started_at: int, namespace: int) -> bool:
-    """End everything that a process has started. Returns whether all has ended. Takes 2 s at most.
+    """End all processes that a process has started. Takes at most 2 s. Returns whether all ended.
 
-    pid, started_at, namespace: of the process, as in its marks (process_marks.py).
+    pid, started_at, namespace: identify that process, as in its marks (process_marks.py).
     """
     return end_processes(lambda: find_started_by(pid, started_at, namespace), ORPHAN_STEPS)
 
@@ -66,13 +66,15 @@ def end_processes(
 def find_started_by(pid: int, started_at: int, namespace: int) -> set[ProcessKey]:
     """Return the ids and start times of all live processes that carry a mark of a process.
 
-    In other pid namespaces, too: a server may be in a sandbox. See end_orphans() for the arguments.
+    These include processes in other pid namespaces, since a server may be in a sandbox. See
+    end_orphans() for the arguments.
     """
-    # What all marks of the process have in common. In the environment, a comma or NUL follows.
+    # The part that all marks of the process have in common. In the environment, a comma or NUL
+    # follows.
     owner = f"-{pid}-{started_at}-{namespace}".encode()
     found: set[ProcessKey] = set()
     for other, state in live_processes():
-        # Reading an environment takes time, and nothing older can be one of them.
+        # Reading an environment takes time, so skip processes that are older than this one.
         if state.started_at >= started_at:
             environment = read_environment(other) or b""
             if owner + b"," in environment or owner + b"\0" in environment:

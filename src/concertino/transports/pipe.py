@@ -78,12 +78,12 @@ class _Output:
 
     terminator: the bytes that follow each frame.
     queue: the frames that wait to be written.
-    pieces: what is written after `rest`, of a large frame; the last piece comes first.
+    pieces: the pieces of a large frame that are written after `rest`; the last piece comes first.
     rest: the bytes of the last write that the system has not accepted. They precede the queue.
     held: how many bytes `rest` and `queue` have together.
     reported: the value of `held` that was last reported, by write() or with on_drain(), since the
         high-water mark was reached; 0 after it has fallen below the low-water mark.
-    drained: a future that is done when the buffer is empty; None if nobody waits.
+    drained: a future that is done when the buffer is empty; None if nobody waits for that.
     watching: whether the event loop watches for the descriptor to become writable.
     broken: whether nothing can be written any more.
     """
@@ -129,7 +129,7 @@ class _Output:
     def refill(self) -> None:
         """Move frames from the queue to `rest`: together about WRITE_BYTES.
 
-        A larger frame is cut into pieces, which go there first.
+        A larger frame is cut into pieces; the first of them becomes `rest`.
         """
         if self.pieces:
             self.rest = memoryview(self.pieces.pop())
@@ -150,10 +150,11 @@ class _Output:
             queue.insert(0, b"")
 
     def set_rest(self, data: bytes, written: int) -> None:
-        """Set `rest` to what follows the first `written` bytes of `data`.
+        """Set `rest` to the part of `data` after its first `written` bytes.
 
-        Large data is cut into pieces, so that what was written is freed. Otherwise each client that
-        reads slowly would keep a whole message in memory, of which `held` counts only the rest.
+        Large data is cut into pieces, so that the written pieces are freed. Otherwise each client
+        that reads slowly would keep a whole message in memory, of which `held` counts only the
+        rest.
         """
         if len(data) <= WRITE_BYTES:
             self.rest = memoryview(data)[written:]
@@ -369,7 +370,7 @@ class PipeConnection:
         """Drop a frame that cannot be written any more. ChildProcess overrides this to keep it."""
 
     def _hold_rest(self, line: bytes, written: int) -> int:
-        """Buffer the end of a line that was written only in part, and try to write it.
+        """Buffer the rest of a line that was only partly written, and try to write it.
 
         written: how many of its bytes were written.
         Returns how many bytes are buffered.
@@ -415,7 +416,7 @@ class PipeConnection:
         return None
 
     def _write_rest(self) -> None:
-        """Write the rest of an earlier write, then the queued frames; report the drain."""
+        """Write the rest of an earlier write, then the queued frames. Report when output drains."""
         output = self._output
         try:
             for _ in range(WRITES):
@@ -557,8 +558,8 @@ class PipeConnection:
     def _make_nonblocking(self, descriptor: int, mode: int) -> int:
         """Return a non-blocking descriptor for the same pipe, socket or terminal.
 
-        If it could be reopened, this is a new descriptor, and the given one is closed. Regular
-        files are returned as they are.
+        If it could be reopened, this is a new descriptor, and the given one is closed. Descriptors
+        of regular files are returned unchanged.
         mode: os.O_RDONLY or os.O_WRONLY.
         """
         kind = os.fstat(descriptor).st_mode

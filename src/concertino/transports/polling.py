@@ -44,16 +44,16 @@ class PollingConnection(PipeConnection):
         super().open(receiver)
 
     def send_and_poll(self, frame: bytes, request_id: Id | None) -> bytes | int:
-        """Write one frame, flush, and return the next line if it has arrived already.
+        """Write one frame, flush, and return the next line if it has already arrived.
 
         Otherwise returns how many bytes of output are buffered. Pass a line that is not the
         expected response to defer_line().
 
         If client and server run on the same core, the server has usually answered before the write
-        returns. To read at once saves a loop iteration: on Python 3.13 a call takes 4.6 us instead
-        of 7.6 (bench/clients.py). If nothing has arrived, the poll has cost 1 us for nothing. So
-        after such a poll, the next 1, 2, 4 and then 8 reads are made without one. At most MAX_POLLS
-        polls succeed in a row, so that the loop runs regularly.
+        returns. Reading at once saves a loop iteration: on Python 3.13 a call takes 4.6 us instead
+        of 7.6 (bench/clients.py). A poll that finds nothing costs 1 us. So after such a poll, the
+        next 1, 2, 4 and then 8 reads are made without one. At most MAX_POLLS polls succeed in a
+        row, so that the loop runs regularly.
         """
         polls = self._polls
         output = self._output

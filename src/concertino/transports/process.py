@@ -237,7 +237,7 @@ class ChildProcess(PollingConnection):
         self._timeouts = timeouts
         self._closing: asyncio.Task[None] | None = None
         self.stdout_ended = False
-        # Whether the end of the connection was reported to the receiver, or must not be.
+        # Whether the end of the connection was reported to the receiver, or must not be reported.
         self._end_reported = False
 
     @property
@@ -282,9 +282,10 @@ class ChildProcess(PollingConnection):
         await asyncio.shield(self._closing)
 
     def abandon(self, _: object = None) -> None:
-        """Kill the child at once, unless close() does so. Blocks briefly.
+        """Kill the child at once, unless close() does that. Blocks briefly.
 
-        At its end, asyncio.run() cancels all tasks, even that of close() before it has begun.
+        Needed because asyncio.run() cancels all tasks at its end, even a task of close() that has
+        not begun.
         """
         if not self._released and (self._closing is None or self._closing.done()):
             if self._receiver is None:
@@ -303,14 +304,14 @@ class ChildProcess(PollingConnection):
             # even without the end of stdout.
             self._loop.call_later(LINGER_S, self._report_end)
         else:
-            # The child may be a wrapper, and the process behind it go on reading and writing. What
-            # that has written by its end is delivered.
+            # The child may be a wrapper of a process that goes on reading and writing. The output
+            # of that process until its end is delivered.
             self._signal_group(signal.SIGKILL)
             # In the next loop iteration, because a polled chunk may have to be delivered first.
             self._loop.call_soon(self._deliver_rest, self._loop.time() + LINGER_S)
 
     def _deliver_rest(self, until: float) -> None:
-        """Deliver what the child has written before it crashed, and report its end.
+        """Deliver the output of the child before it crashed, and report its end.
 
         Do not wait for the end of its stdout: processes that it has started may have it open, and
         even write to it for ever.
@@ -339,7 +340,7 @@ class ChildProcess(PollingConnection):
             self._loop.call_later(LINGER_S, self._report_end)
 
     def _on_write_error(self, exc: OSError) -> None:
-        """Discard all output, but still deliver the input that the child has written already."""
+        """Discard all output, but still deliver the output of the child that has arrived."""
         if self._output.broken:
             return
         self._output.broken = True
@@ -360,7 +361,7 @@ class ChildProcess(PollingConnection):
         output.discard()
 
     def has_read_input(self) -> bool:
-        """Return whether all that was written to the child's stdin has been read."""
+        """Return whether the child has read all the bytes that were written to its stdin."""
         return self._out >= 0 and not self._output.held and not count_unread(self._out)
 
     def take_unread(self) -> list[bytes]:
@@ -431,7 +432,7 @@ class ChildProcess(PollingConnection):
             )
 
     async def _end_with(self, number: signal.Signals, within_s: float, group_ended: bool) -> bool:
-        """Send a signal to the group, and to what has left it. Returns whether all have ended.
+        """Send a signal to the group and to processes that have left it. Returns whether all ended.
 
         group_ended: whether the group is empty already.
         """
@@ -515,7 +516,7 @@ class ChildProcess(PollingConnection):
 
 
 class _ReceiverProxy:
-    """The Receiver between the pipe and the user's receiver: forwards all but the end of input.
+    """The Receiver between the pipe and the user's receiver. Forwards all but the end of input.
 
     ChildProcess handles the end of input. It reports the end to the user's receiver later, when the
     exit status is known and all of stderr was read.

@@ -1,7 +1,7 @@
-"""The process groups of our children, and kill_process_groups() for when this process must end.
+"""The process groups of our children, and kill_process_groups() for the end of this process.
 
-A process that ends by os._exit() runs no cleanup: children that ignore the end of their input and
-SIGTERM, and what they have started, would remain.
+A process that ends by os._exit() runs no cleanup. Children that ignore the end of their input and
+SIGTERM would remain, and so would the processes that they have started.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import signal
 
 __all__ = ["add_process_group", "kill_process_groups", "remove_process_group"]
 
-# Each id is that of a child which is not reaped yet, so no other process can have it.
+# Each id is that of a child that is not reaped yet, so no other process can have the same id.
 _groups: set[int] = set()
-# A forked process has no part in the children of its parent.
+# The children of a process are not children of a process that it forks.
 os.register_at_fork(after_in_child=_groups.clear)
 
 

@@ -1,9 +1,10 @@
-"""Marks in the environment of the programs that concertino starts, which everything inherits.
+"""Marks in the environment of the programs that concertino starts. Their children inherit them.
 
     CONCERTINO_STARTED_BY=4f0c...e1-4711-812345-4026531836
 
-A mark tells which process has started a program, so that what is left when that process was killed
-can be found: by the process that restarts it, by its guardian, and by `concertino reap`.
+A mark names the process that has started a program. When that process was killed, the processes
+that it has left can be found by their mark: by the process that restarts it, by its guardian, and
+by `concertino reap`.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from concertino.transports.process_table import read_environment, read_process_s
 
 __all__ = ["STARTED_BY", "Mark", "marks_of", "new_mark", "pid_namespace"]
 
-# The environment variable. Its value has one mark for each child of concertino among the ancestors
-# of a process, the outermost first, separated by commas.
+# The environment variable. Its value has one mark for each ancestor of a process that concertino
+# has started, the outermost first, separated by commas.
 STARTED_BY = "CONCERTINO_STARTED_BY"
 MARK = re.compile(r"([0-9a-f]{24})-(\d{1,10})-(\d{1,20})-(\d{1,20})")
 
@@ -26,8 +27,8 @@ class Mark(NamedTuple):
     """A mark of one program that concertino has started.
 
     id: 24 random hexadecimal digits, which no other program has.
-    pid, started_at: of the process that has started the program; see ProcessState.
-    namespace: in which this pid is valid; 0 where the system has none.
+    pid, started_at: identify the process that has started the program; see ProcessState.
+    namespace: the pid namespace in which this pid is valid; 0 if the system has none.
     """
 
     id: str
@@ -39,9 +40,9 @@ class Mark(NamedTuple):
         return f"{self.id}-{self.pid}-{self.started_at}-{self.namespace}"
 
     def is_orphaned(self) -> bool:
-        """Return whether the process has ended that has started the program.
+        """Return whether the process that has started the program has ended.
 
-        False if that cannot be known, because it is of another pid namespace.
+        Returns False if this is not known, because that process is in another pid namespace.
         """
         if not self.namespace or self.namespace != pid_namespace():
             return False
@@ -60,7 +61,7 @@ def new_mark() -> Mark:
 def marks_of(pid: int) -> list[Mark]:
     """Return the marks of a process, the outermost first.
 
-    Empty without marks, and for processes of other users and other pid namespaces.
+    Empty for a process without marks, of another user, or in another pid namespace.
     """
     environment = read_environment(pid)
     if not environment or pid_namespace(pid) != pid_namespace():
@@ -76,7 +77,7 @@ def marks_of(pid: int) -> list[Mark]:
 
 
 def pid_namespace(pid: int | None = None) -> int:
-    """Return the number of a process's pid namespace; 0 if it has none or may not be looked at.
+    """Return the number of a process's pid namespace; 0 if it has none or it cannot be read.
 
     pid: None for this process.
     """

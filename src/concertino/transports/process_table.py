@@ -1,7 +1,7 @@
-"""The processes of this machine, read from /proc, and signals that cannot hit the wrong one.
+"""The processes of this machine, read from /proc, and signals that cannot reach a wrong process.
 
-A process is identified by its id and its start time, because ids are used again. Without /proc (on
-macOS) there are no processes to see.
+A process is identified by its id and its start time, because the system uses ids again. Without
+/proc (on macOS) no processes are found.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def read_children(pid: int) -> list[int]:
 def read_environment(pid: int) -> bytes | None:
     """Return the environment with which a process was started, each variable ended by NUL.
 
-    Returns b"" for a process that is just being started, and None for one that has ended or belongs
-    to another user.
+    Returns b"" for a process that is just being started, and None for a process that has ended or
+    belongs to another user.
     """
     try:
         return _read(f"{pid}/environ")
@@ -112,7 +112,7 @@ def read_environment(pid: int) -> bytes | None:
 
 
 def read_arguments(pid: int) -> list[str]:
-    """Return the command line of a process; [] if it has ended. It may have changed it itself."""
+    """Return the command line of a process, as it shows itself; [] if it has ended."""
     try:
         text = _read(f"{pid}/cmdline")
     except OSError:
@@ -137,7 +137,7 @@ def program_name(pid: int) -> str:
 
 
 def send_signal(pid: int, started_at: int, number: signal.Signals) -> bool:
-    """Send a signal to a process, unless it has ended and its id belongs to another one now.
+    """Send a signal to a process, unless it has ended and another process has its id now.
 
     started_at: see ProcessState. Returns whether the signal was sent. Raises PermissionError for a
     process of another user.
@@ -149,7 +149,8 @@ def send_signal(pid: int, started_at: int, number: signal.Signals) -> bool:
     except OSError:
         return False
     try:
-        # The descriptor holds whatever process has the id now, so it cannot change after this.
+        # The descriptor refers to the process that has the id now, even if the id is used again
+        # later.
         state = read_process_state(pid)
         if state is None or state.started_at != started_at:
             return False
@@ -169,8 +170,8 @@ def _names(folder: str) -> list[str]:
 def _read(name: str) -> bytes:
     """Return the content of a file below /proc. Raises OSError.
 
-    This takes a third of the time of Path.read_bytes(), which matters because closing a child reads
-    a file of every process of the machine.
+    This takes a third of the time of Path.read_bytes(). The time matters because closing a child
+    reads a file of every process of the machine.
     """
     descriptor = os.open(f"{PROC}/{name}", os.O_RDONLY | os.O_CLOEXEC)
     try:

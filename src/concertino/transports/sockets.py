@@ -77,7 +77,7 @@ class SocketConnection(PipeConnection):
     def _check_peer(self) -> None:
         """Report a disconnect if the peer has closed its socket. Called after the end of input.
 
-        Instead, the peer may only have shut down the writing half, and wait for responses. On a
+        The peer may also have closed only the writing half (shutdown), and wait for responses. On a
         Unix socket the two cases can be told apart; on TCP only after the peer has sent a reset.
         """
         if self._receiver is None or self._output.broken:
@@ -94,8 +94,8 @@ class AcceptedSocket(SocketConnection):
 
     The reason: any web page can make a browser send a POST request to a port of this machine, and
     the body of the request may be a line of JSON-RPC. So if the first line looks like HTTP or TLS,
-    nothing after it is read. Any other first line that is no JSON-RPC is answered with an error, as
-    on stdio.
+    nothing after it is read. Any other first line that is not JSON-RPC is answered with an error,
+    as on stdio.
     name: the name of the client, for the log.
     """
 
@@ -161,8 +161,8 @@ def _foreign_protocol(line: bytes) -> str:
 def credentials(sock: socket.socket) -> tuple[int | None, int]:
     """Return the process id and the effective user id of the peer of a Unix socket.
 
-    They are those at the time when it connected. The process id is None if the system does not
-    report it. Raises OSError if the system does not report the user id.
+    These are the ids when the peer connected. The process id is None if the system does not report
+    it. Raises OSError if the system does not report the user id.
     """
     if sys.platform == "linux":
         pid, uid, _ = struct.unpack(
@@ -237,7 +237,7 @@ async def connect_unix(
     """Connect to a server that listens at a path. Pass the Connection to connect() or Client.
 
     Its facts contain the pid and the uid of the server.
-    Raises ValueError if the path cannot be that of a socket, OSError if nobody listens there.
+    Raises ValueError if a socket cannot have this path, OSError if nobody listens there.
     """
     sock = await open_unix_socket(path)
     try:

@@ -24,7 +24,7 @@ class StderrCapture:
     """Reads a child's stderr and passes on each chunk.
 
     descriptor: the reading end of the pipe; closed by close().
-    pid: of the child, for the log.
+    pid: the process id of the child, for the log.
     sink: called with each chunk; None to pass on nothing.
 
     Attribute:

@@ -179,7 +179,7 @@ class StdioConnection(PipeConnection):
     def _on_parent_exit(self) -> None:
         """End the connection when stdin has been silent for ORPHAN_S.
 
-        Another process than the parent may still be writing to stdin.
+        Until then, another process than the parent may still be writing to stdin.
         """
         self._unwatch_parent()
         self._input.has_read = False

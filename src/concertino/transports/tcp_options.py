@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-# Not socket, which `concertino connect` does without (cli/connect.py).
+# The C part of the module socket: `concertino connect` does not import socket (cli/connect.py).
 import _socket
 
 __all__ = ["set_tcp_options"]
 
-# Options for TCP: two times in seconds, and a count. A peer that has crashed is noticed within
-# 2 minutes.
+# Option of TCP -> value. The first two are seconds, the last one a count. With them, a crashed peer
+# is noticed within 2 minutes.
 KEEPALIVE = {
     "TCP_KEEPIDLE": 60,
     "TCP_KEEPINTVL": 15,

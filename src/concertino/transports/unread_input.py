@@ -1,8 +1,8 @@
 """Finds out which frames a child process has not read from its stdin when it ends.
 
 A client can send these frames to the restarted server, without the risk that anything is done
-twice. They are those that could not be written, and those that are still in the pipe: a pipe
-delivers each byte once, so bytes that this process reads from it were read by nobody else.
+twice. They are the frames that could not be written, and those that are still in the pipe: a pipe
+delivers each byte once, so nobody else has read the bytes that this process reads from it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class UnreadInput:
         The first line may be only the end of a line, whose beginning was read. It cannot be
         mistaken for a message: the end of a JSON object is never a JSON object itself, because its
         braces or its quotes do not match.
-        in_pipe: what was written before and not read, from read_back().
+        in_pipe: the bytes from read_back(), which were written before and not read.
         """
         lines = (in_pipe + b"".join(self._chunks)).split(b"\n")
         self._chunks.clear()

@@ -47,7 +47,7 @@ class Elicitation(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=Tr
     """Asks the user of the client something.
 
     message: the question, for the user.
-    mode: "form" asks for values that fit requested_schema; "url" asks the user to open a page.
+    mode: "form" asks for values by requested_schema; "url" asks the user to open a page.
     requested_schema: a JSON Schema of an object without nested objects.
     url: the page; the client opens it only if the user agrees.
     elicitation_id: identifies an elicitation with a URL in 2025-11-25.

@@ -101,7 +101,7 @@ class Prompt(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
 
 
 class PromptMessage(Struct, frozen=True):
-    """A message of a prompt, with one content block. role: who says it."""
+    """A message of a prompt, with one content block. role: the speaker, "user" or "assistant"."""
 
     role: Role
     content: ContentBlock

@@ -1,11 +1,10 @@
-"""Checks that the members of a result have the types that are declared, before it is sent.
+"""Checks, before a result is sent, that its members have the declared types.
 
     check(CallToolResult(content=[TextContent(5)]))
     # TypeError: content[0].text: expected str, got int
 
 msgspec checks types when it decodes a Struct, but not when Python code makes one. Without this
 check, a handler that builds a result itself could send one that violates the schema.
-
 A check function is made for each class when it is first used, from the annotations of the class.
 Most members have their default value, or exactly the declared type; these are skipped quickly. A
 round trip through msgspec would not find all errors: a dict in place of a Struct, or base64 text in
@@ -25,7 +24,7 @@ from msgspec.structs import fields
 
 from concertino.types.results import ReadResourceResult, ResourceContents
 
-# What is wrong with a value: the path of the wrong member below the value, and the error text.
+# A wrong value: the path of the wrong member below the value, and the error text.
 Fault = tuple[str, str]
 
 # Returns the fault of a value, or None if it is right. The value may be anything.
@@ -43,7 +42,7 @@ def check(value: Struct, place: str = "") -> None:
     """Raise TypeError if a member of a result, at any depth, has a wrong value.
 
     The text names the first wrong member and the expected type.
-    place: the path of the result itself, to begin the text with; "" for none.
+    place: the path of the result itself, with which the text begins; "" for none.
     """
     fault = _struct_check(type(value))(value)
     if fault is not None:
@@ -87,7 +86,7 @@ def _without_absent(annotation: Any) -> Any:
 
 
 def _check_of(annotation: Any, name: str = "") -> Check:
-    """Return the check function for an annotation. It supports those that results.py contains.
+    """Return the check function for an annotation. All annotations in results.py are supported.
 
     name: the name of the member with this annotation, for BOUNDS.
     """

@@ -47,7 +47,8 @@ Meta = dict[str, Any]
 MAX_QUOTE = 200
 Role = Literal["user", "assistant"]
 
-# Who may use a cached result: "public" all clients, "private" only the client that has received it.
+# Who may use a cached result: "public" for all clients, "private" only for the client that has
+# received it.
 CacheScope = Literal["public", "private"]
 
 Level = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
