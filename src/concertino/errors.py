@@ -86,8 +86,8 @@ URL_ELICITATION_REQUIRED = -32042
 # asks that such codes lie outside of -32768..-32000.
 BUSY = -31001
 
-# A server that is reached by a URL has not answered with JSON-RPC: the HTTP status was one of
-# failure, or the connection was lost. The error's data has the status. Also a code of concertino.
+# A server with a URL has not answered with JSON-RPC: the HTTP status reports a failure, or the
+# connection was lost. The error's data has the status. This is also a code of concertino.
 HTTP_FAILURE = -31002
 
 
@@ -103,7 +103,7 @@ class RegistrationError(ConcertinoError):
 
 
 class NotRegistered(ConcertinoError, KeyError):
-    """No tool, prompt or resource with this name is registered, so it cannot be removed or hidden.
+    """No tool, prompt or resource is registered under this name, so it cannot be removed or hidden.
 
     The text contains the most similar name that is registered.
     """
@@ -278,7 +278,7 @@ class ProtocolError(ConcertinoError):
 
 
 class Incompatible(ProtocolError):
-    """Client and server have no protocol revision in common. The text names the other side's."""
+    """Client and server have no protocol revision in common. The text names the other's."""
 
 
 class NotAServer(ProtocolError):
@@ -292,7 +292,7 @@ class NotAServer(ProtocolError):
 class Disconnected(ConcertinoError):
     """The connection ended before the response arrived (MCP 2026-07-28 basic/index).
 
-    Raised on the side that waits, never sent. The text contains all that follows.
+    Raised on the side that waits, never sent. The text contains the attributes below.
 
     exit_status: if the server was a process that has ended, its exit code, or minus the number of
         the signal that has ended it; otherwise None.
@@ -313,7 +313,7 @@ class Disconnected(ConcertinoError):
 def invalid_params(details: str) -> RpcError:
     """Return the RpcError -32602 for invalid params.
 
-    details: names the member, the expected and the actual value.
+    details: a text with the member, the expected and the actual value.
     """
     return RpcError(INVALID_PARAMS, "Invalid params", {"details": details})
 
@@ -321,7 +321,7 @@ def invalid_params(details: str) -> RpcError:
 def unknown_name(kind: str, name: str, member: str = "name") -> RpcError:
     """Return the RpcError -32602 for a tool, prompt or template that does not exist.
 
-    kind: what does not exist, such as "tool".
+    kind: the kind of thing that does not exist, such as "tool".
     member: the path of the name in the params, such as "name" or "ref.name".
     """
     # Imported here, because the import takes time and a server rarely needs it.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 __all__ = ["shorten", "shorten_name", "shorten_repr"]
 
-# How many characters of an unknown name an error quotes. Tool names have at most so many
-# (2026-07-28 server/tools).
+# An error quotes at most this many characters of an unknown name. It is the longest allowed name of
+# a tool (2026-07-28 server/tools).
 MAX_NAME = 128
 
 

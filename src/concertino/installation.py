@@ -29,7 +29,7 @@ __all__ = [
 RELEASED = False
 
 PROJECT = "concertino"
-# Extra -> what it installs, as in pyproject.toml.
+# Extra -> the packages that it installs, as in pyproject.toml.
 PACKAGES = {
     "validate": "jsonschema-rs",
     "library": "PyYAML, tantivy",
@@ -53,8 +53,8 @@ def missing_extra(feature: str, extra: str) -> str:
 def install_extra(extra: str) -> str:
     """Return the command that installs an extra of concertino for the running interpreter.
 
-    Before the first release, the command installs it from the checkout or wheel that this
-    concertino was installed from.
+    Before the first release, the command installs it from the checkout or wheel from which this
+    concertino was installed.
     """
     if RELEASED:
         return install_package(f"'{PROJECT}[{extra}]'")
@@ -68,8 +68,8 @@ def install_extra(extra: str) -> str:
 def install_package(requirement: str) -> str:
     """Return the command that installs a package for the running interpreter.
 
-    requirement: as for pip, quoted for a shell.
-    For a temporary environment of `uvx` or `uv run --with`, return how to change that command.
+    requirement: the requirement for pip, quoted for a shell.
+    In a temporary environment of `uvx` or `uv run --with`, return how to change that command.
     """
     if runs_in_uv_cache():
         return f"add --with {requirement.removeprefix('-e ')} to the uvx or uv run command"
@@ -86,8 +86,8 @@ def dependency(version: str) -> str | None:
     """Return the dependency of a project on this concertino, for its pyproject.toml.
 
     version: the version of this concertino.
-    Before the first release, the dependency is the checkout or wheel that this concertino was
-    installed from; None if that is not known. Source: PEP 508.
+    Before the first release, the dependency is the checkout or wheel from which this concertino was
+    installed; None if that is not known. Source: PEP 508.
     """
     if RELEASED:
         return f"{PROJECT}>={version}"
@@ -130,9 +130,10 @@ def runs_in_uv_cache() -> bool:
 
 
 def _installed_from() -> tuple[Path, bool] | None:
-    """Return the checkout or wheel that concertino was installed from, and whether editable.
+    """Return the checkout or wheel from which concertino was installed, and whether it is editable.
 
-    None if it was installed from an index, or not at all. Source: PEP 610, `direct_url.json`.
+    Returns None if it was installed from an index, or not at all. Source: PEP 610,
+    `direct_url.json`.
     """
     from importlib.metadata import PackageNotFoundError, distribution
     from pathlib import Path

@@ -54,8 +54,9 @@ def lazy_names(
 
     package: the name of the package.
     homes: module -> the public names that it defines.
-    foreign: names that other packages have -> what to write here. `__getattr__` raises ImportError
-    for these, because `from package import name` would replace the text of an AttributeError.
+    foreign: names that other packages have -> the text that says what to write here. `__getattr__`
+        raises ImportError with this text, because `from package import name` would replace the text
+        of an AttributeError.
     `__getattr__` raises AttributeError for other names, and ImportError if the module cannot be
     imported.
 

@@ -1,6 +1,6 @@
 """Suggestions for names that do not exist: registered names and keyword arguments.
 
-The module difflib is imported by mistakes only, since that takes 4 ms.
+Only mistakes import the module difflib, since that takes 4 ms.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def nearest_name(
     known: Iterable[str],
     similarity: float = 0.6,
 ) -> str | None:
-    """Return the known name closest to this one; None if none is close.
+    """Return the known name that is most similar to a name; None if none is similar enough.
 
-    similarity: how like the name it must be, from 0 to 1; see difflib.get_close_matches.
+    similarity: how similar it must be, from 0 to 1; see difflib.get_close_matches.
     """
     from difflib import get_close_matches
 
@@ -43,16 +43,17 @@ def suggestion(
     known: Iterable[str],
     similarity: float = 0.6,
 ) -> str:
-    """Return `; did you mean 'x'?` with the known name closest to this one; "" if none is close."""
+    """Return `; did you mean 'x'?` with the most similar known name, or "" if none is similar."""
     close = nearest_name(name, known, similarity)
     return "" if close is None else f"; did you mean {close!r}?"
 
 
 def unknown_keyword(owner: str, keyword: str, known: Iterable[str], advice: str = "") -> TypeError:
-    """Return the error for a keyword argument that does not exist, with the one that was meant.
+    """Return the error for a keyword argument that does not exist, with a suggestion.
 
-    owner: what was called, such as `Server`. known: the keyword arguments that exist.
-    advice: what to do if none of them is close; by default the message lists them.
+    owner: the name of the called function or class, such as `Server`.
+    known: the keyword arguments that exist.
+    advice: the text if none of them is similar; by default the message lists them.
     """
     names = list(known)
     advice = advice or f"the options are {', '.join(names)}"
@@ -61,16 +62,16 @@ def unknown_keyword(owner: str, keyword: str, known: Iterable[str], advice: str 
 
 
 def hint_keywords(function: F) -> F:
-    """Decorate a function or an `__init__`: unknown keyword arguments get a suggestion.
+    """Decorate a function or an `__init__`: errors for unknown keyword arguments get a suggestion.
 
-    Python makes none itself before 3.13. help() and inspect see the signature of `function`, which
-    takes no `**keywords`.
+    Python itself makes suggestions only since 3.13. help() and inspect see the signature of
+    `function`, which takes no `**keywords`.
     """
     return _hint(function, "")
 
 
 def hint_keywords_or(advice: str) -> Callable[[F], F]:
-    """Return hint_keywords() that gives this advice where no keyword argument is close."""
+    """Return a hint_keywords() that gives this advice if no keyword argument is similar."""
 
     def decorate(function: F) -> F:
         return _hint(function, advice)
@@ -103,9 +104,9 @@ if TYPE_CHECKING:
 else:
 
     class HintingStructMeta(type(Struct)):
-        """The metaclass of Structs that users make: unknown fields get a suggestion.
+        """The metaclass of Structs that users make: errors for unknown fields get a suggestion.
 
-        Decoding does not pass here, so it takes no longer.
+        msgspec's decoders do not call it, so decoding takes no longer.
         """
 
         def __call__(cls, *args, **fields):

@@ -91,7 +91,7 @@ _CLASSES = _make_classes()
 
 
 def estimate(text: str) -> int:
-    """Return the estimated number of tokens of a text. 0 for an empty text."""
+    """Return the estimated number of tokens of a text; 0 for an empty text."""
     return round_up(weigh(text)) if text else 0
 
 

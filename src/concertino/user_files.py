@@ -1,4 +1,4 @@
-"""Files of this user: the folders that they stand in, and a way to write one as a whole."""
+"""Files of this user: the folders for them, and a function that writes a file completely."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def user_folder(
 
     variable: the name of the variable that sets the folder, such as `XDG_CACHE_HOME`. A relative
         value is ignored, as the specification says.
-    default: the folder without the variable, below the home directory, such as `.cache`.
+    default: the folder if the variable is not set, such as `.cache`, below the home directory.
     Raises RuntimeError for a user without a home directory.
     """
     value = environment.get(variable, "")
@@ -28,7 +28,7 @@ def user_folder(
 def write_private_file(path: Path, data: bytes, *, lasting: bool = True) -> None:
     """Write a file with mode 0600, completely or not at all. Raises OSError.
 
-    lasting: wait until it is on the disk. Without that, it may be damaged after a loss of power.
+    lasting: whether to wait until it is on the disk. If not, a power failure may damage it.
     """
     # A temporary file in the same folder: replace() does not work across file systems.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")

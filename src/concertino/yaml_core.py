@@ -79,7 +79,7 @@ _TIME = re.compile(
 
 
 class InvalidYaml(Exception):
-    """The text is not valid YAML. line: from 1; None if it is not known."""
+    """The text is not valid YAML. line: the line number, from 1; None if it is not known."""
 
     def __init__(self, line: int | None, problem: str) -> None:
         super().__init__(problem)
@@ -101,7 +101,7 @@ class YamlNode(Struct, frozen=True):
         (key, value) of a mapping.
     tag: the explicit tag, such as `!!int`, in its long form; None if there is none.
     plain: whether it is a scalar without quotes.
-    line: from 1.
+    line: the line number, from 1.
     """
 
     kind: Literal["scalar", "sequence", "mapping"]
@@ -118,10 +118,10 @@ def read_node(
     max_values: int | None = None,
     aliases: bool = False,
 ) -> YamlNode | None:
-    """Parse a text with one document, and return its root node. None for an empty text.
+    """Parse a text with one document, and return its root node; None for an empty text.
 
-    max_depth: levels of nested sequences and mappings.
-    max_values: the number of nodes; None for no limit.
+    max_depth: the largest depth of sequences and mappings.
+    max_values: the largest number of nodes; None for no limit.
     aliases: whether aliases are allowed. A few lines of them can expand to gigabytes.
     Raises InvalidYaml, YamlLimit; ModuleNotFoundError if PyYAML is not installed.
     """
@@ -284,7 +284,7 @@ def read_value(node: YamlNode) -> Any:
 
 
 def _read_mapping(node: YamlNode) -> dict[str, Any]:
-    """Convert a mapping. Members that are merged by `<<` do not replace its own members."""
+    """Convert a mapping. Its own members override the members that `<<` merges into it."""
     members: dict[str, Any] = {}
     merged: YamlNode | None = None
     lines: dict[str, int] = {}
@@ -316,7 +316,7 @@ def _decode_binary(node: YamlNode) -> str:
 
 
 def resolve_plain(text: str) -> Any:
-    """Return the value of a scalar without quotes: None, a bool, a number or the text itself."""
+    """Return the value of an unquoted scalar: None, a bool, a number or the text itself."""
     if text in _WORDS:
         return _WORDS[text]
     first = text[0]
@@ -358,7 +358,7 @@ def _to_float(digits: str, text: str | None = None) -> int | float | str:
 
 
 def is_time(text: str) -> bool:
-    """Return whether yaml.v3 reads a scalar without quotes as a time."""
+    """Return whether yaml.v3 reads an unquoted scalar as a time."""
     if not (match := _TIME.fullmatch(text)):
         return False
     # After `T` a zone is required, and after a space it is not allowed.

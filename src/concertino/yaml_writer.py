@@ -1,7 +1,7 @@
 """Writes YAML with the same bytes as Go's library yaml.v3, so that both write the same files.
 
-PyYAML's writer has other quotes and another indentation. There is one difference to yaml.v3: it
-writes some texts so that it cannot read them back correctly. Here these texts are quoted.
+PyYAML's writer chooses other quotes and another indentation. There is one difference to yaml.v3,
+which writes some texts so that it cannot read them back correctly: here these texts are quoted.
 Source: encode.go, emitterc.go and sorter.go of yaml.v3 3.0.1.
 """
 
@@ -26,8 +26,7 @@ INDENT = 4
 MAX_KEY_BYTES = 128
 # Line breaks.
 _BREAKS = "\r\n\x85\u2028\u2029"
-# Texts that readers of YAML 1.1 would read as booleans, and below as numbers of base 60. They are
-# quoted.
+# Texts that YAML 1.1 reads as booleans, and below as numbers of base 60. They are quoted.
 _OLD_WORDS = frozenset(
     [
         "y",
@@ -69,7 +68,7 @@ _INDICATOR = re.compile(
 def write_mapping(members: Mapping[str, Any], *, max_depth: int) -> str:
     """Return a JSON object as YAML, with its outermost keys in the order of their code points.
 
-    max_depth: levels of nested lists and mappings.
+    max_depth: the largest depth of lists and mappings.
     Raises ValueError for a value that JSON cannot express, and for deeper nesting.
     """
     if not members:
@@ -336,7 +335,7 @@ def _natural_order(left: tuple[str, Any], right: tuple[str, Any]) -> int:
 
 
 def _compare_numbers(a: str, b: str, index: int) -> int:
-    """Compare two keys from their first different character on, where neither has a letter."""
+    """Compare two keys from their first different character on, if neither has a letter there."""
     start = 0
     if "0" in (a[index], b[index]):
         before = index
