@@ -3,7 +3,8 @@
 Normally the schemas of a tool are made from its type annotations, and msgspec checks the arguments.
 Here the author has written the schemas, and a JSON Schema validator (schema/validation.py) checks
 the arguments and results. schema/custom_schema.py decides which schemas are accepted. Loaded for
-the first such tool. Spec: 2026-07-28 server/tools "Tool".
+the first such tool.
+Spec: 2026-07-28 server/tools "Tool".
 """
 
 from __future__ import annotations
