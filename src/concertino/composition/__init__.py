@@ -1,1 +1,1 @@
-"""Several backends as one: compose(), and what files of servers are served with."""
+"""compose() serves several backends as one, and the servers of a servers file as one."""

@@ -1,8 +1,9 @@
-"""compose(): several backends as one, each under a name.
+"""compose(): serves several backends as one, each under a name of its own.
 
-Tools and prompts get the name of their part as a prefix (`math_add`), so their names never collide.
-Resources keep their URIs; two parts that list the same resource are refused. Calls go to the part
-that they belong to. Lists are concatenated in the order of the parts.
+The backends of a composition are called its parts. The name of a part becomes the prefix of its
+tools and prompts (`math_add`), so that their names never collide. Resources keep their URIs; if two
+parts list the same resource, the composition refuses to start. Each call goes to the part that has
+the tool, prompt or resource. Lists are concatenated in the order of the parts.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 def compose(
     info: Implementation | str | None = None, /, *, strict: bool = False, **parts: Backend
 ) -> ComposedBackend:
-    """Combine several backends into one, which is served like any other.
+    """Combine several backends into one, which is served like any other backend.
 
-    info: the server that clients see; by default the names of the parts joined by `+`.
-    strict: serve nothing if one part fails to start, and wait for all of them. By default the
-    others are served: calls of the part that failed get the reason, those of a slow one wait for
-    it. parts: name -> backend. The name and an underscore become the prefix of its tools and
-    prompts. Raises RegistrationError for a part that is not a Backend, and for names that would
-    make tools collide. The same error stops the start if two parts list the same resource.
+    info: the name of the server that clients see; by default the names of the parts joined by `+`.
+    strict: if True, serve nothing before all parts have started, and fail if one of them fails. By
+        default the other parts are served: calls of a part that failed are refused with the
+        reason, and calls of a slow part wait for it.
+    parts: name -> backend. The name and an underscore become the prefix of its tools and prompts.
+
+    Raises RegistrationError for a part that is not a Backend, and for two names of parts that could
+    give two tools the same name. The start raises it if two parts list the same resource.
     """
     if not parts:
         raise RegistrationError(
@@ -51,7 +54,7 @@ def compose(
         )
     for name, part in parts.items():
         if (got := describe_non_backend(part)) is not None:
-            # A mistyped option looks like a part.
+            # Perhaps the caller mistyped an option: it arrives here as a part.
             hint = suggestion(name, ["strict"])
             if name in ("info", "name"):
                 hint = (

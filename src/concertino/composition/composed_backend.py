@@ -1,7 +1,7 @@
 """ComposedBackend: several backends as one.
 
-Calls go to the part that they belong to, under the names that it knows. Lists are concatenated in
-the order of the parts.
+Each call goes to the part that has the tool, prompt or resource, and carries the part's own name
+for it. Lists are concatenated in the order of the parts.
 """
 
 from __future__ import annotations
@@ -57,14 +57,16 @@ from concertino.types.results import Implementation
 __all__ = ["ComposedBackend"]
 
 log = logging.getLogger("concertino.composition")
-# With these errors a part says that it lacks a resource or a completion; another part may have it.
+# A part answers with one of these errors if it lacks a resource or a completion. Another part may
+# have it.
 ELSEWHERE = frozenset((INVALID_PARAMS, RESOURCE_NOT_FOUND, METHOD_NOT_FOUND))
 
 
 class ComposedBackend:
-    """A Backend that forwards each call to the part that it belongs to.
+    """A Backend that forwards each call to the part that has the tool, prompt or resource.
 
-    names: makes the names that clients see. rules: how the parts are treated.
+    names: makes the names of tools and prompts that clients see.
+    rules: settings for the start, the lists and the removal of parts.
     """
 
     def __init__(
@@ -81,9 +83,9 @@ class ComposedBackend:
         self._starts = PartStarts(self.parts, rules, self._on_late_start)
         self._owners = ResourceOwners(rules.maps_uris, names.uri_prefix)
         self._pages = PartPages(rules.list_limit_s, self.on_part_change, self._view_of)
-        # The outlet of the last start(), for a part that starts late.
+        # The argument of the last start(); parts that start later get it too.
         self._outlet: Notifier | None = None
-        # The URIs that watch() got last.
+        # The argument of the last watch().
         self._watched: frozenset[str] = frozenset()
         self._directory = ResourceDirectory(self._owners, self._pages, rules)
         self._lists = ComposedLists(names, self._owners, self._pages)
@@ -93,14 +95,14 @@ class ComposedBackend:
 
     @property
     def failures(self) -> Mapping[str, str]:
-        """Return why parts do not serve, by name."""
+        """Return the reason for each part that is not served: name of the part -> reason."""
         return self._starts.failures
 
     async def start(self, outlet: Notifier) -> None:
-        """Start all parts concurrently, then check that no two list the same resource.
+        """Start all parts concurrently, then check that no two of them list the same resource.
 
-        Raises RegistrationError for a resource that two parts list, and ConcertinoError with the
-        name of a part that fails to start, unless others have started. See PartStarts.
+        Raises RegistrationError if two parts list the same resource, and ConcertinoError with the
+        name of the part if all parts fail or `strict` is set and one fails. See PartStarts.
         """
         self._outlet = outlet
         if self._rules.strict:
@@ -117,7 +119,7 @@ class ComposedBackend:
         self._directory.report(clashes)
 
     def _view_of(self, name: str) -> PartView:
-        """Return the view of a part: what clients see of it."""
+        """Return the PartView of a part, which translates its names, URIs and task ids."""
         view = self._views.get(name)
         if view is None:
             view = PartView(name, self._names, self._owners, self._mark_change)
@@ -128,9 +130,10 @@ class ComposedBackend:
         return _PartNotifier(self, name, self._outlet)
 
     async def change_parts(self, parts: Mapping[str, Backend]) -> None:
-        """Serve other parts from now on. Those that are the same objects go on as they are.
+        """Serve these parts from now on instead of the present ones.
 
-        The calls of a part that is removed or replaced get a moment to end, then it is closed.
+        A part that is the same object as before goes on undisturbed. A part that is removed or
+        replaced is closed when its calls have ended, or after `rules.drain_s`.
         """
         before = dict(self.parts)
         gone = {name: part for name, part in before.items() if parts.get(name) is not part}
@@ -152,9 +155,10 @@ class ComposedBackend:
         self._report_changes()
 
     async def _on_late_start(self, name: str) -> None:
-        """Handle that a part has started, or failed, after the composition was opened.
+        """Process the late start, or failure, of a part after the composition has started.
 
-        Clients are told what has changed, and the part which resources they subscribe to.
+        Sends clients the notifications of changed lists, and tells the part which resources clients
+        subscribe to.
         """
         self._directory.has_changed = True
         self._lists.forget()
@@ -180,7 +184,7 @@ class ComposedBackend:
         await self._directory.refresh(lambda: self._parts_with("resources"))
 
     def features(self) -> ServerFeatures:
-        """Return the union of the features of all parts but those that failed to start."""
+        """Return the union of the features of all parts, except those that failed to start."""
         features = {
             name: part.features()
             for name, part in self.parts.items()
@@ -206,7 +210,7 @@ class ComposedBackend:
         return self._other_methods.add_capabilities(composed, features)
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
-        """Forward a call to its part, or concatenate the lists of all parts."""
+        """Forward a call to its part; for a list, concatenate the lists of all parts."""
         method = call.method
         if (listing := LIST_METHODS.get(method)) is not None:
             await self._starts.wait_for_lists()
@@ -228,22 +232,22 @@ class ComposedBackend:
         return await self._handle_other(call, context)
 
     async def watch(self, uris: frozenset[str]) -> None:
-        """Pass to each part its own URIs and all URIs that no part lists."""
+        """Pass to each part the subscribed URIs that it lists, and those that no part lists."""
         self._watched = uris
         await self._refresh_owners()
         for name, part in self._parts_with("resources"):
             await part.watch(self._view_of(name).select_uris(uris))
 
     async def close(self) -> None:
-        """Close all parts; log those that fail."""
+        """Close all parts. A part that fails to close is logged."""
         await self._starts.cancel()
         await asyncio.gather(*(_close(name, part) for name, part in self.parts.items()))
         await self._calls.wait_closed()
 
-    # Thread-safe, as a Notifier is.
+    # Thread-safe, as the methods of a Notifier must be.
 
     def on_part_change(self, what: ChangeKind) -> None:
-        """Notify the clients of a change of a part, and settle the owners of resources later."""
+        """Notify the clients of a change of a part. The owners of resources are updated later."""
         self._mark_change(what)
         self._report_change(what)
 
@@ -252,13 +256,13 @@ class ComposedBackend:
             self._directory.has_changed = True
 
     def on_part_update(self, name: str, uri: str) -> None:
-        """Notify the subscribers of a resource of a part."""
+        """Notify the subscribers of a resource of this part that the resource has been updated."""
         shown = self._owners.show(name, uri)
         if self._outlet is not None and shown is not None:
             self._outlet.report_update(shown)
 
     def _parts_with(self, feature: str) -> Iterator[tuple[str, Backend]]:
-        """Yield the parts that serve and have a feature, in order."""
+        """Yield the started parts that have a feature, in the order of the composition."""
         for name, part in self.parts.items():
             if self._starts.serves(name) and getattr(part.features(), feature):
                 yield name, part
@@ -271,7 +275,7 @@ class ComposedBackend:
         context: Context,
         kind: str,
     ) -> Struct | Raw:
-        """Forward a call of a tool or prompt to its part, under the part's own name for it."""
+        """Forward a call of a tool or prompt to its part, with the part's own name for it."""
         if (name := call.name) is None:
             raise invalid_params(f"name: expected the name of a {kind}")
         found = self._names.find(name)
@@ -287,7 +291,7 @@ class ComposedBackend:
         part_context = PartContext(context, view)
         params = {**call.params, "name": Raw(encode(own_name))}
         own_call = Call(call.method, params, view.own_meta(call.meta), call.answers, call.state)
-        # Not through _forward(): each coroutine around a call costs a tenth of a small one.
+        # A call of _forward() here would add a coroutine, which costs a tenth of a small call.
         with self._calls.by_part[part_name]:
             try:
                 result = await part.handle(own_call, part_context)
@@ -301,9 +305,10 @@ class ComposedBackend:
         kind: str,
         member: str = "name",
     ) -> tuple[str, str]:
-        """Return the part of a tool or prompt, and its name there, when the part serves.
+        """Return the part of a tool or prompt and its name there. Waits until the part has started.
 
-        member: of the params, for the error. Raises RpcError.
+        member: the member of the params that contains the name, for the error message.
+        Raises RpcError if no part has the name.
         """
         found = self._names.find(name)
         if found is None:
@@ -312,7 +317,7 @@ class ComposedBackend:
         await self._starts.wait_for(part_name)
         if self._names.is_known(name):
             return found
-        # A shortened name, perhaps: the part's list tells what was shortened.
+        # The name may have been shortened. Listing the names of the part restores the whole name.
         for own_name in await list_names(part_name, self.parts[part_name], f"{kind}s/list"):
             self._names.show(part_name, own_name)
         return self._names.find(name) or found
@@ -323,7 +328,7 @@ class ComposedBackend:
         call: Call,
         context: Context,
     ) -> Struct | Raw:
-        """Let a part handle a call, and return its result as clients see it."""
+        """Let a part handle a call, and return its result with the names that clients use."""
         part = self.parts[name]
         view = self._view_of(name)
         view.has_tasks = has_tasks(part.features())
@@ -336,7 +341,7 @@ class ComposedBackend:
         return part_context.map_result(call.method, result)
 
     def argument_check(self, method: str, name: str) -> CheckArguments | None:
-        """Return the check of arguments of the part that has the tool or prompt.
+        """Return the function with which the part of the tool or prompt checks its arguments.
 
         See SupportsArgumentChecks.
         """
@@ -350,10 +355,11 @@ class ComposedBackend:
         shown: str,
         replace_uri: Callable[[str], Call],
     ) -> Struct | Raw:
-        """Forward a call to the part that lists the URI, or else to the first that has it.
+        """Forward a call to the part that lists the URI, or else to the first part that accepts it.
 
         A URI that no part lists may still match a template of any part.
-        shown: the URI that the client gave. replace_uri: returns the call with another one.
+        shown: the URI in the client's request.
+        replace_uri: returns the same call with another URI.
         """
         owner, uri = (None, shown) if self._directory.has_changed else self._owners.find(shown)
         if uri != shown:
@@ -369,13 +375,13 @@ class ComposedBackend:
                     if error.code != METHOD_NOT_FOUND:
                         refusal = error
         if starting := list(self._starts.starting.values()):
-            # It may be theirs.
+            # A part that is still starting may have the resource.
             await asyncio.wait(starting)
             return await self._call_by_uri(call, context, shown, replace_uri)
         raise refusal
 
     async def _read(self, call: Call, context: Context) -> Struct | Raw:
-        """Forward a call to read a resource."""
+        """Forward `resources/read`."""
         if (shown := call.name) is None:
             raise invalid_params("uri: expected the URI of a resource")
 
@@ -388,7 +394,7 @@ class ComposedBackend:
         return await self._call_by_uri(call, context, shown, replace_uri)
 
     async def _complete(self, call: Call, context: Context) -> Struct | Raw:
-        """Forward a completion to the part of its prompt or template."""
+        """Forward `completion/complete` to the part that has its prompt or template."""
         try:
             ref = call.decode_params(CompleteParams).ref
         except ValidationError as exc:
@@ -416,7 +422,7 @@ class ComposedBackend:
     # Tasks and extensions
 
     async def _handle_other(self, call: Call, context: Context) -> Struct | Raw:
-        """Forward a request of an extension, or about tasks, to its part."""
+        """Forward a request about tasks, or a request of an extension, to its part."""
         if call.method in TASK_METHODS and any(
             has_tasks(part.features()) for part in self.parts.values()
         ):
@@ -437,7 +443,7 @@ class ComposedBackend:
         return await self._forward(name, call, context)
 
     async def _call_task(self, call: Call, context: Context) -> Struct | Raw:
-        """Forward a request about a task to the part whose task it is."""
+        """Forward a request about a task to the part that runs the task."""
         try:
             shown = decode(call.params.get("taskId", Raw(b"null")), type=str)
         except DecodeError:
@@ -483,7 +489,7 @@ class _PartNotifier:
 
 
 async def _close(name: str, part: Backend) -> None:
-    """Close a part. Log it if that fails."""
+    """Close a part. If that fails, log the failure."""
     try:
         await part.close()
     except BaseException:
@@ -497,7 +503,7 @@ def _restore_name(
     name: str,
     own_name: str,
 ) -> RpcError:
-    """Return an error of a part with the name that the caller used, if it says "unknown"."""
+    """Return an error of a part, with the caller's name in place of the part's in "unknown …"."""
     if error.code == INVALID_PARAMS and error.message == f"Unknown {kind}: {own_name}":
         return unknown_name(kind, name, member)
     return error

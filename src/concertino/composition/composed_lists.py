@@ -1,7 +1,7 @@
-"""ComposedLists: the lists of several parts as one, page by page.
+"""ComposedLists: joins the lists of several parts, page by page.
 
-Items of parts that give JSON, such as proxies, are passed on as they are, with other names: so that
-members which this package does not know reach the clients.
+Items of parts that return JSON, such as proxies, are passed on as JSON in which only names and URIs
+are replaced. So clients also get members that this package does not know.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ComposedLists:
         self._lists: dict[str, tuple[list[Struct], Struct | Raw]] = {}
 
     def forget(self) -> None:
-        """Build the lists anew, because names, URIs or parts have changed."""
+        """Discard the lists built so far, because names, URIs or parts have changed."""
         self._lists.clear()
 
     async def get(
@@ -56,16 +56,17 @@ class ComposedLists:
         *,
         is_complete: bool,
     ) -> Struct | Raw:
-        """Concatenate the lists of the parts, up to the first that has a further page.
+        """Concatenate the lists of the parts, up to the first part that has a further page.
 
-        The returned cursor names that part and contains its cursor. The list is a Struct if the
-        lists of all parts are, and otherwise JSON.
-        parts: those that have such a list, in order. is_complete: whether no part is missing.
+        The returned cursor names that part and contains the part's own cursor. The list is a Struct
+        if the lists of all parts are Structs; otherwise it is JSON.
+        parts: the parts that have such a list, in the order of the composition.
+        is_complete: whether these are all such parts, none of them left out.
         """
         at, params = parse_cursor(call.params, [name for name, _ in parts])
         pages: list[tuple[str, PartPage]] = []
         next_cursor: str | None = None
-        # The parts whose items are on other pages of this list.
+        # The parts whose items are on other pages of this list than the present one.
         elsewhere = [part for _, part in parts[:at]]
         request = Call(call.method, params, call.meta)
         async with aclosing(self._pages.fetch(parts[at:], listing, request, context)) as fetched:
@@ -80,7 +81,7 @@ class ComposedLists:
         contents = [page.content for page in sources]
         cached = self._lists.get(call.method)
         if cached and len(cached[0]) == len(contents) and all(map(is_, cached[0], contents)):
-            # The session caches the encoded form of this very object.
+            # Returned as the same object, because the session caches the encoded form of an object.
             whole = cached[1]
         else:
             # Spec: server/utilities/caching. All pages of a list have the same scope.
@@ -109,7 +110,7 @@ class ComposedLists:
         hints: Mapping[str, Any],
         listing: ListMethod,
     ) -> Raw:
-        """Return a list as JSON, with the items of parts that give JSON as they are."""
+        """Return a list as JSON, in which the items of parts that return JSON are not decoded."""
         items: list[Any] = []
         for name, page in pages:
             if page.raw_items is None:
@@ -131,7 +132,7 @@ class ComposedLists:
         name: str,
         listing: ListMethod,
     ) -> list[Any]:
-        """Return the items of a part as clients see them, without hidden resources."""
+        """Return the items of a part with the names that clients see, without hidden resources."""
         renamed: list[Any] = []
         for item in items:
             own_name = getattr(item, listing.name_member)
@@ -148,7 +149,7 @@ class ComposedLists:
         name: str,
         listing: ListMethod,
     ) -> list[dict[str, Raw]]:
-        """Return the same for undecoded items."""
+        """Return undecoded items of a part in the same way."""
         renamed: list[dict[str, Raw]] = []
         member = listing.json_name_member
         for item in items:
@@ -163,22 +164,23 @@ class ComposedLists:
         own_name: str,
         listing: ListMethod,
     ) -> str | None:
-        """Return the name or URI that clients see; None for a resource that another one hides."""
+        """Return the name or URI that clients see; None for a resource hidden by another one."""
         if listing.kind == "resource":
             return self._owners.show(part, own_name)
         return self._names.show(part, own_name)
 
 
 def parse_cursor(params: Mapping[str, Raw], names: Sequence[str]) -> tuple[int, Mapping[str, Raw]]:
-    """Return the index of the part at which a list continues, and the params for it.
+    """Return the index of the part at which a list continues, and the params for that part.
 
-    names: of the parts, in order. Raises RpcError for a cursor that no list has returned.
+    names: the names of the parts, in the order of the composition.
+    Raises RpcError for a cursor that no list has returned.
     """
     if "cursor" not in params:
         return 0, params
     try:
         text = _text(params["cursor"])
-        # An empty cursor means the beginning.
+        # An empty cursor asks for the first page.
         if not text:
             return 0, {key: value for key, value in params.items() if key != "cursor"}
         name, cursor = text.split(":", 1)
@@ -192,10 +194,10 @@ def _pass_list(
     pages: Sequence[PartPage],
     context: Context,
 ) -> None:
-    """Allow a list to be sent unchanged if all of it comes from servers before 2026-07-28.
+    """Allow the session to send a list unchanged if all of it comes from servers before 2026-07-28.
 
-    Clients before 2026-07-28 then get the members that this package does not know, too; others get
-    them in any case.
+    Clients before 2026-07-28 then also get the members that this package does not know. Clients of
+    2026-07-28 get them in any case.
     """
     if isinstance(whole, Raw) and _are_legacy(pages):
         context.caller.pass_result(whole, max(page.revision for page in pages))
@@ -206,9 +208,9 @@ def _are_legacy(pages: Sequence[PartPage]) -> bool:
 
 
 def _cache_hints(pages: list[Any], shared: bool) -> dict[str, Any]:
-    """Return the cache hints of a list built from these pages: the strictest of all parts.
+    """Return the cache hints of a list built from these pages: the strictest hints of all parts.
 
-    shared: whether the parts that have no page here allow shared caching.
+    shared: whether the parts without items on these pages allow shared caching.
     """
     ages = [page.ttl_ms for page in pages]
     public = shared and bool(pages) and all(page.cache_scope == "public" for page in pages)

@@ -1,6 +1,6 @@
-"""OtherMethods: the capabilities and methods of extensions, which MCP itself does not define.
+"""OtherMethods: forwards the methods of extensions, which MCP itself does not define.
 
-A request of an extension goes to one part only: the params are nobody else's business.
+A request of an extension is sent to one part only, because its params concern no other part.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ __all__ = ["OtherMethods", "has_tasks"]
 
 log = logging.getLogger("concertino.composition")
 
-# The members of ServerFeatures with capabilities that concertino does not interpret.
+# The members of ServerFeatures that contain capabilities which concertino does not interpret.
 OPEN_CAPABILITIES = ("experimental", "extensions", "other_capabilities")
 
 
 def has_tasks(features: ServerFeatures) -> bool:
-    """Return whether calls of a part may become tasks, in either era."""
+    """Return whether calls of a part may become tasks, of 2025-11-25 or of the extension."""
     return TASKS in features.extensions or "tasks" in features.other_capabilities
 
 
 class OtherMethods:
-    """Joins the capabilities of parts that concertino does not interpret, and finds their parts."""
+    """Joins those capabilities of the parts that concertino does not interpret."""
 
     def __init__(self) -> None:
-        # What two parts declare differently, and was logged.
+        # Each clash that has been logged: the name of the capability, and the later of the two
+        # parts.
         self._clashes: set[tuple[str, str]] = set()
 
     def add_capabilities(
@@ -40,7 +41,7 @@ class OtherMethods:
         features: ServerFeatures,
         parts: Mapping[str, ServerFeatures],
     ) -> ServerFeatures:
-        """Return features with such capabilities of all parts. Of two settings, the first wins."""
+        """Return the features with the capabilities of all parts. The first part's settings win."""
         joined: dict[str, dict[str, Any]] = {member: {} for member in OPEN_CAPABILITIES}
         owners: dict[tuple[str, str], str] = {}
         for part, declared in parts.items():
@@ -48,7 +49,8 @@ class OtherMethods:
                 for name, settings in getattr(declared, member).items():
                     owner = owners.setdefault((member, name), part)
                     if name in (TASKS, "tasks"):
-                        # Task ids say whose they are, so several parts may have tasks.
+                        # Several parts may have tasks, because each task id that clients see names
+                        # its part.
                         settings = _join(capabilities.get(name, {}), settings)
                     elif owner != part:
                         self._report_clash(name, owner, part)
@@ -75,12 +77,12 @@ class OtherMethods:
             )
 
     def find(self, method: str, parts: Mapping[str, ServerFeatures]) -> str:
-        """Return the part that gets the requests of a method that the specification lacks.
+        """Return the part to which the requests of a method of an extension are sent.
 
-        That is the first one that declares a capability with the name of the method's beginning;
-        otherwise the only one that declares any, or else the only one that takes such requests.
-        Raises RpcError if it is not clear which part is meant.
-        parts: those that serve, in order.
+        That is the first part that declares a capability whose name the method begins with; without
+        such a part, the only part that declares any of these capabilities; without such a part, the
+        only part that accepts such requests. Raises RpcError if there is no such part, or several.
+        parts: the features of the parts that have started, in the order of the composition.
         """
         takers = {name: part for name, part in parts.items() if part.other_methods}
         for name, part in takers.items():
@@ -102,16 +104,17 @@ def _open_names(features: ServerFeatures) -> Iterable[str]:
 
 
 def _covers(capability: str, method: str) -> bool:
-    """Return whether a method is that of a capability.
+    """Return whether a method belongs to a capability.
 
-    That is `acme/run` of a capability `acme`, and `com.acme/x/run` or `x/run` of `com.acme/x`.
+    The method `acme/run` belongs to the capability `acme`, and `com.acme/x/run` and `x/run` belong
+    to `com.acme/x`.
     """
     short = capability.rpartition("/")[2]
     return method.startswith((f"{capability}/", f"{short}/"))
 
 
 def _join(first: Any, second: Any) -> Any:
-    """Return the settings of both; those of the first win where they cannot be joined."""
+    """Return the settings of both. Where they contradict each other, the first ones win."""
     if not isinstance(first, dict) or not isinstance(second, dict):
         return cast("Any", first)
     joined = dict(cast("dict[str, Any]", first))

@@ -1,4 +1,4 @@
-"""PartCalls: counts the calls of each part, so that a removed part is closed after its calls."""
+"""PartCalls: counts the running calls of each part; a removed part is closed when they end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["CallsUnderWay", "PartCalls"]
 
 
 class CallsUnderWay:
-    """The number of calls of one part that are under way; each is a `with` block."""
+    """A counter of the running calls of one part; each call is a `with` block."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -24,7 +24,7 @@ class CallsUnderWay:
             self._idle.set_result(None)
 
     async def wait(self, within_s: float) -> None:
-        """Wait until no call is under way, at most within_s seconds."""
+        """Wait until no call is running, at most within_s seconds."""
         if self._count:
             self._idle = asyncio.get_running_loop().create_future()
             await asyncio.wait((self._idle,), timeout=within_s)
@@ -33,21 +33,24 @@ class CallsUnderWay:
 class PartCalls:
     """The calls of all parts, and the removed parts that are not closed yet.
 
-    by_part: the calls of each part, by its name.
+    names: the names of the parts.
+    drain_s: the time that the calls of a removed part get to end, in seconds.
+
+    Attributes:
+    by_part: name of the part -> its calls.
     """
 
     def __init__(self, names: Iterable[str], drain_s: float) -> None:
-        """Count calls of these parts. drain_s: how long a removed part may go on with its calls."""
         self.by_part = {name: CallsUnderWay() for name in names}
         self._drain_s = drain_s
         self._closing: set[asyncio.Task[None]] = set()
 
     def add(self, name: str) -> None:
-        """Count the calls of one more part."""
+        """Add a part."""
         self.by_part[name] = CallsUnderWay()
 
     def remove(self, name: str, close: Callable[[], Awaitable[None]]) -> None:
-        """Forget a part, and close it with `close` in the background when its calls have ended."""
+        """Remove a part. Its calls get time to end in the background; then `close` is called."""
         task = asyncio.create_task(self._close(self.by_part.pop(name), close))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

@@ -9,34 +9,34 @@ from typing import Protocol
 
 __all__ = ["BoundedNames", "PartNames", "PrefixNames"]
 
-# The longest name that the models of all vendors take, and the hosts with them.
+# The longest name that the models of all vendors and their hosts accept.
 MAX_NAME = 64
-# The longest prefix, which leaves room for a name behind it.
+# The longest prefix. It leaves half of the name for the part's own name of the tool.
 MAX_PREFIX = 32
 HASH_CHARS = 8
 
 
 class PartNames(Protocol):
-    """Names for the tools and prompts of several parts, so that no two get the same."""
+    """Gives the tools and prompts of several parts names, so that no two get the same name."""
 
     def set_parts(self, parts: Iterable[str]) -> None:
-        """Take over the names of the parts, in their order."""
+        """Set the names of the parts, in their order."""
         ...
 
     def show(self, part: str, own_name: str) -> str:
-        """Return the name that clients see, for a name that the part has given."""
+        """Return the name that clients see for a part's own name of a tool or prompt."""
         ...
 
     def find(self, name: str) -> tuple[str, str] | None:
-        """Return the part of a name that clients see, and its name there; None without a part."""
+        """Return the part and the part's own name for a name that clients use; None if unknown."""
         ...
 
     def is_known(self, name: str) -> bool:
-        """Return whether find() can answer for this name before show() has made it."""
+        """Return whether find() knows this name even if show() has never returned it."""
         ...
 
     def uri_prefix(self, part: str) -> str:
-        """Return what precedes the URIs of a part if another part has the same ones."""
+        """Return the prefix for those URIs of a part that another part has, too."""
         ...
 
 
@@ -56,7 +56,7 @@ class PrefixNames:
         return f"{part}_{own_name}"
 
     def find(self, name: str) -> tuple[str, str] | None:
-        # Unique, because no part's name is another's followed by an underscore.
+        # The split is unique, because no part's name begins with another part's name and `_`.
         at = name.find("_")
         while at > 0:
             if name[:at] in self._parts:
@@ -72,12 +72,13 @@ class PrefixNames:
 
 
 class BoundedNames:
-    """Names of at most 64 characters, `prefix_name`, for parts with any names.
+    """Names of the form `prefix_name` with at most 64 characters, for parts with any names.
 
-    The prefix of a part is its name with `-` for each character that hosts do not take, and for
-    each underscore: so the first underscore of a name ends its prefix, and no name of one part can
-    be that of another. A second part with the same prefix gets `-2` behind it. A longer name is
-    cut, and ends with a hash of the whole, so that it is the same in each run.
+    The prefix is the name of the part, with `-` in place of each underscore and of each character
+    that hosts do not accept. So the first underscore of a name always ends its prefix, and two
+    parts never give the same name. A second part with the same prefix gets the prefix with `-2` at
+    its end. A name that is too long is cut, and ends with a hash of the whole name; it is the same
+    whenever the program runs.
     """
 
     def __init__(self, parts: Iterable[str] = ()) -> None:
@@ -93,7 +94,7 @@ class BoundedNames:
         for part in parts:
             plain = prefix = _make_prefix(part)
             number = 2
-            # Of two names that differ in case only, some hosts take one.
+            # Some hosts treat names as equal that differ only in upper and lower case.
             while prefix.lower() in taken:
                 prefix = f"{plain}-{number}"
                 number += 1
@@ -125,7 +126,7 @@ class BoundedNames:
         return len(name) < MAX_NAME or name in self._shortened
 
     def uri_prefix(self, part: str) -> str:
-        # RFC 3986 section 3.1: a scheme begins with a letter, and its case does not count.
+        # RFC 3986 section 3.1: a scheme begins with a letter, and is not case-sensitive.
         prefix = self.prefixes[part].lower()
         return prefix if prefix[0].isalpha() else f"s{prefix}"
 

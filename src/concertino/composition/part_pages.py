@@ -21,11 +21,12 @@ log = logging.getLogger("concertino.composition")
 
 
 class PartPage(Struct, frozen=True, eq=False):
-    """A page of the list of one part.
+    """One page of the list of one part.
 
-    content: the page as one of the Structs of list results. raw_items: the same items undecoded,
-    with the members that this package does not know; None if the part gave no JSON.
-    revision: that of the server whose JSON it is; "" if the part has not told.
+    content: the page, decoded.
+    raw_items: the same items undecoded, with the members that this package does not know; None if
+        the part did not return JSON.
+    revision: the protocol revision of the server that sent the JSON; "" if it is not known.
     """
 
     content: Any
@@ -34,12 +35,13 @@ class PartPage(Struct, frozen=True, eq=False):
 
 
 class PartPages:
-    """Fetches pages, so that a part that fails or hangs does not hold up the others.
+    """Fetches pages from parts. A part that fails or hangs does not delay the others.
 
-    limit_s: how long a list waits for a part, and parts that fail are left out; None asks one part
-    after the other and waits for each, and one that fails makes the list fail.
-    on_late: called with what has changed when a part that was left out has answered.
-    view_of: returns the view of a part.
+    limit_s: the time that a list waits for a part, in seconds. Parts that fail or take longer are
+        left out of the list. None asks the parts one after the other without a time limit, and the
+        list fails if one of them fails.
+    on_late: called with the kind of the list when a part that was left out has answered.
+    view_of: returns the PartView of a part.
     """
 
     def __init__(
@@ -51,10 +53,10 @@ class PartPages:
         self._limit_s = limit_s
         self._on_late = on_late
         self._view_of = view_of
-        # What was said about a part and a method, so that it is said once.
+        # Part, method -> the last failure that was logged, so that it is not logged again.
         self._failures: dict[tuple[str, str], str] = {}
-        # The last first page of a part: the same bytes become the same object, so that a list that
-        # is built from it can be kept.
+        # Part, method -> the last first page as bytes, and decoded. The same bytes give the same
+        # object, so that the list built from it can be reused.
         self._decoded: dict[tuple[str, str], tuple[bytes, PartPage]] = {}
         self._late: set[asyncio.Task[PartPage]] = set()
 
@@ -65,9 +67,10 @@ class PartPages:
         call: Call,
         context: Context,
     ) -> AsyncGenerator[tuple[str, PartPage], None]:
-        """Yield the name and the page of each part, in order.
+        """Yield the name and the page of each part, in the order of `parts`.
 
-        call: asks the first part, perhaps for a later page; the others get no cursor.
+        call: the client's request. Its cursor is sent to the first part only; the other parts are
+            asked for their first page.
         """
         plain = Call(
             call.method,
@@ -97,7 +100,7 @@ class PartPages:
                     task.cancel()
 
     def forget(self, name: str) -> None:
-        """Forget a part that is no longer there."""
+        """Forget a part that has been removed."""
         for known in (self._decoded, self._failures):
             for key in [key for key in known if key[0] == name]:
                 del known[key]
@@ -109,7 +112,7 @@ class PartPages:
         task: asyncio.Task[PartPage],
         listing: ListMethod,
     ) -> PartPage | None:
-        """Return the page that a task has fetched; None if it failed or is not done."""
+        """Return the page that a task has fetched; None if it has failed or is still running."""
         if not task.done():
             self.report_failure(name, method, TimeoutError(f"no answer within {self._limit_s:g} s"))
             self._late.add(task)
@@ -145,7 +148,7 @@ class PartPages:
         method: str,
         failure: BaseException,
     ) -> None:
-        """Log that a part is left out of a list, unless that was logged before."""
+        """Log that a part is left out of a list, unless the same failure was logged before."""
         text = f"{type(failure).__name__}: {failure}"
         if self._failures.get((name, method)) != text:
             self._failures[name, method] = text
@@ -169,8 +172,8 @@ class PartPages:
         known_data, known = self._decoded.get(key, (b"", None))
         if known is not None and known_data == data and known.revision == revision:
             return known
-        # Decoding it as what it should be also checks it: one malformed item would otherwise spoil
-        # the list of all parts.
+        # Decoding the page also validates it. Otherwise one malformed item would make the list of
+        # all parts unreadable.
         content = decode_page(result, listing)
         raw_items = decode(data, type=dict[str, Raw])[listing.json_member]
         page = PartPage(content, decode(raw_items, type=list[dict[str, Raw]]), revision)

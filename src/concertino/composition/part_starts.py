@@ -1,4 +1,4 @@
-"""The starts of the parts of a composition: which serve, which are still starting, which failed."""
+"""PartStarts: starts the parts of a composition, and knows which serve, start or have failed."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ __all__ = ["PartStarts", "start_strictly"]
 log = logging.getLogger("concertino.composition")
 
 NUMBER = re.compile(r"\d+")
-# A part that failed is not tried again earlier, in seconds.
+# The shortest time until a part that failed is started again, in seconds.
 LEAST_RETRY_S = 1.0
 
 
 class PartStarts:
-    """Starts parts, so that a slow one or one that fails does not hold up the others.
+    """Starts the parts of a composition. A part that is slow or fails does not delay the others.
 
-    parts: may get and lose items later; see begin() and forget().
-    on_late_start: called when a part has started or failed after start() had returned.
-    starting: name -> done when the part has started or failed.
-    failures: name -> why a part does not serve.
+    parts: name -> part. The caller may add and remove items later; see begin() and forget().
+    on_late_start: called with the name of each part that starts or fails after start() has
+        returned.
+
+    Attributes:
+    starting: name -> a future that is done when the part has started or failed.
+    failures: name -> the reason why the part is not served.
     """
 
     def __init__(
@@ -44,16 +47,18 @@ class PartStarts:
         self._on_late_start = on_late_start
         self._lists_by = 0.0
         self._has_opened = False
-        # Name -> the task that starts the part, reports it, and tries again.
+        # Name -> the task that starts the part, reports its start, and retries after a failure.
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        # Name -> set when a call wants a part that failed.
+        # Name -> an event that is set when a call needs a part that has failed.
         self._wanted: dict[str, asyncio.Event] = {}
         self._errors: dict[str, BaseException] = {}
 
     async def start(self, notifier_of: Callable[[str], Notifier]) -> None:
-        """Start all parts concurrently, and wait a moment for all, but at least for one of them.
+        """Start all parts concurrently, and wait for them.
 
-        Raises ConcertinoError if all fail. With may_be_empty it neither waits for one nor raises.
+        Waits for all for at most `rules.start_s`, then until at least one has started. Raises
+        ConcertinoError if all parts fail. With `rules.may_be_empty`, it does not wait until one has
+        started, and does not raise.
         """
         self._lists_by = asyncio.get_running_loop().time() + self._rules.lists_s
         for name in self._parts:
@@ -67,7 +72,7 @@ class PartStarts:
             await self.cancel()
             raise
         if not self._rules.may_be_empty and len(self.failures) == len(self._parts):
-            # In the order of the parts, not of their failures.
+            # In the order of the parts, whichever failed first.
             texts = [f"{name}: {describe_failure(self._errors[name])}" for name in self._parts]
             raise ConcertinoError("; ".join(texts))
         self._has_opened = True
@@ -82,7 +87,7 @@ class PartStarts:
         self.starting[name] = has_ended
 
     async def forget(self, name: str) -> None:
-        """Forget a part that is no longer there, and end its start."""
+        """Forget a part that has been removed, and cancel its start."""
         await _cancel([self._tasks.pop(name)] if name in self._tasks else [])
         self._wanted.pop(name, None)
         self.failures.pop(name, None)
@@ -92,27 +97,28 @@ class PartStarts:
         return bool(self._parts.keys() - self.starting - self.failures.keys())
 
     async def cancel(self) -> None:
-        """Cancel the starts that are not over."""
+        """Cancel the starts that are still running."""
         await _cancel(list(self._tasks.values()))
 
     def serves(self, name: str) -> bool:
-        """Return whether a part takes calls."""
+        """Return whether a part has started and can handle calls."""
         return name not in self.starting and name not in self.failures
 
     async def wait_for(self, name: str) -> None:
         """Wait until a part has started. Raises RpcError if it fails or has failed.
 
-        A part that has failed is tried again soon, for the next call.
+        A part that has failed is started again soon, for the next call.
         """
         if (has_ended := self.starting.get(name)) is not None:
-            # Without awaiting the future itself: a cancelled call must not cancel it.
+            # Not `await has_ended`: if the call were cancelled, it would cancel the future for all
+            # calls.
             await asyncio.wait((has_ended,))
         if (text := self.failures.get(name)) is not None:
             self._wanted[name].set()
             raise RpcError(INTERNAL_ERROR, text)
 
     async def wait_for_lists(self) -> None:
-        """Wait for slow parts as long as a list may be held up."""
+        """Wait for the parts that are still starting, at most as long as a list may be delayed."""
         left_s = self._lists_by - asyncio.get_running_loop().time()
         if self.starting and left_s > 0:
             await asyncio.wait(self.starting.values(), timeout=left_s)
@@ -123,7 +129,7 @@ class PartStarts:
         notifier: Notifier,
         has_ended: asyncio.Future[None],
     ) -> None:
-        """Start a part, again and again if it fails and the rules say so."""
+        """Start a part. If it fails, start it again after the delays that the rules name."""
         part = self._parts[name]
         try:
             has_started = await self._start_part(name, part, notifier)
@@ -139,7 +145,7 @@ class PartStarts:
             self._finish_first_start(name, has_ended)
 
     def _finish_first_start(self, name: str, has_ended: asyncio.Future[None]) -> None:
-        """Wake everybody who waits for the first start of a part, which has succeeded or failed."""
+        """Wake all who wait for the first start of a part, which has succeeded or failed."""
         if not has_ended.done():
             self.starting.pop(name, None)
             has_ended.set_result(None)
@@ -149,7 +155,7 @@ class PartStarts:
             await self._on_late_start(name)
 
     async def _pause(self, name: str, delay_s: float) -> None:
-        """Wait before the next try; at most a second from when a call has wanted the part."""
+        """Wait before the next try, at most a second from the moment when a call needs the part."""
         wanted = self._wanted[name]
         wanted.clear()
         loop = asyncio.get_running_loop()
@@ -167,17 +173,17 @@ class PartStarts:
         part: Backend,
         notifier: Notifier,
     ) -> bool:
-        """Start a part. Returns whether it serves now. Report a failure once, not at each try."""
+        """Start a part and return whether it has started. The same failure is logged only once."""
         try:
             await part.start(notifier)
-        # SystemExit too: no part ends the others.
+        # Also SystemExit: no part may end the process of the others.
         except BaseException as exc:
             task = asyncio.current_task()
             if isinstance(exc, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise
             self._errors[name] = exc
             text = start_failure_text(f"{name}: {describe_failure(exc)}")
-            # Process ids and times differ from try to try.
+            # The numbers are ignored, since process ids and times differ from try to try.
             is_new = NUMBER.sub("", self.failures.get(name, "")) != NUMBER.sub("", text)
             self.failures[name] = text
             log.log(
@@ -201,7 +207,7 @@ async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
 async def start_strictly(
     parts: Mapping[str, Backend], notifier_of: Callable[[str], Notifier]
 ) -> None:
-    """Start all parts concurrently. Raises ConcertinoError with the name of one that fails."""
+    """Start all parts concurrently. Raises ConcertinoError with the name of a part that fails."""
     starting = {
         asyncio.ensure_future(part.start(notifier_of(name))): name for name, part in parts.items()
     }
@@ -213,7 +219,7 @@ async def start_strictly(
             if start.done() and (error := _exception_of(start)) is not None
         }
     finally:
-        # When one part has failed, the others are not waited for.
+        # As soon as one part fails, stop waiting for the others.
         for start in starting:
             start.cancel()
         await asyncio.wait(starting)
@@ -223,5 +229,5 @@ async def start_strictly(
 
 
 def _exception_of(start: asyncio.Future[None]) -> BaseException | None:
-    """Return the exception of a start that is over; None if it succeeded."""
+    """Return the exception of a start that has ended; None if it succeeded."""
     return asyncio.CancelledError() if start.cancelled() else start.exception()

@@ -1,7 +1,7 @@
-"""PartView: what clients see of one part of a composition, and what the part sees of them.
+"""PartView: translates between one part of a composition and the composition's clients.
 
-The names, URIs and task ids of a part are not those that clients use. Calls come to the part with
-its own ones, and everything that the part sends is translated on its way to the client.
+A part has its own names, URIs and task ids; clients see others. Calls reach the part with its own,
+and everything that the part sends is translated on its way to the client.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ __all__ = ["PartContext", "PartView"]
 class PartView:
     """Translates the names, URIs and task ids of one part.
 
-    on_change: called with the list of the part that has changed for one client only.
-    has_tasks: whether results of the part may name tasks.
+    on_change: called with the name of a list of the part that has changed for one client only.
+
+    Attributes:
+    has_tasks: whether results of the part may contain task ids.
     """
 
     def __init__(
@@ -44,19 +46,19 @@ class PartView:
         self._part = part
         self._names = names
         self._owners = owners
-        # Client session -> what the part gets in its place: the same object for all calls.
+        # Client session -> the session that the part sees instead: the same object for all calls.
         self._sessions: dict[CallerSession, _PartSession] = {}
 
     def show_name(self, name: str) -> str:
-        """Return the name that clients see for a tool or prompt of the part."""
+        """Return the name that clients see for the part's own name of a tool or prompt."""
         return self._names.show(self._part, name)
 
     def show_uri(self, uri: str) -> str | None:
-        """Return the URI that clients see for one of the part; None if another part hides it."""
+        """Return the URI that clients see for a URI of the part; None if another part hides it."""
         return self._owners.show(self._part, uri)
 
     def select_uris(self, shown: frozenset[str]) -> frozenset[str]:
-        """Return those of the clients' URIs that may be the part's, as the part knows them."""
+        """Translate URIs that clients use into those of the part. Drop URIs of other parts."""
         found = (self._owners.find(uri) for uri in shown)
         return frozenset(uri for owner, uri in found if owner in (None, self._part))
 
@@ -65,18 +67,18 @@ class PartView:
         return f"{self._names.uri_prefix(self._part)}+{id}"
 
     def find_task(self, shown: str) -> str | None:
-        """Return the part's own id of a task; None if the task is another part's."""
+        """Return the part's own id of a task; None if the task belongs to another part."""
         prefix = f"{self._names.uri_prefix(self._part)}+"
         return shown.removeprefix(prefix) if shown.startswith(prefix) else None
 
     def own_meta(self, meta: Mapping[str, Raw]) -> Mapping[str, Raw]:
-        """Return the `_meta` of a call with the part's own id of the task that it belongs to."""
+        """Return the `_meta` of a call, with the part's own id of the call's task."""
         if RELATED_TASK not in meta:
             return meta
         return {**meta, RELATED_TASK: map_task_ids(meta[RELATED_TASK], self.find_task)}
 
     def session(self, inner: CallerSession) -> CallerSession:
-        """Return the session that the part gets in place of a client's session."""
+        """Return the session that the part sees instead of a client's session."""
         session = self._sessions.get(inner)
         if session is None:
             session = self._sessions[inner] = _PartSession(inner, self)
@@ -87,7 +89,7 @@ class PartView:
         self._sessions.pop(inner, None)
 
     def map_result(self, method: str, result: Struct | Raw) -> Struct | Raw:
-        """Return a result with what clients see; the same object if it contains nothing to map."""
+        """Translate a result for clients. Returns the same object if nothing changes."""
         if self._owners.maps(self._part):
             result = map_result_uris(method, result, lambda uri: self.show_uri(uri) or uri)
         if self.has_tasks and isinstance(result, Raw):
@@ -95,12 +97,12 @@ class PartView:
         return result
 
     def map_params(self, params: bytes, map_id: Callable[[str], str | None]) -> bytes:
-        """Return the params of a notification or request, or its result, with other task ids."""
+        """Translate the task ids in params or in a result, each with map_id()."""
         return bytes(map_task_ids(Raw(params), map_id)) if self.has_tasks else params
 
 
 class PartContext(ContextWrapper):
-    """The Context of a call of one part: call_tool() finds the tools of the same part."""
+    """The Context of a call of one part. Its call_tool() finds the tools of the same part."""
 
     def __init__(self, inner: Context, view: PartView) -> None:
         super().__init__(inner)
@@ -114,9 +116,10 @@ class PartContext(ContextWrapper):
         return self._caller
 
     def map_result(self, method: str, result: Struct | Raw) -> Struct | Raw:
-        """Return the result of this call as clients see it.
+        """Translate the result of this call for the client.
 
-        What the part has allowed to be sent unchanged stays allowed.
+        If the part has called Caller.pass_result(), the translated result is passed on the same
+        way.
         """
         mapped = self._view.map_result(method, result)
         if mapped is not result and self._caller is not None:
@@ -125,7 +128,7 @@ class PartContext(ContextWrapper):
 
     @property
     def passed_revision(self) -> str:
-        """Return the revision that the part has given with Caller.pass_result(), or ""."""
+        """Return the revision that the part has passed to Caller.pass_result(), or ""."""
         return "" if self._caller is None else self._caller.passed_revision
 
     def call_tool(
@@ -165,15 +168,15 @@ class _PartCaller:
         self._inner.pass_result(result, revision)
 
     def pass_mapped(self, result: Struct | Raw, mapped: Struct | Raw) -> None:
-        """Pass a mapped result if the part has passed the result that it was made from."""
+        """Mark a mapped result with pass_result() if the part has marked the original one."""
         if result is self._passed and isinstance(mapped, Raw):
             self._inner.pass_result(mapped, self.passed_revision)
 
 
 class _PartSession:
-    """The CallerSession that a part gets in place of a client's.
+    """The CallerSession that a part sees instead of the client's session.
 
-    closed: that of the client's session.
+    closed: the future of the client's session.
     """
 
     def __init__(self, inner: CallerSession, view: PartView) -> None:

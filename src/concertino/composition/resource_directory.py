@@ -1,4 +1,4 @@
-"""ResourceDirectory: asks the parts of a composition which resources they have."""
+"""ResourceDirectory: asks the parts of a composition for the resources that they list."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ __all__ = ["ResourceDirectory"]
 
 log = logging.getLogger("concertino.composition")
 
-# How long a part that has not answered is left alone, in seconds.
+# The time until a part that has not answered is asked again, in seconds.
 AGAIN_S = 5.0
 
 
 class ResourceDirectory:
-    """Keeps the owners of resources up to date.
+    """Keeps the ResourceOwners of a composition up to date.
 
-    has_changed: whether the resources of a part have changed since refresh(); thread-safe.
+    has_changed: whether the resources of a part have changed since the last refresh(). Other
+        threads may set it.
     """
 
     def __init__(
@@ -36,11 +37,11 @@ class ResourceDirectory:
         self._owners = owners
         self._pages = pages
         self._rules = rules
-        # When to ask again because a part has not answered.
+        # The time at which all parts are asked again, because one has not answered.
         self._again_at: float | None = None
 
     async def settle(self, parts: Iterable[tuple[str, Backend]]) -> Clashes:
-        """Ask all parts for their resources and remember the owner of each URI."""
+        """Ask all parts for their resources, and record the owner of each URI."""
         self.has_changed = False
         self._again_at = None
         named = list(parts)
@@ -69,9 +70,10 @@ class ResourceDirectory:
             return None
 
     async def refresh(self, parts: Callable[[], Iterable[tuple[str, Backend]]]) -> None:
-        """Settle the owners anew after a change.
+        """Ask all parts again after a change, and record the owners.
 
-        If two parts now list the same resource, the first one keeps it and the log says so.
+        If two parts now list the same resource, the first one keeps the URI, and the clash is
+        logged.
         """
         if self._again_at is not None and asyncio.get_running_loop().time() > self._again_at:
             self.has_changed = True
@@ -84,7 +86,7 @@ class ResourceDirectory:
             self.report(clashes)
 
     def report(self, clashes: Clashes) -> None:
-        """Log conflicts."""
+        """Log the URIs that two parts list."""
         for uri, (first, second) in clashes.items():
             if self._rules.maps_uris:
                 log.warning(
@@ -106,7 +108,7 @@ class ResourceDirectory:
 
 
 async def _list_uris(name: str, part: Backend) -> list[str]:
-    """Return the URIs and templates that a part lists."""
+    """Return the URIs and URI templates that a part lists."""
     return [
         uri
         for method in ("resources/list", "resources/templates/list")

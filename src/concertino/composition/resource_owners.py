@@ -1,4 +1,4 @@
-"""Which part each resource and template of a composition belongs to: ResourceOwners."""
+"""ResourceOwners: which part each resource and template of a composition belongs to."""
 
 from __future__ import annotations
 
@@ -8,32 +8,33 @@ from concertino.schema.uri_template import UriTemplate
 
 __all__ = ["Clashes", "ResourceOwners"]
 
-# URI -> the part that it belongs to, and another one that lists it too.
+# URI -> the part to which it belongs, and another part that lists it, too.
 Clashes = Mapping[str, tuple[str, str]]
 
 
 class ResourceOwners:
-    """The parts of the URIs and templates that the parts list.
+    """Remembers which part lists which URIs and URI templates.
 
-    maps_clashes: a URI that belongs to another part already gets a prefix, `notes+file:///a`, and
-    keeps it as long as both exist: the part that was first keeps the URI as it is. Otherwise the
-    resource of the first part hides that of the second one.
-    prefix_of: returns the prefix of a part.
+    maps_clashes: if True, a URI that belongs to another part already is shown to clients with a
+        prefix, `notes+file:///a`, as long as both parts list it; the part that listed it first
+        keeps the URI without a prefix. If False, the resource of the first part hides the other
+        one.
+    prefix_of: returns the prefix for a part.
     """
 
     def __init__(self, maps_clashes: bool, prefix_of: Callable[[str], str]) -> None:
         self._maps_clashes = maps_clashes
         self._prefix_of = prefix_of
         self._owners: dict[str, str] = {}
-        # Part -> its URIs that clients see with a prefix, and the templates among them.
+        # Part -> those of its URIs that clients see with a prefix, and the templates among them.
         self._mapped: dict[str, set[str]] = {}
         self._templates: dict[str, list[UriTemplate]] = {}
 
     def settle(self, listed: Mapping[str, Collection[str]]) -> Clashes:
-        """Take over what the parts list now, and return the conflicts that are new.
+        """Record the URIs and templates that the parts list now. Return the new clashes.
 
-        listed: part -> its URIs and templates, in the order of the parts. Parts that are not in it
-        keep what they had.
+        listed: part -> its URIs and templates, in the order of the parts. A part that is missing
+            keeps the URIs recorded before.
         """
         owners = {
             uri: part
@@ -59,35 +60,35 @@ class ResourceOwners:
             self._templates[part] = [UriTemplate(uri) for uri in uris if "{" in uri]
 
     def drop(self, part: str) -> None:
-        """Forget a part that is no longer there."""
+        """Forget a part that has been removed."""
         self._owners = {uri: owner for uri, owner in self._owners.items() if owner != part}
         self._set_mapped(part, set())
 
     def owner_of(self, uri: str) -> str | None:
-        """Return the part of a URI or template that a part has given; None if no part lists it."""
+        """Return the part that lists a URI or template in this form; None if none does."""
         return self._owners.get(uri)
 
     def maps(self, part: str) -> bool:
-        """Return whether clients see any URI of a part with a prefix."""
+        """Return whether clients see at least one URI of a part with a prefix."""
         return part in self._mapped
 
     def show(self, part: str, uri: str) -> str | None:
-        """Return the URI that clients see for one that a part has given.
+        """Return the URI that clients see for a URI of a part.
 
-        None if it is that of another part, which hides it.
+        Returns None if the URI belongs to another part, which hides this one.
         """
         if self._owners.get(uri, part) == part and not self._fits_mapped_template(part, uri):
             return uri
         return f"{self._prefix_of(part)}+{uri}" if self._maps_clashes else None
 
     def _fits_mapped_template(self, part: str, uri: str) -> bool:
-        """Return whether a URI that no part lists comes from a template with a prefix."""
+        """Return whether an unlisted URI matches a template that clients see with a prefix."""
         if uri in self._owners:
             return False
         return any(template.match(uri) is not None for template in self._templates.get(part, ()))
 
     def find(self, uri: str) -> tuple[str | None, str]:
-        """Return the part of a URI that clients use, None if it is not known, and its URI there."""
+        """Return the part and the part's own URI for a URI that clients use. Unknown URIs: None."""
         if (owner := self._owners.get(uri)) is not None:
             return owner, uri
         prefix, plus, rest = uri.partition("+")

@@ -1,4 +1,4 @@
-"""The URIs in results, when a part's URIs are not those that clients see: map_result_uris()."""
+"""map_result_uris(): replaces the URIs in results of a part by those that clients see."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def map_result_uris(
     result: Struct | Raw,
     map_uri: MapUri,
 ) -> Struct | Raw:
-    """Return the result of a call with other URIs; the same object if none changes.
+    """Replace the URIs in the result of a call. Returns the same object if nothing changes.
 
-    URIs stand in the contents of a resource, and in resources and links to them among the content
-    of tools and prompts. Those in texts stay as they are: nobody can tell what they mean.
+    URIs are replaced in the contents of resources, and in resources and resource links in the
+    content of tools and prompts. URIs inside texts are not, since a text can mean anything by them.
     """
     if not isinstance(result, Raw):
         if isinstance(result, InputRequired):
@@ -48,7 +48,7 @@ def _map_members(
     members: dict[str, Any],
     map_uri: MapUri,
 ) -> bool:
-    """Change the URIs in a result in place. Returns whether there were any to change."""
+    """Replace the URIs in a result in place. Returns whether the result can contain URIs."""
     if method == "resources/read":
         holders = _objects(members.get("contents"))
     elif method == "prompts/get":
@@ -69,19 +69,19 @@ def _map_members(
 
 
 def _content(value: Any) -> list[dict[str, Any]]:
-    """Return the content of a message or result: one block, or a list of them."""
+    """Return the content of a message or result, one block or a list of them, as a list."""
     return _objects([value] if isinstance(value, dict) else value)
 
 
 def _holders(item: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the object of a block of content that has a URI, if it has one."""
+    """Return the object with a URI in a block of content, as a list of one or no object."""
     if item.get("type") == "resource_link":
         return [item]
     return _objects([item.get("resource")]) if item.get("type") == "resource" else []
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:
-    """Return the objects in a list; nothing if it is none."""
+    """Return the objects in a list; an empty list if the value is not a list."""
     if not isinstance(value, list):
         return []
     return [

@@ -1,4 +1,4 @@
-"""CompositionRules: how a composition treats its parts."""
+"""CompositionRules: settings for the start, the lists and the removal of parts."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ __all__ = ["CompositionRules"]
 
 
 class CompositionRules(Struct, frozen=True, kw_only=True):
-    """How a composition treats its parts; the defaults are those of compose().
+    """Settings of a composition. The defaults are those of compose().
 
-    strict: serve nothing if one part fails to start, and wait for all of them.
-    start_s: how long a start waits for the slowest part. lists_s: how long, since the beginning of
-    the start, lists wait for it: some clients ask only once.
-    may_be_empty: serve although no part has started.
-    list_limit_s: leave a part out of a list if it takes longer, or fails; None waits for all, and
-    one that fails makes the list fail.
-    maps_uris: give the resources of a second part that has the same URI another one, instead of
-    refusing to start.
-    retries_s: seconds until a part that failed to start is tried again, the last one repeatedly;
-    empty for never.
-    drain_s: how long the calls of a part that is removed may go on.
+    strict: serve nothing before all parts have started, and fail if one of them fails.
+    start_s: the time that the start waits for slow parts, in seconds.
+    lists_s: the time that lists wait for slow parts, in seconds from the beginning of the start.
+        Some clients ask only once for a list.
+    may_be_empty: start even if no part has started.
+    list_limit_s: the time after which a list leaves a part out; it also leaves out a part that
+        fails. None waits without a limit, and the list fails if one part fails.
+    maps_uris: show a URI that two parts list with a prefix for the second part. Otherwise the start
+        fails.
+    retries_s: the delays before a part that failed is started again, in seconds; the last one is
+        repeated. Empty: it is never started again.
+    drain_s: the time that the calls of a removed part get to end, in seconds.
     """
 
     strict: bool = False

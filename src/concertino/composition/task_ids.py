@@ -1,4 +1,4 @@
-"""The ids of tasks, when those of a part are not those that clients see: map_task_ids().
+"""map_task_ids(): translates between a part's own task ids and those that clients see.
 
 Spec: 2025-11-25 basic/utilities/tasks; the extension io.modelcontextprotocol/tasks of 2026-07-28.
 """
@@ -13,10 +13,10 @@ from msgspec.json import decode, encode
 
 __all__ = ["RELATED_TASK", "TASKS", "TASK_METHODS", "map_task_ids"]
 
-# The extension of 2026-07-28, and the methods about one task, whose id is in the params.
+# The extension of 2026-07-28. The params of its methods about one task contain the task's id.
 TASKS = "io.modelcontextprotocol/tasks"
 TASK_METHODS = frozenset(("tasks/get", "tasks/result", "tasks/cancel", "tasks/update"))
-# A member of `_meta` of everything that belongs to a task (2025-11-25).
+# The member of `_meta` in all messages that belong to a task (2025-11-25).
 RELATED_TASK = "io.modelcontextprotocol/related-task"
 ID = "taskId"
 
@@ -25,10 +25,11 @@ def map_task_ids(
     result: Raw,
     map_id: Callable[[str], str | None],
 ) -> Raw:
-    """Return a result, or params, with other task ids; the same object if none changes.
+    """Replace the task ids in a result or in params. Returns the same object if nothing changes.
 
-    Ids stand in a task that is the result or params, in one that is a member of it or stands in its
-    list of tasks, and in `_meta` of what belongs to a task. map_id: None keeps an id as it is.
+    The ids are in a task (the result itself, one of its members, or an item of its list of tasks)
+    and in the `_meta` of messages that belong to a task.
+    map_id: returns the new id, or None to keep the id.
     """
     if b'"taskId"' not in bytes(result):
         return result
@@ -45,7 +46,7 @@ def map_task_ids(
 
 
 def _holders(value: Any) -> list[dict[str, Any]]:
-    """Return the objects in a result that have the id of a task."""
+    """Return those objects in a result that contain the id of a task."""
     if not isinstance(value, dict):
         return []
     members = cast("dict[str, Any]", value)

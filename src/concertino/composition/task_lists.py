@@ -1,4 +1,4 @@
-"""list_tasks(): the tasks of several parts as one list (2025-11-25 `tasks/list`)."""
+"""list_tasks(): joins the tasks of several parts into one list (2025-11-25 `tasks/list`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _TaskPage(Struct, rename="camel"):
 
 
 def lists_tasks(features: ServerFeatures) -> bool:
-    """Return whether a part lists its tasks."""
+    """Return whether a part has the method `tasks/list`."""
     tasks = features.other_capabilities.get("tasks")
     return isinstance(tasks, dict) and "list" in tasks
 
@@ -33,10 +33,12 @@ async def list_tasks(
     fetch: Callable[[str, Call], Awaitable[Struct | Raw]],
     report_failure: Callable[[str, str, BaseException], object],
 ) -> Raw:
-    """Return the tasks of the parts, up to the first that has a further page.
+    """Return the tasks of the parts, up to the first part that has a further page.
 
-    A part that refuses is left out. parts: those that list tasks, in order. fetch: returns the
-    result of a part for a call. report_failure: called with a part, the method and the error.
+    A part that answers with an error is left out.
+    parts: the parts that list tasks, in the order of the composition.
+    fetch: sends a call to a part and returns the result.
+    report_failure: called with a part, the method and the error.
     """
     at, params = parse_cursor(call.params, parts)
     tasks: list[Raw] = []
