@@ -5,8 +5,9 @@
 
 The score is BM25F: the words of names, descriptions and arguments are counted with a weight for
 each field, so that a word in a name counts more than one in the description of an argument. Words
-of the same meaning count for each other (tool_words.py), and words that no tool has are compared by
-their groups of three letters.
+of the same meaning count for each other (tool_words.py), phrases for the words that tools use
+(tool_phrases.py), and words that no tool has are compared by their groups of three letters. Tools
+of the server that a task is for are preferred (tool_families.py).
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
+from concertino.transforms.tool_families import ToolFamilies
+from concertino.transforms.tool_phrases import find_meanings
 from concertino.transforms.tool_words import (
     asks_to_read,
     is_change,
@@ -48,6 +51,8 @@ NAMED = 0.8
 GROUPED = 0.5
 # The score of a tool that changes something is multiplied by this if the query is a question.
 CHANGING = 0.7
+# How much the share of the server's words that a query has adds to the score of its tools.
+FAMILY = 0.7
 GROUP_SIZE = 5
 # Least likeness of a word that no tool has to one that some have, and what it counts then.
 LIKENESS = 0.6
@@ -108,6 +113,7 @@ class ToolIndex:
             )
             for tool in texts
         ]
+        self._families = ToolFamilies([tool.name for tool in texts], self._postings)
         self._trigrams = {term: _trigrams(term) for term in self._postings if len(term) > 3}
 
     def search(self, query: str, limit: int) -> list[int]:
@@ -123,8 +129,8 @@ class ToolIndex:
         # Number of a tool -> the terms of its name that the query has, or means.
         named: dict[int, dict[str, float]] = {}
         total = 0.0
-        for term, may_guess in self._terms_of_query(query).items():
-            expanded = self._expand(term, may_guess=may_guess)
+        parts = self._parts_of(query)
+        for expanded in parts:
             best, matched = self._score_term(expanded)
             rarity = max(
                 (self._rarity.get(other, 0.0) * weight for other, weight in expanded.items()),
@@ -138,6 +144,7 @@ class ToolIndex:
                 for number in self._named.get(other, ()):
                     found = named.setdefault(number, {})
                     found[other] = max(found.get(other, 0.0), weight)
+        families = self._families.rate(parts)
         unlikely = self._changing if asks_to_read(query) else frozenset[int]()
         return {
             number: (CHANGING if number in unlikely else 1.0)
@@ -152,8 +159,22 @@ class ToolIndex:
                     default=0.0,
                 )
             )
+            * (1 + FAMILY * families[number])
             for number, score in scores.items()
         }
+
+    def _parts_of(self, query: str) -> list[Mapping[str, float]]:
+        """Return for each word of a query the terms to look for, with weights.
+
+        A verb in a phrase means what the phrase does, and nothing alone.
+        """
+        meanings = find_meanings(query)
+        parts = [
+            self._expand(term, may_guess=may_guess)
+            for term, may_guess in self._terms_of_query(query).items()
+            if not (term in meanings.phrased and is_verb(term))
+        ]
+        return [*parts, *({term: weight} for term, weight in meanings.terms)]
 
     def _share_of_name(self, number: int, found: Mapping[str, float]) -> float:
         """Return how much of a tool's name a query has, by the rarity of the terms."""

@@ -3,17 +3,17 @@
     terms_of("createPullRequest")         # ["creat", "pull", "request"]
     related_terms("add")                  # {"add": 1.0, "creat": 0.5, ...}
 
-It needs no dependency and no model: people and models name tools with few verbs, and the groups
-below say which of them are used for the same thing. docs/decisions/0023 has the measurements.
+It needs no dependency and no model. tool_vocabulary.py has the words that are used for each other.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 
 from concertino.library.analysis import ALIASES, HUMP, NAMES, STOP_WORDS
+from concertino.transforms.tool_vocabulary import CHANGES, FORMS, NOUNS, VERBS
 
 __all__ = [
     "asks_to_read",
@@ -26,6 +26,10 @@ __all__ = [
 ]
 
 WORD = re.compile(r"[^\W_]+")
+# The longest query: the patterns below take time that grows with its square.
+MAX_QUERY = 1000
+# How many stems are remembered: more than a thousand tools have.
+MAX_STEMS = 2**14
 # How much a term counts that stands for another one, by the kind of its group.
 VERB_WEIGHT = 0.5
 NOUN_WEIGHT = 0.6
@@ -40,203 +44,6 @@ FILLERS = frozenset(
     who whole whom whose why would you your
     """.split()  # noqa: SIM905
 )
-
-# Each line is a group of words that are used for the same action. A word may be in several.
-VERBS = """
-add create new make insert append put begin start open write generate define
-add append insert put push attach include set store record
-put store save write assign change set place move insert add upload
-update edit change modify alter patch rewrite revise adjust replace set fix correct
-update set mark flag change
-delete remove drop erase clear purge destroy discard clean cancel uninstall forget
-list show get fetch enumerate display view browse
-get fetch retrieve read show load obtain see view describe tell give
-find search look query lookup locate seek match mention where near filter
-rename move relabel call title
-move transfer relocate shift reorder put drag
-copy duplicate clone replicate fork
-run execute invoke launch perform evaluate
-stop end terminate kill halt close cancel abort
-start launch begin boot open
-open navigate visit browse go url
-back previous return
-send post publish submit notify deliver emit message
-upload attach import push send
-import load read
-download export save dump attachment
-count number many length total statistics
-total sum aggregate statistics
-merge combine join unite consolidate land
-compare diff difference versus changed change
-switch checkout change context activate go
-choose select pick option
-check verify validate test inspect status
-approve accept confirm review
-reject decline refuse deny respond accept
-lock protect restrict secure password
-unlock unprotect
-log record track
-answer reply respond
-comment reply remark note say
-assign give allocate delegate
-link connect relate associate relation between block
-unlink disconnect
-admit allow permit
-leave add
-keep hold contain store remain
-hold size total number
-list all every whole every
-tag label mark
-sort order arrange rank
-group pivot summarize aggregate
-press click tap hit push
-type enter fill input write complete
-wait pause sleep delay until
-undo revert rollback rollout restore
-reset unstage undo
-schedule plan
-subscribe listen watch follow monitor
-explain describe document documentation mean meaning
-translate convert transform turn
-configure configuration setting option
-print console output log
-remember memory observation entity knowledge note
-know knowledge memory
-install deploy put apply bring
-apply deploy manifest
-drain cordon maintenance
-forward tunnel localhost reach
-"""
-
-# The same for things and their properties.
-NOUNS = """
-file document source
-file disk folder filesystem directory computer
-folder directory
-picture image screenshot photo media logo
-issue ticket bug
-user person people account member colleague somebody
-author user
-repositories repository repo project
-pr pull
-comment remark note annotation reviewer
-page article wiki
-wiki confluence
-event appointment meeting calendar invitation
-calendar schedule agenda
-available free busy freebusy
-row record entry item
-column field
-database db
-field property attribute column
-sheet worksheet tab
-workbook spreadsheet xlsx excel sheet
-spreadsheet sheet cell range
-document docx word
-docx word
-chart diagram graph plot
-mail email
-status state transition done
-pod container
-cluster kubernetes node
-replica scale
-release rollout deployment version
-log history commit
-version revision commit
-time date day today clock
-address street geocode location
-latitude longitude coordinate geocode
-place restaurant shop hotel cafe business
-route direction way walk
-distance drive travel long
-elevation altitude height high
-error exception failure console
-dark light theme scheme media
-dialog alert popup prompt
-key keyboard
-permission access restriction allowed
-size byte disk storage big occupy
-schema structure field column type
-structure outline tree hierarchy nested chapter
-heading header title chapter section
-section chapter
-metadata info information detail properties modified
-index lookup fast slow performance
-explain plan slow
-member set
-lead front left
-expiration expire ttl vanish hour minute
-color colour shading red green blue
-bold italic font underline format
-script macro code vba
-http request network
-site page web browser
-mouse hover drag
-sprint iteration
-watcher follower follow
-worklog hour spent
-score leaderboard sorted zset
-vector embedding neighbour nearest knn similarity
-memory usage info server
-client connection connected
-message channel pubsub
-queue list
-width wide
-zebra alternating stripe
-bold format
-duplicate unique
-margin comment
-formula precedent calculation
-template boilerplate
-table grid
-mongo mongodb
-gmail mail email google
-box input textbox field element editable
-negative conditional rule condition
-begin prefix start pattern
-target solve seek goal result profit
-visible frozen freeze pane
-scroll freeze frozen pane
-staging production environment context
-attached attachment
-markdown md
-bit byte
-front leftmost head
-name key title
-kind type
-company organization entity
-team group
-picture media
-"""
-
-# Phrases of several words -> the words that say the same.
-PHRASES = {
-    "get rid of": "delete",
-    "throw away": "delete",
-    "throw out": "delete",
-    "take away": "remove",
-    "take out": "remove",
-    "no longer": "delete",
-    "set up": "create",
-    "bring up to date": "update",
-    "sign in": "login authenticate account",
-    "signed in": "login authenticate self",
-    "how many": "count number",
-    "how long": "duration time",
-    "how much": "size amount",
-    "how often": "count view statistics",
-    "look for": "search",
-    "instead of": "replace",
-    "in place of": "replace",
-    "what changed": "diff changes",
-    "who changed": "commits history",
-    "carry out": "run",
-    "fill in": "fill",
-    "only part": "section",
-    "up to date": "update latest",
-    "data base": "database",
-    "drop down": "dropdown",
-}
 
 # The shapes of data in a question, and the words that say what it is.
 SHAPES = (
@@ -257,19 +64,15 @@ SHAPES = (
 
 
 def words_of_query(query: str) -> list[str]:
-    """Return the words to look for in tools.
+    """Return the words to look for in tools, in order.
 
-    Fillers are left out; phrases and data, such as `get rid of` and `notes.txt`, become words that
-    tools use.
+    Fillers are left out, and data such as `notes.txt` becomes words that tools use. Only the first
+    MAX_QUERY characters count.
     """
+    text = query[:MAX_QUERY]
     for shape, words in SHAPES:
-        query = shape.sub(f" {words} ", query)
-    lower = query.lower()
-    extra = [words for phrase, words in PHRASES.items() if phrase in lower]
-    for phrase in PHRASES:
-        query = re.sub(re.escape(phrase), " ", query, flags=re.IGNORECASE)
-    words = [word for word in WORD.findall(" ".join([query, *extra])) if not _is_filler(word)]
-    return [word for word in words if not word.isdigit()]
+        text = shape.sub(f" {words} ", text)
+    return [word for word in WORD.findall(text) if not _is_filler(word) and not word.isdigit()]
 
 
 def _is_filler(word: str) -> bool:
@@ -290,9 +93,10 @@ def terms_of(text: str) -> list[str]:
     return terms
 
 
-@cache
+@lru_cache(MAX_STEMS)
 def stem_of(word: str) -> str:
     """Return the stem of an English word in lower case: the same for most of its forms."""
+    word = FORMS.get(word, word)
     if len(word) < 4 or not word.isascii() or not word.isalpha():
         return word
     if word.endswith("ies"):
@@ -350,17 +154,9 @@ QUESTIONS = frozenset(
     """what which who whom whose when where why how is are was were does do did has have can show
     get tell list""".split()  # noqa: SIM905
 )
-# Verbs in the names of tools that change something.
-CHANGES = """
-add append assign batch clear copy create customize del delete drop edit enable fill fork import
-insert land link lock mark merge move patch post protect publish push put remove rename reply
-respond restore scale set sort transition unprotect update upload write
-"""
-
-
 def asks_to_read(query: str) -> bool:
     """Return whether a query is a question, such as `what is in ...`, which changes nothing."""
-    words = WORD.findall(query.lower())
+    words = WORD.findall(query[:MAX_QUERY].lower())
     return bool(words) and words[0] in QUESTIONS
 
 
