@@ -84,6 +84,34 @@ def test_the_servers_of_a_file_are_served_after_they_were_approved(folder: Path)
         assert process.wait() == 0
 
 
+def test_each_project_in_the_file_of_claude_code_is_approved_and_served_for_itself(
+    folder: Path,
+) -> None:
+    for name in ("app", "site"):
+        (folder / name).mkdir()
+    projects = {
+        str(folder / name): {"mcpServers": {"own": entry(folder, name)}} for name in ("app", "site")
+    }
+    user = {"common": entry(folder, "common")}
+    file = folder / ".claude.json"
+    file.write_text(json.dumps({"mcpServers": user, "projects": projects}))
+    app, site = f"{file}#{folder}/app", f"{file}#{folder}/site"
+
+    assert approve(folder, "--yes", app)[0] == 0
+    assert approve(folder, "--show", app)[0] == 0
+    assert approve(folder, "--show", site)[0] == 1
+
+    with serve(folder, app) as process:
+        open_session(process)
+        assert listed(process, 1) == ["common_who", "own_who"]
+        process.send(call(2, "own_who"))
+        seen = json.loads(text_of(process.answer(2)))
+        assert (seen["argv"], seen["cwd"]) == (["app"], str(folder / "app"))
+    with serve(folder, site) as process:
+        instructions = open_session(process)["instructions"]
+        assert f"concertino approve {site}" in instructions
+
+
 @pytest.mark.parametrize("mode", ["all", "search"])
 @pytest.mark.parametrize("modern", [False, True])
 @pytest.mark.parametrize("options", [{"deny": "who"}, {"allow": "nothing"}])

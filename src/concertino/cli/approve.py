@@ -28,7 +28,9 @@ DESCRIPTION = (
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of `concertino approve` to its parser."""
-    parser.add_argument("file", metavar="FILE", help="mcp.json, .vscode/mcp.json, config.toml, ...")
+    parser.add_argument(
+        "file", metavar="FILE", help="mcp.json, .vscode/mcp.json, config.toml, ~/.claude.json, ..."
+    )
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
     parser.add_argument(
         "--show", action="store_true", help="only show it; exit code 1 if there is anything"
@@ -48,7 +50,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
         inputs = parse_inputs(args.input)
         store = ApprovalStore()
         file = read_server_file(args.file)
-        path = file.path.resolve()
+        path = file.target
         servers = define_servers(file, Expander(file, os.environ, inputs), store.key())
         approved = store.read(path)
     except ValueError as exc:

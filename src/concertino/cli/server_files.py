@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FILE_SUFFIXES",
     "NO_FILE_OPTIONS",
+    "PROJECT_MARK",
     "ServerFileOptions",
     "add_input_option",
     "add_server_file_options",
@@ -31,6 +32,8 @@ __all__ = [
 ]
 
 FILE_SUFFIXES = (".json", ".toml")
+# Claude Code's file, and what stands between its path and a project in it.
+PROJECT_MARK = ".claude.json#"
 OPENING_VARIABLE = "CONCERTINO_OPENING_S"
 
 
@@ -53,7 +56,9 @@ NO_FILE_OPTIONS = ServerFileOptions()
 
 def add_server_file_options(parser: ArgumentParser) -> None:
     """Add --trust and --input, in a group of their own."""
-    group = parser.add_argument_group("a file of servers: mcp.json, .vscode/mcp.json, config.toml")
+    group = parser.add_argument_group(
+        "a file of servers: mcp.json, .vscode/mcp.json, config.toml, ~/.claude.json#PROJECT"
+    )
     group.add_argument(
         "--trust",
         action="store_true",

@@ -31,6 +31,7 @@ from concertino.cli.folders import NO_VERSION, LibraryOptions, make_library
 from concertino.cli.main_block import run_main_block
 from concertino.cli.server_files import (
     FILE_SUFFIXES,
+    PROJECT_MARK,
     NO_FILE_OPTIONS,
     ServerFileOptions,
     load_servers,
@@ -162,7 +163,7 @@ def _load_backend(target: str, options: LibraryOptions, file_options: ServerFile
 
 def is_server_file(target: str) -> bool:
     """Return whether a target is a file that lists servers, such as a host's `mcp.json`."""
-    return target.endswith(FILE_SUFFIXES)
+    return target.endswith(FILE_SUFFIXES) or PROJECT_MARK in target
 
 
 def _split_name(target: str) -> tuple[str, str]:
@@ -177,7 +178,10 @@ def _default_name(target: str) -> str:
     if os.path.isdir(target):
         return os.path.basename(os.path.abspath(target))
     if target.endswith((*PLUGIN_FILES, *FILE_SUFFIXES)):
-        return os.path.splitext(os.path.basename(target))[0]
+        return os.path.splitext(os.path.basename(target))[0].removeprefix(".")
+    if is_server_file(target):
+        # A project in a file.
+        return os.path.basename(os.path.abspath(target.partition(PROJECT_MARK)[2]))
     source = target if target.endswith(".py") else target.rpartition(":")[0]
     return os.path.basename(source).removesuffix(".py").rpartition(".")[2]
 

@@ -79,7 +79,7 @@ def describe_unapproved(approved: ApprovedFile, server: DefinedServer) -> list[s
 class FileParts:
     """Keeps the parts of a composition for one file.
 
-    path: of the file, absolute and without links. environment: for `${VAR}`. inputs: values that
+    path: what is approved, the target of the file. environment: for `${VAR}`. inputs: values that
     the user gave. cache: has what servers offered when they ran last; None to keep nothing.
     """
 
@@ -102,7 +102,7 @@ class FileParts:
         self._shown: dict[str, Definition] = {}
 
     def _define(self, file: ServerFile) -> list[DefinedServer]:
-        self.path = Path(file.path).resolve()
+        self.path = file.target
         return define_servers(
             file, Expander(file, self._environment, self._inputs), self._store.key()
         )

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
 
 from msgspec import DecodeError, Struct
-from msgspec.json import decode, encode
 
+from concertino.proxy.claude_code_file import (
+    CLAUDE_CODE,
+    MAX_CLAUDE_CODE_BYTES,
+    read_server_lists,
+)
 from concertino.proxy.expansion import Expander
 from concertino.proxy.server_file import ServerFile, parse_server_file
 from concertino.proxy.value_reader import InvalidServerFile
@@ -27,9 +30,6 @@ USER_FILES = (
 )
 # Below the folder of a project.
 PROJECT_FILES = (".mcp.json", "mcp.json", ".vscode/mcp.json", ".cursor/mcp.json")
-# Claude Code keeps its servers, and those of each project, in one file with much else.
-CLAUDE_CODE = ".claude.json"
-MAX_CLAUDE_CODE_BYTES = 64 * 2**20
 # What `npx` starts calls itself this, followed by the arguments without npx's own options.
 NPM_TITLE = "npm exec "
 NPX_FLAGS = frozenset(("-y", "--yes", "-q", "--quiet"))
@@ -116,26 +116,13 @@ def _read_claude_code(path: Path, projects: list[Path]) -> Iterator[ServerFile]:
     try:
         if path.stat().st_size > MAX_CLAUDE_CODE_BYTES:
             return
-        content = decode(path.read_bytes())
+        lists = list(read_server_lists(path.read_bytes()))
     except (OSError, DecodeError, RecursionError):
         return
-    for where, item in _server_lists(content):
-        if where:
-            projects.append(Path(where))
+    for item in lists:
+        if item.folder:
+            projects.append(Path(item.folder))
         try:
-            yield parse_server_file(encode({"mcpServers": item}), path)
+            yield parse_server_file(b'{"mcpServers": ' + item.text + b"}", path)
         except InvalidServerFile:
             continue
-
-
-def _server_lists(content: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the folder of each project, or "" for the user, and the servers there."""
-    if not isinstance(content, dict):
-        return
-    whole = cast("dict[str, Any]", content)
-    yield "", whole.get("mcpServers", {})
-    projects = whole.get("projects")
-    if isinstance(projects, dict):
-        for folder, project in cast("dict[str, Any]", projects).items():
-            if isinstance(project, dict):
-                yield folder, cast("dict[str, Any]", project).get("mcpServers", {})

@@ -3,6 +3,7 @@
     mcp.json, .mcp.json, claude_desktop_config.json, ...    {"mcpServers": {"NAME": {...}}}
     .vscode/mcp.json                                        {"servers": {...}, "inputs": [...]}
     config.toml of Codex, or any other TOML                 [mcp_servers.NAME]
+    ~/.claude.json of Claude Code                           claude_code_file.py
 
 Members that we do not know are warnings, since hosts have their own; our own keys stand under
 `x-concertino`, where unknown ones are errors. The texts are returned as they are: expansion.py
@@ -17,8 +18,15 @@ from pathlib import Path
 from typing import Any, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from concertino.near_names import suggestion
+from concertino.proxy.claude_code_file import (
+    CLAUDE_CODE,
+    MAX_CLAUDE_CODE_BYTES,
+    read_project_servers,
+    split_project,
+)
 from concertino.proxy.file_access import check_writers
 from concertino.proxy.file_values import FileMember, FileValue, InvalidText
 from concertino.proxy.json_comments import parse_json
@@ -105,7 +113,7 @@ class ServerFile(Struct, frozen=True):
 
     path: absolute. workspace: the folder that `${workspaceFolder}` means. servers: in the file's
     order. inputs: by id. warnings: messages for the operator, with places. tools: what clients see
-    of a long list of tools.
+    of a long list of tools. project: the folder whose servers Claude Code's file has; "" in others.
     """
 
     path: Path
@@ -114,22 +122,52 @@ class ServerFile(Struct, frozen=True):
     inputs: Mapping[str, InputEntry] = {}
     warnings: tuple[str, ...] = ()
     tools: ToolListOptions = ToolListOptions()
+    project: str = ""
+
+    @property
+    def target(self) -> Path:
+        """Return what to serve and to approve: the path without links, and `#` with the project."""
+        path = self.path.resolve()
+        return Path(f"{path}#{self.project}") if self.project else path
 
 
 def read_server_file(path: str | os.PathLike[str]) -> ServerFile:
     """Read a file of servers. Raises InvalidServerFile.
 
+    path: that of Claude Code's file may end in `#` and the folder of a project; without one it is
+    the project of the current folder.
+
     A file that another user can change is refused, and so is one in such a folder: who can write
     the file can run programs as this user.
     """
+    path, project = split_project(os.fspath(path))
+    is_claude_code = Path(path).name == CLAUDE_CODE
+    limit = MAX_CLAUDE_CODE_BYTES if is_claude_code else MAX_BYTES
     try:
         # Not os.open(): a file that is replaced later does not change what has been checked.
         with open(path, "rb") as file:
             check_writers(path, os.fstat(file.fileno()))
-            data = file.read(MAX_BYTES + 1)
+            data = file.read(limit + 1)
     except OSError as exc:
-        raise InvalidServerFile(f"{os.fspath(path)}: {exc.strerror}") from None
+        raise InvalidServerFile(f"{path}: {exc.strerror}") from None
+    if is_claude_code:
+        return _parse_claude_code(data, path, project)
     return parse_server_file(data, path)
+
+
+def _parse_claude_code(
+    data: bytes,
+    source: str,
+    project: str | None,
+) -> ServerFile:
+    if len(data) > MAX_CLAUDE_CODE_BYTES:
+        raise InvalidServerFile(f"{source}: expected at most {MAX_CLAUDE_CODE_BYTES} bytes")
+    servers = read_project_servers(data, source, project, Path.cwd())
+    file = _FileReader(source).read(servers.value)
+    warnings = (servers.warning, *file.warnings) if servers.warning else file.warnings
+    # Claude Code starts servers in the folder of the project.
+    workspace = Path(servers.folder) if servers.folder else Path.cwd()
+    return replace(file, workspace=workspace, warnings=warnings, project=servers.folder)
 
 
 def parse_server_file(data: bytes, path: str | os.PathLike[str]) -> ServerFile:

@@ -68,7 +68,7 @@ class Servers(BackendWrapper):
     Tools and prompts are called `server_name`; see BoundedNames. Changes of the file are taken over
     while it runs: servers are started, ended and given other options, and all others go on. A
     changed definition waits for `concertino approve FILE`, and the old one runs on meanwhile.
-    path: of the file. inputs: values for `${input:ID}`. trust: approve what the file says now.
+    path: of the file; see read_server_file(). inputs: values for `${input:ID}`. trust: approve what the file says now.
     environment: for `${VAR}`; by default that of the process. info: what clients see of us.
     cache: has what servers offered when they ran last; None to keep nothing.
     Raises InvalidServerFile, and UnusableState if approvals cannot be read or written.
@@ -85,9 +85,11 @@ class Servers(BackendWrapper):
         store: ApprovalStore | None = None,
         cache: ManifestCache | None = None,
     ) -> None:
-        self._path = Path(path)
+        self._target = path
         self._store = store or ApprovalStore()
-        file = read_server_file(self._path)
+        file = read_server_file(path)
+        self._path = file.path
+        self._warnings: frozenset[str] = frozenset()
         self._file_parts = FileParts(
             self._store, os.environ if environment is None else environment, inputs or {}, cache
         )
@@ -107,8 +109,11 @@ class Servers(BackendWrapper):
         self._following: asyncio.Task[None] | None = None
 
     def _report(self, file: ServerFile) -> None:
+        # Claude Code writes its file again with every message of its user.
         for warning in file.warnings:
-            log.warning("%s", warning)
+            if warning not in self._warnings:
+                log.warning("%s", warning)
+        self._warnings = frozenset(file.warnings)
 
     # Backend
 
@@ -116,7 +121,7 @@ class Servers(BackendWrapper):
         """Start the servers, and follow the file."""
         loop = asyncio.get_running_loop()
         add_source(self._server_statuses)
-        folders = {self._path.absolute().parent, self._file_parts.path.parent, self._store.folder}
+        folders = {self._path.parent, self._path.resolve().parent, self._store.folder}
         try:
             self._store.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as exc:
@@ -205,7 +210,7 @@ class Servers(BackendWrapper):
     async def reload(self) -> None:
         """Take over what the file says now. A file that cannot be used changes nothing."""
         try:
-            file = read_server_file(self._path)
+            file = read_server_file(self._target)
             self._report(file)
             parts = self._file_parts.update(file)
         except (InvalidServerFile, UnusableState) as exc:
