@@ -54,9 +54,7 @@ class ToolFamilies:
             for family in self._of_tool[number]:
                 counts[family] = counts.get(family, 0.0) + count
         rarity = math.log(1 + (families - len(counts) + 0.5) / (len(counts) + 0.5))
-        return {
-            family: rarity * count / (SATURATION + count) for family, count in counts.items()
-        }
+        return {family: rarity * count / (SATURATION + count) for family, count in counts.items()}
 
     def rate(self, parts: Iterable[Mapping[str, float]]) -> list[float]:
         """Return for each tool how much a task is for its family, from 0 to 1.

@@ -99,6 +99,11 @@ multiple files read < several files, at once, all three, these files
 info metadata file < last modified, when was modified, permissions, size of the file
 edit file < one line, a few lines, leave the rest, only the line
 media image audio read < picture, photo, sound, recording, song
+file write create < note down, jot down, store text in, save text, save this, new file with, put text into
+file edit replace < change a word in the file, correct a line, swap a word
+directory list size < big files, largest, what takes up space, disk usage
+file delete < get rid of the file, throw the file away
+compress archive zip < pack, unpack, zip up
 """
 
 # What an assistant remembers.
@@ -110,6 +115,9 @@ memory delete entity < forget everything, forget about, forget that, forget all
 relation < married to, works at, works for, is related, friend of, belongs to, connection between
 observation < fact, prefers, likes, is fond of, detail about
 entity node < person named, company named, a person, somebody
+memory open nodes entity get < details of, what is known about, everything about one
+memory relation delete < no longer works, not friends, not married, ended
+memory observation add < also knows, also likes, learned that, new fact
 """
 
 # Hosts of code and version control.
@@ -142,6 +150,16 @@ user account < who is, by name, full name, somebody's account, login name
 gist snippet < share code, piece of code
 workflow action run < pipeline, build, ci, job, deploy job
 release version tag < published version, changelog, ship, shipped
+pull request list < prs waiting, open prs, waiting for review, which prs
+pull request reviews get < has anybody approved, who approved, verdict, has been reviewed
+pull request get < what is pr, details of pr
+issue get < what is bug, details of bug, text of the bug
+issue list < open bugs, still open, unresolved
+repository create < new project, empty project
+repository search < popular, stars, find a project, find a library
+file contents get < readme of, source of, show the code of
+reset undo < go back, take back the change
+branch list < which branches, branches are there
 """
 
 # Maps, travel, weather.
@@ -157,6 +175,8 @@ distance duration matrix < how far, how long is the drive, travel time, from eac
 elevation < sea level, altitude, how high, above sea, mountain, height
 weather forecast < rain, sunny, temperature, snow, storm, umbrella, hot, cold
 timezone time < what time is it, clock in
+place details < website of the, is it any good, more about the place
+elevation < how steep, metres up, feet up
 """
 
 # Web browsers and requests.
@@ -186,6 +206,11 @@ browser close < finished with the web, shut the browser, quit the browser
 browser find < where on the page, on the page, look on the page
 web search < google for, on the internet, search online, look online
 fetch url < download a page, get the page, web address
+browser drop file < let fall, drag files, drop files
+browser run code < automation code, several steps by program, playwright script
+browser network requests < what was loaded, traffic, resources loaded
+browser snapshot < what is on the page, what can be clicked, page elements
+browser console < browser log, script errors
 """
 
 # Notes, wikis, documents.
@@ -240,6 +265,42 @@ style custom < look for, reusable look, be reused, quotations
 format text bold < bold, red, italic, underlined, larger letters
 header page footer < top of each page, every page
 slide presentation < deck, talk, slides, powerpoint
+user get self < who am i, my own account, which bot
+user get < who is the user, name of the user
+block get retrieve < content of a block, one block, part of the page
+block update < rewrite a paragraph, change a paragraph
+page property get < value of one column, one value of the page
+template list < which templates, what forms are there, prepared pages
+database data source update < rename the column, change columns
+comment delete < remove the remark
+attachment delete < remove the attached, attached by mistake
+attachments list < what is attached, which attachments, files of the page
+attachment upload < put a file on the page, hang a file on, several files
+images get page < pictures on the page, illustrations on the page
+page copy < same page again, second copy of the page
+page tree space < all pages of, structure of the area, table of contents of the area
+page label add < tag the article, tag the page, put a keyword
+content permissions check < can this person see, is somebody able, may somebody
+page section update < one chapter, only the chapter, a part of the article
+user search < find a colleague, look for a person, who is called
+document xml < raw form, underlying markup, internals
+document protect < restrict editing, only with a password
+comments paragraph < remarks on the paragraph, notes on one paragraph
+replace paragraph block below header < everything under the heading, all text under the title
+replace block anchors < between two markers, between markers, from one mark to the other
+search replace < write instead of, every occurrence, all occurrences
+table format < borders, nicer table, table look
+table header highlight < emphasize the first row, coloured first row, header row
+table cell text format < text in the cell, bold in a cell
+table cell alignment < center the cell, text of the cell
+table width < whole page width, total width, make the table wider
+table create add < grid of, rows and columns in the document
+footnote style customize < numbering of the footnotes, roman numerals, letters instead
+footnote delete < remove the note at the bottom, get rid of the footnote
+footnotes validate < are the footnotes in order, broken footnotes, check the notes
+paragraph text get < what does the paragraph say, text of one paragraph
+header insert near text < a heading before, a heading after, title before the sentence
+line paragraph insert near text < a sentence after, a line after, after the passage
 """
 
 # Databases, tables, spreadsheets.
@@ -295,6 +356,35 @@ layout freeze < visible while scrolling, keep the top, pinned row, fixed row
 csv import < load csv, csv into
 csv export < comma separated, csv out, as csv
 macro vba < macros, xlsm, code in the workbook
+statistics stats database < size of the database, how full, numbers about the database
+index drop delete < index not needed, useless index, index away
+connections list < which connections, connected clusters
+disconnect connection < end the connection, stop using the database
+find one get < look up the document, the document with
+insert many < add several documents, new documents
+update many < change all, set all, mark all
+query data source < rows whose, entries whose, rows where, filter the table, entries with
+table update < new name for the table, describe the table
+field update < rename the column, another name for the column
+comments list < what was said about the row, remarks on the row
+workbook describe < what is in the workbook, which sheets, overview of the workbook
+workbook settings < recalculation, settings of the workbook
+workbook export < whole workbook as, workbook as json
+workbook import < workbook from, build a workbook from
+sheet create < new tab, one more tab, add a tab
+sheet delete < throw the tab away, get rid of the tab
+range copy < same cells elsewhere, copy cells
+range transform < transpose, rows into columns, upper case, trim
+table set < turn into a table, filterable table, format as table
+chart delete < take the chart away, remove the graph
+image delete < take the picture out, remove the logo
+note delete < remove the remark from the cell, take the note off
+pivot delete < remove the summary
+sparklines delete < remove the tiny graphs
+slicer delete < remove the filter buttons
+defined name delete < range no longer called
+layout set < column width, row height, hide columns, page setup, print area
+cell color format < fill colour, background colour
 """
 
 # Clusters, containers, clouds, monitoring.
@@ -323,6 +413,12 @@ metrics monitoring < cpu, load, usage, graph of
 alert incident < outage, on call, pager
 bucket storage object < cloud storage, s3, blob
 secret credential < password store, vault, api key
+kubectl create < new namespace, make a namespace, new deployment, new config map
+kubectl get < state of the cluster, deployments, services, nodes, list of nodes
+cleanup < release everything, free all, tidy up resources
+reconnect connection < connection lost, connect again, connection broke
+kubectl generic command < any command, other kubectl command
+kubectl patch < small change, change one field
 """
 
 # Calendars, mail, chat, contacts.
@@ -347,6 +443,9 @@ email send < write a mail, mail to, let know by mail
 message channel post < tell the team, chat, slack, in the channel, dm
 contact < phone number, address book, who is, reach somebody
 task todo < to do, errand, chore, deadline, reminder
+event get < details of the appointment, where is the meeting, who attends
+event list range < between two dates, next days, in march, in the coming
+event update attendees < invite also, add a guest, new place of the meeting
 """
 
 # Issue trackers and help desks.
@@ -387,6 +486,39 @@ comment edit < typo in what i wrote, fix my remark, change my comment
 comment add < write under, say under, reply under, answer under
 form < questionnaire, answers in the form
 dates < when was created, how long in each, since when
+board issues < tickets on the board, what is on the board
+sprint issues < tickets in the sprint, in the iteration
+sprint update < end the sprint, extend the sprint, sprint goal, rename the sprint
+sprints board < which sprints, iterations of
+link types < kinds of links, how can tickets be linked, which relations
+remote link web < web address to the ticket, url to the ticket, link to a site, external page
+link remove < unlink, links no longer, cut the link
+watcher remove < does not want mails, no longer follow
+fields search < custom field, id of a field, which fields
+field options < values can a field, choices of a field, allowed in the field
+create fields < must be filled in, required for a new, mandatory, fields needed
+issue types < kinds of tickets, which types of tickets, types can be created
+project search < find a project, project named
+project issues < tickets of the project, everything in the project
+project fields < fields of the project
+version create < new release, plan a release, next release
+versions batch create < several releases
+version update < release is out, mark the release, change the release date
+request types < kinds of requests, what can be requested, what can clients ask
+request type fields < fields of a request, what must a client fill
+service desk project < which help desk, desk of the project
+service desk queues < lines of waiting, which queues
+queue issues < tickets in the queue, waiting in the queue
+proforma form update answers < fill in the form of a ticket, answer the form
+proforma forms < forms attached, forms of the ticket
+epic hierarchy < epics with their, stories under epics, tree of epics
+dependencies cross project < between projects, other teams, blocked by other projects
+issue move project < into another project, other project, different project
+development information < code changes of, branches of the ticket
+worklog < hours, time booked
+user assignable < who can be given, could be assigned, who may take
+comment add issue < say something on the ticket, note on the ticket
+dates issue < how long was it, time in status, resolved on
 """
 
 # Keys, lists and streams in memory; queues.
@@ -427,6 +559,21 @@ json path < at the path, nested object, inside the document
 json set < write a nested, at a path, into the document
 client list connections < who is connected, connected to, open connections
 server info memory < how is the server, memory and so on, server doing
+hash field delete < drop the field, remove the field, field from the hash
+vector hash set < keep an embedding, store an embedding, embedding with a
+vector hash get < read an embedding, stored embedding
+json delete < remove part, remove from the json, delete at the path
+list remove element < take all copies out, remove an element, remove a value
+channel unsubscribe < stop listening, no longer listen
+message read channel < messages so far, messages that came
+index list < which search indexes, search indexes are there
+index info < facts about the search index, details of the search index
+index keys number < how many documents are indexed, indexed
+hybrid search filter vector < similar and cheaper, similar with a condition, embedding and a filter
+stream entry delete < remove from the stream, out of the stream
+stream group destroy < remove the consumer group, group away
+stream group read < next entries for the group, read as a consumer
+list push append < last in the queue, behind the others, to the end of the list
 """
 
 KINDS = (

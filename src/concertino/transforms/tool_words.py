@@ -154,6 +154,8 @@ QUESTIONS = frozenset(
     """what which who whom whose when where why how is are was were does do did has have can show
     get tell list""".split()  # noqa: SIM905
 )
+
+
 def asks_to_read(query: str) -> bool:
     """Return whether a query is a question, such as `what is in ...`, which changes nothing."""
     words = WORD.findall(query[:MAX_QUERY].lower())
