@@ -1,13 +1,15 @@
 """How often a search finds the right tool among hundreds of real ones, beside FastMCP's.
 
-python bench/tool_search.py [--json FILE] [--half report|tune] [--misses]
+python bench/tool_search.py [--json FILE] [--half report|tune|more] [--misses]
 
 The tools are those of 15 public servers, installed from npm and PyPI by pinned versions into
 .tools/tool-search; nothing of their texts is kept here. The servers only list their tools: tokens
 and addresses are made up. bench/tool_search_questions.tsv has a task, the server and the right tool
-in each line; even lines were for tuning, and odd lines are reported. A task has words in common
-with its tool if a word of it, or its stem, is in the tool's name or description, not counting stop
-words and the words that name the server. Needs node, npm and uv.
+in each line; even lines were for tuning, and odd lines are reported. tool_search_questions_2.tsv
+has more, with their style in a fourth column: `short`, as models write, `talk`, as people do, and
+`plan`. All of them were for tuning. A task has words in common with its tool if a word of it, or
+its stem, is in the tool's name or description, not counting stop words and the words that name the
+server. Needs node, npm and uv.
 """
 
 from __future__ import annotations
@@ -21,17 +23,21 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 BENCH = Path(__file__).parent
 sys.path.insert(0, str(BENCH.parent / "src"))
 FOLDER = BENCH.parent / ".tools" / "tool-search"
 QUESTIONS = BENCH / "tool_search_questions.tsv"
+MORE_QUESTIONS = BENCH / "tool_search_questions_2.tsv"
+HALVES = ("tune", "more", "report")
 FIRST = 5
 # What find_tools returns at most.
 FOUND = 10
 FASTMCP = "fastmcp==4.1.2"
 MODELLED = 181
+MANY = 500
 
 # Server -> its package of npm, the arguments, and the variables that it needs to start.
 NPM: Mapping[str, tuple[str, tuple[str, ...], Mapping[str, str]]] = {
@@ -104,7 +110,7 @@ Search = Callable[[str], Sequence[str]]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--json", metavar="FILE")
-    parser.add_argument("--half", choices=("report", "tune"))
+    parser.add_argument("--half", choices=HALVES)
     parser.add_argument("--misses", action="store_true", help="show the tasks that are not found")
     args = parser.parse_args()
     python = install()
@@ -117,13 +123,14 @@ def main() -> None:
         for tool in own
     ]
     rows: list[dict[str, Any]] = []
-    for half in ("tune", "report"):
+    for half in HALVES:
         if args.half in (None, half):
             rows += measure(half, shown, tools, python, misses=args.misses)
     print_table(rows)
     tokens = print_tokens(shown)
+    times = print_times(shown)
     if args.json:
-        result = {"tools": by_server, "rows": rows, "tokens": tokens}
+        result = {"tools": by_server, "rows": rows, "tokens": tokens, "cpu_ms": times}
         Path(args.json).write_text(json.dumps(result, indent=2) + "\n")
 
 
@@ -198,8 +205,7 @@ def measure(
     misses: bool,
 ) -> list[dict[str, Any]]:
     """Return a row for each search: how often the right tool was among the first."""
-    lines = QUESTIONS.read_text().splitlines()
-    cases = [line.split("\t") for line in lines[1 if half == "tune" else 0 :: 2]]
+    cases = read_questions(half)
     questions = [question for _, _, question in cases]
     wanted = [{f"{server}_{name}" for name in names.split("|")} for server, names, _ in cases]
     texts = {
@@ -245,6 +251,15 @@ def measure(
             row[kind] = (sum(own_right), len(own_right))
         rows.append(row)
     return rows
+
+
+def read_questions(half: str) -> list[list[str]]:
+    """Return the server, the tools and the question of each task."""
+    if half == "more":
+        lines = MORE_QUESTIONS.read_text().splitlines()
+    else:
+        lines = QUESTIONS.read_text().splitlines()[1 if half == "tune" else 0 :: 2]
+    return [line.split("\t")[:3] for line in lines]
 
 
 def shares_words(question: str, server: str, text: str) -> bool:
@@ -308,6 +323,30 @@ def print_tokens(shown: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     for label, count in tokens.items():
         print(f"{label}: {count:,} tokens")
     return tokens
+
+
+def print_times(shown: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Print the CPU time of an index of MANY tools, and of a query, in milliseconds."""
+    from concertino.transforms.tool_index import ToolIndex
+    from concertino.transforms.tool_text import read_tool_text
+
+    questions = [question for _, _, question in read_questions("tune")]
+    many = [*shown, *shown][:MANY]
+    # The vocabulary and the stems, which are read once.
+    ToolIndex([read_tool_text(tool) for tool in shown]).search(questions[0], FOUND)
+    begin = process_time()
+    index = ToolIndex([read_tool_text(tool) for tool in many])
+    built = process_time()
+    for question in questions:
+        index.search(question, FOUND)
+    times = {
+        f"index of {len(many)} tools": (built - begin) * 1000,
+        "query": (process_time() - built) * 1000 / len(questions),
+    }
+    print()
+    for label, milliseconds in times.items():
+        print(f"{label}: {milliseconds:.2f} ms CPU")
+    return times
 
 
 if __name__ == "__main__":

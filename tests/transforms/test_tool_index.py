@@ -74,6 +74,7 @@ def test_a_text_becomes_terms(text: str, terms: list[str]) -> None:
         ("run", "runs", "running"),
         ("search", "searches", "searching"),
         ("delete", "deletes", "deleted", "deletion"),
+        ("write", "writes", "writing", "wrote", "written"),
     ],
 )
 def test_the_forms_of_a_word_have_one_stem(words: tuple[str, ...]) -> None:
@@ -98,9 +99,30 @@ def test_related_terms_count_less_than_the_word_itself() -> None:
         ("what is in logo.png", ["image", "file"]),
         ("who follows ABC-1", ["follows", "issue"]),
         ("open https://example.com/a?b", ["open", "url"]),
-        ("how many rows", ["rows", "count", "number"]),
+        ("how many rows", ["many", "rows"]),
+        # Only the beginning of a query counts.
+        ("x" * 1000 + " rows", ["x" * 1000]),
         ("please show me the A1:B2", ["cell", "range"]),
     ],
 )
-def test_data_and_phrases_become_words_that_tools_use(query: str, words: list[str]) -> None:
+def test_data_becomes_words_that_tools_use(query: str, words: list[str]) -> None:
     assert [word for word in words_of_query(query) if word != "show"] == words
+
+
+@pytest.mark.parametrize("piece", ["a-", "1.", "x@", "./", "Z1:"])
+def test_a_long_query_takes_no_longer_than_its_beginning(piece: str) -> None:
+    # The patterns for data take time that grows with the square of the length: a megabyte of these
+    # would take hours.
+    assert ToolIndex(TOOLS).search("list projects " + piece * 500_000, 1) == [3]
+
+
+def test_phrases_and_the_server_that_a_task_is_for_decide() -> None:
+    tools = [
+        *(ToolText(f"shop_{name}", summary=f"{name} in the shop") for name in "abcd"),
+        *(ToolText(f"mail_{name}", summary=f"{name} of a letter") for name in "efgh"),
+        ToolText("shop_delete", summary="Delete it"),
+        ToolText("mail_delete", summary="Delete it"),
+        ToolText("mail_create", summary="Create it"),
+    ]
+    found = ToolIndex(tools).search("throw it away in the mail", 2)
+    assert [tools[number].name for number in found] == ["mail_delete", "shop_delete"]

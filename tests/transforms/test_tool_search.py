@@ -265,3 +265,21 @@ async def test_a_list_of_several_pages_is_searched_as_a_whole() -> None:
 def test_invalid_options_are_named(options: Any, message: Literal["mode"]) -> None:
     with pytest.raises(ValueError, match=message):
         ToolSearch(make_server(), **options)
+
+
+@on_a_loop
+async def test_tools_without_a_name_are_not_shown_and_the_others_work() -> None:
+    tools = [{"name": 5}, {}, {"name": None}, {"name": "issue", "description": None}]
+    answers = {
+        "tools/list": Raw(encode({"tools": tools})),
+        "tools/call": Raw(encode({"content": [{"type": "text", "text": "done"}]})),
+    }
+    backend = ToolSearch(Part(answers, tools=True), "search")
+    async with client_of(backend) as caller:
+        assert len((await caller.request("tools/list"))["tools"]) == 2
+        found = await call(caller, "find_tools", {"query": "make an issue"})
+        assert [tool["name"] for tool in json.loads(found["content"][0]["text"])["tools"]] == [
+            "issue"
+        ]
+        result = await call(caller, "call_tool", {"name": "issue"})
+    assert result["content"][0]["text"] == "done"

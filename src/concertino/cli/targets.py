@@ -31,8 +31,8 @@ from concertino.cli.folders import NO_VERSION, LibraryOptions, make_library
 from concertino.cli.main_block import run_main_block
 from concertino.cli.server_files import (
     FILE_SUFFIXES,
-    PROJECT_MARK,
     NO_FILE_OPTIONS,
+    PROJECT_MARK,
     ServerFileOptions,
     load_servers,
     opening_limits,

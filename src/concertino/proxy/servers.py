@@ -68,9 +68,9 @@ class Servers(BackendWrapper):
     Tools and prompts are called `server_name`; see BoundedNames. Changes of the file are taken over
     while it runs: servers are started, ended and given other options, and all others go on. A
     changed definition waits for `concertino approve FILE`, and the old one runs on meanwhile.
-    path: of the file; see read_server_file(). inputs: values for `${input:ID}`. trust: approve what the file says now.
-    environment: for `${VAR}`; by default that of the process. info: what clients see of us.
-    cache: has what servers offered when they ran last; None to keep nothing.
+    path: of the file; see read_server_file(). inputs: values for `${input:ID}`. trust: approve what
+    the file says now. environment: for `${VAR}`; by default that of the process. info: what clients
+    see of us. cache: has what servers offered when they ran last; None to keep nothing.
     Raises InvalidServerFile, and UnusableState if approvals cannot be read or written.
     """
 

@@ -14,7 +14,7 @@ from msgspec.json import Decoder, encode
 from concertino.errors import ProtocolError
 from concertino.protocol.pagination import read_all_pages
 
-__all__ = ["RawTool", "ToolPage", "decode_tool_page", "read_tool_pages"]
+__all__ = ["RawTool", "ToolPage", "decode_tool_page", "name_of", "read_tool_pages"]
 
 RawTool: TypeAlias = Mapping[str, Raw]
 
@@ -49,6 +49,14 @@ def decode_tool_page(result: Struct | Raw) -> ToolPage:
     except (DecodeError, KeyError, UnicodeError) as exc:
         raise ProtocolError(f"tools/list: not a list of tools: {exc}") from None
     return ToolPage(result, members, tools)
+
+
+def name_of(tool: RawTool) -> str | None:
+    """Return the name of a tool; None if it has none, so that nobody can call it."""
+    try:
+        return _text(tool.get("name", b"null"))
+    except DecodeError:
+        return None
 
 
 async def read_tool_pages(fetch: Callable[[str | None], Awaitable[Struct | Raw]]) -> list[ToolPage]:

@@ -1,18 +1,19 @@
-"""find_meanings(): what the phrases of a task mean in the words of tools (tool_meanings.py)."""
+"""find_meanings(): what the phrases of a task mean in the words of tools (tool_meanings.txt)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
+from pathlib import Path
 
 from msgspec import Struct
 
-from concertino.transforms.tool_meanings import MEANINGS
 from concertino.transforms.tool_words import MAX_QUERY, WORD, stem_of
 
 __all__ = ["Meanings", "find_meanings"]
 
+VOCABULARY = Path(__file__).with_name("tool_meanings.txt")
 # How many words may stand between two of a phrase: `throw the old one away`.
 MAX_GAP = 3
 # How much the words of a line count whose phrase is found, by whether it has several words.
@@ -100,7 +101,9 @@ def _stems_of(text: str) -> list[str]:
 def _lines() -> Mapping[str, Iterable[_Line]]:
     """Return the lines of the vocabulary, for each phrase, by the first word of it."""
     lines: dict[str, list[_Line]] = {}
-    for number, text in enumerate(MEANINGS.splitlines()):
+    for number, text in enumerate(VOCABULARY.read_text(encoding="utf-8").splitlines()):
+        if not text or text.startswith("#"):
+            continue
         words, _, phrases = text.partition(" < ")
         # Without duplicates, in order.
         terms = tuple(dict.fromkeys(map(stem_of, words.split())))

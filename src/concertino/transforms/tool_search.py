@@ -23,7 +23,7 @@ from concertino.near_names import hint_keywords, suggestion
 from concertino.token_estimate import estimate
 from concertino.transforms.found_tools import describe_found
 from concertino.transforms.tool_index import ToolIndex
-from concertino.transforms.tool_pages import RawTool, ToolPage, read_tool_pages
+from concertino.transforms.tool_pages import RawTool, ToolPage, name_of, read_tool_pages
 from concertino.transforms.tool_text import read_tool_text
 from concertino.types.results import (
     CallToolResult,
@@ -81,7 +81,7 @@ class ToolListOptions(Struct, frozen=True):
 
 
 class _Listed(Struct, frozen=True):
-    """The tools of the inner backend. sources: the pages as it has sent them."""
+    """The tools of the inner backend that have a name. sources: the pages as it has sent them."""
 
     sources: Sequence[Struct | Raw]
     tools: Sequence[RawTool]
@@ -159,8 +159,14 @@ class ToolSearch(BackendWrapper):
         pages = await read_tool_pages(fetch)
         known = self._listed
         if known is None or not _are_same(known.sources, pages):
-            tools = [tool for page in pages for tool in page.tools]
-            names = [decode(tool["name"], type=str) for tool in tools if "name" in tool]
+            named = [
+                (tool, name)
+                for page in pages
+                for tool in page.tools
+                if (name := name_of(tool)) is not None
+            ]
+            tools = [tool for tool, _ in named]
+            names = [name for _, name in named]
             tokens = estimate(encode(tools).decode())
             sources = [page.source for page in pages]
             known = _Listed(sources, tools, names, tokens)

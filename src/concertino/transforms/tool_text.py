@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, cast
 
 from concertino.transforms.tool_index import ToolText
@@ -16,15 +17,20 @@ SENTENCE_END = re.compile(r"(?<=[.!?])\s|\n")
 # The longest summary, and how deep arguments inside arguments are looked at.
 MAX_SUMMARY = 200
 MAX_DEPTH = 3
+# How much of a text is searched, in characters, and how many arguments: what comes behind is rarely
+# about what the tool is for, and a server could fill the memory with it.
+MAX_TEXT = 10_000
+MAX_ARGUMENTS = 200
 
 
 def read_tool_text(tool: Mapping[str, Any]) -> ToolText:
     """Return the texts of a tool. tool: decoded JSON, which may have any members."""
-    description = _text(tool.get("description"))
+    description = _text(tool.get("description")).lstrip()
     summary = summary_of(description)
     names: list[str] = []
     texts: list[str] = []
-    for name, schema in _arguments(tool.get("inputSchema"), MAX_DEPTH):
+    arguments = islice(_arguments(tool.get("inputSchema"), MAX_DEPTH), MAX_ARGUMENTS)
+    for name, schema in arguments:
         names.append(name)
         texts.append(_text(schema.get("description")))
         texts += [value for value in _items(schema.get("enum")) if isinstance(value, str)]
@@ -36,9 +42,9 @@ def read_tool_text(tool: Mapping[str, Any]) -> ToolText:
         title=_text(tool.get("title")) or _text(annotations.get("title")),
         summary=summary,
         description=description[len(summary) :],
-        arguments=" ".join(names),
-        argument_texts=" ".join(texts),
-        tags=" ".join(tags),
+        arguments=" ".join(names)[:MAX_TEXT],
+        argument_texts=" ".join(texts)[:MAX_TEXT],
+        tags=" ".join(tags)[:MAX_TEXT],
     )
 
 
@@ -63,7 +69,7 @@ def _arguments(schema: Any, depth: int) -> Iterator[tuple[str, Mapping[str, Any]
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
+    return value[:MAX_TEXT] if isinstance(value, str) else ""
 
 
 def _items(value: Any) -> list[Any]:

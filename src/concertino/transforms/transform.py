@@ -20,7 +20,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-from msgspec import UNSET, DecodeError, Raw, Struct
+from msgspec import UNSET, Raw, Struct
 from msgspec.json import decode, encode
 
 from concertino.backend.interface import Backend, Call, Context
@@ -30,7 +30,7 @@ from concertino.logs.redact import learn_secrets
 from concertino.near_names import hint_keywords
 from concertino.transforms.changed_tool import ChangedTool
 from concertino.transforms.tool_changes import ToolChange
-from concertino.transforms.tool_pages import RawTool, decode_tool_page
+from concertino.transforms.tool_pages import RawTool, decode_tool_page, name_of
 from concertino.types.results import CallToolResult
 
 __all__ = ["Transform"]
@@ -121,9 +121,8 @@ class Transform(BackendWrapper):
 
     def _show(self, tool: RawTool) -> RawTool | None:
         """Return the definition of a tool as clients see it; None if a renamed one hides it."""
-        try:
-            name = decode(tool.get("name", b"null"), type=str)
-        except DecodeError:
+        name = name_of(tool)
+        if name is None:
             return tool
         changed = self._changed.get(name)
         if changed is not None:
