@@ -1,15 +1,20 @@
 """How often a search finds the right tool among hundreds of real ones, beside FastMCP's.
 
-python bench/tool_search.py [--json FILE] [--half report|tune|more] [--misses]
+python bench/tool_search.py [--json FILE] [--half HALF] [--misses]
 
-The tools are those of 15 public servers, installed from npm and PyPI by pinned versions into
+The tools are those of 19 public servers, installed from npm and PyPI by pinned versions into
 .tools/tool-search; nothing of their texts is kept here. The servers only list their tools: tokens
-and addresses are made up. bench/tool_search_questions.tsv has a task, the server and the right tool
-in each line; even lines were for tuning, and odd lines are reported. tool_search_questions_2.tsv
-has more, with their style in a fourth column: `short`, as models write, `talk`, as people do, and
-`plan`. All of them were for tuning. A task has words in common with its tool if a word of it, or
-its stem, is in the tool's name or description, not counting stop words and the words that name the
-server. Needs node, npm and uv.
+and addresses are made up. Each line of a file of questions has the server, the right tools and a
+task; of the second and third also its style: `short` as models write, `talk` as people do, `plan`.
+
+    tune, report            even and odd lines of tool_search_questions.tsv, among 447 tools of 15
+                            servers; nobody has tuned for `report`
+    more                    tool_search_questions_2.tsv, for the same tools, for tuning
+    tune-new, report-new    even and odd lines of tool_search_questions_3.tsv, for four servers
+                            that came later, among all tools
+
+A task has words in common with its tool if a word of it, or its stem, is in the tool's name or
+description, not counting stop words and the words that name the server. Needs node, npm and uv.
 """
 
 from __future__ import annotations
@@ -29,9 +34,16 @@ from typing import Any
 BENCH = Path(__file__).parent
 sys.path.insert(0, str(BENCH.parent / "src"))
 FOLDER = BENCH.parent / ".tools" / "tool-search"
-QUESTIONS = BENCH / "tool_search_questions.tsv"
-MORE_QUESTIONS = BENCH / "tool_search_questions_2.tsv"
-HALVES = ("tune", "more", "report")
+# Half -> its file, and which lines of it.
+HALVES: Mapping[str, tuple[str, slice]] = {
+    "tune": ("tool_search_questions.tsv", slice(1, None, 2)),
+    "more": ("tool_search_questions_2.tsv", slice(None)),
+    "tune-new": ("tool_search_questions_3.tsv", slice(1, None, 2)),
+    "report": ("tool_search_questions.tsv", slice(0, None, 2)),
+    "report-new": ("tool_search_questions_3.tsv", slice(0, None, 2)),
+}
+# The servers of the third file.
+NEW_SERVERS = ("slack", "gitlab", "hubspot", "linear")
 FIRST = 5
 # What find_tools returns at most.
 FOUND = 10
@@ -69,6 +81,21 @@ ATLASSIAN = {
     f"{product}_{name}": value
     for product, url in (("JIRA", NOWHERE), ("CONFLUENCE", f"{NOWHERE}/wiki"))
     for name, value in (("URL", url), ("USERNAME", "a"), ("API_TOKEN", "x"))
+}
+# The same for NEW_SERVERS.
+NEW: Mapping[str, tuple[str, tuple[str, ...], Mapping[str, str]]] = {
+    "slack": (
+        "@modelcontextprotocol/server-slack@2025.4.25",
+        (),
+        {"SLACK_BOT_TOKEN": "x", "SLACK_TEAM_ID": "x"},
+    ),
+    "gitlab": (
+        "@modelcontextprotocol/server-gitlab@2025.4.25",
+        (),
+        {"GITLAB_PERSONAL_ACCESS_TOKEN": "x"},
+    ),
+    "hubspot": ("@hubspot/mcp-server@0.4.0", (), {"PRIVATE_APP_ACCESS_TOKEN": "x"}),
+    "linear": ("linear-mcp-server@0.1.0", (), {"LINEAR_API_KEY": "x"}),
 }
 # Server -> its package of PyPI, its program with arguments, and variables.
 PYPI: Mapping[str, tuple[str, tuple[str, ...], Mapping[str, str]]] = {
@@ -110,7 +137,7 @@ Search = Callable[[str], Sequence[str]]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--json", metavar="FILE")
-    parser.add_argument("--half", choices=HALVES)
+    parser.add_argument("--half", choices=tuple(HALVES))
     parser.add_argument("--misses", action="store_true", help="show the tasks that are not found")
     args = parser.parse_args()
     python = install()
@@ -123,9 +150,14 @@ def main() -> None:
         for tool in own
     ]
     rows: list[dict[str, Any]] = []
+    old = sum(count for server, count in by_server.items() if server not in NEW_SERVERS)
+    # The new servers are the last ones.
+    assert tuple(by_server)[-len(NEW_SERVERS) :] == NEW_SERVERS
     for half in HALVES:
         if args.half in (None, half):
-            rows += measure(half, shown, tools, python, misses=args.misses)
+            pool = shown if half.endswith("-new") else shown[:old]
+            rows += measure(half, pool, tools, python, misses=args.misses)
+    shown = shown[:old]
     print_table(rows)
     tokens = print_tokens(shown)
     times = print_times(shown)
@@ -144,7 +176,7 @@ def install() -> Path:
             sys.exit(f"{program} is needed, and not there")
     FOLDER.mkdir(parents=True, exist_ok=True)
     (FOLDER / "oauth.json").write_text(OAUTH)
-    packages = [package for package, _, _ in NPM.values()]
+    packages = [package for package, _, _ in (*NPM.values(), *NEW.values())]
     versions = FOLDER / "npm.json"
     if not versions.exists() or json.loads(versions.read_text()) != packages:
         (FOLDER / "package.json").write_text("{}")
@@ -171,7 +203,7 @@ def command_of(server: str) -> tuple[list[str], Mapping[str, str]]:
     if server in PYPI:
         requirement, (program, *words), variables = PYPI[server]
         return [str(environment(requirement) / "bin" / program), *words], variables
-    package, words, variables = NPM[server]
+    package, words, variables = {**NPM, **NEW}[server]
     folder = FOLDER / "node_modules" / package.rpartition("@")[0]
     program = json.loads((folder / "package.json").read_text())["bin"]
     script = program if isinstance(program, str) else next(iter(program.values()))
@@ -185,7 +217,7 @@ async def list_tools() -> dict[str, list[dict[str, Any]]]:
     from concertino.client import Client, ServerParameters, Timeouts
 
     tools: dict[str, list[dict[str, Any]]] = {}
-    for server in (*NPM, *PYPI):
+    for server in (*NPM, *PYPI, *NEW):
         command, variables = command_of(server)
         target = ServerParameters(command[0], args=command[1:], env={**os.environ, **variables})
         async with Client(target, timeouts=Timeouts(connect_s=120)) as client:
@@ -255,11 +287,8 @@ def measure(
 
 def read_questions(half: str) -> list[list[str]]:
     """Return the server, the tools and the question of each task."""
-    if half == "more":
-        lines = MORE_QUESTIONS.read_text().splitlines()
-    else:
-        lines = QUESTIONS.read_text().splitlines()[1 if half == "tune" else 0 :: 2]
-    return [line.split("\t")[:3] for line in lines]
+    file, lines = HALVES[half]
+    return [line.split("\t")[:3] for line in (BENCH / file).read_text().splitlines()[lines]]
 
 
 def shares_words(question: str, server: str, text: str) -> bool:

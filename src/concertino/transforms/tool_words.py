@@ -59,6 +59,7 @@ SHAPES = (
     (re.compile(r"-?\b\d{1,3}\.\d+\s*,\s*-?\d{1,3}\.\d+"), "coordinates latitude longitude"),
     (re.compile(r"\b[A-Z]{1,2}\d{1,4}(?::[A-Z]{1,2}\d{1,4})?\b"), "cell range"),
     (re.compile(r"\b[\w.]+@[\w.]+\b"), "email"),
+    (re.compile(r"(?<!\w)#[a-z][\w-]*"), "channel"),
     (re.compile(r"\b[0-9a-f]*\d[0-9a-f]*[a-f][0-9a-f]{2,}\b"), "revision commit"),
 )
 
