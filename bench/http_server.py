@@ -96,6 +96,13 @@ ROWS = (
     Row("concertino", "**concertino**", "concertino", OURS, "modern"),
     Row("concertino-session", "**concertino**", "concertino", OURS, "session"),
     Row("concertino-stream", "**concertino**", "concertino", OURS, "stream", accept=STREAM),
+    Row(
+        "concertino-asgi",
+        "**concertino**, under uvicorn",
+        "concertino",
+        python("concertino_asgi.py"),
+        "modern",
+    ),
     Row("mcp", "mcp", "mcp", python("mcp_http.py"), "modern"),
     Row("mcp-session", "mcp", "mcp", python("mcp_http.py", "--json"), "session"),
     Row("mcp-stream", "mcp", "mcp", python("mcp_http.py"), "stream"),
@@ -413,6 +420,7 @@ def compare(figures: dict[str, dict[str, list[float]]]) -> Iterator[str]:
     for label, one, other, figure, goal in (
         ("CPU at 64 / floor", "concertino", "floor", "c64_cpu_us", "<= 2.2, must be <= 2.3"),
         ("CPU at 64 / uvicorn", "concertino", "uvicorn", "c64_cpu_us", "<= 1.0"),
+        ("CPU at 64 under uvicorn / uvicorn", "concertino-asgi", "uvicorn", "c64_cpu_us", "<= 2.0"),
         ("CPU at 1 / floor", "concertino", "floor", "c1_cpu_us", "<= 2.5"),
         ("p50 at 1 / floor", "concertino", "floor", "c1_p50_us", "<= 2.0, must be <= 2.2"),
         ("calls/s at 64 / floor", "concertino", "floor", "c64_calls_s", ">= 0.45"),

@@ -11,10 +11,8 @@ __all__ = ["GO_MODULES", "NODE_PACKAGES", "PYTHON_PACKAGES"]
 # One virtual environment each, all on the interpreter of the run (--python).
 PYTHON_PACKAGES: dict[str, tuple[str, ...]] = {
     "floor": ("msgspec==0.22.0",),
-    "concertino": (
-        "msgspec==0.22.0",
-        "httptools==0.9.0",
-    ),  # and the checkout this file belongs to, not editable
+    # And the checkout this file belongs to, not editable. uvicorn, uvloop: for http_server.py.
+    "concertino": ("msgspec==0.22.0", "httptools==0.9.0", "uvloop==0.23.0", "uvicorn==0.54.0"),
     # For http.py: the floors, and our server with its extra and an ASGI server to mount it in.
     "http_floor": ("msgspec==0.22.0", "httptools==0.9.0", "uvloop==0.23.0", "uvicorn==0.54.0"),
     "mcp": ("mcp==2.3.0",),

@@ -6,6 +6,7 @@ from concertino.loading import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from concertino.http.asgi import AsgiApplication as AsgiApplication
     from concertino.http.connection import HttpTimeouts as HttpTimeouts
     from concertino.http.server import (
         HttpOptions as HttpOptions,
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "concertino.http.asgi": ("AsgiApplication",),
         "concertino.http.connection": ("HttpTimeouts",),
         "concertino.http.server": ("HttpOptions", "HttpServer"),
     },

@@ -12,6 +12,7 @@ from http import HTTPStatus
 __all__ = [
     "CONTINUE",
     "EVENT_STREAM",
+    "JSON_RESPONSE",
     "KEEP_ALIVE_COMMENT",
     "LAST_CHUNK",
     "encode_chunk",
@@ -34,7 +35,7 @@ EVENT_STREAM = (
     b"X-Accel-Buffering: no\r\n"
 )
 NO_STORE = b"Cache-Control: no-store\r\n"
-# The date goes behind this, then the rest.
+# The usual response begins with this. Date and Content-Length follow.
 JSON_RESPONSE = b"HTTP/1.1 200 OK\r\n" + JSON + NO_STORE
 
 STATUS_LINES = {

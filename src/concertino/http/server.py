@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+import socket
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
+from typing import Protocol
 
 from msgspec import Struct, structs
 
@@ -29,7 +31,7 @@ from concertino.runtime.host import Host, Wrap, unwrapped
 from concertino.runtime.server_connection import load_calls
 from concertino.transports.listeners import Listener
 
-__all__ = ["ENDPOINT", "HttpOptions", "HttpServer"]
+__all__ = ["ENDPOINT", "ClientSource", "HttpOptions", "HttpServer"]
 
 log = logging.getLogger("concertino.http")
 
@@ -63,6 +65,24 @@ class HttpOptions(Struct, frozen=True):
     max_connections: int = 512
     max_sessions: int = 512
     timeouts: HttpTimeouts = HttpTimeouts()
+
+
+class ClientSource(Protocol):
+    """Where clients come from: a Listener, or another server that passes requests on.
+
+    is_unix: whether it is a Unix socket, which no browser can reach.
+    address: its name, for the log.
+    """
+
+    @property
+    def is_unix(self) -> bool: ...
+
+    @property
+    def address(self) -> str: ...
+
+    def examine(self, sock: socket.socket, /) -> Mapping[str, object]:
+        """Return the facts about a client. Raises OSError if it may not connect."""
+        ...
 
 
 class HttpServer:
@@ -113,10 +133,14 @@ class HttpServer:
         """Accept clients from now on."""
         load_calls()
         for listener in self._listeners:
-            access = AccessRules(self.options.origins, checks_host=not listener.is_unix)
-            make = partial(HttpConnection, _ListenerHandler(self, listener, access))
+            make = self.connection_factory(listener)
             create = self._loop.create_unix_server if listener.is_unix else self._loop.create_server
             self._servers.append(await create(make, sock=listener.socket))
+
+    def connection_factory(self, source: ClientSource) -> Callable[[], HttpConnection]:
+        """Return a function that makes the connection of a new client of a source."""
+        access = AccessRules(self.options.origins, checks_host=not source.is_unix)
+        return partial(HttpConnection, _ListenerHandler(self, source, access))
 
     def stop(self) -> None:
         """Accept no more clients. Calls that run may finish within the host's drain time.
@@ -231,7 +255,7 @@ class HttpServer:
 class _ListenerHandler:
     """The RequestHandler of the clients of one listener."""
 
-    def __init__(self, server: HttpServer, listener: Listener, access: AccessRules) -> None:
+    def __init__(self, server: HttpServer, listener: ClientSource, access: AccessRules) -> None:
         self._server = server
         self._listener = listener
         self._access = access

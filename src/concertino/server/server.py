@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from concertino.backend.call_hooks import CheckArguments, Handle
+    from concertino.http.asgi import AsgiApplication
+    from concertino.http.server import HttpOptions
     from concertino.server.options import (
         PromptOptions,
         ResourceOptions,
@@ -504,6 +506,25 @@ class Server:
         loop_factory: makes the event loop, for example uvloop.new_event_loop.
         """
         run(self, http=http, limits=limits, loop_factory=loop_factory)
+
+    def asgi(
+        self,
+        path: str = "/mcp",
+        *,
+        options: HttpOptions | None = None,
+        limits: Limits | None = None,
+    ) -> AsgiApplication:
+        """Return an ASGI application, for uvicorn, Starlette, FastAPI or Django. Extra: http.
+
+        `AsgiApplication(backend)` of `concertino.http` does the same for any backend.
+        path: that of the MCP endpoint, below what the application is mounted at. The root is
+            served too.
+        options: see HttpOptions.
+        limits: see Limits.
+        """
+        from concertino.http.asgi import AsgiApplication
+
+        return AsgiApplication(self, path, options, limits)
 
     def _report_change(self, kind: ChangeKind) -> None:
         """Update the announced features, and notify clients that a list has changed."""

@@ -1,0 +1,184 @@
+"""AsgiApplication: serves a backend inside of an application of Starlette, FastAPI or Django.
+
+    mcp = server.asgi()
+    app = Starlette(routes=[Route("/mcp", mcp)], lifespan=mcp.lifespan)
+
+Or by itself: `uvicorn shop:mcp`. Requests pass through the same HttpConnection, with the same
+checks and limits, as those that come to a socket of our own (http/asgi_channel.py).
+The backend starts with the lifespan of the application; if that is not passed on, as to mounted
+applications, with the first request.
+Source: the ASGI specification 3.0, "HTTP & WebSocket" and "Lifespan".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+
+from concertino.backend.interface import Backend
+from concertino.http.asgi_channel import AsgiChannel
+from concertino.http.connection import HttpConnection
+from concertino.http.server import ENDPOINT, HttpOptions, HttpServer
+from concertino.jsonrpc.limits import Limits
+from concertino.runtime.host import Host
+from concertino.runtime.tasks import hide_from_all_tasks
+
+__all__ = ["AsgiApplication"]
+
+# ASGI describes each message by its own keys.
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+
+
+class AsgiApplication:
+    """An ASGI application that serves a backend.
+
+    backend: what is served.
+    path: that of the MCP endpoint, within what the application is mounted at. The root is served
+        too, so that Mount("/mcp", ...) works.
+    options, limits: see HttpServer and Host.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        path: str = ENDPOINT,
+        options: HttpOptions | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self._backend = backend
+        self._paths = frozenset(("", "/", path.rstrip("/"), path.rstrip("/") + "/"))
+        self._options = options
+        self._limits = limits
+        self._service: _Service | None = None
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        kind = scope["type"]
+        if kind == "http":
+            service = self._service
+            if service is None or service.loop is not asyncio.get_running_loop():
+                service = await self._start()
+            await self._serve(service, scope, receive, send)
+        elif kind == "lifespan":
+            await self._follow_lifespan(receive, send)
+        elif kind == "websocket":
+            # Refuses the handshake.
+            await receive()
+            await send({"type": "websocket.close", "code": 1000})
+        else:
+            raise NotImplementedError(f"concertino serves no ASGI scope of the type {kind!r}")
+
+    async def _serve(
+        self, service: _Service, scope: Mapping[str, Any], receive: Receive, send: Send
+    ) -> None:
+        path: str = scope["path"]
+        # Since ASGI 2.3, the path contains the prefix of a mounted application.
+        path = path.removeprefix(scope.get("root_path", ""))
+        channel = service.borrow()
+        reusable = False
+        try:
+            reusable = await channel.serve(
+                ENDPOINT if path in self._paths else path, scope, receive, send
+            )
+        finally:
+            service.give_back(channel, reusable=reusable)
+
+    @asynccontextmanager
+    async def lifespan(self, app: object) -> AsyncGenerator[None]:
+        """Run the backend as long as an application runs: `Starlette(lifespan=mcp.lifespan)`."""
+        await self._start()
+        try:
+            yield
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """End the backend. Calls that run may finish within the drain time."""
+        service, self._service = self._service, None
+        if service is not None:
+            await service.close()
+
+    async def _start(self) -> _Service:
+        service = self._service
+        if service is None or service.loop is not asyncio.get_running_loop():
+            service = self._service = _Service(self._backend, self._options, self._limits)
+        # Shielded: the request that waits here may be cancelled, and the others wait too.
+        await asyncio.shield(service.started)
+        return service
+
+    async def _follow_lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        await self._start()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+class _Service:
+    """A Host and an HttpServer without listeners, on one event loop.
+
+    loop: the event loop.
+    started: a future that is done when requests can be served.
+    """
+
+    def __init__(
+        self, backend: Backend, options: HttpOptions | None, limits: Limits | None
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.started: asyncio.Future[None] = self.loop.create_future()
+        self._has_to_end = asyncio.Event()
+        self._make_connection: Callable[[], HttpConnection]
+        self._idle: list[AsgiChannel] = []
+        self._running = hide_from_all_tasks(
+            self.loop.create_task(self._run(Host(backend, limits), options))
+        )
+
+    async def _run(self, host: Host, options: HttpOptions | None) -> None:
+        async with host:
+            http = HttpServer(host, [], options)
+            try:
+                await http.start()
+                self._make_connection = http.connection_factory(_AsgiClients())
+            except Exception as exc:
+                self.started.set_exception(exc)
+                return
+            self.started.set_result(None)
+            await self._has_to_end.wait()
+            host.drain()
+            http.stop()
+            await http.closed
+
+    async def close(self) -> None:
+        self._has_to_end.set()
+        await asyncio.wait([self._running])
+
+    def borrow(self) -> AsgiChannel:
+        """Return a channel that no other request uses."""
+        while self._idle:
+            channel = self._idle.pop()
+            if channel.is_usable:
+                return channel
+        return AsgiChannel(self._make_connection())
+
+    def give_back(self, channel: AsgiChannel, *, reusable: bool) -> None:
+        """Use a channel for other requests, or close it."""
+        if reusable and channel.is_usable:
+            self._idle.append(channel)
+        else:
+            channel.disconnect()
+
+
+class _AsgiClients:
+    """The ClientSource of requests that an ASGI server passes on."""
+
+    is_unix = False
+    is_remote = False
+    address = "asgi"
+
+    def examine(self, sock: object) -> Mapping[str, object]:
+        """Return the facts about a client."""
+        return {"transport": "asgi"}

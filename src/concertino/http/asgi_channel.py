@@ -1,0 +1,320 @@
+"""AsgiChannel: passes the requests of an ASGI server to an HttpConnection, and its responses back.
+
+To the HttpConnection, a channel is the transport of one client that sends one request after the
+other. Requests are given to it in a callback of the event loop and not in the task of the ASGI
+server: in another task, the first step of a call would have to wait for one more turn of the loop.
+Source: the ASGI specification 3.0, "HTTP & WebSocket".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from functools import lru_cache
+from typing import Any
+from urllib.parse import quote
+
+from concertino.http.connection import HttpConnection
+from concertino.http.request_head import httptools
+from concertino.http.responses import JSON_RESPONSE
+from concertino.runtime.tasks import hide_from_all_tasks
+
+__all__ = ["AsgiChannel"]
+
+# These concern the connection between the client and the ASGI server, and not this one.
+HOP_BY_HOP = frozenset(
+    (b"connection", b"content-length", b"expect", b"keep-alive", b"transfer-encoding", b"upgrade")
+)
+# The headers of a response that the ASGI server adds by itself.
+LEFT_TO_SERVER = (b"connection", b"date", b"transfer-encoding")
+
+
+class AsgiChannel(asyncio.Transport):
+    """The transport of an HttpConnection whose requests come from an ASGI server.
+
+    http: the connection.
+    """
+
+    def __init__(self, http: HttpConnection) -> None:
+        super().__init__()
+        self._http = http
+        self._loop = asyncio.get_running_loop()
+        self._response = _ResponseMessages()
+        # Is set when there is something to send, or the connection is closed.
+        self._wakeup: asyncio.Future[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self._is_paused = False
+        http.connection_made(self)
+
+    @property
+    def is_usable(self) -> bool:
+        """Return whether the channel can serve another request."""
+        return not self._is_closed and self._http.is_idle and not self._http.is_ending
+
+    async def serve(
+        self,
+        path: str,
+        scope: Mapping[str, Any],
+        receive: Callable[[], Awaitable[MutableMapping[str, Any]]],
+        send: Callable[[MutableMapping[str, Any]], Awaitable[None]],
+    ) -> bool:
+        """Serve one request. Returns whether the channel can serve another one afterwards."""
+        response = self._response = _ResponseMessages()
+        message = await receive()
+        if message["type"] != "http.request":
+            return True
+        body: bytes = message.get("body", b"")
+        is_complete = not message.get("more_body")
+        head = _encode_head(path, scope, len(body) if is_complete else None)
+        if is_complete:
+            self._loop.call_soon(self._feed, head + body, receive)
+            # The response is nearly always there when this goes on.
+            await asyncio.sleep(0)
+        else:
+            self._loop.call_soon(self._feed, head, None)
+            if not await self._pass_body_on(body, receive):
+                return False
+
+        while True:
+            while response.messages:
+                outgoing = response.messages.popleft()
+                response.held_bytes -= len(outgoing.get("body", b""))
+                await send(outgoing)
+                if outgoing.get("more_body") is False:
+                    self._stop_watching()
+                    return response.is_reusable
+            self._resume_writing()
+            if self._is_closed:
+                return False
+            await self._wait()
+
+    async def _pass_body_on(
+        self, body: bytes, receive: Callable[[], Awaitable[MutableMapping[str, Any]]]
+    ) -> bool:
+        """Pass a body on that comes in pieces. Returns False if the client has gone.
+
+        What has not arrived when the response begins is not read: the request was refused.
+        """
+        more = True
+        while True:
+            if body:
+                self._loop.call_soon(self._feed, b"%x\r\n%b\r\n" % (len(body), body), None)
+                # Let it be handled before more is read.
+                await asyncio.sleep(0)
+            if self._response.messages or not more:
+                break
+            message = await receive()
+            if message["type"] != "http.request":
+                self.disconnect()
+                return False
+            body = message.get("body", b"")
+            more = bool(message.get("more_body"))
+        if not self._response.messages:
+            self._loop.call_soon(self._feed, b"0\r\n\r\n", receive)
+        return True
+
+    def _feed(
+        self, data: bytes, receive: Callable[[], Awaitable[MutableMapping[str, Any]]] | None
+    ) -> None:
+        """Give input to the connection.
+
+        receive: tells when the client leaves, if the request is complete now. It is called if the
+            response takes a while.
+        """
+        if self._is_closed:
+            self._wake()
+            return
+        self._http.data_received(data)
+        if receive is not None and not self._response.is_complete:
+            self._watching = hide_from_all_tasks(
+                self._loop.create_task(self._watch(receive, self._response))
+            )
+
+    async def _watch(
+        self,
+        receive: Callable[[], Awaitable[MutableMapping[str, Any]]],
+        response: _ResponseMessages,
+    ) -> None:
+        """Wait until the client leaves before it has the whole response."""
+        message = await receive()
+        if message["type"] == "http.disconnect" and not response.is_complete:
+            self.disconnect()
+
+    def _stop_watching(self) -> None:
+        watching, self._watching = self._watching, None
+        if watching is not None:
+            watching.cancel()
+
+    async def _wait(self) -> None:
+        self._wakeup = self._loop.create_future()
+        try:
+            await self._wakeup
+        finally:
+            self._wakeup = None
+
+    def _wake(self) -> None:
+        wakeup = self._wakeup
+        if wakeup is not None and not wakeup.done():
+            wakeup.set_result(None)
+
+    def disconnect(self) -> None:
+        """End the connection, because the client has left, or nobody will use it again."""
+        self._stop_watching()
+        self.abort()
+
+    # Transport: called by the connection
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        response = self._response
+        response.feed(bytes(data))
+        if not response.is_complete and not self._is_paused:
+            self._is_paused = True
+            self._http.pause_writing()
+        self._wake()
+
+    def _resume_writing(self) -> None:
+        if self._is_paused and not self._is_closed:
+            self._is_paused = False
+            self._http.resume_writing()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Do nothing: the connection is always told."""
+
+    def get_write_buffer_size(self) -> int:
+        return self._response.held_bytes
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def is_closing(self) -> bool:
+        return self._is_closed
+
+    def is_reading(self) -> bool:
+        return not self._is_closed
+
+    def pause_reading(self) -> None:
+        """Do nothing: one request is given at a time."""
+
+    def resume_reading(self) -> None:
+        """Do nothing, see pause_reading()."""
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return default
+
+    def close(self) -> None:
+        self.abort()
+
+    def abort(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._response.end()
+            self._loop.call_soon(self._http.connection_lost, None)
+            self._wake()
+
+
+class _ResponseMessages:
+    """The messages of ASGI that one response becomes.
+
+    Attributes:
+    messages: those that are not sent.
+    held_bytes: how many bytes of the body they contain.
+    is_complete: whether the response has ended.
+    is_reusable: whether the connection stays open afterwards.
+    """
+
+    def __init__(self) -> None:
+        self.messages: deque[dict[str, Any]] = deque()
+        self.held_bytes = 0
+        self.is_complete = False
+        self.is_reusable = False
+        self._headers: list[tuple[bytes, bytes]] = []
+        # typing: httptools describes its parser without the methods' types
+        self._parser: Any = None
+
+    def feed(self, data: bytes) -> None:
+        """Read the bytes of a response as they are written. What comes after its end is ignored."""
+        if self.is_complete or (self._parser is None and self._read_usual(data)):
+            return
+        if self._parser is None:
+            self._parser = httptools.HttpResponseParser(self)
+        self._parser.feed_data(data)
+
+    def _read_usual(self, data: bytes) -> bool:
+        """Read the usual response: 200 with JSON, in one write. Returns False for any other one.
+
+        It takes half of the time of the parser.
+        """
+        if not data.startswith(JSON_RESPONSE):
+            return False
+        head, _, body = data.partition(b"\r\n\r\n")
+        headers: list[tuple[bytes, bytes]] = []
+        for line in head.split(b"\r\n")[1:]:
+            name, _, value = line.partition(b": ")
+            if name != b"Date":
+                headers.append((name.lower(), value))
+        self.is_complete = self.is_reusable = True
+        self.held_bytes = len(body)
+        self.messages.append({"type": "http.response.start", "status": 200, "headers": headers})
+        self.messages.append({"type": "http.response.body", "body": body, "more_body": False})
+        return True
+
+    def end(self) -> None:
+        """End the response, because the connection is closed."""
+        if self.messages or self._headers:
+            self._end_body()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        status: int = self._parser.get_status_code()
+        self.is_reusable = self._parser.should_keep_alive()
+        if status == 100:
+            self._headers.clear()
+            return
+        headers = [pair for pair in self._headers if pair[0] not in LEFT_TO_SERVER]
+        self.messages.append({"type": "http.response.start", "status": status, "headers": headers})
+
+    def on_body(self, data: bytes) -> None:
+        self.held_bytes += len(data)
+        self.messages.append({"type": "http.response.body", "body": data, "more_body": True})
+
+    def on_message_complete(self) -> None:
+        if self._parser.get_status_code() != 100:
+            self._end_body()
+
+    def _end_body(self) -> None:
+        if self.is_complete:
+            return
+        self.is_complete = True
+        last = self.messages[-1] if self.messages else None
+        if last is not None and last["type"] == "http.response.body":
+            last["more_body"] = False
+        else:
+            self.messages.append({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+@lru_cache(maxsize=64)
+def _encode_path(path: str) -> bytes:
+    # A path that nothing is served at needs no exact spelling.
+    return quote(path).encode() if path.startswith("/") else b"/"
+
+
+def _encode_head(path: str, scope: Mapping[str, Any], length: int | None) -> bytes:
+    """Return the head of a request as bytes.
+
+    length: that of the body; None for a body in chunks.
+    """
+    headers: Iterable[tuple[bytes, bytes]] = scope["headers"]
+    lines = [b"%b: %b" % pair for pair in headers if pair[0] not in HOP_BY_HOP]
+    lines.append(
+        b"transfer-encoding: chunked" if length is None else b"content-length: %d" % length
+    )
+    method = scope["method"].encode("ascii", "replace")
+    target = _encode_path(path)
+    head = b"%b %b HTTP/1.1\r\n%b\r\n\r\n" % (method, target, b"\r\n".join(lines))
+    if head.count(b"\n") != len(lines) + 2 or head.count(b" HTTP/1.1\r\n") != 1:
+        raise ValueError("the ASGI server has passed a header or a path on that spans lines")
+    return head

@@ -1,0 +1,265 @@
+"""A server in an application under uvicorn: by itself, and at a path of Starlette."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from http_service import (
+    WAIT_S,
+    Answer,
+    HttpService,
+    Session,
+    ask_modern,
+    call,
+    modern,
+    modern_headers,
+    post,
+    read_event,
+    request,
+    text_of,
+)
+
+APPLICATION = '''
+import asyncio
+import sys
+
+import uvicorn
+from concertino import Context, Server
+
+server = Server("shop")
+waiting = asyncio.Event()
+
+
+@server.tool
+async def echo(text: str) -> str:
+    """Return the text."""
+    return text
+
+
+@server.tool
+async def count(context: Context) -> str:
+    """Report progress, then end."""
+    for number in range(3):
+        await context.progress(number, 3)
+    return "counted"
+
+
+@server.tool
+async def wait() -> str:
+    """Wait until it is cancelled, and say so in the log."""
+    print("waits", file=sys.stderr, flush=True)
+    try:
+        await asyncio.sleep(600)
+    except asyncio.CancelledError:
+        print("cancelled", file=sys.stderr, flush=True)
+        raise
+    return "never"
+
+
+@server.tool
+async def release() -> str:
+    """Let finish() end."""
+    waiting.set()
+    return "released"
+
+
+@server.tool
+async def finish() -> str:
+    """Wait for release()."""
+    print("waits", file=sys.stderr, flush=True)
+    await waiting.wait()
+    return "finished"
+
+
+mcp = server.asgi()
+
+if __name__ == "__main__":
+    uvicorn.run(APP, fd=int(sys.argv[1]), log_level="info", access_log=False, ws="none")
+'''
+PLAIN = APPLICATION.replace("APP,", "mcp,")
+STARLETTE = """
+from starlette.applications import Starlette
+from starlette.routing import Mount, Route
+
+# The lifespan is that of one of them. The other one starts with its first request.
+other = server.asgi("/other")
+app = Starlette(routes=[Route("/other", other), Mount("/tools", mcp)], lifespan=mcp.lifespan)
+
+if __name__ == "__main__":
+"""
+MOUNTED = APPLICATION.replace('if __name__ == "__main__":\n', STARLETTE).replace("APP,", "app,")
+
+
+def start(folder: Path, source: str) -> HttpService:
+    file = folder / "shop.py"
+    file.write_text(source)
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        port = listener.getsockname()[1]
+        process = subprocess.Popen(
+            [sys.executable, str(file), str(listener.fileno())],
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            pass_fds=[listener.fileno()],
+        )
+    service = HttpService(process, f"http://127.0.0.1:{port}/mcp")
+    service.read_stderr_until("Uvicorn running")
+    return service
+
+
+def end(service: HttpService) -> None:
+    service.close_connections()
+    service.process.kill()
+    service.process.wait()
+    assert service.process.stderr is not None
+    service.process.stderr.close()
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpService]:
+    service = start(tmp_path_factory.mktemp("plain"), PLAIN)
+    yield service
+    end(service)
+
+
+def test_a_call_is_answered(service: HttpService) -> None:
+    connection = service.connect()
+    for text in ("one", "two"):
+        answer = ask_modern(connection, "tools/call", name="echo", arguments={"text": text})
+        assert (answer.status, text_of(answer.json)) == (200, text)
+        assert answer.headers["Content-Type"] == "application/json"
+
+
+def test_progress_comes_as_a_stream(service: HttpService) -> None:
+    answer = ask_modern(
+        service.connect(),
+        "tools/call",
+        name="count",
+        arguments={},
+        _meta={"progressToken": "p"},
+    )
+    assert answer.headers["Content-Type"] == "text/event-stream"
+    *progress, result = answer.messages
+    assert [message["params"]["progress"] for message in progress] == [0, 1, 2]
+    assert text_of(result) == "counted"
+
+
+def test_a_client_that_leaves_cancels_its_call(service: HttpService) -> None:
+    connection = service.connect()
+    message = modern("tools/call", name="wait", arguments={})
+    headers = {"Content-Type": "application/json", **modern_headers(message)}
+    connection.request("POST", "/mcp", json.dumps(message), headers)
+    service.read_stderr_until("waits")
+    connection.close()
+    service.read_stderr_until("cancelled")
+
+
+def test_a_session_goes_on_when_its_client_has_lost_a_connection(service: HttpService) -> None:
+    session = Session(service)
+    connection = service.connect()
+    headers = {
+        "Content-Type": "application/json",
+        "Accept": "application/json, text/event-stream",
+        **session.headers,
+    }
+    connection.request("POST", "/mcp", json.dumps(call(7, "finish")), headers)
+    service.read_stderr_until("waits")
+    connection.close()
+    assert text_of(session.call(8, "release").json) == "released"
+    # The stream of the lost request is the first one after that of `initialize`.
+    stream = session.get(**{"Last-Event-ID": "2-0"})
+    event = read_event(stream)
+    while not event.get("data"):
+        event = read_event(stream)
+    assert text_of(json.loads(event["data"])) == "finished"
+    assert Answer(request(session.connection, "DELETE", None, session.headers)).status == 204
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example.com"}, 403),
+        ({"Origin": "https://evil.example.com"}, 403),
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Accept": "text/html"}, 406),
+    ],
+)
+def test_the_same_checks_hold(service: HttpService, headers: dict[str, str], status: int) -> None:
+    message = modern("tools/list")
+    assert post(service.connect(), message, {**modern_headers(message), **headers}).status == status
+
+
+def test_a_large_body_in_chunks_is_read(service: HttpService) -> None:
+    text = "x" * 300_000
+    message = modern("tools/call", name="echo", arguments={"text": text})
+    data = json.dumps(message).encode()
+    pieces = (data[at : at + 65536] for at in range(0, len(data), 65536))
+    connection = service.connect()
+    headers = {"Content-Type": "application/json", **modern_headers(message)}
+    connection.request("POST", "/mcp", pieces, headers, encode_chunked=True)
+    answer = Answer(connection.getresponse())
+    assert text_of(answer.json) == text
+
+
+def test_a_body_above_the_limit_is_refused(service: HttpService) -> None:
+    connection = service.connect()
+    connection.putrequest("POST", "/mcp")
+    connection.putheader("Content-Type", "application/json")
+    connection.putheader("Content-Length", str(100 * 2**20))
+    connection.endheaders()
+    try:
+        for _ in range(100):
+            connection.send(b" " * 2**20)
+    except OSError:
+        # The server has closed the connection while more was sent.
+        pass
+    try:
+        assert connection.getresponse().status == 413
+    except (ConnectionError, http.client.HTTPException):
+        # The response was lost with the connection.
+        pass
+    assert ask_modern(service.connect(), "tools/list").status == 200
+
+
+def test_other_paths_are_not_found(service: HttpService) -> None:
+    assert Answer(request(service.connect(), "GET", path="/other")).status == 404
+
+
+def test_it_is_served_below_what_it_is_mounted_at(tmp_path: Path) -> None:
+    service = start(tmp_path, MOUNTED)
+    try:
+        for path in ("/other", "/tools/", "/tools/mcp"):
+            message = modern("tools/call", name="echo", arguments={"text": "here"})
+            answer = Answer(
+                request(service.connect(), "POST", message, modern_headers(message), path)
+            )
+            assert text_of(answer.json) == "here"
+    finally:
+        end(service)
+
+
+def test_the_end_of_the_application_ends_calls_and_sessions(tmp_path: Path) -> None:
+    service = start(tmp_path, PLAIN)
+    try:
+        session = Session(service)
+        stream = session.get()
+        assert stream.status == 200
+        began = time.monotonic()
+        service.process.terminate()
+        # uvicorn waits for open responses before it ends the lifespan.
+        stream.close()
+        service.close_connections()
+        assert service.process.wait(WAIT_S) in (0, -15)
+        assert time.monotonic() - began < WAIT_S
+        assert re.search("Traceback", service.process.stderr.read()) is None
+    finally:
+        end(service)
