@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import shlex
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -73,7 +74,7 @@ def test_the_file_serves_itself(tmp_path: Path) -> None:
 
 
 def test_the_service_in_code_serves(tmp_path: Path) -> None:
-    assert paste(PAGE, tmp_path) == ["shop.py", "http_service.py"]
+    assert paste(PAGE, tmp_path) == ["shop.py", "http_service.py", "mounted.py"]
     file = tmp_path / "http_service.py"
     print_address = "        await http.start()\n        print_address(http)\n"
     source = file.read_text().replace('"127.0.0.1", 8000', '"127.0.0.1", 0')
@@ -91,3 +92,28 @@ def test_the_service_in_code_serves(tmp_path: Path) -> None:
 
     with running(["http_service.py"], tmp_path) as process:
         assert price_at(process) == "1.5"
+
+
+def test_the_mounted_server_serves(tmp_path: Path) -> None:
+    paste(PAGE, tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        words = ["-m", "uvicorn", "mounted:app", "--fd", str(listener.fileno())]
+        process = subprocess.Popen(
+            [sys.executable, *words],
+            cwd=tmp_path,
+            env=environment(),
+            stderr=subprocess.PIPE,
+            text=True,
+            pass_fds=[listener.fileno()],
+        )
+        assert process.stderr is not None
+        try:
+            assert any("Uvicorn running" in line for line in process.stderr)
+            connection = http.client.HTTPConnection(*listener.getsockname(), timeout=WAIT_S)
+            answer = ask_modern(connection, "tools/call", name="price", arguments={"item": "pear"})
+            connection.close()
+            assert text_of(answer.json) == "2.0"
+        finally:
+            process.kill()
+            process.wait()
+            process.stderr.close()
