@@ -9,6 +9,7 @@
     │   ├── ResourceNotFound     no resource exists under this URI
     │   ├── MissingCapability    the client lacks the capability that a client request needs
     │   └── InvalidClientResponse  the client answered a client request with a malformed response
+    ├── AuthorizationError       access to a server over HTTP was not obtained
     ├── SpawnError               a program could not be started
     ├── NotSupported             the server has not declared the feature
     ├── TimedOut                 no response arrived in time; also a TimeoutError
@@ -43,6 +44,7 @@ __all__ = [
     "RESOURCE_NOT_FOUND",
     "UNSUPPORTED_VERSION",
     "URL_ELICITATION_REQUIRED",
+    "AuthorizationError",
     "ConcertinoError",
     "Disconnected",
     "Incompatible",
@@ -246,6 +248,14 @@ class Suspended(BaseException):
 
     Context.ask(), elicit(), sample() and roots() raise it, since 2026-07-28. Like CancelledError,
     it must not be caught. `finally` blocks run each time.
+    """
+
+
+class AuthorizationError(ConcertinoError):
+    """Access to a server over HTTP was not obtained.
+
+    The text says what to do, if something can be done, such as `concertino login URL`. It contains
+    no token and no code.
     """
 
 

@@ -38,6 +38,7 @@ PACKAGES = {
     "otel": "opentelemetry-api",
     "shell": "prompt_toolkit",
     "http": "httptools",
+    "auth": "httptools, joserfc",
     "orchestra": "aioquic, cryptography, protobuf, PyYAML",
 }
 

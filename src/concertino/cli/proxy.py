@@ -1,7 +1,8 @@
-"""`concertino proxy -- COMMAND...`: stand in front of any server, over stdin and stdout."""
+"""`concertino proxy -- COMMAND...`: stand in front of any server, over stdin and stdout or HTTP."""
 
 from __future__ import annotations
 
+import atexit
 import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
@@ -10,20 +11,28 @@ from typing import TYPE_CHECKING, NoReturn, get_args
 from msgspec.structs import replace
 
 from concertino.backend.interface import Backend
-from concertino.cli import UsageError
+from concertino.cli import CommandFailure, UsageError
 from concertino.cli.guards import add_guard_options, make_guard
 from concertino.cli.options import add_log_format, add_repeatable, add_trace
 from concertino.cli.server_options import parse_seconds, parse_server
 from concertino.cli.tools_options import add_tools_options, wrap_backend
-from concertino.client.targets import ServerParameters
+from concertino.client.targets import ServerParameters, is_address
 from concertino.errors import ConcertinoError
 from concertino.jsonrpc.limits import Limits
 from concertino.logs import handler as logging_setup
+from concertino.logs.writer import BoundedWriter
 from concertino.proxy.manifest_cache import ManifestCache
 from concertino.proxy.proxy import HEARTBEAT_S, OPENING_S, SHUTDOWN, Isolation, Proxy
-from concertino.runtime.process import StdioFrontend
+from concertino.runtime.process import Frontend, StdioFrontend
 from concertino.runtime.process import run as run_process
-from concertino.transports.stdio import take_over
+from concertino.transports.listeners import (
+    Listener,
+    errno_message,
+    listen_tcp,
+    listen_unix,
+    split_address,
+)
+from concertino.transports.stdio import bounded_stderr, take_over
 
 if TYPE_CHECKING:
     from concertino.proxy.source_files import SourceFiles
@@ -31,8 +40,8 @@ if TYPE_CHECKING:
 DESCRIPTION = (
     "Serve another server, in any language and of any revision, over stdin and stdout to the MCP "
     "client that started this command: restarted when it ends, guarded, and understood by clients "
-    "of other revisions. Exit codes: 0 after the end of input, 1 if the server does not start, 2 "
-    "usage."
+    "of other revisions. With --http, serve clients that use a URL. Exit codes: 0 after the end of "
+    "input, 1 if the server does not start, 2 usage."
 )
 
 OPENING_VARIABLE = "CONCERTINO_OPENING_S"
@@ -40,7 +49,20 @@ OPENING_VARIABLE = "CONCERTINO_OPENING_S"
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of `concertino proxy` to its parser."""
-    parser.usage = "concertino proxy [options] -- COMMAND... | unix:PATH | tcp:HOST:PORT"
+    parser.usage = (
+        "concertino proxy [options] -- COMMAND...\n"
+        "       concertino proxy [options] https://HOST/PATH | unix:PATH | tcp:HOST:PORT"
+    )
+    parser.add_argument(
+        "address", metavar="ADDRESS", nargs="*", help="of a server that runs: a URL, or a socket"
+    )
+    add_repeatable(
+        parser,
+        "--http",
+        "ADDRESS",
+        "serve over HTTP at http://ADDRESS/mcp, and not over stdin and stdout: HOST:PORT of this "
+        "machine, :PORT, or unix:PATH; repeatable",
+    )
     parser.add_argument("--name", metavar="NAME", help="name of the server in the log")
     parser.add_argument(
         "--era",
@@ -97,6 +119,7 @@ def _add_process_options(parser: ArgumentParser) -> None:
 def run(args: Namespace, server: Sequence[str]) -> NoReturn:
     """Run the proxy and end the process."""
     reject_usage: Callable[[str], NoReturn] = args.parser.error
+    server = server or _read_address(args)
     if not server:
         raise UsageError(
             "expected a command behind --", "for example: concertino proxy -- python server.py"
@@ -122,8 +145,14 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
     # Through guards that do not know of it, the same time counts.
     limits = replace(limits, opening_s=opening_s)
 
-    stdio = take_over()
-    logging_setup.configure(format=args.log_format, component="concertino", writer=stdio.writer)
+    frontend: Frontend
+    if args.http:
+        writer = bounded_stderr()
+        frontend = _listen(args.http, writer)
+    else:
+        stdio = take_over()
+        writer, frontend = stdio.writer, StdioFrontend(stdio)
+    logging_setup.configure(format=args.log_format, component="concertino", writer=writer)
     proxy = Proxy(
         target,
         name=args.name,
@@ -143,8 +172,43 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
         backend = ReloadingProxy(proxy, files)
     run_process(
         wrap_backend(backend, guard, args),
-        StdioFrontend(stdio),
+        frontend,
         limits=limits,
         log_format=args.log_format,
         trace=args.trace,
     )
+
+
+def _read_address(args: Namespace) -> list[str]:
+    """Return the address of a server that runs; empty without one. Raises UsageError."""
+    words: list[str] = args.address
+    if not words or (len(words) == 1 and is_address(words[0])):
+        return words
+    from concertino.cli.suggestions import suggest_for_unknown
+
+    text = f"unrecognized arguments: {' '.join(words)}"
+    raise UsageError(text, suggest_for_unknown("proxy", [], words, words))
+
+
+def _listen(addresses: Sequence[str], writer: BoundedWriter) -> Frontend:
+    """Listen for clients that speak HTTP. Raises UsageError, CommandFailure."""
+    try:
+        from concertino.http.frontend import HttpFrontend, split_http_address
+        from concertino.http.server import HttpOptions
+    except ImportError as exc:
+        raise UsageError(str(exc)) from None
+
+    listeners: list[Listener] = []
+    try:
+        for address in addresses:
+            # A port alone is one of this machine.
+            text = f"127.0.0.1{address}" if address.startswith(":") else address
+            is_unix, name = split_http_address(text)
+            listeners.append(listen_unix(name) if is_unix else listen_tcp(*split_address(name)))
+            if is_unix:
+                atexit.register(listeners[-1].remove)
+    except ValueError as exc:
+        raise UsageError(f"--http: {exc}") from None
+    except OSError as exc:
+        raise CommandFailure(f"--http: {errno_message(exc)}") from None
+    return HttpFrontend(listeners, writer, HttpOptions())

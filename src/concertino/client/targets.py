@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from msgspec import Struct
 
+from concertino.authorization.settings import OAuth
 from concertino.backend.interface import Backend
 from concertino.client.pending_request import request_ids
 from concertino.errors import Disconnected
@@ -92,10 +93,13 @@ class HttpParameters(Struct, frozen=True, metaclass=HintingStructMeta):
 
     url: such as https://example.com/mcp.
     headers: sent with each request, to this origin only. Their values may be secrets.
+    auth: how to obtain access if the server asks for authorization. By default what `concertino
+        login URL` has obtained is used. With a header Authorization, none of this happens.
     """
 
     url: str
     headers: Mapping[str, str] = {}
+    auth: OAuth | None = None
 
     def __repr__(self) -> str:
         return f"HttpParameters({self.url!r}, headers={sorted(self.headers)!r})"
@@ -432,14 +436,19 @@ class _Remote:
 
         self._url = parse_url(parameters.url)
         check_headers(parameters.headers)
-        self._headers = parameters.headers
+        self._parameters = parameters
         self.name = self._url.text
 
     async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> OpenTarget:
+        from concertino.authorization.lazy_credentials import LazyCredentials
         from concertino.http_client.connection import StreamableHttpConnection
 
-        learn(self._headers)
-        connection = StreamableHttpConnection(self._url, limits, self._headers)
+        headers = self._parameters.headers
+        learn(headers)
+        credentials = None
+        if "authorization" not in map(str.lower, headers):
+            credentials = LazyCredentials(self._url, self._parameters.auth)
+        connection = StreamableHttpConnection(self._url, limits, headers, credentials)
         try:
             await connection.reach()
         except OSError as exc:

@@ -18,22 +18,29 @@ from collections import deque
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
-from msgspec import DecodeError, Raw, Struct
-from msgspec.json import Decoder, encode
+from msgspec import DecodeError, Struct
+from msgspec.json import Decoder
 
-from concertino.errors import HTTP_FAILURE, METHOD_NOT_FOUND
+from concertino.errors import HTTP_FAILURE, METHOD_NOT_FOUND, AuthorizationError
 from concertino.http.envelope import Envelope, decode_envelope
+from concertino.http_client.credentials import Credentials, Refusal
 from concertino.http_client.exchange import (
     ClientExchange,
     HttpFailure,
     PostedMessage,
     describe_status,
 )
-from concertino.http_client.param_headers import InvalidAnnotation, read_annotations
 from concertino.http_client.pool import ConnectionPool
 from concertino.http_client.pooled_connection import ResponseHead
+from concertino.http_client.refusals import (
+    REDIRECTS,
+    describe_refusal,
+    error_of_body,
+    parse_retry_after,
+)
 from concertino.http_client.request_head import RequestHeads
 from concertino.http_client.server_url import ServerUrl
+from concertino.http_client.tool_lists import learn_tools
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import NEWLINE, Id, encode_error, encode_id, one_line
 from concertino.transports.connection import Receiver
@@ -44,12 +51,9 @@ _log = logging.getLogger("concertino.http_client")
 
 # A server that does not know `server/discover` may answer it with one of these.
 UNKNOWN_REQUEST = frozenset((400, 404, 405, 406, 410, 415, 422, 501))
-REDIRECTS = frozenset((307, 308))
 MAX_TRIES = 4
 # The server is busy. The request was not handled, so it may be sent again.
 BUSY_STATUSES = frozenset((429, 503))
-# A server may ask for a longer wait. Then the request fails at once.
-MAX_RETRY_AFTER_S = 20.0
 # The pause before a broken stream is resumed, if the server has not said one.
 RETRY_S = 1.0
 MAX_RETRY_S = 30.0
@@ -58,14 +62,11 @@ LEAST_RETRY_S = 0.01
 # How long the server may take to accept a notification, or a response.
 ACCEPTANCE_S = 30.0
 DELETE_S = 2.0
-# The annotated arguments of this many tools are remembered. The oldest are forgotten first.
-MAX_TOOLS = 10_000
 
 
 class _ResponseHead(Struct):
     id: Id | None = None
     method: str | None = None
-    error: Raw = Raw()
 
 
 class _InitializeResult(Struct, frozen=True, rename="camel"):
@@ -76,24 +77,40 @@ class _InitializeResponse(Struct):
     result: _InitializeResult = _InitializeResult()
 
 
-class _ToolListResponse(Struct):
-    result: dict[str, Raw]
-
-
 _decode_head = Decoder(_ResponseHead).decode
 _decode_initialize = Decoder(_InitializeResponse).decode
-_decode_tools = Decoder(_ToolListResponse).decode
-_decode_tool_list = Decoder(list[dict[str, Any]]).decode
+
+
+class _Session:
+    """The session of an older revision.
+
+    Attributes:
+    is_opening: whether it is being opened: requests wait until the server has accepted
+        notifications/initialized.
+    listening_since: when its own stream was opened, by the clock of the event loop.
+    deletion: a future that is done when the server has answered DELETE.
+    """
+
+    def __init__(self) -> None:
+        self.is_opening = False
+        self.listening_since = 0.0
+        self.deletion: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
 class StreamableHttpConnection:
     """A Connection to the server at a URL.
 
-    headers: more headers for each request, such as Authorization. They go to the origin of the URL
-        only.
+    headers: more headers for each request. They go to the origin of the URL only.
+    credentials: have the header Authorization; None to send none beside those in `headers`.
     """
 
-    def __init__(self, url: ServerUrl, limits: Limits, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        url: ServerUrl,
+        limits: Limits,
+        headers: Mapping[str, str],
+        credentials: Credentials | None = None,
+    ) -> None:
         self.facts: Mapping[str, object] = {"transport": "http", "address": url.text}
         self._url = url
         self._max_bytes = limits.max_message_bytes
@@ -104,12 +121,8 @@ class StreamableHttpConnection:
         self._queue: deque[tuple[bytes, Envelope]] = deque()
         self._exchanges: set[ClientExchange] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        # Whether a session is being opened: requests wait until the server has accepted
-        # notifications/initialized.
-        self._is_opening = False
-        # When the session's own stream was opened, by the clock of the event loop.
-        self._listening_since = 0.0
-        self._delete_ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._session = _Session()
+        self._credentials = credentials
         self._is_closed = False
 
     async def reach(self) -> None:
@@ -130,7 +143,10 @@ class StreamableHttpConnection:
         waiting: list[tuple[bytes, Envelope]] = []
         while self._queue:
             frame, message = self._queue.popleft()
-            if self._is_opening and message.method not in ("notifications/initialized", None):
+            if self._session.is_opening and message.method not in (
+                "notifications/initialized",
+                None,
+            ):
                 waiting.append((frame, message))
             else:
                 self._post(frame, message)
@@ -160,7 +176,7 @@ class StreamableHttpConnection:
         try:
             async with asyncio.timeout(within_s):
                 await self._connect_and_send(exchange)
-                await self._delete_ended
+                await self._session.deletion
         except TimeoutError:
             _log.info("the server has not confirmed the end of the session")
 
@@ -212,33 +228,48 @@ class StreamableHttpConnection:
     def _start(self, exchange: ClientExchange) -> None:
         """Send a request, on an idle connection if there is one."""
         self._exchanges.add(exchange)
-        connection = self._pool.take(sure=not exchange.is_repeatable)
+        authorization = "" if self._credentials is None else self._credentials.header()
+        connection = None
+        if authorization is not None:
+            connection = self._pool.take(sure=not exchange.is_repeatable)
         if connection is not None:
-            exchange.send(connection, self._encode(exchange))
+            assert authorization is not None
+            exchange.send(connection, self._encode(exchange, authorization), authorization)
         else:
             self._run(self._connect_and_send(exchange))
 
-    async def _connect_and_send(self, exchange: ClientExchange) -> None:
-        # If a connection has turned out to be closed, others probably are too.
-        connection = self._pool.take(sure=True) if exchange.tries == 0 else None
+    async def _connect_and_send(
+        self, exchange: ClientExchange, authorization: str | None = None, *, fresh: bool = False
+    ) -> None:
+        """Send a request.
+
+        authorization: the value of the header; None for the credentials' own. fresh: whether to
+            use a new connection: if one has turned out to be closed, others probably are too.
+        """
         try:
+            if authorization is None and self._credentials is not None:
+                authorization = self._credentials.header()
+                if authorization is None:
+                    authorization = await self._credentials.prepare()
+            connection = None if fresh else self._pool.take(sure=True)
             connection = connection or await self._pool.connect()
-        except (OSError, ValueError) as exc:
+        except (OSError, ValueError, AuthorizationError) as exc:
             self.on_failure(exchange, HttpFailure(f"{self._url.text}: {exc}"))
             return
         if exchange.is_over:
             self._pool.put_back(connection)
         else:
-            exchange.send(connection, self._encode(exchange))
+            value = authorization or ""
+            exchange.send(connection, self._encode(exchange, value), value)
 
-    def _encode(self, exchange: ClientExchange) -> bytes:
+    def _encode(self, exchange: ClientExchange, authorization: str) -> bytes:
         posted = exchange.posted
         if posted is not None and exchange.kind == "post":
-            return self._heads.post(exchange.path, posted.frame, posted.envelope)
+            return self._heads.post(exchange.path, posted.frame, posted.envelope, authorization)
         if exchange.kind == "delete":
-            return self._heads.delete(exchange.path)
+            return self._heads.delete(exchange.path, authorization)
         last_id = "" if exchange.events is None else exchange.events.last_id
-        return self._heads.get(exchange.path, last_id)
+        return self._heads.get(exchange.path, last_id, authorization)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -259,7 +290,7 @@ class StreamableHttpConnection:
 
     def on_head(self, exchange: ClientExchange, head: ResponseHead) -> None:
         if exchange.kind == "listen":
-            self._listening_since = asyncio.get_running_loop().time()
+            self._session.listening_since = asyncio.get_running_loop().time()
         elif exchange.method == "initialize":
             self._heads.session = _check_session(head.headers.get("mcp-session-id", ""))
 
@@ -285,7 +316,7 @@ class StreamableHttpConnection:
         if exchange.method == "initialize":
             self._on_initialized(frame)
         elif exchange.method == "tools/list" and exchange.is_modern:
-            return self._read_tools(frame)
+            return learn_tools(frame, self._heads.params)
         return frame
 
     def _on_initialized(self, frame: bytes) -> None:
@@ -295,37 +326,12 @@ class StreamableHttpConnection:
             return
         if version.isascii() and version.isprintable():
             self._heads.version = version
-        self._is_opening = bool(version)
-
-    def _read_tools(self, frame: bytes) -> bytes:
-        """Learn which arguments have headers, and leave out the tools that must not be used."""
-        if b"x-mcp-header" not in frame:
-            return frame
-        try:
-            members = Decoder(dict[str, Raw]).decode(frame)
-            result = _decode_tools(frame).result
-            tools = _decode_tool_list(result["tools"])
-        except (DecodeError, RecursionError, KeyError):
-            return frame
-        usable: list[dict[str, Any]] = []
-        params = self._heads.params
-        for tool in tools:
-            try:
-                params[str(tool.get("name"))] = read_annotations(tool.get("inputSchema"))
-                if len(params) > MAX_TOOLS:
-                    del params[next(iter(params))]
-            except InvalidAnnotation as exc:
-                _log.warning("the tool %.100r is left out: %s", tool.get("name"), exc)
-            else:
-                usable.append(tool)
-        if len(usable) == len(tools):
-            return frame
-        return encode({**members, "result": {**result, "tools": usable}})
+        self._session.is_opening = bool(version)
 
     def on_exchange_end(self, exchange: ClientExchange) -> None:
         self._exchanges.discard(exchange)
         if exchange.kind == "delete":
-            self._delete_ended.set_result(None)
+            self._session.deletion.set_result(None)
         elif exchange.kind == "listen":
             self._listen_again(exchange)
         elif exchange.id is None:
@@ -337,8 +343,11 @@ class StreamableHttpConnection:
     def on_refusal(self, exchange: ClientExchange, head: ResponseHead, body: bytes) -> None:
         if head.status in REDIRECTS and self._redirect(exchange, head):
             return
+        if self._may_authorize(exchange, head.status):
+            self._run(self._authorize(exchange, head, body))
+            return
         if head.status in BUSY_STATUSES and exchange.tries < MAX_TRIES:
-            pause = _parse_retry_after(head)
+            pause = parse_retry_after(head)
             if pause is not None and exchange.kind == "post":
                 self._send_later(exchange, pause)
                 return
@@ -349,22 +358,22 @@ class StreamableHttpConnection:
             self._disconnect("the server has ended the session")
             return
         if exchange.id is not None and head.status not in (401, 403, 407):
-            frame = _error_of_body(exchange.id, body)
+            frame = error_of_body(exchange.id, body)
             if frame is not None:
                 self._exchanges.discard(exchange)
                 self._deliver(frame)
                 return
-        self.on_failure(exchange, HttpFailure(_describe_refusal(head, body), head))
+        self.on_failure(exchange, HttpFailure(describe_refusal(head, body), head))
 
     def on_failure(self, exchange: ClientExchange, failure: HttpFailure) -> None:
         if exchange.is_over:
             return
         if failure.may_resend:
-            self._run(self._connect_and_send(exchange))
+            self._run(self._connect_and_send(exchange, fresh=True))
             return
         self._exchanges.discard(exchange)
         if exchange.kind == "delete":
-            self._delete_ended.set_result(None)
+            self._session.deletion.set_result(None)
         elif exchange.kind == "listen":
             if failure.status == 0 or failure.status >= 500:
                 self._listen_again(exchange)
@@ -376,6 +385,37 @@ class StreamableHttpConnection:
             self._resume(exchange, str(failure))
         else:
             self._fail(exchange, failure)
+
+    def _may_authorize(self, exchange: ClientExchange, status: int) -> bool:
+        """Return whether another token may help with a request that was refused.
+
+        The stream of the session and its end are no reason to ask anybody to log in.
+        """
+        is_wanted = exchange.kind in ("post", "resume") and exchange.tries < MAX_TRIES
+        return is_wanted and status in (401, 403) and self._credentials is not None
+
+    async def _authorize(self, exchange: ClientExchange, head: ResponseHead, body: bytes) -> None:
+        """Send a request again with another token, if there is one."""
+        credentials = self._credentials
+        assert credentials is not None
+        operation = exchange.method
+        if exchange.posted is not None:
+            params = exchange.posted.envelope.params
+            operation += f" {params.name or params.uri or ''}"[:200]
+        challenge = head.headers.get("www-authenticate", "")
+        text = describe_refusal(head, body)
+        try:
+            authorization = await credentials.on_refusal(
+                Refusal(head.status, challenge, exchange.authorization, operation)
+            )
+        except (OSError, AuthorizationError) as exc:
+            authorization, text = None, f"{describe_status(head.status)}: {exc}"
+        if exchange.is_over:
+            return
+        if authorization:
+            await self._connect_and_send(exchange, authorization)
+        else:
+            self.on_failure(exchange, HttpFailure(text, head))
 
     def _redirect(self, exchange: ClientExchange, head: ResponseHead) -> bool:
         """Follow a redirect within the server's origin. Returns False for another one."""
@@ -414,9 +454,9 @@ class StreamableHttpConnection:
 
     def _on_session_open(self) -> None:
         """Open the stream for what the server sends unasked, then send what has waited."""
-        if not self._is_opening:
+        if not self._session.is_opening:
             return
-        self._is_opening = False
+        self._session.is_opening = False
         if not self._is_closed:
             self._start(ClientExchange(self, "listen", self._url.path, self._max_bytes))
             self.flush()
@@ -425,7 +465,7 @@ class StreamableHttpConnection:
         """Open the session's own stream again after a pause."""
         if self._is_closed or exchange.events is None:
             return
-        if asyncio.get_running_loop().time() - self._listening_since > MAX_RETRY_S:
+        if asyncio.get_running_loop().time() - self._session.listening_since > MAX_RETRY_S:
             # The pauses begin anew.
             exchange.tries = 1
         pause = exchange.events.retry_s
@@ -452,41 +492,3 @@ class StreamableHttpConnection:
 def _check_session(id: str) -> str:
     """Return the id of a session; "" if it has characters that the specification forbids."""
     return id if all("!" <= char <= "~" for char in id) else ""
-
-
-def _parse_retry_after(head: ResponseHead) -> float | None:
-    """Return the seconds in Retry-After; None if there are none, or too many."""
-    text = head.headers.get("retry-after", "")
-    if not text.isascii() or not text.isdigit() or len(text) > 9:
-        return None
-    seconds = float(text)
-    return seconds if seconds <= MAX_RETRY_AFTER_S else None
-
-
-def _error_of_body(id: Id, body: bytes) -> bytes | None:
-    """Return the error response in the body of a refusal, with the id of the request.
-
-    Returns None if the body is something else.
-    """
-    try:
-        head = _decode_head(body)
-        members = Decoder(dict[str, Raw]).decode(body)
-    except (DecodeError, RecursionError):
-        return None
-    if not bytes(head.error) or head.id not in (None, id):
-        return None
-    error = one_line(bytes(members["error"]))
-    return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (encode_id(id), error)
-
-
-def _describe_refusal(head: ResponseHead, body: bytes) -> str:
-    text = describe_status(head.status)
-    if head.status in (401, 403):
-        challenge = head.headers.get("www-authenticate")
-        text += ": the server asks for authorization"
-        text += f" ({challenge[:300]})" if challenge else ""
-    elif head.status in REDIRECTS or head.status in (301, 302, 303):
-        text += f": a redirect to {head.headers.get('location', '')[:300]!r} is not followed"
-    if body.strip():
-        text += f": {body[:200].decode('utf-8', 'replace').strip()}"
-    return text

@@ -91,9 +91,13 @@ class PostedMessage(Struct, frozen=True):
 
 
 class _Response:
-    """The head of a response, and its body as far as it has come, unless it is a stream."""
+    """The head of a response, and its body as far as it has come, unless it is a stream.
 
-    def __init__(self) -> None:
+    authorization: what the request had in this header.
+    """
+
+    def __init__(self, authorization: str = "") -> None:
+        self.authorization = authorization
         self.head: ResponseHead | None = None
         self._pieces: list[bytes] = []
         self.size = 0
@@ -159,11 +163,16 @@ class ClientExchange:
         """Return whether the message is of 2026-07-28."""
         return self.posted is not None and self.posted.is_modern
 
-    def send(self, connection: PooledConnection, request: bytes) -> None:
-        """Send the request on a connection."""
+    @property
+    def authorization(self) -> str:
+        """Return the value of Authorization that was sent last; "" for none."""
+        return self._response.authorization
+
+    def send(self, connection: PooledConnection, request: bytes, authorization: str = "") -> None:
+        """Send the request on a connection. authorization: the header that is in it, or ""."""
         self.tries += 1
         self._connection = connection
-        self._response = _Response()
+        self._response = _Response(authorization)
         connection.send(request, self)
 
     def abort(self) -> None:

@@ -12,7 +12,7 @@ from concertino.http_client.server_url import ServerUrl
 if TYPE_CHECKING:
     import ssl
 
-__all__ = ["ConnectionPool"]
+__all__ = ["ConnectionPool", "make_tls_context"]
 
 # More idle connections are closed.
 MAX_IDLE = 16
@@ -114,11 +114,11 @@ class ConnectionPool:
 
     def _tls_context(self) -> ssl.SSLContext:
         if self._tls is None:
-            self._tls = _make_tls_context()
+            self._tls = make_tls_context()
         return self._tls
 
 
-def _make_tls_context() -> ssl.SSLContext:
+def make_tls_context() -> ssl.SSLContext:
     """Return a context that verifies certificates: with the system's store, if truststore is there.
 
     Without the package truststore, certificates are looked up as OpenSSL does, which knows

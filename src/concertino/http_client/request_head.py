@@ -80,12 +80,13 @@ class RequestHeads:
         lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
         self._common = f"Host: {url.authority}\r\n{''.join(lines)}".encode("ascii")
 
-    def post(self, path: str, frame: bytes, message: Envelope) -> bytes:
+    def post(self, path: str, frame: bytes, message: Envelope, authorization: str = "") -> bytes:
         """Return a POST, with its body. message: what the frame contains."""
+        lines = self._mcp_lines(frame, message) + _authorization_line(authorization)
         return (
             b"POST %b HTTP/1.1\r\n%bAccept: application/json, text/event-stream\r\n"
             b"Content-Type: application/json\r\n%bContent-Length: %d\r\n\r\n%b"
-        ) % (path.encode(), self._common, self._mcp_lines(frame, message), len(frame), frame)
+        ) % (path.encode(), self._common, lines, len(frame), frame)
 
     def _mcp_lines(self, frame: bytes, message: Envelope) -> bytes:
         params, method = message.params, message.method
@@ -116,15 +117,19 @@ class RequestHeads:
             lines += f"MCP-Protocol-Version: {self.version}\r\n"
         return lines.encode("ascii")
 
-    def get(self, path: str, last_event_id: str) -> bytes:
+    def get(self, path: str, last_event_id: str, authorization: str = "") -> bytes:
         """Return a GET that opens a stream. last_event_id: where to resume a stream, or ""."""
-        resume = b""
+        lines = self._session_lines() + _authorization_line(authorization)
         if last_event_id:
-            resume = b"Last-Event-ID: %b\r\n" % last_event_id.encode("utf-8")
-        head = b"GET %b HTTP/1.1\r\n%bAccept: text/event-stream\r\n%b%b\r\n"
-        return head % (path.encode(), self._common, self._session_lines(), resume)
+            lines += b"Last-Event-ID: %b\r\n" % last_event_id.encode("utf-8")
+        head = b"GET %b HTTP/1.1\r\n%bAccept: text/event-stream\r\n%b\r\n"
+        return head % (path.encode(), self._common, lines)
 
-    def delete(self, path: str) -> bytes:
+    def delete(self, path: str, authorization: str = "") -> bytes:
         """Return a DELETE, which ends the session."""
-        head = b"DELETE %b HTTP/1.1\r\n%b%b\r\n"
-        return head % (path.encode(), self._common, self._session_lines())
+        lines = self._session_lines() + _authorization_line(authorization)
+        return b"DELETE %b HTTP/1.1\r\n%b%b\r\n" % (path.encode(), self._common, lines)
+
+
+def _authorization_line(value: str) -> bytes:
+    return f"Authorization: {value}\r\n".encode("ascii") if value else b""

@@ -51,11 +51,14 @@ def define_server(
     variables belong to the user who starts us. env_file: the variables in the server's own file.
     """
     texts, hidden = _plain_texts(entry), {f"envFile.{name}": env_file[name] for name in env_file}
-    for label, templates in (("env", entry.env), ("headers", entry.headers)):
+    groups = (("env", entry.env), ("headers", entry.headers), ("auth", entry.options.auth))
+    for label, templates in groups:
         for name, template in templates.items():
             # A reference or a variable is no secret; a text may be one.
-            is_reference = template.text.startswith((SECRET, "${"))
-            (texts if is_reference else hidden)[f"{label}.{name}"] = template.text
+            is_shown = template.text.startswith((SECRET, "${")) or (
+                label == "auth" and name not in ("client_secret", "private_key")
+            )
+            (texts if is_shown else hidden)[f"{label}.{name}"] = template.text
     used = {id for template in _templates(entry) for id in INPUT.findall(template.text)}
     for id in sorted(used & file.inputs.keys()):
         if (default := file.inputs[id].default) is not None:
@@ -102,6 +105,7 @@ def _templates(entry: ServerEntry) -> list[Template]:
         *entry.args,
         *entry.env.values(),
         *entry.headers.values(),
+        *entry.options.auth.values(),
     ]
 
 

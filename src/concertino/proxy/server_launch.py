@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from concertino.client.targets import HttpParameters, ServerParameters
 from concertino.logs.redact import learn
+from concertino.proxy.auth_options import make_settings
 from concertino.proxy.expansion import Expander, Parts
 from concertino.proxy.proxy import SHUTDOWN
 from concertino.proxy.secret_sources import SecretReference, read_secret
@@ -24,7 +25,9 @@ __all__ = ["LaunchTarget", "UnreadLaunch", "expand_entry", "read_launch_secrets"
 
 
 class UnreadLaunch(Struct, frozen=True):
-    """A launch whose secrets have not been read yet. env, headers: as texts and references.
+    """A launch whose secrets have not been read yet.
+
+    env, headers, auth: as texts and references.
 
     folder: where relative paths begin.
     """
@@ -36,6 +39,7 @@ class UnreadLaunch(Struct, frozen=True):
     cwd: str
     url: str | None
     headers: Mapping[str, Parts]
+    auth: Mapping[str, Parts]
     folder: Path
 
 
@@ -87,6 +91,10 @@ def expand_entry(
             name: expander.parts(template, f"{entry.name}.headers.{name}")
             for name, template in entry.headers.items()
         },
+        {
+            name: expander.parts(template, f"{entry.name}.auth.{name}")
+            for name, template in entry.options.auth.items()
+        },
         file.workspace,
     )
 
@@ -99,7 +107,7 @@ async def read_launch_secrets(launch: UnreadLaunch) -> LaunchTarget:
     """
     references = {
         part
-        for parts in (*launch.env.values(), *launch.headers.values())
+        for parts in (*launch.env.values(), *launch.headers.values(), *launch.auth.values())
         for part in parts
         if isinstance(part, SecretReference)
     }
@@ -124,7 +132,8 @@ async def read_launch_secrets(launch: UnreadLaunch) -> LaunchTarget:
     if launch.command is None:
         assert launch.url is not None, "the reader of the file has checked this"
         if headers or launch.url.startswith(("http://", "https://")):
-            return HttpParameters(launch.url, headers)
+            texts = {name: join(parts) for name, parts in launch.auth.items()}
+            return HttpParameters(launch.url, headers, make_settings(texts) if texts else None)
         return launch.url
     return ServerParameters(
         launch.command,

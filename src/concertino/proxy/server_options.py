@@ -7,6 +7,7 @@ from typing import Any, Literal, cast, get_args
 
 from msgspec import Struct
 
+from concertino.proxy.auth_options import AuthTexts, read_auth
 from concertino.proxy.file_values import FileValue
 from concertino.proxy.tool_options import merge_renames, read_tool_changes
 from concertino.proxy.value_reader import ValueReader
@@ -32,6 +33,7 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
     with the first call that needs it, if that is known.
     pin: withhold tools whose definition has changed since the approval. inherit: names of
     variables that the server gets from our environment.
+    auth: how to obtain access to a server with a url; see OAuth.
     """
 
     allow: tuple[str, ...] = ()
@@ -53,12 +55,14 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
     shared: bool = False
     pin: bool = False
     inherit: tuple[str, ...] = ()
+    auth: AuthTexts = {}
 
 
 GUARD_KEYS = ("rate_limit", "max_in_flight", "timeout_s", "max_result_bytes", "redact")
 OPTION_KEYS = (
     "allow", "deny", "rename", "tools", "prompts_as_tools", "resources_as_tools", "guards",
     "isolation", "idle_s", "heartbeat_s", "cache", "lazy", "shared", "pin", "inherit",
+    "auth",
 )  # fmt: skip
 
 
@@ -178,4 +182,5 @@ _READERS: Mapping[str, Callable[[ValueReader, FileValue, str], Any]] = {
     "shared": ValueReader.flag,
     "pin": ValueReader.flag,
     "inherit": ValueReader.texts,
+    "auth": read_auth,
 }

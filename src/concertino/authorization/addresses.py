@@ -1,0 +1,120 @@
+"""AddressPolicy: which addresses may be connected to, for URLs that come from others.
+
+The URLs of an authorization server come from a document that the MCP server names. Without a check
+a server could make its clients send requests into their own network, such as to the metadata
+service of a cloud.
+
+A name is resolved once, all of its addresses are checked, and the connection goes to one of these:
+resolved again, the name could lead elsewhere.
+Source: 2025-11-25 and 2026-07-28 basic/authorization "Server-Side Request Forgery".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from typing import Literal
+
+from concertino.errors import AuthorizationError
+from concertino.http_client.server_url import ServerUrl
+
+__all__ = ["AddressPolicy", "Reach", "find_reach", "resolve"]
+
+# How near a server is: on this machine, in a private network, or anywhere.
+Reach = Literal["loopback", "private", "public"]
+NAT64 = IPv6Network("64:ff9b::/96")
+# More addresses of one name are not tried.
+MAX_ADDRESSES = 16
+
+
+async def resolve(url: ServerUrl) -> list[str]:
+    """Return the addresses of a host. Raises OSError if it has none."""
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
+    except UnicodeError as exc:
+        raise OSError(f"{url.host}: {exc}") from None
+    addresses = list(dict.fromkeys(str(item[4][0]) for item in found))
+    if not addresses:
+        raise OSError(f"{url.host}: no address was found")
+    return addresses[:MAX_ADDRESSES]
+
+
+def address_reach(text: str) -> Reach | None:
+    """Return how far an address reaches; None if it belongs to no server, such as multicast.
+
+    An address inside of another one counts, as in IPv6 addresses of IPv4 ones.
+    """
+    # A zone, as in fe80::1%eth0, says nothing about the reach.
+    address = _inner(ip_address(text.partition("%")[0]))
+    if address.is_loopback:
+        return "loopback"
+    if address.is_multicast or address.is_unspecified or address.is_link_local:
+        return None
+    if isinstance(address, IPv6Address) and address.is_site_local:
+        return "private"
+    if address.is_global:
+        return "public"
+    # Shared address space (100.64.0.0/10) is not called private by ipaddress.
+    return "private"
+
+
+def _inner(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    if isinstance(address, IPv4Address):
+        return address
+    if address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    if address.sixtofour is not None:
+        return address.sixtofour
+    if address.teredo is not None:
+        return address.teredo[1]
+    # An IPv4 address stands in the last four bytes: of NAT64, and of the old "compatible" form.
+    if address in NAT64 or 1 < int(address) < 2**32:
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    return address
+
+
+async def find_reach(url: ServerUrl) -> Reach:
+    """Return how near a server is, by all of its addresses: the farthest counts.
+
+    A server that only a proxy can resolve is public.
+    """
+    try:
+        reaches = [address_reach(address) for address in await resolve(url)]
+    except OSError:
+        return "public"
+    if all(reach == "loopback" for reach in reaches):
+        return "loopback"
+    return "private" if all(reach in ("loopback", "private") for reach in reaches) else "public"
+
+
+class AddressPolicy:
+    """Checks URLs that come from others. reach: of the MCP server on whose behalf they are used."""
+
+    def __init__(self, reach: Reach) -> None:
+        self._allowed: dict[Reach, tuple[Reach | None, ...]] = {
+            "loopback": ("loopback", "private", "public"),
+            "private": ("private", "public"),
+            "public": ("public",),
+        }
+        self._reach: Reach = reach
+
+    async def check(self, url: ServerUrl) -> list[str]:
+        """Return the addresses that may be connected to for a URL.
+
+        Raises AuthorizationError if one of them is not allowed, OSError if there is none.
+        """
+        addresses = await resolve(url)
+        reaches = {address: address_reach(address) for address in addresses}
+        if not url.is_tls and (
+            self._reach != "loopback" or any(reach != "loopback" for reach in reaches.values())
+        ):
+            raise AuthorizationError(f"{url.text}: expected https, because secrets travel here")
+        for address, reach in reaches.items():
+            if reach not in self._allowed[self._reach]:
+                raise AuthorizationError(
+                    f"{url.text}: its address {address} is not public; a server on the internet "
+                    "must not lead clients into their own network"
+                )
+        return addresses

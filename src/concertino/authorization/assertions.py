@@ -1,0 +1,56 @@
+"""Assertions that a client signs in place of a secret (`private_key_jwt`). Extra: auth.
+
+Source: RFC 7523; OpenID Connect Core 1.0, section 9.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from concertino.errors import AuthorizationError
+from concertino.installation import missing_extra
+
+try:
+    from joserfc import jwt
+    from joserfc.errors import JoseError
+    from joserfc.jwk import ECKey, OKPKey, RSAKey
+except ModuleNotFoundError:
+    raise ImportError(missing_extra("a client with a private key", "auth")) from None
+
+__all__ = ["sign_assertion"]
+
+LIFE_S = 300
+KEYS = {
+    "ES256": ECKey, "ES384": ECKey, "ES512": ECKey, "RS256": RSAKey, "RS384": RSAKey,
+    "RS512": RSAKey, "PS256": RSAKey, "PS384": RSAKey, "PS512": RSAKey, "EdDSA": OKPKey,
+}  # fmt: skip
+
+
+def sign_assertion(key: str, algorithm: str, client_id: str, issuer: str) -> str:
+    """Return an assertion of a client for one use at an authorization server.
+
+    key: in PEM. Raises AuthorizationError if it cannot sign with this algorithm.
+    """
+    if algorithm not in KEYS:
+        raise AuthorizationError(
+            f"key_algorithm: expected one of {', '.join(KEYS)}, got {algorithm!r}"
+        )
+    now = int(time.time())
+    claims = {
+        "iss": client_id,
+        "sub": client_id,
+        "aud": issuer,
+        "jti": os.urandom(16).hex(),
+        "iat": now,
+        "exp": now + LIFE_S,
+    }
+    try:
+        return jwt.encode(
+            {"alg": algorithm}, claims, KEYS[algorithm].import_key(key), algorithms=[algorithm]
+        )
+    except (JoseError, ValueError, TypeError) as exc:
+        # The text of the cause could show parts of the key.
+        raise AuthorizationError(
+            f"private_key: no key in PEM for {algorithm} ({type(exc).__name__})"
+        ) from None

@@ -1,0 +1,73 @@
+"""Reads the header WWW-Authenticate: parse_challenges().
+
+Commas separate both challenges and parameters, and may stand in quoted strings.
+Source: RFC 9110, section 11.6.1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+__all__ = ["Challenge", "bearer_challenge", "parse_challenges"]
+
+_TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+# A parameter NAME=VALUE, in which the value is a token or a quoted string. Unlike the grammar, many
+# servers send values with characters such as `/` without quotes.
+_PARAMETER = re.compile(rf'({_TOKEN})[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]*))')
+_SCHEME = re.compile(_TOKEN)
+_SEPARATORS = re.compile(r"[\s,]*")
+# More is ignored.
+MAX_CHALLENGES = 16
+MAX_PARAMETERS = 64
+
+
+class Challenge(Struct, frozen=True):
+    """One way in which a server wants clients to show who they are.
+
+    scheme: in lower case, such as `bearer`.
+    parameters: by name, in lower case. The first of several with one name counts.
+    """
+
+    scheme: str
+    parameters: Mapping[str, str]
+
+
+def parse_challenges(text: str) -> list[Challenge]:
+    """Return the challenges in a header. What is malformed is left out."""
+    challenges: list[Challenge] = []
+    parameters: dict[str, str] = {}
+    at = 0
+    while at < len(text):
+        at = _end(_SEPARATORS.match(text, at), at)
+        parameter = _PARAMETER.match(text, at)
+        # `Basic abc==` has no parameters: a token that ends with an equals sign.
+        if parameter is not None and challenges:
+            quoted = parameter[2]
+            value = parameter[3] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
+            if len(parameters) < MAX_PARAMETERS:
+                parameters.setdefault(parameter[1].lower(), value)
+            at = parameter.end()
+        elif (scheme := _SCHEME.match(text, at)) is not None:
+            if len(challenges) == MAX_CHALLENGES:
+                break
+            parameters = {}
+            challenges.append(Challenge(scheme[0].lower(), parameters))
+            at = scheme.end()
+        else:
+            at += 1
+    return challenges
+
+
+def _end(match: re.Match[str] | None, default: int) -> int:
+    return default if match is None else match.end()
+
+
+def bearer_challenge(text: str) -> Mapping[str, str]:
+    """Return the parameters of the first challenge of the scheme Bearer; empty without one."""
+    for challenge in parse_challenges(text):
+        if challenge.scheme == "bearer":
+            return challenge.parameters
+    return {}

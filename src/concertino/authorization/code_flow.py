@@ -1,0 +1,118 @@
+"""CodeRequest: one request for an authorization code, with PKCE, `state` and the check of `iss`.
+
+Source: RFC 6749 section 4.1, RFC 7636, RFC 9207 section 2.4; 2026-07-28 basic/authorization.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import os
+from collections.abc import Sequence
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from concertino.authorization.metadata import IssuerMetadata
+from concertino.errors import AuthorizationError
+from concertino.http_client.server_url import parse_url
+
+__all__ = ["CodeRequest", "check_page"]
+
+LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
+MAX_RESPONSE = 16 * 1024
+
+
+def check_page(url: str) -> str:
+    """Return the address of a page, if a browser may be led there. Raises AuthorizationError.
+
+    A server could name `file:`, `javascript:` or the address of another program.
+    """
+    try:
+        parsed = parse_url(url)
+    except ValueError as exc:
+        raise AuthorizationError(f"authorization_endpoint: {exc}") from None
+    if not parsed.is_tls and parsed.host not in LOOPBACK:
+        raise AuthorizationError(f"authorization_endpoint: expected https, got {parsed.text}")
+    return url
+
+
+class CodeRequest:
+    """A request for a code, and what its response must contain.
+
+    metadata: of the authorization server whose response is expected.
+    redirect_uri: where the response goes.
+
+    Attributes:
+    page: the address of the page where a person permits access.
+    verifier: what proves, with the code, that we have asked for it.
+    """
+
+    def __init__(
+        self,
+        metadata: IssuerMetadata,
+        client_id: str,
+        redirect_uri: str,
+        resource: str,
+        scopes: Sequence[str],
+    ) -> None:
+        metadata.check_pkce()
+        page = check_page(metadata.authorization_endpoint)
+        self.verifier = _random()
+        self._metadata = metadata
+        self._state = _random()
+        digest = hashlib.sha256(self.verifier.encode()).digest()
+        fields = {
+            "response_type": "code",
+            "client_id": client_id,
+            "redirect_uri": redirect_uri,
+            "state": self._state,
+            "code_challenge": base64.urlsafe_b64encode(digest).rstrip(b"=").decode(),
+            "code_challenge_method": "S256",
+            "resource": resource,
+        }
+        if scopes:
+            fields["scope"] = " ".join(scopes)
+        self.page = f"{page}{'&' if urlsplit(page).query else '?'}{urlencode(fields)}"
+
+    def expects(self, query: str) -> bool:
+        """Return whether the query of a response answers this request."""
+        return hmac.compare_digest(_fields(query).get("state", "").encode(), self._state.encode())
+
+    def read_response(self, address: str) -> str:
+        """Return the code in the address to which the browser was led.
+
+        Raises AuthorizationError. The error of a response of another authorization server is not
+        shown, since anybody could have written it.
+        """
+        query = urlsplit(address).query
+        if not self.expects(query):
+            raise AuthorizationError("the response to the login belongs to another request (state)")
+        fields = _fields(query)
+        issuer = fields.get("iss")
+        if issuer is None and self._metadata.authorization_response_iss_parameter_supported:
+            raise AuthorizationError("the response to the login does not say who sends it (iss)")
+        if issuer is not None and issuer != self._metadata.issuer:
+            raise AuthorizationError(
+                f"the response to the login is not from {self._metadata.issuer} (iss)"
+            )
+        if "error" in fields:
+            detail = fields.get("error_description", "")
+            text = f"{self._metadata.issuer}: {fields['error'][:100]}"
+            raise AuthorizationError(f"{text} ({detail[:300]})" if detail else text)
+        if not fields.get("code"):
+            raise AuthorizationError("the response to the login has no code")
+        return fields["code"]
+
+
+def _fields(query: str) -> dict[str, str]:
+    """Return the parameters of a query. One that stands twice is left out: it has no meaning."""
+    try:
+        pairs = parse_qsl(query[:MAX_RESPONSE], keep_blank_values=True, max_num_fields=64)
+    except ValueError:
+        return {}
+    names = [name for name, _ in pairs]
+    return {name: value for name, value in pairs if names.count(name) == 1}
+
+
+def _random() -> str:
+    return base64.urlsafe_b64encode(os.urandom(32)).rstrip(b"=").decode()

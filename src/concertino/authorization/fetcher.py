@@ -1,0 +1,182 @@
+"""Fetcher: small requests to URLs that come from others, such as those in metadata.
+
+Each URL, and each redirect, is checked by an AddressPolicy; the connection goes to an address that
+was checked, whatever proxy the environment names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlencode, urljoin
+
+from msgspec import DecodeError, Struct, ValidationError
+from msgspec.json import Decoder, encode
+
+from concertino.authorization.addresses import AddressPolicy
+from concertino.errors import AuthorizationError
+from concertino.http_client.pool import make_tls_context
+from concertino.http_client.pooled_connection import PooledConnection, ResponseHead
+from concertino.http_client.server_url import ServerUrl, parse_url
+
+if TYPE_CHECKING:
+    import ssl
+
+__all__ = ["FetchedResponse", "Fetcher"]
+
+# For a request and all of its redirects.
+WITHIN_S = 5.0
+MAX_BYTES = 64 * 1024
+MAX_REDIRECTS = 3
+REDIRECTS = frozenset((301, 302, 303, 307, 308))
+
+T = TypeVar("T")
+
+
+class FetchedResponse(Struct, frozen=True):
+    """A response. url: where it came from, after redirects."""
+
+    url: str
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def decode(self, decoder: Decoder[T]) -> T:
+        """Return the decoded body. Raises AuthorizationError, which shows nothing of it."""
+        try:
+            return decoder.decode(self.body)
+        except ValidationError as exc:
+            raise AuthorizationError(f"{self.url}: {exc}") from None
+        except (DecodeError, RecursionError):
+            raise AuthorizationError(
+                f"{self.url}: expected JSON, got {self.headers.get('content-type', 'no type')!r}"
+            ) from None
+
+
+class Fetcher:
+    """Sends requests, each on a connection of its own."""
+
+    def __init__(self, policy: AddressPolicy) -> None:
+        self._policy = policy
+        self._tls: ssl.SSLContext | None = None
+
+    async def get(self, url: str) -> FetchedResponse:
+        """Send a GET, and follow redirects. Raises AuthorizationError, OSError."""
+        return await self._limit(url, self._get(url))
+
+    async def post_form(
+        self, url: str, fields: Mapping[str, str], headers: Mapping[str, str]
+    ) -> FetchedResponse:
+        """Send a form. A redirect is not followed. Raises AuthorizationError, OSError."""
+        lines = {"Content-Type": "application/x-www-form-urlencoded", **headers}
+        return await self._limit(url, self._send("POST", url, lines, urlencode(fields).encode()))
+
+    async def post_json(
+        self, url: str, value: Any, headers: Mapping[str, str] | None = None
+    ) -> FetchedResponse:
+        """Send JSON. A redirect is not followed. Raises AuthorizationError, OSError."""
+        lines = {"Content-Type": "application/json", **(headers or {})}
+        return await self._limit(url, self._send("POST", url, lines, encode(value)))
+
+    async def _limit(self, url: str, request: Any) -> FetchedResponse:
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                return await request
+        except TimeoutError:
+            raise TimeoutError(f"{_shown(url)}: no response within {WITHIN_S:.0f} s") from None
+
+    async def _get(self, url: str) -> FetchedResponse:
+        for _ in range(MAX_REDIRECTS + 1):
+            response = await self._send("GET", url, {}, b"")
+            if response.status not in REDIRECTS:
+                return response
+            url = urljoin(url, response.headers.get("location", ""))
+        raise AuthorizationError(f"{_shown(url)}: more than {MAX_REDIRECTS} redirects")
+
+    async def _send(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes
+    ) -> FetchedResponse:
+        try:
+            target = parse_url(url)
+        except ValueError as exc:
+            raise AuthorizationError(str(exc)) from None
+        addresses = await self._policy.check(target)
+        lines = {
+            "Host": target.authority,
+            "Accept": "application/json",
+            "Connection": "close",
+            **headers,
+        }
+        if method == "POST":
+            lines["Content-Length"] = str(len(body))
+        head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+        request = f"{method} {target.path} HTTP/1.1\r\n{head}\r\n".encode("ascii") + body
+
+        collector = _Collector(target.text)
+        connection = await self._connect(target, addresses)
+        try:
+            connection.send(request, collector)
+            return await collector.response
+        finally:
+            connection.abort()
+
+    async def _connect(self, url: ServerUrl, addresses: list[str]) -> PooledConnection:
+        """Connect to the first address that accepts. Raises the OSError of the last one."""
+        if url.is_tls and self._tls is None:
+            self._tls = make_tls_context()
+        failure = OSError(f"{url.text}: no address")
+        for address in addresses:
+            connection = PooledConnection(lambda _: None, lambda _: None)
+            try:
+                await asyncio.get_running_loop().create_connection(
+                    lambda made=connection: made,
+                    address,
+                    url.port,
+                    ssl=self._tls if url.is_tls else None,
+                    server_hostname=url.host if url.is_tls else None,
+                )
+            except OSError as exc:
+                failure = OSError(f"{url.text}: {exc.strerror or exc}")
+            else:
+                return connection
+        raise failure
+
+
+class _Collector:
+    """Collects one response. url: for messages."""
+
+    def __init__(self, url: str) -> None:
+        self.response: asyncio.Future[FetchedResponse] = asyncio.get_running_loop().create_future()
+        self._url = url
+        self._head: ResponseHead | None = None
+        self._body = b""
+
+    def on_head(self, head: ResponseHead) -> None:
+        self._head = head
+
+    def on_body(self, data: bytes) -> None:
+        if len(self._body) > MAX_BYTES:
+            return
+        self._body += data
+        if len(self._body) > MAX_BYTES and not self.response.done():
+            self.response.set_exception(
+                AuthorizationError(f"{self._url}: the response has more than {MAX_BYTES} bytes")
+            )
+
+    def on_end(self) -> None:
+        head = self._head
+        assert head is not None
+        if not self.response.done():
+            self.response.set_result(
+                FetchedResponse(self._url, head.status, head.headers, self._body)
+            )
+
+    def on_lost(self, reason: str, unanswered: bool) -> None:
+        if not self.response.done():
+            self.response.set_exception(ConnectionError(f"{self._url}: {reason}"))
+
+
+def _shown(url: str) -> str:
+    """Return a URL without its query, which may be secret."""
+    return url.partition("?")[0]

@@ -1,0 +1,245 @@
+"""LoginFlow: obtains access to a server, from the first challenge to the tokens.
+
+Discovery, registration and the request for tokens, by the rules of 2026-07-28. These are stricter
+than the older ones, and hold whatever revision the server speaks.
+Spec: 2026-07-28 basic/authorization.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from concertino.authorization.addresses import AddressPolicy, find_reach
+from concertino.authorization.code_flow import CodeRequest
+from concertino.authorization.device_flow import DevicePrompt, request_by_device
+from concertino.authorization.fetcher import Fetcher
+from concertino.authorization.logins import ClientIdentity, Login
+from concertino.authorization.metadata import (
+    IssuerMetadata,
+    ResourceMetadata,
+    discover_issuer,
+    discover_resource,
+)
+from concertino.authorization.redirect_listener import RedirectListener
+from concertino.authorization.registration import identify_client
+from concertino.authorization.settings import OAuth
+from concertino.authorization.token_endpoint import TokenEndpoint, TokenResponse, token_expiry
+from concertino.errors import AuthorizationError
+from concertino.http_client.server_url import ServerUrl
+
+__all__ = ["Discovery", "LoginFlow", "PageOpener", "make_fetcher"]
+
+OFFLINE = "offline_access"
+
+
+class PageOpener:
+    """Shows a person the page of a login. Subclasses say how."""
+
+    def show(self, page: str) -> None:
+        """Show a page, whose answer comes to a port of this machine."""
+        raise NotImplementedError
+
+    def show_code(self, page: str, code: str) -> None:
+        """Show the address of a page, and the code to type there."""
+        raise NotImplementedError
+
+
+class Discovery(Struct, frozen=True):
+    """Who authorizes clients of a server. challenge: the parameters of the server's challenge."""
+
+    resource: ResourceMetadata
+    issuer: IssuerMetadata
+    challenge: Mapping[str, str]
+
+
+async def make_fetcher(server: ServerUrl) -> Fetcher:
+    """Return a Fetcher for the URLs that a server names."""
+    return Fetcher(AddressPolicy(await find_reach(server)))
+
+
+class LoginFlow:
+    """Obtains access to one server.
+
+    opener: shows pages to a person; None if there is none.
+    """
+
+    def __init__(
+        self, server: ServerUrl, settings: OAuth, fetcher: Fetcher, opener: PageOpener | None = None
+    ) -> None:
+        self._server = server
+        self._settings = settings
+        self._fetcher = fetcher
+        self._opener = opener
+
+    async def discover(self, challenge: Mapping[str, str], known: Login | None) -> Discovery:
+        """Find out who authorizes clients of the server.
+
+        challenge: the parameters of its challenge; empty if there was none.
+        Raises AuthorizationError, and OSError if a server cannot be reached.
+        """
+        url = challenge.get("resource_metadata", "")
+        resource = await discover_resource(self._fetcher, self._server, url)
+        issuers = resource.authorization_servers
+        # One that we know already, if the server still names it.
+        wanted = (self._settings.issuer, "" if known is None else known.issuer)
+        issuer = next((name for name in wanted if name and name in issuers), issuers[0])
+        return Discovery(resource, await discover_issuer(self._fetcher, issuer), challenge)
+
+    async def log_in(self, found: Discovery, known: Login | None) -> Login:
+        """Obtain access.
+
+        known: the login of before, whose registration is used again, and whose scopes are asked
+            for again, if it is of the same authorization server.
+        Raises AuthorizationError, and OSError if a server cannot be reached.
+        """
+        settings, metadata = self._settings, found.issuer
+        is_same = known is not None and known.issuer == metadata.issuer
+        scopes = self._choose_scopes(found, known if is_same else None)
+        if not metadata.token_endpoint:
+            raise AuthorizationError(
+                f"{metadata.issuer}: expected a token_endpoint in its metadata"
+            )
+        if settings.grant == "authorization_code":
+            client, tokens = await self._log_in_by_code(found, known, scopes)
+        else:
+            client = await self._identify(found, known, "")
+            tokens = await self._log_in_without_redirect(found, client, scopes)
+        login = Login(
+            server=self._server.text,
+            resource=found.resource.resource,
+            issuer=metadata.issuer,
+            token_endpoint=metadata.token_endpoint,
+            revocation_endpoint=metadata.revocation_endpoint,
+            client=client,
+            scopes=scopes,
+        )
+        return with_tokens(login, tokens)
+
+    async def _identify(
+        self, found: Discovery, known: Login | None, redirect_uri: str
+    ) -> ClientIdentity:
+        return await identify_client(
+            self._fetcher,
+            found.issuer,
+            self._settings,
+            redirect_uri,
+            None if known is None else known.client,
+            "" if known is None else known.issuer,
+        )
+
+    def _endpoint(self, found: Discovery, client: ClientIdentity) -> TokenEndpoint:
+        issuer = found.issuer
+        return TokenEndpoint(
+            self._fetcher, issuer.issuer, issuer.token_endpoint, client, self._settings
+        )
+
+    def _choose_scopes(self, found: Discovery, known: Login | None) -> tuple[str, ...]:
+        """Return what to ask for.
+
+        The server's challenge is what the refused operation needs, and does not repeat what was
+        granted before. Without one, its metadata says what it has; without that, nothing is said.
+        """
+        challenge = found.challenge.get("scope", "").split()
+        wanted = [*self._settings.scopes, *(challenge or found.resource.scopes_supported)]
+        if known is not None and (challenge or self._settings.scopes):
+            wanted = [*known.scopes, *wanted]
+        offered = found.issuer.scopes_supported or ()
+        wanted = [scope for scope in wanted if scope != OFFLINE]
+        if OFFLINE in offered and self._settings.grant != "client_credentials":
+            wanted.append(OFFLINE)
+        return _unique(wanted)
+
+    async def _log_in_by_code(
+        self, found: Discovery, known: Login | None, scopes: tuple[str, ...]
+    ) -> tuple[ClientIdentity, TokenResponse]:
+        authorize, redirect_uri = self._settings.authorize, self._settings.redirect_uri
+        if authorize is not None:
+            client = await self._identify(found, known, redirect_uri)
+            request = self._code_request(found, client, redirect_uri, scopes)
+            return client, await self._exchange(
+                found, client, request, redirect_uri, await authorize(request.page)
+            )
+        opener = self._opener
+        if opener is None:
+            raise AuthorizationError("a person has to log in")
+        async with RedirectListener(_port_of(redirect_uri, known)) as listener:
+            redirect_uri = listener.redirect_uri
+            client = await self._identify(found, known, redirect_uri)
+            request = self._code_request(found, client, redirect_uri, scopes)
+            opener.show(request.page)
+            address = await listener.wait(request.expects)
+        return client, await self._exchange(found, client, request, redirect_uri, address)
+
+    def _code_request(
+        self, found: Discovery, client: ClientIdentity, redirect_uri: str, scopes: tuple[str, ...]
+    ) -> CodeRequest:
+        resource = found.resource.resource
+        return CodeRequest(found.issuer, client.client_id, redirect_uri, resource, scopes)
+
+    async def _exchange(
+        self,
+        found: Discovery,
+        client: ClientIdentity,
+        request: CodeRequest,
+        redirect_uri: str,
+        address: str,
+    ) -> TokenResponse:
+        """Return the tokens for the code in an address to which the browser was led."""
+        return await self._endpoint(found, client).request(
+            {
+                "grant_type": "authorization_code",
+                "code": request.read_response(address),
+                "redirect_uri": redirect_uri,
+                "code_verifier": request.verifier,
+                "resource": found.resource.resource,
+            }
+        )
+
+    async def _log_in_without_redirect(
+        self, found: Discovery, client: ClientIdentity, scopes: tuple[str, ...]
+    ) -> TokenResponse:
+        endpoint = self._endpoint(found, client)
+        fields = {"resource": found.resource.resource}
+        if scopes:
+            fields["scope"] = " ".join(scopes)
+        if self._settings.grant == "client_credentials":
+            return await endpoint.request({"grant_type": "client_credentials", **fields})
+        if self._opener is None:
+            raise AuthorizationError("a person has to log in")
+        prompt: DevicePrompt = self._opener.show_code
+        return await request_by_device(endpoint, found.issuer, fields, prompt)
+
+
+def with_tokens(login: Login, tokens: TokenResponse) -> Login:
+    """Return a login with new tokens. Without a new refresh token, the old one stays valid."""
+    granted = login.scopes if tokens.scope is None else (*login.scopes, *tokens.scope.split())
+    return Login(
+        server=login.server,
+        resource=login.resource,
+        issuer=login.issuer,
+        token_endpoint=login.token_endpoint,
+        revocation_endpoint=login.revocation_endpoint,
+        client=login.client,
+        scopes=_unique(granted),
+        access_token=tokens.access_token,
+        refresh_token=tokens.refresh_token or login.refresh_token,
+        expires_at=token_expiry(tokens),
+        obtained_at=time.time(),
+    )
+
+
+def _unique(scopes: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(scopes))
+
+
+def _port_of(redirect_uri: str, known: Login | None) -> int:
+    """Return the port of the redirect that was chosen or registered before; 0 for none."""
+    registered = "" if known is None else known.client.redirect_uri
+    for uri in (redirect_uri, registered):
+        if uri:
+            return urlsplit(uri).port or 0
+    return 0

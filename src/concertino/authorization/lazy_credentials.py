@@ -1,0 +1,60 @@
+"""LazyCredentials: the Credentials of a server of which it is not known yet whether it needs any.
+
+Most servers need none. Only when one refuses a request, or when there is a login for it, is the
+rest of the package imported.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from concertino.http_client.credentials import Refusal
+from concertino.http_client.server_url import ServerUrl
+from concertino.user_files import user_folder
+
+if TYPE_CHECKING:
+    from concertino.authorization.oauth_credentials import OAuthCredentials
+    from concertino.authorization.settings import OAuth
+
+__all__ = ["LazyCredentials"]
+
+
+class LazyCredentials:
+    """The credentials for one server.
+
+    settings: how to obtain access; None to use only what `concertino login` has obtained.
+    """
+
+    def __init__(self, server: ServerUrl, settings: OAuth | None) -> None:
+        self._server = server
+        self._settings = settings
+        self._loaded: OAuthCredentials | None = None
+        if settings is not None or _has_logins():
+            self._load()
+
+    def _load(self) -> OAuthCredentials:
+        if self._loaded is None:
+            from concertino.authorization.oauth_credentials import OAuthCredentials
+
+            self._loaded = OAuthCredentials(self._server, self._settings)
+        return self._loaded
+
+    def header(self) -> str | None:
+        return "" if self._loaded is None else self._loaded.header()
+
+    async def prepare(self) -> str:
+        return await self._load().prepare()
+
+    async def on_refusal(self, refusal: Refusal) -> str | None:
+        return await self._load().on_refusal(refusal)
+
+
+def _has_logins() -> bool:
+    """Return whether this user has logged in at any server."""
+    import os
+
+    try:
+        folder = user_folder("XDG_STATE_HOME", ".local/state", os.environ) / "concertino" / "logins"
+    except RuntimeError:
+        return False
+    return folder.is_dir()

@@ -1,0 +1,113 @@
+"""What a person does with logins: log_in(), log_out(), list_logins().
+
+`concertino login`, `logout` and `whoami` use them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from concertino.authorization.challenges import bearer_challenge
+from concertino.authorization.fetcher import Fetcher
+from concertino.authorization.flow import LoginFlow, PageOpener, make_fetcher
+from concertino.authorization.logins import Login, LoginStore, login_key
+from concertino.authorization.settings import OAuth
+from concertino.authorization.token_endpoint import TokenEndpoint
+from concertino.errors import AuthorizationError
+from concertino.http_client.server_url import ServerUrl, parse_url
+from concertino.protocol.revisions import MODERN
+
+__all__ = ["list_logins", "log_in", "log_out"]
+
+BOTH = "application/json, text/event-stream"
+
+
+async def log_in(
+    url: str, settings: OAuth, opener: PageOpener, store: LoginStore | None = None
+) -> Login:
+    """Log in at a server, and keep what is needed to use it.
+
+    opener: shows pages to the person.
+    Raises AuthorizationError, ValueError for a malformed URL, and OSError if a server cannot be
+    reached.
+    """
+    server = parse_url(url)
+    store = store or LoginStore()
+    fetcher = await make_fetcher(server)
+    flow = LoginFlow(server, settings, fetcher, opener)
+    status, header = await _ask(fetcher, server)
+    key = login_key(server.text, settings.client_id, settings.grant)
+    known = store.read(key)
+    try:
+        found = await flow.discover(bearer_challenge(header), known)
+    except AuthorizationError as exc:
+        if status < 400:
+            raise AuthorizationError(f"{server.text} asks for no login") from exc
+        raise
+    login = await flow.log_in(found, known)
+    async with store.lock(key):
+        store.write(key, login)
+    return login
+
+
+async def _ask(fetcher: Fetcher, server: ServerUrl) -> tuple[int, str]:
+    """Return the status and the challenge with which a server answers who is not logged in."""
+    meta: dict[str, Any] = {
+        "io.modelcontextprotocol/protocolVersion": MODERN.name,
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    message: dict[str, Any] = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "server/discover",
+        "params": {"_meta": meta},
+    }
+    headers = {
+        "Accept": BOTH,
+        "MCP-Protocol-Version": MODERN.name,
+        "Mcp-Method": "server/discover",
+    }
+    url = f"{server.scheme}://{server.authority}{server.path}"
+    response = await fetcher.post_json(url, message, headers)
+    return response.status, response.headers.get("www-authenticate", "")
+
+
+async def log_out(url: str, store: LoginStore | None = None) -> list[Login]:
+    """Forget all logins at a server, and return them. The authorization server is told, if it can.
+
+    Raises AuthorizationError, ValueError for a malformed URL.
+    """
+    server = parse_url(url)
+    store = store or LoginStore()
+    gone: list[Login] = []
+    for key, login in list_logins(store):
+        if login.server != server.text:
+            continue
+        async with store.lock(key):
+            current = store.read(key) or login
+            store.remove(key)
+        await _revoke(server, current)
+        gone.append(current)
+    return gone
+
+
+async def _revoke(server: ServerUrl, login: Login) -> None:
+    """Make the tokens invalid (RFC 7009). A failure is none of the user's business: they expire."""
+    token = login.refresh_token or login.access_token
+    if not login.revocation_endpoint or not token:
+        return
+    endpoint = TokenEndpoint(
+        await make_fetcher(server), login.issuer, login.token_endpoint, login.client, OAuth()
+    )
+    try:
+        await endpoint.post(login.revocation_endpoint, {"token": token})
+    except (OSError, AuthorizationError):
+        pass
+
+
+def list_logins(store: LoginStore | None = None) -> list[tuple[str, Login]]:
+    """Return all logins of this user, each with its name in the store, by server."""
+    store = store or LoginStore()
+    logins = ((key, store.read(key)) for key in store.names())
+    found = [(key, login) for key, login in logins if login is not None]
+    return sorted(found, key=lambda item: item[1].server)

@@ -1,0 +1,148 @@
+"""Finds out who authorizes clients of a server, and how: discover_resource(), discover_issuer().
+
+Identifiers are compared as plain strings: a URL that was parsed and written again may differ.
+Source: RFC 9728, RFC 8414, OpenID Connect Discovery 1.0; 2026-07-28 basic/authorization
+"Authorization Server Discovery".
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+from msgspec.json import Decoder
+
+from concertino.authorization.fetcher import Fetcher
+from concertino.errors import AuthorizationError
+from concertino.http_client.server_url import ServerUrl, parse_url
+
+__all__ = ["IssuerMetadata", "ResourceMetadata", "discover_issuer", "discover_resource"]
+
+RESOURCE_PATH = "/.well-known/oauth-protected-resource"
+ISSUER_PATH = "/.well-known/oauth-authorization-server"
+OPENID_PATH = "/.well-known/openid-configuration"
+MAX_ISSUERS = 16
+
+
+class ResourceMetadata(Struct, frozen=True):
+    """What a server says about its authorization (RFC 9728)."""
+
+    resource: str
+    authorization_servers: tuple[str, ...] = ()
+    scopes_supported: tuple[str, ...] = ()
+
+
+class IssuerMetadata(Struct, frozen=True, kw_only=True):
+    """What an authorization server says about itself (RFC 8414).
+
+    scopes_supported: None if it does not say so, as for the other members that have None.
+    """
+
+    issuer: str
+    authorization_endpoint: str = ""
+    token_endpoint: str = ""
+    registration_endpoint: str = ""
+    device_authorization_endpoint: str = ""
+    revocation_endpoint: str = ""
+    scopes_supported: tuple[str, ...] | None = None
+    grant_types_supported: tuple[str, ...] | None = None
+    code_challenge_methods_supported: tuple[str, ...] | None = None
+    token_endpoint_auth_methods_supported: tuple[str, ...] | None = None
+    client_id_metadata_document_supported: bool = False
+    authorization_response_iss_parameter_supported: bool = False
+
+    def check_pkce(self) -> None:
+        """Raise AuthorizationError unless codes are protected by PKCE with SHA-256."""
+        if "S256" not in (self.code_challenge_methods_supported or ()):
+            raise AuthorizationError(
+                f"{self.issuer}: the authorization server does not say that it supports PKCE with "
+                "S256 (code_challenge_methods_supported), without which codes can be stolen"
+            )
+
+
+_resource_decoder = Decoder(ResourceMetadata)
+_issuer_decoder = Decoder(IssuerMetadata)
+
+
+async def discover_resource(fetcher: Fetcher, server: ServerUrl, url: str) -> ResourceMetadata:
+    """Return the metadata of a server.
+
+    url: where the server says that it is (`resource_metadata` in its challenge); "" if it does not
+        say so. Then the two well-known places are tried.
+    A server without metadata may be one of 2025-03-26, which is its own authorization server.
+    Raises AuthorizationError, and OSError if a server cannot be reached.
+    """
+    origin = f"{server.scheme}://{server.authority}"
+    path = server.path.partition("?")[0].rstrip("/")
+    places = [url] if url else [f"{origin}{RESOURCE_PATH}{path}", f"{origin}{RESOURCE_PATH}"]
+    for place in dict.fromkeys(places):
+        response = await fetcher.get(place)
+        if response.status == 200:
+            metadata = response.decode(_resource_decoder)
+            _check_resource(metadata.resource, server, place)
+            if not metadata.authorization_servers:
+                raise AuthorizationError(f"{place}: expected authorization_servers, got none")
+            return metadata
+        if not 400 <= response.status < 500 or url:
+            raise AuthorizationError(f"{place}: HTTP {response.status}")
+    return ResourceMetadata(f"{origin}{path}", (origin,))
+
+
+def _check_resource(resource: str, server: ServerUrl, place: str) -> None:
+    """Raise AuthorizationError unless an identifier covers a server.
+
+    It has the same origin, and its path is that of the server or above. Otherwise a server could
+    obtain tokens for another one.
+    """
+    try:
+        parsed = parse_url(resource)
+    except ValueError:
+        parsed = None
+    if parsed is not None and (parsed.scheme, parsed.host, parsed.port) == (
+        server.scheme,
+        server.host,
+        server.port,
+    ):
+        prefix = parsed.path.partition("?")[0].rstrip("/")
+        path = server.path.partition("?")[0].rstrip("/")
+        if path == prefix or path.startswith(f"{prefix}/"):
+            return
+    raise AuthorizationError(
+        f"{place}: the resource {resource[:200]!r} is not {server.text}, so its tokens are for "
+        "another server"
+    )
+
+
+async def discover_issuer(fetcher: Fetcher, issuer: str) -> IssuerMetadata:
+    """Return the metadata of an authorization server.
+
+    Raises AuthorizationError if there is none or it belongs to another issuer, and OSError if the
+    server cannot be reached.
+    """
+    places = _issuer_places(issuer)
+    for place in places:
+        response = await fetcher.get(place)
+        if response.status == 200:
+            metadata = response.decode(_issuer_decoder)
+            if metadata.issuer != issuer:
+                raise AuthorizationError(
+                    f"{place}: it describes {metadata.issuer[:200]!r} and not {issuer!r}, so it "
+                    "must not be used"
+                )
+            return metadata
+        if not 400 <= response.status < 500:
+            raise AuthorizationError(f"{place}: HTTP {response.status}")
+    raise AuthorizationError(
+        f"{issuer}: the authorization server has no metadata at {' or '.join(places)}"
+    )
+
+
+def _issuer_places(issuer: str) -> list[str]:
+    try:
+        parse_url(issuer)
+    except ValueError as exc:
+        raise AuthorizationError(f"authorization_servers: {exc}") from None
+    parts = urlsplit(issuer)
+    origin, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
+    places = [f"{origin}{ISSUER_PATH}{path}", f"{origin}{OPENID_PATH}{path}"]
+    return [*places, f"{origin}{path}{OPENID_PATH}"] if path else places

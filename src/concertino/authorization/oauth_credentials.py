@@ -1,0 +1,235 @@
+"""OAuthCredentials: the Credentials of a connection to a server that asks for access tokens.
+
+One process refreshes a login, whatever number uses it (logins.py). A refresh that is refused
+removes only the token that it was made with: another process may have written a newer one. A
+refresh ahead of time that fails leaves a token that is still valid.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+
+from concertino.authorization.challenges import bearer_challenge
+from concertino.authorization.fetcher import Fetcher
+from concertino.authorization.flow import Discovery, LoginFlow, make_fetcher, with_tokens
+from concertino.authorization.logins import Login, LoginStore, login_key
+from concertino.authorization.settings import OAuth
+from concertino.authorization.token_endpoint import TokenEndpoint, TokenError
+from concertino.errors import AuthorizationError
+from concertino.http_client.credentials import Refusal
+from concertino.http_client.server_url import ServerUrl
+
+__all__ = ["OAuthCredentials"]
+
+_log = logging.getLogger("concertino.authorization")
+
+# How long before its end a token is refreshed; for short ones a tenth of their life.
+MARGIN_S = 60.0
+# After a refresh ahead of time has failed.
+PAUSE_S = 30.0
+# How often scopes are asked for anew, for one operation.
+MAX_STEP_UPS = 2
+MAX_OPERATIONS = 1000
+
+
+class OAuthCredentials:
+    """Access tokens for one server, from its login in the store, or obtained as the settings say.
+
+    settings: None to use only what `concertino login` has obtained.
+    """
+
+    def __init__(
+        self, server: ServerUrl, settings: OAuth | None = None, store: LoginStore | None = None
+    ) -> None:
+        self._server = server
+        self._settings = settings or OAuth()
+        self._store = store or LoginStore()
+        self._key = login_key(server.text, self._settings.client_id, self._settings.grant)
+        self._login: Login | None = None
+        self._is_read = False
+        self._fetcher: Fetcher | None = None
+        self._lock = asyncio.Lock()
+        # No refresh ahead of time before this, by the monotonic clock.
+        self._paused_until = 0.0
+        # Operation -> how often scopes were asked for because of it.
+        self._step_ups: dict[str, int] = {}
+
+    # Credentials
+
+    def header(self) -> str | None:
+        login = self._login
+        if login is None or not login.is_valid(self._margin_s(login)):
+            return None
+        return f"Bearer {login.access_token}"
+
+    def _margin_s(self, login: Login) -> float:
+        """Return how long before its end a token is refreshed, in seconds."""
+        if login.expires_at is None or not login.refresh_token:
+            return 0.0
+        if time.monotonic() < self._paused_until:
+            return 0.0
+        return min(MARGIN_S, (login.expires_at - login.obtained_at) / 10)
+
+    async def prepare(self) -> str:
+        async with self._lock:
+            if (header := self.header()) is not None:
+                return header
+            if not self._is_read:
+                self._login = self._store.read(self._key)
+                self._is_read = True
+                if (header := self.header()) is not None:
+                    return header
+            if self._login is None or not self._login.refresh_token:
+                # The server will say what it wants.
+                return ""
+            await self._refresh(self._login.access_token)
+            return self._sendable()
+
+    def _sendable(self) -> str:
+        login = self._login
+        return f"Bearer {login.access_token}" if login is not None and login.is_valid() else ""
+
+    async def on_refusal(self, refusal: Refusal) -> str | None:
+        challenge = bearer_challenge(refusal.challenge)
+        sent = refusal.sent.removeprefix("Bearer ")
+        if refusal.status == 403:
+            if challenge.get("error") != "insufficient_scope":
+                return None
+            return await self._step_up(challenge, sent, refusal.operation)
+        async with self._lock:
+            if self._has_newer(sent):
+                return self._sendable()
+            flow = await self._flow()
+            async with self._store.lock(self._key):
+                self._login = self._store.read(self._key)
+                if self._has_newer(sent):
+                    return self._sendable()
+                found = await flow.discover(challenge, self._login)
+                if not await self._try_refresh(found):
+                    await self._log_in(flow, found)
+            return self._sendable()
+
+    def _has_newer(self, sent: str) -> bool:
+        """Return whether there is a valid token other than the one that was refused."""
+        login = self._login
+        return login is not None and login.is_valid() and login.access_token != sent
+
+    async def _try_refresh(self, found: Discovery) -> bool:
+        """Refresh the login, whose token the server has refused. The lock is held.
+
+        Returns False if there is nothing to refresh, or another authorization server is in charge.
+        """
+        login = self._login
+        if login is None or not login.refresh_token or login.issuer != found.issuer.issuer:
+            return False
+        try:
+            await self._refresh_once(login)
+        except TokenError:
+            return False
+        return True
+
+    async def _step_up(self, challenge: Mapping[str, str], sent: str, operation: str) -> str | None:
+        """Ask for more scopes, because an operation needs them.
+
+        Returns None if that has been tried often enough.
+        """
+        async with self._lock:
+            if self._has_newer(sent):
+                return self._sendable()
+            tries = self._step_ups.get(operation, 0)
+            if tries >= MAX_STEP_UPS:
+                return None
+            if len(self._step_ups) >= MAX_OPERATIONS:
+                del self._step_ups[next(iter(self._step_ups))]
+            self._step_ups[operation] = tries + 1
+            flow = await self._flow()
+            async with self._store.lock(self._key):
+                self._login = self._store.read(self._key)
+                if self._has_newer(sent):
+                    return self._sendable()
+                await self._log_in(flow, await flow.discover(challenge, self._login))
+            return self._sendable()
+
+    async def _log_in(self, flow: LoginFlow, found: Discovery) -> None:
+        """Obtain access, as far as no person is needed. The lock is held."""
+        settings = self._settings
+        if settings.grant == "device_code" or (
+            settings.grant == "authorization_code" and settings.authorize is None
+        ):
+            raise AuthorizationError(
+                f"{self._server.text} asks for a login; run: {self._login_command(found)}"
+            )
+        login = await flow.log_in(found, self._login)
+        self._store.write(self._key, login)
+        self._login = login
+
+    def _login_command(self, found: Discovery) -> str:
+        words = f"concertino login {self._server.text}"
+        if self._settings.client_id:
+            words += f" --client-id {self._settings.client_id}"
+        if self._settings.grant == "device_code":
+            words += " --device"
+        needed = found.challenge.get("scope", "").split()
+        if found.challenge.get("error") == "insufficient_scope" and needed:
+            words += "".join(f" --scope {scope}" for scope in needed)
+        return words
+
+    # Refresh
+
+    async def _refresh(self, used: str) -> None:
+        """Refresh the login, unless another process has done so meanwhile.
+
+        used: the access token that has expired, or soon will.
+        """
+        async with self._store.lock(self._key):
+            self._login = login = self._store.read(self._key)
+            if login is None or not login.refresh_token:
+                return
+            if login.access_token != used and login.is_valid():
+                return
+            try:
+                await self._refresh_once(login)
+            except (OSError, AuthorizationError) as exc:
+                if not login.is_valid():
+                    if isinstance(exc, TokenError):
+                        return
+                    raise
+                _log.warning("the token is not renewed ahead of time: %s", exc)
+                self._paused_until = time.monotonic() + PAUSE_S
+
+    async def _refresh_once(self, login: Login) -> None:
+        """Refresh a login that was just read, and keep what comes. The lock is held.
+
+        Raises TokenError after a refusal. The refresh token is removed then, if it is still there.
+        """
+        fetcher = await self._get_fetcher()
+        endpoint = TokenEndpoint(
+            fetcher, login.issuer, login.token_endpoint, login.client, self._settings
+        )
+        try:
+            tokens = await endpoint.refresh(login)
+        except TokenError as exc:
+            if exc.code == "invalid_grant":
+                self._remove_token(login)
+            raise
+        self._login = with_tokens(login, tokens)
+        self._store.write(self._key, self._login)
+
+    def _remove_token(self, refused: Login) -> None:
+        """Remove a refresh token that is not valid any more. Its access token may still be."""
+        current = self._store.read(self._key)
+        if current is not None and current.refresh_token == refused.refresh_token:
+            left = current.without_refresh() if current.is_valid() else current.without_tokens()
+            self._store.write(self._key, left)
+            self._login = left
+
+    async def _get_fetcher(self) -> Fetcher:
+        if self._fetcher is None:
+            self._fetcher = await make_fetcher(self._server)
+        return self._fetcher
+
+    async def _flow(self) -> LoginFlow:
+        return LoginFlow(self._server, self._settings, await self._get_fetcher())

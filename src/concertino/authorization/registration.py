@@ -1,0 +1,138 @@
+"""Finds out as which client to log in: identify_client().
+
+In this order: a client that was registered before, a client id metadata document, a registration
+by ourselves (RFC 7591), and else an error that says what is missing.
+Spec: 2026-07-28 basic/authorization "Client Registration".
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from msgspec import DecodeError, Struct
+from msgspec.json import Decoder
+
+from concertino.authorization.fetcher import Fetcher
+from concertino.authorization.logins import ClientIdentity
+from concertino.authorization.metadata import IssuerMetadata
+from concertino.authorization.settings import OAuth
+from concertino.authorization.token_endpoint import choose_auth_method
+from concertino.errors import AuthorizationError
+
+__all__ = ["identify_client"]
+
+CLIENT_NAME = "concertino"
+DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
+
+
+class _Registration(Struct, frozen=True):
+    client_id: str
+    client_secret: str = ""
+    token_endpoint_auth_method: str = ""
+    client_secret_expires_at: float = 0
+
+
+class _Failure(Struct, frozen=True):
+    error: str = ""
+    error_description: str = ""
+
+
+_decoder = Decoder(_Registration)
+_failure_decoder = Decoder(_Failure)
+
+
+async def identify_client(
+    fetcher: Fetcher,
+    metadata: IssuerMetadata,
+    settings: OAuth,
+    redirect_uri: str,
+    known: ClientIdentity | None,
+    known_issuer: str,
+) -> ClientIdentity:
+    """Return as which client to log in at an authorization server.
+
+    known, known_issuer: as which client we have logged in before, and where. A registration of ours
+        is used again, at the same issuer and for the same redirect.
+    Raises AuthorizationError, and OSError if the server cannot be reached.
+    """
+    if settings.client_id:
+        return _registered_before(metadata, settings, known_issuer)
+    if settings.client_metadata_url and metadata.client_id_metadata_document_supported:
+        return ClientIdentity(client_id=settings.client_metadata_url)
+    if known is not None and known_issuer == metadata.issuer and _is_usable(known, redirect_uri):
+        return known
+    if metadata.registration_endpoint:
+        return await _register(fetcher, metadata, settings, redirect_uri)
+    raise AuthorizationError(
+        f"{metadata.issuer}: this authorization server registers no clients by itself; register "
+        "one there, and pass its id: concertino login URL --client-id ID, or "
+        "OAuth(client_id=...)"
+    )
+
+
+def _registered_before(
+    metadata: IssuerMetadata, settings: OAuth, known_issuer: str
+) -> ClientIdentity:
+    """Return the client in the settings, if it belongs to this authorization server."""
+    expected = settings.issuer or known_issuer
+    if expected and expected != metadata.issuer:
+        raise AuthorizationError(
+            f"the client {settings.client_id!r} is registered at {expected}, and the server now "
+            f"names {metadata.issuer}: its secret must not go there; if this is right, log out, "
+            "and log in with a client that is registered there"
+        )
+    has_key = bool(settings.private_key)
+    method = choose_auth_method(metadata, bool(settings.client_secret), has_key)
+    return ClientIdentity(
+        client_id=settings.client_id, client_secret=settings.client_secret, auth_method=method
+    )
+
+
+def _is_usable(client: ClientIdentity, redirect_uri: str) -> bool:
+    is_valid = not client.expires_at or time.time() < client.expires_at
+    return client.is_registered_by_us and is_valid and client.redirect_uri == redirect_uri
+
+
+async def _register(
+    fetcher: Fetcher, metadata: IssuerMetadata, settings: OAuth, redirect_uri: str
+) -> ClientIdentity:
+    """Register this client."""
+    offered = metadata.token_endpoint_auth_methods_supported
+    # A program on a user's machine cannot keep a secret, so it wants none if that is possible.
+    if offered is None or "none" in offered:
+        method = "none"
+    else:
+        method = choose_auth_method(metadata, True, False)
+    grants = ["authorization_code", "refresh_token"]
+    if settings.grant == "device_code":
+        grants = [DEVICE_GRANT, "refresh_token"]
+    request: dict[str, Any] = {
+        "client_name": CLIENT_NAME,
+        "grant_types": grants,
+        "token_endpoint_auth_method": method,
+        "application_type": "native",
+    }
+    if redirect_uri:
+        request |= {"redirect_uris": [redirect_uri], "response_types": ["code"]}
+    url = metadata.registration_endpoint
+    response = await fetcher.post_json(url, request)
+    if response.status not in (200, 201):
+        try:
+            failure = response.decode(_failure_decoder)
+        except (AuthorizationError, DecodeError):
+            failure = _Failure()
+        reason = failure.error_description or failure.error or f"HTTP {response.status}"
+        raise AuthorizationError(
+            f"{url}: the authorization server does not register this client ({reason[:300]}); "
+            "register one there, and pass its id: concertino login URL --client-id ID"
+        )
+    given = response.decode(_decoder)
+    return ClientIdentity(
+        client_id=given.client_id,
+        client_secret=given.client_secret,
+        auth_method=given.token_endpoint_auth_method or method,
+        redirect_uri=redirect_uri,
+        is_registered_by_us=True,
+        expires_at=given.client_secret_expires_at if given.client_secret else 0,
+    )

@@ -1,0 +1,117 @@
+"""`concertino login URL`: log in at a server that asks for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from concertino.cli import INTERRUPTED, CommandFailure, UsageError
+from concertino.cli.options import add_repeatable
+from concertino.cli.serving import reject_extra_args
+from concertino.errors import AuthorizationError
+from concertino.logs.formats import escape_controls
+
+if TYPE_CHECKING:
+    from concertino.authorization.flow import PageOpener
+    from concertino.authorization.logins import Login
+    from concertino.authorization.settings import OAuth
+
+DESCRIPTION = (
+    "Log in at a server that is reached by a URL, and keep the access for all commands and "
+    "programs of this user. The page of the login is opened in a browser; with --device, a code is "
+    "shown to type at another device. Exit codes: 0 logged in, 1 not, 2 usage."
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of `concertino login` to its parser."""
+    parser.add_argument("url", metavar="URL", help="of the server, such as https://host/mcp")
+    add_repeatable(parser, "--scope", "SCOPE", "ask for this scope too; repeatable")
+    parser.add_argument("--device", action="store_true", help="log in at another device, by a code")
+    parser.add_argument(
+        "--no-browser", action="store_true", help="print the address of the page, and open nothing"
+    )
+    parser.add_argument(
+        "--client-id", metavar="ID", default="", help="of a client that was registered there before"
+    )
+    parser.add_argument(
+        "--client-secret-env",
+        metavar="NAME",
+        default="",
+        help="name of the environment variable with that client's secret",
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(args: Namespace, server: Sequence[str]) -> int:
+    """Log in and return the exit code."""
+    reject_extra_args(args, server)
+    try:
+        import asyncio
+
+        from concertino.authorization.logins_by_hand import log_in
+
+        settings = _read_settings(args)
+        login = asyncio.run(log_in(args.url, settings, _make_opener(not args.no_browser)))
+    except (ImportError, ValueError) as exc:
+        raise UsageError(str(exc)) from None
+    except (AuthorizationError, OSError) as exc:
+        raise CommandFailure(f"not logged in: {exc}", code="authorization") from None
+    except KeyboardInterrupt:
+        raise CommandFailure("interrupted", "", "interrupted", INTERRUPTED) from None
+    _show(login, as_json=args.json)
+    return 0
+
+
+def _read_settings(args: Namespace) -> OAuth:
+    from concertino.authorization.settings import OAuth
+
+    secret = ""
+    if args.client_secret_env:
+        secret = os.environ.get(args.client_secret_env, "")
+        if not secret:
+            raise UsageError(f"--client-secret-env: {args.client_secret_env} is not set")
+    return OAuth(
+        client_id=args.client_id,
+        client_secret=secret,
+        scopes=tuple(args.scope),
+        grant="device_code" if args.device else "authorization_code",
+    )
+
+
+def _make_opener(may_open: bool) -> PageOpener:
+    from concertino.authorization import flow
+
+    class TerminalOpener(flow.PageOpener):
+        """Shows pages on the terminal, and opens them for a person who sits there."""
+
+        def show(self, page: str) -> None:
+            from concertino.authorization.browser import open_page
+
+            is_open = may_open and sys.stderr.isatty() and open_page(page)
+            verb = "The page opens in your browser" if is_open else "Open this page in your browser"
+            _tell(f"{verb}:\n\n    {page}\n\nWaiting for the login (5 minutes) ...")
+
+        def show_code(self, page: str, code: str) -> None:
+            _tell(f"Open {page}\nand type the code {code}\n\nWaiting for the login ...")
+
+    return TerminalOpener()
+
+
+def _tell(text: str) -> None:
+    lines = (escape_controls(line) for line in text.split("\n"))
+    print("\n".join(lines), file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _show(login: Login, *, as_json: bool) -> None:
+    from concertino.cli.whoami import describe_login, login_facts
+
+    if as_json:
+        from msgspec.json import encode
+
+        print(encode(login_facts(login)).decode())  # noqa: T201
+    else:
+        print(f"logged in at {describe_login(login)}")  # noqa: T201

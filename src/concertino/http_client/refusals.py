@@ -1,0 +1,62 @@
+"""Reads responses with a status of failure: when to try again, and what to tell the caller."""
+
+from __future__ import annotations
+
+from msgspec import DecodeError, Raw, Struct
+from msgspec.json import Decoder
+
+from concertino.http_client.exchange import describe_status
+from concertino.http_client.pooled_connection import ResponseHead
+from concertino.jsonrpc.messages import Id, encode_id, one_line
+
+__all__ = ["REDIRECTS", "describe_refusal", "error_of_body", "parse_retry_after"]
+
+REDIRECTS = frozenset((307, 308))
+# A server may ask for a longer wait. Then the request fails at once.
+MAX_RETRY_AFTER_S = 20.0
+
+
+class _ErrorHead(Struct):
+    id: Id | None = None
+    error: Raw = Raw()
+
+
+_decode_head = Decoder(_ErrorHead).decode
+
+
+def parse_retry_after(head: ResponseHead) -> float | None:
+    """Return the seconds in Retry-After; None if there are none, or too many."""
+    text = head.headers.get("retry-after", "")
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        return None
+    seconds = float(text)
+    return seconds if seconds <= MAX_RETRY_AFTER_S else None
+
+
+def error_of_body(id: Id, body: bytes) -> bytes | None:
+    """Return the error response in the body of a refusal, with the id of the request.
+
+    Returns None if the body is something else.
+    """
+    try:
+        head = _decode_head(body)
+        members = Decoder(dict[str, Raw]).decode(body)
+    except (DecodeError, RecursionError):
+        return None
+    if not bytes(head.error) or head.id not in (None, id):
+        return None
+    error = one_line(bytes(members["error"]))
+    return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (encode_id(id), error)
+
+
+def describe_refusal(head: ResponseHead, body: bytes) -> str:
+    text = describe_status(head.status)
+    if head.status in (401, 403):
+        challenge = head.headers.get("www-authenticate")
+        text += ": the server asks for authorization"
+        text += f" ({challenge[:300]})" if challenge else ""
+    elif head.status in REDIRECTS or head.status in (301, 302, 303):
+        text += f": a redirect to {head.headers.get('location', '')[:300]!r} is not followed"
+    if body.strip():
+        text += f": {body[:200].decode('utf-8', 'replace').strip()}"
+    return text

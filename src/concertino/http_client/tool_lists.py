@@ -1,0 +1,56 @@
+"""learn_tools(): what a connection learns from a list of tools before a client gets it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import MutableMapping
+from typing import Any
+
+from msgspec import DecodeError, Raw, Struct
+from msgspec.json import Decoder, encode
+
+from concertino.http_client.param_headers import InvalidAnnotation, ParamHeaders, read_annotations
+
+__all__ = ["learn_tools"]
+
+_log = logging.getLogger("concertino.http_client")
+
+# The annotated arguments of this many tools are remembered. The oldest are forgotten first.
+MAX_TOOLS = 10_000
+
+
+class _ToolListResponse(Struct):
+    result: dict[str, Raw]
+
+
+_decode_members = Decoder(dict[str, Raw]).decode
+_decode_response = Decoder(_ToolListResponse).decode
+_decode_tools = Decoder(list[dict[str, Any]]).decode
+
+
+def learn_tools(frame: bytes, params: MutableMapping[str, ParamHeaders]) -> bytes:
+    """Learn which arguments have headers, and leave out the tools that must not be used.
+
+    params: the annotated arguments by tool; changed. Returns the response without these tools.
+    """
+    if b"x-mcp-header" not in frame:
+        return frame
+    try:
+        members = _decode_members(frame)
+        result = _decode_response(frame).result
+        tools = _decode_tools(result["tools"])
+    except (DecodeError, RecursionError, KeyError):
+        return frame
+    usable: list[dict[str, Any]] = []
+    for tool in tools:
+        try:
+            params[str(tool.get("name"))] = read_annotations(tool.get("inputSchema"))
+            if len(params) > MAX_TOOLS:
+                del params[next(iter(params))]
+        except InvalidAnnotation as exc:
+            _log.warning("the tool %.100r is left out: %s", tool.get("name"), exc)
+        else:
+            usable.append(tool)
+    if len(usable) == len(tools):
+        return frame
+    return encode({**members, "result": {**result, "tools": usable}})

@@ -1,0 +1,185 @@
+"""`concertino login`, `logout`, `whoami`, and what commands say without a login."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from authorization_server import AuthorizationServer, running
+from loops import on_a_loop
+
+pytestmark = pytest.mark.waits
+
+
+class Shell:
+    """Runs commands with a state of their own. Nothing that they print may be a token."""
+
+    def __init__(self, state: Path) -> None:
+        self._environment = {**os.environ, "XDG_STATE_HOME": str(state), "NO_COLOR": "1"}
+        self._environment["CONCERTINO_LOGINS"] = "file"
+
+    async def run(
+        self,
+        *words: str,
+        on_line: Callable[[str], Awaitable[None]] | None = None,
+        variables: Mapping[str, str] = {},
+    ) -> tuple[int, str, str]:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "concertino",
+            *words,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**self._environment, **variables},
+        )
+        assert process.stderr is not None
+        assert process.stdout is not None
+        errors = ""
+        while line := (await process.stderr.readline()).decode():
+            errors += line
+            if on_line is not None:
+                await on_line(line)
+        output = (await process.stdout.read()).decode()
+        assert not re.search("access-|refresh-|s3cr", output + errors)
+        return await process.wait(), output, errors
+
+
+async def visit(line: str) -> None:
+    """Do what a browser does with a line that is the address of a page."""
+    if (match := re.fullmatch(r"\s+(http://\S+/authorize\?\S+)\s*", line)) is not None:
+        location = await asyncio.to_thread(_get, match[1])
+        assert location is not None
+        await asyncio.to_thread(_get, location)
+
+
+def _get(url: str) -> str | None:
+    parts = urlsplit(url)
+    connection = HTTPConnection(parts.netloc, timeout=20)
+    connection.request("GET", f"{parts.path}?{parts.query}")
+    return connection.getresponse().getheader("Location")
+
+
+@on_a_loop
+async def test_from_the_login_to_the_logout(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    async with running(AuthorizationServer()) as server:
+        code, output, errors = await shell.run("call", "t", "--", server.url)
+        assert code == 1
+        assert f"concertino login {server.url}" in errors
+        code, output, _ = await shell.run("whoami")
+        assert (code, output) == (0, "no logins; `concertino login URL` makes one\n")
+
+        code, output, errors = await shell.run("login", server.url, on_line=visit)
+        assert code == 0, errors
+        assert output == f"logged in at {server.url}, by {server.origin}, renewed when needed\n"
+        code, output, errors = await shell.run("call", "t", "--", server.url)
+        assert (code, output) == (0, "ok\n"), errors
+
+        # Logged in again: the same client, at the same port.
+        code, _, _ = await shell.run("login", server.url, "--scope", "more", on_line=visit)
+        assert code == 0
+        assert server.counts["/register"] == 1
+        assert server.of("/authorize")[-1].query["scope"] == "more"
+
+        code, output, _ = await shell.run("whoami", server.url, "--json")
+        facts: dict[str, Any] = json.loads(output)
+        assert facts.pop("expires_at") > 0
+        assert facts == {
+            "server": server.url,
+            "issuer": server.origin,
+            "client_id": "client-1",
+            "scopes": ["more"],
+            "renewable": True,
+            "valid": True,
+        }
+
+        code, output, _ = await shell.run("logout", server.url)
+        assert (code, output) == (0, f"logged out at {server.url}\n")
+        assert server.counts["/revoke"] == 1
+        code, _, errors = await shell.run("logout", server.url)
+        assert code == 1
+        assert "there is no login" in errors
+        assert not list(tmp_path.glob("concertino/logins/*.json"))
+
+
+@on_a_loop
+async def test_a_login_at_another_device(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    async with running(AuthorizationServer()) as server:
+        code, output, errors = await shell.run("login", server.url, "--device", "--json")
+        assert code == 0, errors
+        assert f"Open {server.origin}/pair\nand type the code ABCD-EFGH\n" in errors
+        assert server.device_polls == 2
+        assert json.loads(output)["valid"]
+
+
+@on_a_loop
+async def test_the_secret_of_a_client_comes_from_the_environment(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    words = ("--client-id", "known", "--client-secret-env", "OUR_SECRET")
+    async with running(AuthorizationServer()) as server:
+        secret = {"OUR_SECRET": "s3cr:t/ü"}
+        code, _, errors = await shell.run(
+            "login", server.url, *words, on_line=visit, variables=secret
+        )
+        assert code == 0, errors
+        assert "/register" not in server.paths()
+        code, _, errors = await shell.run("login", server.url, *words)
+        assert code == 2
+        assert "OUR_SECRET is not set" in errors
+
+
+@on_a_loop
+async def test_a_failed_login_is_told_to_programs(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    async with running(AuthorizationServer()) as server:
+        server.extra_response = {"code": None, "error": "access_denied"}
+        code, _, errors = await shell.run("login", server.url, "--json", on_line=visit)
+        assert code == 1
+        failure = json.loads(errors.strip().split("\n")[-1])
+        assert failure["error"]["code"] == "authorization"
+        assert "access_denied" in failure["error"]["message"]
+
+
+@on_a_loop
+async def test_a_host_is_told_which_command_to_run(tmp_path: Path) -> None:
+    """`concertino proxy URL` has no terminal, so nobody could log in there."""
+    request = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "host", "version": "1"},
+        },
+    }
+    async with running(AuthorizationServer()) as server:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "concertino",
+            "proxy",
+            server.url,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "XDG_STATE_HOME": str(tmp_path)},
+        )
+        output, errors = await asyncio.wait_for(
+            process.communicate(json.dumps(request).encode() + b"\n"), 60
+        )
+        response = json.loads(output.split(b"\n")[0])
+        assert f"concertino login {server.url}" in response["error"]["message"], errors
+        assert f"concertino login {server.url}" in errors.decode()
