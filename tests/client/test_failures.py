@@ -445,7 +445,7 @@ async def test_a_call_without_an_answer_times_out_is_cancelled_and_a_late_answer
         client,
         script,
     ):
-        with pytest.raises(TimedOut, match=r"tools/call slow: no answer within 0\.0[5-9]"):
+        with pytest.raises(TimedOut, match=r"tools/call slow: no answer within \d+\.\d+ s"):
             await client.call_tool("slow", timeout_s=0.05)
         await script.until(lambda: script.of("notifications/cancelled"))
         [asked], [cancelled] = script.of("tools/call"), script.of("notifications/cancelled")

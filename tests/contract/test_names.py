@@ -936,6 +936,7 @@ PluginRequest
     50 subscribe: Subscribe (one request)
     51 unsubscribe: Unsubscribe (one request)
     52 publish: Publish (one request)
+    1010 stream_credit: StreamCredit (one request)
 PluginResponse
     1 request_id: string
     10 register: RegistrationResult (one response)
@@ -1083,6 +1084,10 @@ StreamStart
     3 arguments: optional bytes
     4 caller_plugin: string
     1000 arguments_json: optional bytes
+    1001 trace_parent: string
+    1002 provider: string
+    1003 session_id: string
+    1004 window: int64
 StreamCancel
     1 stream_id: string
 StreamChunk
@@ -1090,12 +1095,18 @@ StreamChunk
     2 data: bytes
     3 content_type: string
     4 sequence: int64
+    1010 progress: optional double
+    1011 total: optional double
 StreamEnd
     1 stream_id: string
     2 success: bool
     3 error_code: string
     4 error_message: string
     5 total_chunks: int64
+    1010 result: ToolResponse
+StreamCredit
+    1 stream_id: string
+    2 bytes: int64
 Subscribe
     1 subscription_id: string
     2 topic: string

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from loops import on_a_loop
 from msgspec import UNSET, Raw
 from orchestra.bridges import definition, gave, make_failure, tools
 
+from concertino.backend.caller import DetachedCaller
 from concertino.backend.interface import Call
 from concertino.errors import Disconnected, ResourceNotFound, RpcError, TimedOut
 from concertino.orchestra.hub_backend import CALL_S, HubBackend
@@ -41,7 +43,8 @@ from concertino.orchestra.translation import (
 )
 from concertino.types.results import CallToolResult, TextContent
 
-CONTEXT: Any = None  # a Front has no use for it
+# A caller that wants no progress.
+CONTEXT: Any = SimpleNamespace(caller=DetachedCaller())
 SCHEMA = {
     "type": "object",
     "properties": {"a": {"type": "string"}, "b": {"type": "integer"}},

@@ -17,7 +17,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from loops import on_a_loop
@@ -41,6 +42,7 @@ from orchestra.hubs import (
 
 from concertino import RpcError
 from concertino.backend import Call
+from concertino.backend.caller import DetachedCaller
 from concertino.orchestra import plugin_process, plugin_run
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.hub import Hub
@@ -547,7 +549,7 @@ plugin.run()
             meta = {} if provider is None else {"orchestra/provider": provider}
             params = {"name": Raw(b'"ai_prompt"'), "arguments": Raw(arguments)}
             call = Call("tools/call", params, {key: Raw(encode(meta[key])) for key in meta})
-            return await backend.handle(call, None)  # type: ignore[arg-type]
+            return await backend.handle(call, cast(Any, SimpleNamespace(caller=DetachedCaller())))
 
         for provider, expected in (
             (None, "claude: hi"),

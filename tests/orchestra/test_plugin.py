@@ -41,7 +41,7 @@ from concertino.orchestra.plugin_pb2 import (
     StorageListRequest,
     StorageReadRequest,
     StorageWriteRequest,
-    StreamStart,
+    Subscribe,
     ToolRequest,
 )
 from concertino.orchestra.rpc_interface import RemotePeer
@@ -169,9 +169,9 @@ def test_content_that_is_no_text_comes_as_mcp_has_it(plugin: Plugin) -> None:
         ),
         (PluginRequest(), "unknown_request", "does not answer nothing"),
         (
-            PluginRequest(stream_start=StreamStart()),
+            PluginRequest(subscribe=Subscribe()),
             "unknown_request",
-            "does not answer stream_start",
+            "does not answer subscribe",
         ),
     ],
 )

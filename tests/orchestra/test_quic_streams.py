@@ -366,7 +366,7 @@ async def test_whatever_a_broken_hub_says_a_request_ends(
     monkeypatch.setattr(
         quic_listener._QuicServerConnection,
         "_send",
-        lambda self, stream, frame: send(self, stream, said),
+        lambda self, stream, frame, is_last=True: send(self, stream, said),
     )
     async with hub(certificates) as listening:
         link = await client(listening, certificates)

@@ -56,7 +56,7 @@ def upstream():  # type: ignore[no-untyped-def]
                 field.type_name = STRUCT
                 field.ClearField("proto3_optional")
                 field.ClearField("oneof_index")
-        if ours:
+        if not any(field.HasField("oneof_index") for field in kept):
             del message.oneof_decl[:]
         copies = [
             descriptor_pb2.FieldDescriptorProto.FromString(field.SerializeToString())

@@ -24,6 +24,7 @@ from concertino.orchestra.pending_response import PendingResponse
 from concertino.orchestra.plugin_messages import PluginRequest, PluginResponse
 from concertino.orchestra.reconnecting_link import ReconnectingLink
 from concertino.orchestra.rpc_interface import ForwardingConnection, RpcConnection
+from concertino.orchestra.streams import ResponseStream
 
 __all__ = ["NAME", "Bridge", "prepare_bridge"]
 
@@ -52,7 +53,7 @@ class Bridge(HubBackend):
         *,
         connected: Callable[[str], None] | None = None,
     ) -> None:
-        super().__init__(self._ask_over_link, self._forward_over_link)
+        super().__init__(self._ask_over_link, self._forward_over_link, self._stream_over_link)
         self.address = address
         self._open = partial(
             open_link, address, certificates=certificates, name=NAME, expects="orchestrator"
@@ -96,6 +97,9 @@ class Bridge(HubBackend):
 
     def _forward_over_link(self, request: bytes, timeout_s: float) -> PendingResponse | None:
         return self._link.forward(request, timeout_s) if self._hub.is_up else None
+
+    def _stream_over_link(self, request: PluginRequest, timeout_s: float) -> ResponseStream | None:
+        return self._link.stream(request, timeout_s) if self._hub.is_up else None
 
     async def _connect(self) -> RpcConnection:
         try:

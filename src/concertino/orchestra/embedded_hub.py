@@ -16,6 +16,7 @@ from concertino.orchestra.hub_backend import HubBackend
 from concertino.orchestra.plugin_messages import PluginRequest, PluginResponse
 from concertino.orchestra.plugins_file import PluginsFile
 from concertino.orchestra.rpc_interface import RemotePeer
+from concertino.orchestra.streams import ResponseStream
 
 __all__ = ["EmbeddedHub"]
 
@@ -31,7 +32,7 @@ class EmbeddedHub(HubBackend):
     """A Backend with a hub of its own, which starts the plugins of a plugins file."""
 
     def __init__(self, file: PluginsFile) -> None:
-        super().__init__(self._ask_hub)
+        super().__init__(self._ask_hub, stream=self._stream_from_hub)
         self._file = file
         self._hub: Hub | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -67,3 +68,7 @@ class EmbeddedHub(HubBackend):
         assert self._hub is not None, "the server answers no calls before start() has returned"
         # timeout_s is not used: the hub limits the time of a call itself.
         return await self._hub.answer(request, THIS_PROCESS)
+
+    def _stream_from_hub(self, request: PluginRequest, timeout_s: float) -> ResponseStream:
+        assert self._hub is not None, "the server answers no calls before start() has returned"
+        return self._hub.stream(request.stream_start, THIS_PROCESS)

@@ -21,19 +21,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
-from concertino.errors import ConcertinoError, Disconnected, TimedOut
 from concertino.orchestra.certificates import Certificates, default_folder
-from concertino.orchestra.failures import prompt_failure, storage_failure
+from concertino.orchestra.hub_calls import CALL_S, ToolCalls, forward_request, plugin_id
 from concertino.orchestra.hub_listeners import HubListeners
-from concertino.orchestra.message_peek import is_tool_response, peek_tool_call, split_id
+from concertino.orchestra.message_peek import peek_tool_call
 from concertino.orchestra.pending_response import PendingResponse
 from concertino.orchestra.plugin_messages import (
-    DecodeError,
     HealthResult,
     PluginManifest,
     PluginRequest,
     PluginResponse,
     RegistrationResult,
+    StreamStart,
 )
 from concertino.orchestra.plugin_process import PluginProcess
 from concertino.orchestra.plugin_run import LaunchSettings
@@ -45,14 +44,15 @@ from concertino.orchestra.rpc_interface import (
     error_response,
 )
 from concertino.orchestra.storage import DEFAULT_STORAGE
+from concertino.orchestra.streams import (
+    ResponseStream,
+)
 from concertino.transports.process import ShutdownTimeouts
 
 __all__ = ["Hub"]
 
 log = logging.getLogger("concertino.hub")
 
-# Time limit of a request that is forwarded to a plugin.
-CALL_S = 600.0
 # Time for plugins to end after a shutdown request. Ending their processes may take as long again.
 STOP_S = 5.0
 # How long a request waits for plugins that start.
@@ -94,6 +94,7 @@ class Hub:
         self._routes: Routes[PluginProcess] | None = None
         # The current messages about names that several plugins offer; each is logged once.
         self._logged_conflicts: set[str] = set()
+        self._calls = ToolCalls(self)
         # Whether the first start of each plugin is over.
         self._is_started = not file.enabled
         # Done when the state of a plugin changes; None while no request waits for that.
@@ -151,7 +152,7 @@ class Hub:
         """
         needs_network = any(not plugin.entry.socket for plugin in self._by_start)
         try:
-            environment = await self._listeners.open(self.answer, self.relay, needs_network)
+            environment = await self._listeners.open(self.handle, self.relay, needs_network)
         except BaseException:
             await self.stop()
             raise
@@ -185,6 +186,7 @@ class Hub:
 
         if self._change_timer is not None:
             self._change_timer.cancel()
+        self._calls.cancel()
         await self._listeners.close()
 
     def kill(self) -> None:
@@ -215,11 +217,19 @@ class Hub:
 
     # Requests
 
+    async def handle(
+        self, request: PluginRequest, peer: RemotePeer
+    ) -> PluginResponse | ResponseStream:
+        """Answer a request of a plugin, a bridge or any other peer. A RequestHandler."""
+        if request.HasField("stream_start"):
+            return self.stream(request.stream_start, peer)
+        return await self.answer(request, peer)
+
     async def answer(self, request: PluginRequest, peer: RemotePeer) -> PluginResponse:
-        """Answer a request of a plugin, a bridge or any other peer. This is a RequestHandler."""
+        """Answer a request of any kind but stream_start."""
         kind = request.WhichOneof("request") or "nothing"
         if kind == "tool_call":
-            return await self._call_tool(request, peer)
+            return await self._calls.call(request, peer)
         if kind in LIST_REQUESTS:
             await self._wait_settled(peer)
         if kind == "list_tools":
@@ -229,13 +239,13 @@ class Hub:
         if kind == "prompt_get":
             name = request.prompt_get.prompt_name
             plugin = await self._await_provider(lambda: self.routes.prompts.get(name), peer)
-            return await self._forward(plugin, "prompt", name, request, kind)
+            return await forward_request(plugin, "prompt", name, request, kind)
         if kind.startswith("storage_"):
             name = getattr(request, kind).storage_type or DEFAULT_STORAGE
             plugin = self.routes.storage.get(name)
             if not self._is_started and kind not in LIST_REQUESTS:
                 plugin = await self._await_provider(lambda: self.routes.storage.get(name), peer)
-            return await self._forward(plugin, "storage", name, request, kind)
+            return await forward_request(plugin, "storage", name, request, kind)
         if kind == "register":
             return self._register(request.register, peer)
         if kind == "health":
@@ -244,19 +254,19 @@ class Hub:
             request.request_id, "unknown_request", f"the hub does not answer {kind}"
         )
 
-    async def _call_tool(self, request: PluginRequest, peer: RemotePeer) -> PluginResponse:
-        call = request.tool_call
-        # Do not trust the request's own claim if there is a certificate.
-        if peer.name is not None:
-            call.caller_plugin = _plugin_id(peer.name)
-        name, ai = call.tool_name, call.provider
-        plugin = self.routes.find_tool(name, ai)
-        if not self._is_started:
-            plugin = await self._await_provider(lambda: self.routes.find_tool(name, ai), peer)
-        if plugin is None:
-            message = self.routes.explain_missing_tool(name, ai)
-            return error_response(request.request_id, "tool_not_found", message)
-        return await self._forward(plugin, "tool", name, request, "tool_call")
+    def stream(self, start: StreamStart, peer: RemotePeer) -> ResponseStream:
+        """Forward a stream_start. Yields the responses; the last one is always a stream_end."""
+        return self._calls.stream(start, peer)
+
+    async def find_tool(self, name: str, ai: str, peer: RemotePeer) -> PluginProcess | None:
+        """See ToolFinder.find_tool."""
+        if self._is_started:
+            return self.routes.find_tool(name, ai)
+        return await self._await_provider(lambda: self.routes.find_tool(name, ai), peer)
+
+    def explain_missing_tool(self, name: str, ai: str) -> str:
+        """See ToolFinder.explain_missing_tool."""
+        return self.routes.explain_missing_tool(name, ai)
 
     async def _await_provider(
         self, find: Callable[[], PluginProcess | None], peer: RemotePeer
@@ -329,35 +339,6 @@ class Hub:
             if not plugin.first_start.is_over.is_set()
         )
 
-    async def _forward(
-        self,
-        plugin: PluginProcess | None,
-        feature: str,
-        name: str,
-        request: PluginRequest,
-        kind: str,
-    ) -> PluginResponse:
-        """Send a request to a plugin, and return its response or an error response.
-
-        plugin: None if no plugin provides the feature.
-        feature: "tool", "prompt" or "storage", for the error message.
-        name: the name of the tool or prompt, or the storage type, for the error message.
-        kind: the request's field in PluginRequest.
-        """
-        id = request.request_id
-        if plugin is None:
-            code, message = f"{feature}_not_found", f"no plugin has the {feature} {name!r}"
-            if feature == "prompt":
-                return prompt_failure(id, code, message)
-            if feature == "storage":
-                return storage_failure(id, kind, code, message)
-            return error_response(id, code, message)
-        try:
-            response = await plugin.request(request, CALL_S)
-        except ConcertinoError as exc:
-            return _failure_response(id, plugin, exc)
-        return _check_kind(id, plugin, response, kind)
-
     def relay(
         self,
         body: bytes,
@@ -373,12 +354,14 @@ class Hub:
         if call is None:
             return None
         tool_name, caller = call
-        if peer.name is not None and caller != _plugin_id(peer.name):
+        if peer.name is not None and caller != plugin_id(peer.name):
             return None
         plugin = (self._routes or self.routes).tools.get(tool_name)
         if plugin is None or not self._is_started:
             return None
-        return plugin.forward(body, CALL_S, partial(_relay_response, plugin, respond))
+        return plugin.forward(
+            body, CALL_S, partial(self._calls.relay_response, plugin, body, respond)
+        )
 
     def _register(self, manifest: PluginManifest, peer: RemotePeer) -> PluginResponse:
         # A process that the hub has started may register under its own plugin id only.
@@ -427,6 +410,7 @@ class Hub:
 
     def _on_plugin_change(self) -> None:
         self._routes = None
+        self._calls.forget()
         self._is_started = all(plugin.first_start.is_over.is_set() for plugin in self._by_start)
         if self._changed is not None:
             if not self._changed.done():
@@ -467,65 +451,6 @@ def _sort_by_dependency(entries: dict[str, PluginEntry]) -> list[PluginEntry]:
         left.remove(id)
         order[id] = entries[id]
     return list(order.values())
-
-
-def _plugin_id(certificate_name: str) -> str:
-    """Return the id of the plugin to which a client certificate with this name belongs."""
-    return certificate_name.removesuffix("-client")
-
-
-def _relay_response(
-    plugin: PluginProcess, respond: Respond, outcome: bytes | BaseException
-) -> None:
-    """Send the outcome of a forwarded call back to its caller.
-
-    outcome: the plugin's serialized response with its id, or the exception that ended the call.
-    """
-    plugin.end_forward()
-    if isinstance(outcome, asyncio.CancelledError):
-        return respond(None)
-
-    if isinstance(outcome, bytes):
-        message = split_id(outcome)
-        if message is not None and is_tool_response(message[1]):
-            return respond(message[1])
-        try:
-            response = _check_kind("", plugin, PluginResponse.FromString(outcome), "tool_call")
-            response.request_id = ""
-        except DecodeError as exc:
-            response = error_response(
-                "", "routing_error", f"{plugin.id}: the response cannot be decoded: {exc}"
-            )
-    else:
-        response = _failure_response("", plugin, outcome)
-    return respond(response.SerializeToString())
-
-
-def _failure_response(id: str, plugin: PluginProcess, exc: BaseException) -> PluginResponse:
-    """Return the error response for a request that a plugin did not answer."""
-    code = "routing_error"
-    if isinstance(exc, Disconnected):
-        code = "plugin_unavailable"
-    elif isinstance(exc, TimedOut):
-        code = "timeout"
-    return error_response(id, code, f"{plugin.id}: {str(exc).removeprefix(f'{plugin.address}: ')}")
-
-
-def _check_kind(
-    id: str,
-    plugin: PluginProcess,
-    response: PluginResponse,
-    kind: str,
-) -> PluginResponse:
-    """Return the response, or an error response if it is of another kind than the request."""
-    got = response.WhichOneof("response")
-    # The protocol's error response to any kind of request is a failed tool_call.
-    if got in (kind, "tool_call"):
-        return response
-    log.warning("%s answered %s with %s", plugin.id, kind, got or "nothing")
-    return error_response(
-        id, "invalid_response", f"{plugin.id} answered {kind} with {got or 'nothing'}"
-    )
 
 
 def _shutdown_timeouts(within_s: float) -> ShutdownTimeouts:

@@ -14,6 +14,7 @@ import logging
 import sys
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
 from typing import Any, Literal
 
 from msgspec import Raw, Struct
@@ -25,6 +26,7 @@ from concertino.errors import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     ConcertinoError,
+    ProtocolError,
     RpcError,
 )
 from concertino.orchestra.pending_response import PendingResponse
@@ -33,8 +35,10 @@ from concertino.orchestra.plugin_messages import (
     ListToolsRequest,
     PluginRequest,
     PluginResponse,
+    ToolResponse,
 )
 from concertino.orchestra.rpc_interface import TIMEOUT_S
+from concertino.orchestra.streams import CollectedStream, ResponseStream, start_of_call
 from concertino.orchestra.translation import (
     KINDS,
     TEMPLATES,
@@ -84,12 +88,15 @@ class HubBackend:
     ask: sends a request to the hub.
     forward: sends a serialized tool call without a task; see ForwardingConnection.forward(). It
         returns None when `ask` must be used instead.
+    stream: sends a stream_start, like ForwardingConnection.stream(); returns None when `ask` must
+        be used instead.
     """
 
     def __init__(
         self,
         ask: AskHub,
         forward: Callable[[bytes, float], PendingResponse | None] = lambda _, __: None,
+        stream: Callable[[PluginRequest, float], ResponseStream | None] = lambda _, __: None,
     ) -> None:
         info = Implementation("orchestra", vars(sys.modules["concertino"])["__version__"])
         self._features = ServerFeatures(
@@ -97,6 +104,7 @@ class HubBackend:
         )
         self._ask_hub = ask
         self._forward = forward
+        self._stream = stream
         self._caller = caller_fields(str(uuid.uuid4()))
         self._outlet: Notifier | None = None
         # Warnings about the lists that were logged. Each list is fetched again and again.
@@ -132,7 +140,7 @@ class HubBackend:
         # First, since nearly all calls are tools/call.
         if call.method == "tools/call":
             try:
-                return await self._call_tool(call)
+                return await self._call_tool(call, context)
             except ArgumentsRefused as exc:
                 record_refused_arguments()
                 return exc.result
@@ -145,7 +153,7 @@ class HubBackend:
     async def handle_or_refuse(self, call: Call, context: Context) -> Struct | Raw:
         """See SupportsArgumentRefusals."""
         if call.method == "tools/call":
-            return await self._call_tool(call)
+            return await self._call_tool(call, context)
         return await self.handle(call, context)
 
     async def watch(self, uris: frozenset[str]) -> None:
@@ -173,7 +181,7 @@ class HubBackend:
 
     # Handlers
 
-    async def _call_tool(self, call: Call) -> Struct:
+    async def _call_tool(self, call: Call, context: Context) -> Struct:
         """Return the result of a tools/call.
 
         Raises ArgumentsRefused if the plugin refuses the arguments as invalid, and RpcError if the
@@ -181,6 +189,10 @@ class HubBackend:
         """
         request = call_request(call.params, call.meta, self._caller)
         try:
+            if context.caller.wants_progress:
+                response = await self._call_as_stream(request, context)
+                if response is not None:
+                    return call_result(response)
             pending = self._forward(request, CALL_S)
             if pending is not None:
                 return read_call_response(await pending)
@@ -188,6 +200,30 @@ class HubBackend:
         except ConcertinoError as exc:
             raise _client_error(exc) from None
         return call_result(read_response(response, "tool_call"))
+
+    async def _call_as_stream(self, request: bytes, context: Context) -> ToolResponse | None:
+        """Call a tool, and report the chunks of its stream as progress.
+
+        request: the serialized tool call.
+        Returns None if the call must be sent as usual: the hub, as Go's, has no streams.
+        """
+        start = start_of_call(PluginRequest.FromString(request).tool_call)
+        stream = self._stream(PluginRequest(stream_start=start), CALL_S)
+        if stream is None:
+            return None
+        async with aclosing(stream) as responses:
+            collected = CollectedStream()
+            async for response in responses:
+                if response.HasField("stream_chunk"):
+                    done, total, message = collected.add(response.stream_chunk)
+                    await context.progress(done, total, message)
+                elif response.tool_call.error_code == "unknown_request":
+                    return None
+                elif response.HasField("tool_call"):
+                    return response.tool_call
+                else:
+                    return collected.end(response.stream_end)
+        raise ProtocolError("the stream has ended without a result")
 
     async def _list(self, call: Call, name: ListName) -> Struct:
         _refuse_cursor(call)

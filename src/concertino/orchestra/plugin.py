@@ -35,6 +35,7 @@ from concertino.server.server import Server
 if TYPE_CHECKING:
     from concertino.orchestra.plugin_messages import PluginManifest, PluginRequest, PluginResponse
     from concertino.orchestra.rpc_interface import RemotePeer, RpcConnection
+    from concertino.orchestra.streams import ResponseStream
 
 __all__ = ["Plugin"]
 
@@ -178,7 +179,9 @@ class Plugin(Server):
 
         run(self, arguments)
 
-    def answer(self, request: PluginRequest, peer: RemotePeer) -> Awaitable[PluginResponse | bytes]:
+    def answer(
+        self, request: PluginRequest, peer: RemotePeer
+    ) -> Awaitable[PluginResponse | bytes | ResponseStream]:
         """Answer one request of the hub. A RequestHandler (rpc_interface.py)."""
         handler = self._requests.handlers.get(request.WhichOneof("request") or "")
         return self._requests.refuse(request) if handler is None else handler(request)

@@ -1,8 +1,8 @@
 """PluginContext: the Context of a call that arrived over the plugin protocol.
 
-The protocol has one request and one response for a call, and no other messages. So progress is
-dropped, log messages go to stderr, and elicitation, sampling and roots fail as with a client
-without these capabilities.
+The protocol has no messages to a client while a call runs, but the chunks of a stream. So progress
+becomes chunks, or is dropped if the call is no stream. Log messages go to stderr, and elicitation,
+sampling and roots fail as with a client without these capabilities.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from msgspec import convert
 from concertino.backend.caller import DetachedCaller
 from concertino.backend.interface import Backend, ClientFacts, Context
 from concertino.errors import MissingCapability
-from concertino.orchestra.plugin_messages import PluginRequest
+from concertino.orchestra.plugin_messages import PluginRequest, StreamChunk
+from concertino.orchestra.streams import ChunkQueue
 from concertino.runtime.context import DONE
 from concertino.runtime.subcalls import SubcallContext
 from concertino.runtime.thread_waits import wait_in_thread
@@ -26,6 +27,8 @@ from concertino.types.results import Level
 
 __all__ = ["PluginContext"]
 
+# The content type of chunks.
+TEXT = "text/plain; charset=utf-8"
 _LEVELS: Mapping[Level, int] = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
@@ -45,6 +48,7 @@ class PluginContext:
     name: the plugin's name, for log lines.
     meta: those of the members `traceparent`, `orchestra/caller`, `orchestra/session` and
         `orchestra/provider` that the request has.
+    chunks: gets the progress of a stream; None if the call is no stream.
     """
 
     def __init__(
@@ -52,8 +56,10 @@ class PluginContext:
         backend: Backend,
         name: str,
         request: PluginRequest,
+        chunks: ChunkQueue | None = None,
     ) -> None:
         self._backend = backend
+        self._chunks = chunks
         self._name = name
         self._request = request
         self._loop = loop = asyncio.get_running_loop()
@@ -88,7 +94,11 @@ class PluginContext:
         total: float | None = None,
         message: str | None = None,
     ) -> Awaitable[None]:
-        return DONE
+        if self._chunks is None:
+            return DONE
+        data = (message or "").encode("utf-8", "replace")
+        chunk = StreamChunk(data=data, content_type=TEXT, progress=done, total=total)
+        return self._chunks.put(chunk)
 
     def log(
         self,

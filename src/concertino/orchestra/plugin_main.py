@@ -22,7 +22,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import Any, NoReturn, Protocol
 
@@ -40,6 +41,7 @@ from concertino.orchestra.link import check_hub_address, listen_for_links, open_
 from concertino.orchestra.plugin_messages import PluginManifest, PluginRequest, PluginResponse
 from concertino.orchestra.reconnecting_link import ReconnectingLink
 from concertino.orchestra.rpc_interface import RemotePeer, RpcConnection
+from concertino.orchestra.streams import ResponseStream
 from concertino.runtime.shutdown import exit_process
 from concertino.runtime.tasks import loop_watch_of
 from concertino.transports.listeners import errno_message
@@ -69,7 +71,7 @@ class RunnablePlugin(Protocol):
     def manifest(self) -> PluginManifest: ...
     def answer(
         self, request: PluginRequest, peer: RemotePeer
-    ) -> Awaitable[PluginResponse | bytes]: ...
+    ) -> Awaitable[PluginResponse | bytes | ResponseStream]: ...
     async def start(self, outlet: Notifier) -> None: ...
     async def shut_down(self) -> bool: ...
     async def close(self) -> None: ...
@@ -165,14 +167,27 @@ class _WatchedCalls:
         self._watch = loop_watch_of(loop)
         self._watch.begin(lambda: self._in_progress > 0)
 
-    async def answer(self, request: PluginRequest, peer: RemotePeer) -> PluginResponse | bytes:
+    async def answer(
+        self, request: PluginRequest, peer: RemotePeer
+    ) -> PluginResponse | bytes | ResponseStream:
         """Answer one request of the hub. A RequestHandler."""
         # Health checks come every few seconds, and must not wake the thread of an idle process.
         if self._watch.is_asleep and not request.HasField("health"):
             self._watch.wake()
         self._in_progress += 1
         try:
-            return await self._plugin.answer(request, peer)
+            response = await self._plugin.answer(request, peer)
+        finally:
+            self._in_progress -= 1
+        return self._count_stream(response) if isinstance(response, AsyncGenerator) else response
+
+    async def _count_stream(self, responses: ResponseStream) -> ResponseStream:
+        """Yield the responses of a stream, which is in progress until its end."""
+        self._in_progress += 1
+        try:
+            async with aclosing(responses):
+                async for response in responses:
+                    yield response
         finally:
             self._in_progress -= 1
 

@@ -43,7 +43,12 @@ try:
         StorageReadResponse,
         StorageWriteResponse,
         StreamCancel,
+        StreamChunk,
+        StreamCredit,
+        StreamEnd,
+        StreamStart,
         ToolDefinition,
+        ToolRequest,
         ToolResponse,
     )
 except ImportError:
@@ -82,7 +87,12 @@ __all__ = [
     "StorageReadResponse",
     "StorageWriteResponse",
     "StreamCancel",
+    "StreamChunk",
+    "StreamCredit",
+    "StreamEnd",
+    "StreamStart",
     "Timestamp",
     "ToolDefinition",
+    "ToolRequest",
     "ToolResponse",
 ]

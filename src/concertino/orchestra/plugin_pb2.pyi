@@ -11,7 +11,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PluginRequest(_message.Message):
-    __slots__ = ("request_id", "register", "boot", "shutdown", "health", "tool_call", "list_tools", "list_prompts", "prompt_get", "storage_read", "storage_write", "storage_delete", "storage_list", "stream_start", "stream_cancel", "subscribe", "unsubscribe", "publish")
+    __slots__ = ("request_id", "register", "boot", "shutdown", "health", "tool_call", "list_tools", "list_prompts", "prompt_get", "storage_read", "storage_write", "storage_delete", "storage_list", "stream_start", "stream_cancel", "subscribe", "unsubscribe", "publish", "stream_credit")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     BOOT_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +30,7 @@ class PluginRequest(_message.Message):
     SUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
     UNSUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
     PUBLISH_FIELD_NUMBER: _ClassVar[int]
+    STREAM_CREDIT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     register: PluginManifest
     boot: BootRequest
@@ -48,7 +49,8 @@ class PluginRequest(_message.Message):
     subscribe: Subscribe
     unsubscribe: Unsubscribe
     publish: Publish
-    def __init__(self, request_id: _Optional[str] = ..., register: _Optional[_Union[PluginManifest, _Mapping]] = ..., boot: _Optional[_Union[BootRequest, _Mapping]] = ..., shutdown: _Optional[_Union[ShutdownRequest, _Mapping]] = ..., health: _Optional[_Union[HealthRequest, _Mapping]] = ..., tool_call: _Optional[_Union[ToolRequest, _Mapping]] = ..., list_tools: _Optional[_Union[ListToolsRequest, _Mapping]] = ..., list_prompts: _Optional[_Union[ListPromptsRequest, _Mapping]] = ..., prompt_get: _Optional[_Union[PromptGetRequest, _Mapping]] = ..., storage_read: _Optional[_Union[StorageReadRequest, _Mapping]] = ..., storage_write: _Optional[_Union[StorageWriteRequest, _Mapping]] = ..., storage_delete: _Optional[_Union[StorageDeleteRequest, _Mapping]] = ..., storage_list: _Optional[_Union[StorageListRequest, _Mapping]] = ..., stream_start: _Optional[_Union[StreamStart, _Mapping]] = ..., stream_cancel: _Optional[_Union[StreamCancel, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ...) -> None: ...
+    stream_credit: StreamCredit
+    def __init__(self, request_id: _Optional[str] = ..., register: _Optional[_Union[PluginManifest, _Mapping]] = ..., boot: _Optional[_Union[BootRequest, _Mapping]] = ..., shutdown: _Optional[_Union[ShutdownRequest, _Mapping]] = ..., health: _Optional[_Union[HealthRequest, _Mapping]] = ..., tool_call: _Optional[_Union[ToolRequest, _Mapping]] = ..., list_tools: _Optional[_Union[ListToolsRequest, _Mapping]] = ..., list_prompts: _Optional[_Union[ListPromptsRequest, _Mapping]] = ..., prompt_get: _Optional[_Union[PromptGetRequest, _Mapping]] = ..., storage_read: _Optional[_Union[StorageReadRequest, _Mapping]] = ..., storage_write: _Optional[_Union[StorageWriteRequest, _Mapping]] = ..., storage_delete: _Optional[_Union[StorageDeleteRequest, _Mapping]] = ..., storage_list: _Optional[_Union[StorageListRequest, _Mapping]] = ..., stream_start: _Optional[_Union[StreamStart, _Mapping]] = ..., stream_cancel: _Optional[_Union[StreamCancel, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., stream_credit: _Optional[_Union[StreamCredit, _Mapping]] = ...) -> None: ...
 
 class PluginResponse(_message.Message):
     __slots__ = ("request_id", "register", "boot", "shutdown", "health", "tool_call", "list_tools", "list_prompts", "prompt_get", "storage_read", "storage_write", "storage_delete", "storage_list", "stream_chunk", "stream_end", "event_delivery")
@@ -439,18 +441,26 @@ class StorageEntry(_message.Message):
     def __init__(self, path: _Optional[str] = ..., size: _Optional[int] = ..., version: _Optional[int] = ..., modified_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class StreamStart(_message.Message):
-    __slots__ = ("stream_id", "tool_name", "arguments", "caller_plugin", "arguments_json")
+    __slots__ = ("stream_id", "tool_name", "arguments", "caller_plugin", "arguments_json", "trace_parent", "provider", "session_id", "window")
     STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     TOOL_NAME_FIELD_NUMBER: _ClassVar[int]
     ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     CALLER_PLUGIN_FIELD_NUMBER: _ClassVar[int]
     ARGUMENTS_JSON_FIELD_NUMBER: _ClassVar[int]
+    TRACE_PARENT_FIELD_NUMBER: _ClassVar[int]
+    PROVIDER_FIELD_NUMBER: _ClassVar[int]
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
     stream_id: str
     tool_name: str
     arguments: bytes
     caller_plugin: str
     arguments_json: bytes
-    def __init__(self, stream_id: _Optional[str] = ..., tool_name: _Optional[str] = ..., arguments: _Optional[bytes] = ..., caller_plugin: _Optional[str] = ..., arguments_json: _Optional[bytes] = ...) -> None: ...
+    trace_parent: str
+    provider: str
+    session_id: str
+    window: int
+    def __init__(self, stream_id: _Optional[str] = ..., tool_name: _Optional[str] = ..., arguments: _Optional[bytes] = ..., caller_plugin: _Optional[str] = ..., arguments_json: _Optional[bytes] = ..., trace_parent: _Optional[str] = ..., provider: _Optional[str] = ..., session_id: _Optional[str] = ..., window: _Optional[int] = ...) -> None: ...
 
 class StreamCancel(_message.Message):
     __slots__ = ("stream_id",)
@@ -459,30 +469,44 @@ class StreamCancel(_message.Message):
     def __init__(self, stream_id: _Optional[str] = ...) -> None: ...
 
 class StreamChunk(_message.Message):
-    __slots__ = ("stream_id", "data", "content_type", "sequence")
+    __slots__ = ("stream_id", "data", "content_type", "sequence", "progress", "total")
     STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     CONTENT_TYPE_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
     stream_id: str
     data: bytes
     content_type: str
     sequence: int
-    def __init__(self, stream_id: _Optional[str] = ..., data: _Optional[bytes] = ..., content_type: _Optional[str] = ..., sequence: _Optional[int] = ...) -> None: ...
+    progress: float
+    total: float
+    def __init__(self, stream_id: _Optional[str] = ..., data: _Optional[bytes] = ..., content_type: _Optional[str] = ..., sequence: _Optional[int] = ..., progress: _Optional[float] = ..., total: _Optional[float] = ...) -> None: ...
 
 class StreamEnd(_message.Message):
-    __slots__ = ("stream_id", "success", "error_code", "error_message", "total_chunks")
+    __slots__ = ("stream_id", "success", "error_code", "error_message", "total_chunks", "result")
     STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     SUCCESS_FIELD_NUMBER: _ClassVar[int]
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
     ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     TOTAL_CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
     stream_id: str
     success: bool
     error_code: str
     error_message: str
     total_chunks: int
-    def __init__(self, stream_id: _Optional[str] = ..., success: _Optional[bool] = ..., error_code: _Optional[str] = ..., error_message: _Optional[str] = ..., total_chunks: _Optional[int] = ...) -> None: ...
+    result: ToolResponse
+    def __init__(self, stream_id: _Optional[str] = ..., success: _Optional[bool] = ..., error_code: _Optional[str] = ..., error_message: _Optional[str] = ..., total_chunks: _Optional[int] = ..., result: _Optional[_Union[ToolResponse, _Mapping]] = ...) -> None: ...
+
+class StreamCredit(_message.Message):
+    __slots__ = ("stream_id", "bytes")
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    stream_id: str
+    bytes: int
+    def __init__(self, stream_id: _Optional[str] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class Subscribe(_message.Message):
     __slots__ = ("subscription_id", "topic", "filters")

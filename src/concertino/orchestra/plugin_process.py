@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from random import uniform
 from typing import Literal
 
@@ -30,6 +31,7 @@ from concertino.orchestra.plugin_run import HubEnvironment, LaunchSettings, Plug
 from concertino.orchestra.plugins_file import PluginEntry
 from concertino.orchestra.routes import PluginFeatures
 from concertino.orchestra.rpc_interface import TIMEOUT_S
+from concertino.orchestra.streams import ResponseStream
 
 __all__ = ["FirstStart", "PluginProcess", "State"]
 
@@ -182,6 +184,19 @@ class PluginProcess:
         if pending is not None:
             self._in_flight += 1
         return pending
+
+    async def stream(self, request: PluginRequest, timeout_s: float) -> ResponseStream:
+        """Send a stream_start, like ForwardingConnection.stream()."""
+        link = self._run.link
+        if link is None or self.state != "running":
+            raise Disconnected(f"it is not running ({self.state}): {self.reason}")
+        self._in_flight += 1
+        try:
+            async with aclosing(link.stream(request, timeout_s)) as responses:
+                async for response in responses:
+                    yield response
+        finally:
+            self._in_flight -= 1
 
     def end_forward(self) -> None:
         """Count a forwarded call as finished."""

@@ -6,6 +6,7 @@ responses of the plugin protocol. Requests for storage go to stores.py.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, cast
@@ -32,12 +33,14 @@ from concertino.orchestra.plugin_messages import (
     PromptMessage,
     RegistrationResult,
     ShutdownResult,
+    StreamStart,
     ToolDefinition,
     ToolResponse,
 )
 from concertino.orchestra.rpc_interface import error_response
 from concertino.orchestra.storage import Storage
 from concertino.orchestra.stores import InThread, answer_storage
+from concertino.orchestra.streams import ChunkQueue, ResponseStream, end_response, tool_call_of
 from concertino.orchestra.structs import (
     InvalidStruct,
     NotAStruct,
@@ -53,7 +56,7 @@ from concertino.types.results import CallToolResult, ListToolsResult, TextConten
 
 __all__ = ["Handler", "PluginRequests"]
 
-Handler = Callable[[PluginRequest], Awaitable[PluginResponse | bytes]]
+Handler = Callable[[PluginRequest], Awaitable[PluginResponse | bytes | ResponseStream]]
 
 
 class PluginRequests:
@@ -98,6 +101,7 @@ class PluginRequests:
             "health": self._health,
             "list_tools": self._list_tools,
             "tool_call": self._tool_call,
+            "stream_start": self._stream_start,
             "list_prompts": self._list_prompts,
             "prompt_get": self._prompt_get,
             "storage_read": self._storage,
@@ -156,10 +160,12 @@ class PluginRequests:
             )
         return PluginResponse(list_tools=ListToolsResponse(tools=definitions))
 
-    async def _tool_call(self, request: PluginRequest) -> PluginResponse | bytes:
+    async def _tool_call(
+        self, request: PluginRequest, chunks: ChunkQueue | None = None
+    ) -> PluginResponse | bytes:
         call = request.tool_call
         name = call.tool_name
-        context = PluginContext(self._backend, self._name, request)
+        context = PluginContext(self._backend, self._name, request, chunks)
         if self._tools.find(name, context) is None:
             return error_response("", "tool_not_found", f"{self._name} has no tool {name!r}")
 
@@ -176,6 +182,37 @@ class PluginRequests:
             return error_response("", "validation_error", _error_text(exc))
         except (NotAStruct, PackedTooLarge) as exc:
             return error_response("", "handler_error", f"the result of {name}: {exc}")
+
+    async def _stream_start(self, request: PluginRequest) -> ResponseStream:
+        return self._stream(request.stream_start)
+
+    async def _stream(self, start: StreamStart) -> ResponseStream:
+        """Run a tool, and yield its progress as chunks. Any tool can be called as a stream.
+
+        A generator tool reports each value that it yields as progress.
+        """
+        # Only our own peers have a window. Go programs cannot use the rest of our messages either.
+        is_ours = start.window > 0
+        id = start.stream_id
+        chunks = ChunkQueue()
+        call = PluginRequest(tool_call=tool_call_of(start))
+        task = asyncio.create_task(self._tool_call(call, chunks))
+        task.add_done_callback(lambda _: chunks.close())
+        count = 0
+        try:
+            while (chunk := await chunks.take()) is not None:
+                if is_ours or chunk.data:
+                    chunk.stream_id, chunk.sequence = id, count
+                    count += 1
+                    yield PluginResponse(stream_chunk=chunk)
+            response = await task
+            if isinstance(response, bytes):
+                response = PluginResponse.FromString(response)
+            yield end_response(id, count, response.tool_call, has_result=is_ours)
+        finally:
+            chunks.abandon()
+            task.cancel()
+            await asyncio.wait((task,))
 
     # Prompts
 

@@ -1,4 +1,4 @@
-"""QuicRpcConnection: a QUIC connection whose streams carry one frame in each direction.
+"""QuicRpcConnection: a QUIC connection whose streams carry a request and its responses.
 
 It is the base class of the client side (quic_link.py) and of the server side (quic_listener.py).
 aioquic does no I/O: it turns received datagrams into events, and returns datagrams to send.
@@ -115,6 +115,10 @@ class QuicRpcConnection(QuicConnectionProtocol):
     def _on_frame(self, stream: int, payload: bytes) -> None:
         """Handle a complete frame."""
 
+    def _expects_more(self, stream: int) -> bool:
+        """Return whether another frame may follow on a stream."""
+        return False
+
     def _on_stream_error(self, stream: int, reason: str) -> None:
         """Handle an error of a stream: no complete frame will arrive on it."""
 
@@ -169,9 +173,9 @@ class QuicRpcConnection(QuicConnectionProtocol):
         if due < self._wakeup_at:
             self._set_timer(due)
 
-    def _send(self, stream: int, frame: bytes) -> None:
-        """Send a frame and the end of its stream, in one call."""
-        self._quic.send_stream_data(stream, frame, end_stream=True)
+    def _send(self, stream: int, frame: bytes, is_last: bool = True) -> None:
+        """Send a frame. is_last: with the end of its stream, in one call."""
+        self._quic.send_stream_data(stream, frame, end_stream=is_last)
         self._transmit_soon()
 
     def _transmit_soon(self) -> None:
@@ -263,10 +267,15 @@ class QuicRpcConnection(QuicConnectionProtocol):
             self._drop(stream, str(exc))
             return
 
-        if payloads:
-            del self._incomplete[stream]
-            self._on_frame(stream, payloads[0])
-        elif is_end:
+        for payload in payloads:
+            if not self._expects_more(stream):
+                del self._incomplete[stream]
+                self._on_frame(stream, payload)
+                return
+            self._on_frame(stream, payload)
+            if stream not in self._incomplete:
+                return
+        if is_end:
             self._drop(stream, "it ended without a whole frame")
         # The sum is computed for long frames only, because it takes time.
         elif assembler.buffered_bytes > 65536 and self._total_incomplete() > MAX_INCOMPLETE_BYTES:

@@ -31,6 +31,7 @@ from concertino.orchestra.handshake import (
     configuration,
     require_peer_certificate,
 )
+from concertino.orchestra.plugin_messages import PluginRequest, StreamCancel
 from concertino.orchestra.quic_connection import (
     CANCELLED,
     SENDING,
@@ -122,6 +123,12 @@ class QuicLink(RpcClient):
     def _send_cancel(self, key: Hashable) -> None:
         self.connection.cancel_request(key)
         self._release(key)
+
+    def _send_stream_cancel(self, key: Hashable, stream: str) -> None:
+        super()._send_stream_cancel(key, stream)
+        # Go programs do not notice the reset, but a StreamCancel on another stream.
+        cancel = PluginRequest(stream_cancel=StreamCancel(stream_id=stream))
+        self._send_request(cancel.SerializeToString(), b"")
 
     def _release(self, key: Hashable) -> None:
         self._pending_bytes -= self._sizes.pop(key, 0)
@@ -267,10 +274,16 @@ class _QuicClientConnection(QuicRpcConnection):
         self._stop(stream)
         self._transmit_soon()
 
+    def _expects_more(self, stream: int) -> bool:
+        return stream in self._keys and self.link.expects_more(self._keys[stream])
+
     def _on_frame(self, stream: int, payload: bytes) -> None:
-        key = self._forget(stream)
+        key = self._keys.get(stream)
         if key is not None:
             self.link.on_response(key, payload)
+            if not self._expects_more(stream):
+                self._forget(stream)
+                self._incomplete.pop(stream, None)
 
     def _on_stream_error(self, stream: int, reason: str) -> None:
         key = self._forget(stream)

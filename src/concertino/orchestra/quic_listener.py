@@ -317,16 +317,17 @@ class _QuicServerConnection(QuicRpcConnection):
         code: str,
         message: str,
     ) -> None:
-        self._respond(stream, error_response("", code, message).SerializeToString())
+        self._respond(stream, error_response("", code, message).SerializeToString(), True)
 
-    def _respond(self, key: Hashable, payload: bytes | None) -> None:
-        """Send a response and the end of its stream. None sends the end alone."""
+    def _respond(self, key: Hashable, payload: bytes | None, is_last: bool) -> None:
+        """Send a response. None sends nothing. The last one ends the stream."""
         stream = cast(int, key)
         if stream in self._open and not self._is_ended:
-            self._open.discard(stream)
+            if is_last:
+                self._open.discard(stream)
             # aioquic raises these if the peer has sent STOP_SENDING for the stream.
             with suppress(RuntimeError, ValueError):
-                self._send(stream, b"" if payload is None else encode_frame(payload))
+                self._send(stream, b"" if payload is None else encode_frame(payload), is_last)
 
     def _unread_bytes(self) -> int:
         streams = cast(Any, self._quic)._streams

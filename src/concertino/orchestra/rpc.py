@@ -11,7 +11,8 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import AsyncGenerator, Callable, Hashable
+from contextlib import aclosing
 from functools import partial
 from math import inf
 
@@ -24,6 +25,7 @@ from concertino.orchestra.plugin_messages import (
     EncodeError,
     PluginRequest,
     PluginResponse,
+    StreamCredit,
 )
 from concertino.orchestra.rpc_interface import (
     TIMEOUT_S,
@@ -31,6 +33,14 @@ from concertino.orchestra.rpc_interface import (
     RemotePeer,
     RequestHandler,
     error_response,
+)
+from concertino.orchestra.streams import (
+    CREDIT_BYTES,
+    WINDOW_BYTES,
+    ReceivedStream,
+    ResponseStream,
+    StreamWindow,
+    chunk_size,
 )
 from concertino.runtime.tasks import eager_task_runner
 
@@ -46,6 +56,9 @@ MAX_BYTES_IN_FLIGHT = 4 * MAX_FRAME_BYTES
 # Responses of up to LARGE_BYTES are not limited, because MAX_IN_FLIGHT limits their number.
 MAX_UNREAD_BYTES = 256 * 2**20
 LARGE_BYTES = 16 * 1024
+# A stream pauses while its peer has not read so many bytes of responses; looked at every POLL_S.
+MAX_UNREAD_CHUNKS = 2**20
+POLL_S = 0.01
 
 
 # Request ids are UUIDs of version 7: 48 bits of time in milliseconds, 26 random bits that are
@@ -93,6 +106,7 @@ class RpcClient:
         self.loop = asyncio.get_running_loop()
         self.end_reason: asyncio.Future[str] = self.loop.create_future()
         self._pending: dict[Hashable, PendingResponse] = {}
+        self._streams: dict[Hashable, ReceivedStream] = {}
         # One timer for the time limits of all requests. It fires at the first deadline or earlier.
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
@@ -126,12 +140,20 @@ class RpcClient:
         pending = self._pending.pop(key, None)
         if pending is not None:
             pending.resolve(payload)
+        elif key in self._streams:
+            self._streams[key].add(payload)
 
     def _fail_request(self, key: Hashable, exc: Exception) -> None:
         """Fail one pending request."""
         pending = self._pending.pop(key, None)
         if pending is not None:
             pending.fail(exc)
+        elif key in self._streams:
+            self._streams[key].fail(exc)
+
+    def expects_more(self, key: Hashable) -> bool:
+        """Return whether more responses to a request will come: it is a stream without its end."""
+        return key in self._streams and not self._streams[key].is_ended
 
     def _end_connection(self, reason: str) -> None:
         """Fail all pending requests, and refuse new ones. Later calls do nothing."""
@@ -144,6 +166,8 @@ class RpcClient:
         left, self._pending = self._pending, {}
         for pending in left.values():
             pending.fail(Disconnected(f"{self.peer.address}: {reason}"))
+        for stream in self._streams.values():
+            stream.fail(Disconnected(f"{self.peer.address}: {reason}"))
 
     # Requests
 
@@ -248,6 +272,52 @@ class RpcClient:
             raise self._timeout_error(kind, timeout_s) from None
         return deadline - self.loop.time()
 
+    # Streams
+
+    async def stream(self, request: PluginRequest, timeout_s: float) -> ResponseStream:
+        """Send a stream_start, and yield its responses. See StreamingConnection.stream()."""
+        id = request.stream_start.stream_id = request.request_id = new_request_id()
+        request.stream_start.window = WINDOW_BYTES
+        payload = request.SerializeToString()
+        deadline = self.loop.time() + timeout_s
+        if self._writable is not None:
+            await self._wait_writable("stream_start", timeout_s)
+        if self.end_reason.done():
+            raise Disconnected(f"{self.peer.address}: {self.end_reason.result()}")
+        if len(payload) > MAX_FRAME_BYTES:
+            raise FrameTooLarge(len(payload))
+
+        key = self._send_request(payload, id.encode())
+        received = self._streams[key] = ReceivedStream()
+        taken = 0
+        is_last = False
+        try:
+            while not is_last:
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        response, size = await received.take()
+                except TimeoutError:
+                    raise self._timeout_error("stream_start", timeout_s) from None
+                taken += size
+                if taken >= CREDIT_BYTES and not received.is_ended:
+                    self._send_credit(id, taken)
+                    taken = 0
+                is_last = not response.HasField("stream_chunk")
+                yield response
+        finally:
+            del self._streams[key]
+            if not received.is_ended and not self.end_reason.done():
+                self._send_stream_cancel(key, id)
+
+    def _send_credit(self, stream: str, size: int) -> None:
+        """Allow the peer to send so many more bytes of chunks."""
+        credit = PluginRequest(stream_credit=StreamCredit(stream_id=stream, bytes=size))
+        self._send_request(credit.SerializeToString(), b"")
+
+    def _send_stream_cancel(self, key: Hashable, stream: str) -> None:
+        """Tell the peer that the rest of a stream is no longer needed."""
+        self._send_cancel(key)
+
 
 # The side that answers
 
@@ -263,8 +333,9 @@ class RpcServer:
 
     handler: answers the requests that are not relayed.
     peer: the side that sends the requests.
-    respond: called as respond(key, payload) to send a response. The payload is None for a request
-        that gets no response, because it was cancelled.
+    respond: called as respond(key, payload, is_last) to send a response. The payload is None for a
+        request that gets no response, because it was cancelled. is_last: whether no other response
+        follows.
     hold: called with True to pause reading, and with False to resume it.
     unread: returns how many bytes of responses the peer has not read.
     relay: forwards requests to another connection; None to forward none.
@@ -274,7 +345,7 @@ class RpcServer:
         self,
         handler: RequestHandler,
         peer: RemotePeer,
-        respond: Callable[[Hashable, bytes | None], None],
+        respond: Callable[[Hashable, bytes | None, bool], None],
         hold: Callable[[bool], None],
         unread: Callable[[], int],
         relay: RelayHandler | None = None,
@@ -288,6 +359,8 @@ class RpcServer:
         self._loop = asyncio.get_running_loop()
         self._start = eager_task_runner(self._loop, _ignore_outcome)
         self._tasks: dict[Hashable, asyncio.Task[None] | PendingResponse] = {}
+        # By stream id: the key of the request, and the window of the receiver.
+        self._windows: dict[str, tuple[Hashable, StreamWindow]] = {}
         # Total size of the requests in _tasks.
         self._bytes = 0
         # Done when no request is in progress; None while drain() does not wait.
@@ -312,9 +385,10 @@ class RpcServer:
 
         if key is None:
             key = request.request_id.encode()
-        if request.HasField("stream_cancel"):
-            self.cancel(request.stream_cancel.stream_id.encode())
-            self._respond(key, None)
+        kind = request.WhichOneof("request")
+        if kind in ("stream_cancel", "stream_credit"):
+            self._control_stream(request)
+            self._respond(key, None, True)
             return
 
         if key in self._tasks:
@@ -342,6 +416,23 @@ class RpcServer:
             # A callback, not a `finally` in _run(): a task that is cancelled before it begins runs
             # no code of its own.
             task.add_done_callback(lambda _: self._release(key, size))
+
+    def _control_stream(self, request: PluginRequest) -> None:
+        """Handle a StreamCancel or StreamCredit. Unknown streams are ignored: they have ended."""
+        if request.HasField("stream_credit"):
+            credit = request.stream_credit
+            if credit.stream_id in self._windows:
+                self._windows[credit.stream_id][1].grant(credit.bytes)
+            return
+        id = request.stream_cancel.stream_id
+        if id in self._windows:
+            key = self._windows[id][0]
+            self.cancel(key)
+            # End the QUIC stream, which the cancelled request does not.
+            self._respond(key, None, True)
+        else:
+            # On a Unix socket a StreamCancel cancels any request, by the request's id.
+            self.cancel(id.encode())
 
     def cancel(self, key: Hashable) -> None:
         """Cancel a request, as the peer has asked. Unknown keys are ignored."""
@@ -403,7 +494,7 @@ class RpcServer:
             if body is not None:
                 payload = join_id(id, body)
                 if len(payload) <= LARGE_BYTES:
-                    self._respond(key, payload)
+                    self._respond(key, payload, True)
                 else:
                     self._send_response(key, id, payload)
         finally:
@@ -417,6 +508,8 @@ class RpcServer:
         try:
             response = await self._handler(request, self.peer)
             id_bytes = id.encode()
+            if isinstance(response, AsyncGenerator):
+                return await self._send_stream(key, request, response)
             if isinstance(response, bytes):
                 if len(id_bytes) < 0x80:
                     return self._send_response(key, id_bytes, join_id(id_bytes, response))
@@ -430,6 +523,34 @@ class RpcServer:
             log.exception("%s: answering %s failed", self.peer.address, kind)
             message = "the request failed; the log of the process that handled it says why"
             self._send_error(key, id, "internal_error", message)
+
+    async def _send_stream(
+        self, key: Hashable, request: PluginRequest, responses: ResponseStream
+    ) -> None:
+        """Send the responses of a stream, as fast as the receiver takes them."""
+        start = request.stream_start
+        if start.stream_id in self._windows:
+            message = f"the stream id {start.stream_id!r} is in use already"
+            return self._send_error(key, request.request_id, "invalid_request", message)
+        window = StreamWindow(start.window)
+        self._windows[start.stream_id] = key, window
+        id = request.request_id.encode()
+        try:
+            async with aclosing(responses):
+                async for response in responses:
+                    response.request_id = request.request_id
+                    is_last = not response.HasField("stream_chunk")
+                    payload = response.SerializeToString()
+                    if not is_last:
+                        await window.take(chunk_size(response.stream_chunk))
+                        # Poll, since transports do not report when a peer without a window reads.
+                        while self._unread() > MAX_UNREAD_CHUNKS:  # noqa: ASYNC110
+                            await asyncio.sleep(POLL_S)
+                    if is_last or len(payload) > MAX_FRAME_BYTES:
+                        return self._send_response(key, id, payload)
+                    self._respond(key, payload, False)
+        finally:
+            del self._windows[start.stream_id]
 
     def _send_response(
         self,
@@ -451,7 +572,7 @@ class RpcServer:
             log.warning("%s: %s", self.peer.address, message)
             self._send_error(key, id.decode("utf-8", "replace"), "unread", message)
         else:
-            self._respond(key, payload)
+            self._respond(key, payload, True)
 
     def _is_unread(self, size: int) -> bool:
         """Return whether the peer would have too many bytes to read after `size` more bytes."""
@@ -466,7 +587,7 @@ class RpcServer:
         code: str,
         message: str,
     ) -> None:
-        self._respond(key, error_response(id, code, message).SerializeToString())
+        self._respond(key, error_response(id, code, message).SerializeToString(), True)
 
     def _release(self, key: Hashable, size: int) -> None:
         """Count a request as finished. size: the request's size in bytes."""

@@ -23,6 +23,7 @@ from msgspec import Struct
 from concertino.errors import ConcertinoError
 from concertino.orchestra.pending_response import PendingResponse, ResponseCallback
 from concertino.orchestra.plugin_messages import PluginRequest, PluginResponse, ToolResponse
+from concertino.orchestra.streams import ResponseStream
 
 __all__ = [
     "CLOSED",
@@ -73,8 +74,11 @@ class RemotePeer(Struct, frozen=True):
         )
 
 
-RequestHandler = Callable[[PluginRequest, RemotePeer], Awaitable[PluginResponse | bytes]]
-"""Handles one request. Returns the response, or the response serialized without its id.
+RequestHandler = Callable[
+    [PluginRequest, RemotePeer], Awaitable[PluginResponse | bytes | ResponseStream]
+]
+"""Handles one request. Returns the response, or the response serialized without its id, or for a
+stream_start a generator of the responses.
 
 The handler is cancelled when the peer no longer wants the response. Any other exception is logged,
 and the peer gets the error `internal_error`."""
@@ -134,6 +138,18 @@ class ForwardingConnection(RpcConnection, Protocol):
         The response is bytes and has the id that was sent.
         Returns None while the output buffer is full; request() waits in this case.
         Raises Disconnected, FrameTooLarge.
+        """
+        ...
+
+    def stream(self, request: PluginRequest, timeout_s: float) -> ResponseStream:
+        """Send a stream_start, and yield its responses.
+
+        request: its ids are overwritten.
+        timeout_s: the time limit of the whole stream.
+        Yields stream_chunk responses, then one of another kind: a stream_end, or a tool_call that
+        holds the error of a peer without streams. The peer gets a cancellation if the generator
+        ends earlier.
+        Raises as request().
         """
         ...
 

@@ -58,6 +58,8 @@ LIMITS = Limits(high_water_bytes=2**20, low_water_bytes=2**18)
 # Time for a frame to be complete, from its first byte.
 FRAME_S = 30.0
 MAX_CONNECTIONS = 512
+# How long no connection is accepted after the process had no file descriptors left.
+PAUSE_S = 1.0
 # Time for the peer to read the remaining output when the connection is closed.
 FLUSH_S = 0.5
 # The reason for an orderly end, which is not logged.
@@ -312,36 +314,48 @@ class _UnixRpcListener:
         self._relay = relay
         self._loop = asyncio.get_running_loop()
         self._connections: set[_UnixServerConnection] = set()
-        self._accept_task = self._loop.create_task(self._accept())
+        # The timer that ends a pause of accepting; None while clients are accepted.
+        self._resuming: asyncio.TimerHandle | None = None
+        self._resume()
 
-    async def _accept(self) -> None:
-        while True:
-            try:
-                sock, _ = await self._loop.sock_accept(self._listener.socket)
-            # The process has no file descriptors left.
-            except OSError as exc:
-                log.warning("%s: cannot accept a connection: %s", self.address, exc.strerror)
-                await asyncio.sleep(1.0)
-                continue
+    def _resume(self) -> None:
+        self._resuming = None
+        self._loop.add_reader(self._listener.socket, self._accept)
 
-            try:
-                if len(self._connections) >= MAX_CONNECTIONS:
-                    raise PermissionError(
-                        None, f"{MAX_CONNECTIONS} connections are open, which is the limit"
-                    )
-                facts = self._listener.examine(sock)
-                peer = RemotePeer(
-                    self.address, None, cast(int | None, facts.get("pid")), cast(int, facts["uid"])
+    def _accept(self) -> None:
+        """Accept a connection. A callback, because a task that is cancelled could lose one."""
+        try:
+            sock, _ = self._listener.socket.accept()
+        # The client has left already.
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        # The process has no file descriptors left.
+        except OSError as exc:
+            log.warning("%s: cannot accept a connection: %s", self.address, exc.strerror)
+            self._loop.remove_reader(self._listener.socket)
+            self._resuming = self._loop.call_later(PAUSE_S, self._resume)
+            return
+
+        try:
+            sock.setblocking(False)
+            if len(self._connections) >= MAX_CONNECTIONS:
+                raise PermissionError(
+                    None, f"{MAX_CONNECTIONS} connections are open, which is the limit"
                 )
-                _UnixServerConnection(sock, self._handler, self._relay, peer, self._connections)
-            except OSError as exc:
-                sock.close()
-                log.warning("%s: refused a connection: %s", self.address, exc.strerror or exc)
+            facts = self._listener.examine(sock)
+            peer = RemotePeer(
+                self.address, None, cast(int | None, facts.get("pid")), cast(int, facts["uid"])
+            )
+            _UnixServerConnection(sock, self._handler, self._relay, peer, self._connections)
+        except OSError as exc:
+            sock.close()
+            log.warning("%s: refused a connection: %s", self.address, exc.strerror or exc)
 
     async def close(self, drain_s: float = 0.0) -> None:
         """See RpcListener.close."""
-        self._accept_task.cancel()
-        await asyncio.wait((self._accept_task,))
+        if self._resuming is not None:
+            self._resuming.cancel()
+        self._loop.remove_reader(self._listener.socket)
         self._listener.close()
 
         connections = list(self._connections)
@@ -388,7 +402,7 @@ class _UnixServerConnection:
         self._connection = _FrameConnection(sock)
         self._connection.open(self)
 
-    def _respond(self, key: Hashable, payload: bytes | None) -> None:
+    def _respond(self, key: Hashable, payload: bytes | None, is_last: bool) -> None:
         if (
             payload is not None
             and self._connection.send_payload(payload) >= LIMITS.high_water_bytes

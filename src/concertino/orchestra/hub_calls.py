@@ -1,0 +1,294 @@
+"""Forwards requests of a hub to its plugins: tool calls, streams, prompts and storage.
+
+A tool can be called by a tool_call, or as a stream (streams.py). Our own plugins accept both for
+every tool. A Go plugin accepts only one of them for each tool, but lists all tools alike. A call
+that it refuses was not run, and is sent again in the other way.
+Source: the Orchestra plugin protocol, "Orchestrator" and "Streaming".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from contextlib import aclosing
+from functools import partial
+from typing import Protocol
+
+from concertino.errors import ConcertinoError, Disconnected, ProtocolError, TimedOut
+from concertino.orchestra.failures import prompt_failure, storage_failure
+from concertino.orchestra.message_peek import is_tool_response, split_id
+from concertino.orchestra.plugin_messages import (
+    DecodeError,
+    PluginRequest,
+    PluginResponse,
+    StreamStart,
+)
+from concertino.orchestra.plugin_process import PluginProcess
+from concertino.orchestra.rpc_interface import RemotePeer, Respond, error_response
+from concertino.orchestra.streams import (
+    CollectedStream,
+    ResponseStream,
+    end_response,
+    failed_end,
+    start_of_call,
+    tool_call_of,
+)
+
+__all__ = ["CALL_S", "ToolCalls", "ToolFinder", "forward_request", "plugin_id"]
+
+log = logging.getLogger("concertino.hub")
+
+# Time limit of a request that is forwarded to a plugin.
+CALL_S = 600.0
+NOT_FOUND = "tool_not_found"
+
+
+class ToolFinder(Protocol):
+    """Finds the plugin for a call of a tool."""
+
+    def find_tool(self, name: str, ai: str, peer: RemotePeer) -> Awaitable[PluginProcess | None]:
+        """Return the plugin; None if there is none. May wait for its start.
+
+        ai: the AI provider that the call names; empty for none.
+        """
+        ...
+
+    def explain_missing_tool(self, name: str, ai: str) -> str:
+        """Return why there is no plugin, as a sentence."""
+        ...
+
+
+class ToolCalls:
+    """Forwards tool calls and streams."""
+
+    def __init__(self, finder: ToolFinder) -> None:
+        self._finder = finder
+        # Tools that cannot be called as streams, with the plugin's id. The first call shows it.
+        self._plain_tools: set[tuple[str, str]] = set()
+        # Relayed calls of tools that can only be called as streams.
+        self._collecting: set[asyncio.Task[PluginResponse]] = set()
+
+    def forget(self) -> None:
+        """Forget which tools have no streams, after a change of a plugin."""
+        self._plain_tools.clear()
+
+    def cancel(self) -> None:
+        """Cancel what runs in tasks of this object."""
+        for task in self._collecting:
+            task.cancel()
+
+    async def call(self, request: PluginRequest, peer: RemotePeer) -> PluginResponse:
+        """Forward a tool call, and return the response."""
+        call = request.tool_call
+        # Do not trust the request's own claim if there is a certificate.
+        if peer.name is not None:
+            call.caller_plugin = plugin_id(peer.name)
+        plugin = await self._finder.find_tool(call.tool_name, call.provider, peer)
+        if plugin is None:
+            message = self._finder.explain_missing_tool(call.tool_name, call.provider)
+            return error_response(request.request_id, NOT_FOUND, message)
+        response = await forward_request(plugin, "tool", call.tool_name, request, "tool_call")
+        if _is_not_found(response) and plugin.uses_quic:
+            return await self._collect(plugin, request, response)
+        return response
+
+    async def stream(self, start: StreamStart, peer: RemotePeer) -> ResponseStream:
+        """Forward a stream_start, and yield the responses. The last one is always a stream_end.
+
+        A tool that its plugin does not offer as a stream is called as usual.
+        """
+        if peer.name is not None:
+            start.caller_plugin = plugin_id(peer.name)
+        id, name = start.stream_id, start.tool_name
+        plugin = await self._finder.find_tool(name, start.provider, peer)
+        if plugin is None:
+            message = self._finder.explain_missing_tool(name, start.provider)
+            yield failed_end(id, NOT_FOUND, message)
+            return
+
+        if (plugin.id, name) not in self._plain_tools:
+            async with aclosing(_forward_stream(plugin, start)) as responses:
+                async for response in responses:
+                    if _has_no_stream(response):
+                        break
+                    yield response
+                    if response.HasField("stream_end"):
+                        return
+            self._plain_tools.add((plugin.id, name))
+        request = PluginRequest(tool_call=tool_call_of(start))
+        response = await forward_request(plugin, "tool", name, request, "tool_call")
+        yield end_response(id, 0, response.tool_call, has_result=start.window > 0)
+
+    async def _collect(
+        self, plugin: PluginProcess, request: PluginRequest, not_found: PluginResponse
+    ) -> PluginResponse:
+        """Call a tool of a Go plugin as a stream, and return its chunks as the text of a result.
+
+        Go plugins list tools that can only be called as a stream, and answer another call of them
+        with `tool_not_found`. If the plugin has no such tool either, return `not_found`.
+        """
+        id = request.request_id
+        collected = CollectedStream()
+        async with aclosing(_forward_stream(plugin, start_of_call(request.tool_call))) as responses:
+            async for response in responses:
+                if _has_no_stream(response):
+                    return not_found
+                if response.HasField("stream_end"):
+                    result = collected.end(response.stream_end)
+                    return PluginResponse(request_id=id, tool_call=result)
+                try:
+                    collected.add(response.stream_chunk)
+                except ProtocolError as exc:
+                    return error_response(id, "response_too_large", f"{plugin.id}: {exc}")
+        raise AssertionError("_forward_stream() always yields a stream_end")
+
+    def relay_response(
+        self,
+        plugin: PluginProcess,
+        body: bytes,
+        respond: Respond,
+        outcome: bytes | BaseException,
+    ) -> None:
+        """Send the outcome of a forwarded call back to its caller.
+
+        body: the request, without its id.
+        outcome: the plugin's serialized response with its id, or the exception that ended the call.
+        """
+        plugin.end_forward()
+        if isinstance(outcome, bytes) and plugin.uses_quic and NOT_FOUND.encode() in outcome:
+            request = PluginRequest.FromString(body)
+            response = PluginResponse.FromString(outcome)
+            if _is_not_found(response):
+                task = asyncio.ensure_future(self._collect(plugin, request, response))
+                self._collecting.add(task)
+                task.add_done_callback(partial(self._end_collecting, respond))
+                return
+        _relay_response(plugin, respond, outcome)
+
+    def _end_collecting(self, respond: Respond, task: asyncio.Task[PluginResponse]) -> None:
+        self._collecting.discard(task)
+        if task.cancelled():
+            respond(None)
+        else:
+            response = task.result()
+            response.request_id = ""
+            respond(response.SerializeToString())
+
+
+async def forward_request(
+    plugin: PluginProcess | None,
+    feature: str,
+    name: str,
+    request: PluginRequest,
+    kind: str,
+) -> PluginResponse:
+    """Send a request to a plugin, and return its response or an error response.
+
+    plugin: None if no plugin provides the feature.
+    feature: "tool", "prompt" or "storage", for the error message.
+    name: the name of the tool or prompt, or the storage type, for the error message.
+    kind: the request's field in PluginRequest.
+    """
+    id = request.request_id
+    if plugin is None:
+        code, message = f"{feature}_not_found", f"no plugin has the {feature} {name!r}"
+        if feature == "prompt":
+            return prompt_failure(id, code, message)
+        if feature == "storage":
+            return storage_failure(id, kind, code, message)
+        return error_response(id, code, message)
+    try:
+        response = await plugin.request(request, CALL_S)
+    except ConcertinoError as exc:
+        return _failure_response(id, plugin, exc)
+    return _check_kind(id, plugin, response, kind)
+
+
+def plugin_id(certificate_name: str) -> str:
+    """Return the id of the plugin to which a client certificate with this name belongs."""
+    return certificate_name.removesuffix("-client")
+
+
+def _relay_response(
+    plugin: PluginProcess, respond: Respond, outcome: bytes | BaseException
+) -> None:
+    """Send the outcome of a forwarded call back to its caller. See ToolCalls.relay_response()."""
+    if isinstance(outcome, asyncio.CancelledError):
+        return respond(None)
+
+    if isinstance(outcome, bytes):
+        message = split_id(outcome)
+        if message is not None and is_tool_response(message[1]):
+            return respond(message[1])
+        try:
+            response = _check_kind("", plugin, PluginResponse.FromString(outcome), "tool_call")
+            response.request_id = ""
+        except DecodeError as exc:
+            response = error_response(
+                "", "routing_error", f"{plugin.id}: the response cannot be decoded: {exc}"
+            )
+    else:
+        response = _failure_response("", plugin, outcome)
+    return respond(response.SerializeToString())
+
+
+async def _forward_stream(plugin: PluginProcess, start: StreamStart) -> ResponseStream:
+    """Call a tool of a plugin as a stream, and yield the responses with the id of the caller.
+
+    The last response is always a stream_end.
+    """
+    id, count = start.stream_id, 0
+    request = PluginRequest(stream_start=start)
+    try:
+        async with aclosing(plugin.stream(request, CALL_S)) as responses:
+            async for response in responses:
+                if response.HasField("stream_chunk"):
+                    response.stream_chunk.stream_id = id
+                    count += 1
+                elif response.HasField("stream_end"):
+                    response.stream_end.stream_id = id
+                else:
+                    error = _check_kind("", plugin, response, "stream_end").tool_call
+                    response = failed_end(id, error.error_code, error.error_message, count)
+                yield response
+    except ConcertinoError as exc:
+        error = _failure_response("", plugin, exc).tool_call
+        yield failed_end(id, error.error_code, error.error_message, count)
+
+
+def _has_no_stream(response: PluginResponse) -> bool:
+    """Return whether a plugin has not run a tool, because it does not offer it as a stream."""
+    end = response.stream_end
+    return not end.total_chunks and end.error_code in (NOT_FOUND, "unknown_request")
+
+
+def _is_not_found(response: PluginResponse) -> bool:
+    return response.tool_call.error_code == NOT_FOUND
+
+
+def _failure_response(id: str, plugin: PluginProcess, exc: BaseException) -> PluginResponse:
+    """Return the error response for a request that a plugin did not answer."""
+    code = "routing_error"
+    if isinstance(exc, Disconnected):
+        code = "plugin_unavailable"
+    elif isinstance(exc, TimedOut):
+        code = "timeout"
+    return error_response(id, code, f"{plugin.id}: {str(exc).removeprefix(f'{plugin.address}: ')}")
+
+
+def _check_kind(
+    id: str,
+    plugin: PluginProcess,
+    response: PluginResponse,
+    kind: str,
+) -> PluginResponse:
+    """Return the response, or an error response if it is of another kind than the request."""
+    got = response.WhichOneof("response")
+    # The protocol's error response to any kind of request is a failed tool_call.
+    if got in (kind, "tool_call"):
+        return response
+    log.warning("%s answered %s with %s", plugin.id, kind, got or "nothing")
+    return error_response(
+        id, "invalid_response", f"{plugin.id} answered {kind} with {got or 'nothing'}"
+    )

@@ -1,0 +1,298 @@
+"""Streams: requests with several responses, StreamChunks and at last a StreamEnd.
+
+A receiver holds at most WINDOW_BYTES of chunks that nobody has taken. It names this limit in the
+request, and sends a StreamCredit when chunks were taken, so a slow receiver slows the sender down.
+Go programs know neither, so they are sent chunks as fast as they read.
+
+    RpcClient.stream()  --StreamStart-->  RpcServer  -->  the generator that a handler returns
+    ReceivedStream      <--StreamChunk--  StreamWindow
+                        --StreamCredit->
+
+Source: the Orchestra plugin protocol, "Streaming".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable
+from math import inf
+
+from concertino.errors import ProtocolError
+from concertino.orchestra.plugin_messages import (
+    DecodeError,
+    PluginResponse,
+    StreamChunk,
+    StreamEnd,
+    StreamStart,
+    ToolRequest,
+    ToolResponse,
+)
+from concertino.orchestra.tool_calls import encode_text_result
+from concertino.runtime.context import DONE
+
+__all__ = [
+    "CREDIT_BYTES",
+    "WINDOW_BYTES",
+    "ChunkQueue",
+    "CollectedStream",
+    "ReceivedStream",
+    "ResponseStream",
+    "StreamWindow",
+    "chunk_size",
+    "end_response",
+    "failed_end",
+    "start_of_call",
+    "tool_call_of",
+]
+
+ResponseStream = AsyncGenerator[PluginResponse, None]
+"""The responses of a stream: any number of stream_chunk, then one of another kind."""
+
+# How many bytes of chunks a receiver holds. Each chunk counts CHUNK_BYTES more, so that empty
+# chunks are limited too.
+WINDOW_BYTES = 256 * 1024
+CHUNK_BYTES = 256
+# A credit is sent when so many bytes were taken.
+CREDIT_BYTES = WINDOW_BYTES // 2
+# A receiver drops a stream whose sender ignores the window, as Go programs do, beyond this size.
+MAX_HELD_BYTES = 16 * 2**20
+# The largest stream whose chunks become a result.
+MAX_COLLECTED_BYTES = 8 * 2**20
+
+
+def chunk_size(chunk: StreamChunk) -> int:
+    """Return how many bytes of a window a chunk takes."""
+    return len(chunk.data) + CHUNK_BYTES
+
+
+class StreamWindow:
+    """How many bytes of chunks may still be sent.
+
+    size: the receiver's window in bytes; 0 for no limit.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._left: float = size or inf
+        self._granted = asyncio.Event()
+
+    def grant(self, size: int) -> None:
+        """Allow so many bytes more."""
+        self._left += max(0, size)
+        self._granted.set()
+
+    async def take(self, size: int) -> None:
+        """Wait until a chunk may be sent. A single chunk may be larger than the window."""
+        while self._left <= 0:
+            self._granted.clear()
+            await self._granted.wait()
+        self._left -= size
+
+
+class ReceivedStream:
+    """The responses of a stream that have arrived and were not taken yet.
+
+    is_ended: whether the last response has arrived.
+    """
+
+    def __init__(self) -> None:
+        self.is_ended = False
+        self._responses: deque[PluginResponse] = deque()
+        self._held_bytes = 0
+        self._error: Exception | None = None
+        self._arrived = asyncio.Event()
+
+    def add(self, payload: bytes) -> None:
+        """Add a serialized response."""
+        if self.is_ended or self._error is not None:
+            return
+        try:
+            response = PluginResponse.FromString(payload)
+        except DecodeError as exc:
+            self.fail(ProtocolError(f"a response of the stream cannot be decoded: {exc}"))
+            return
+        if response.HasField("stream_chunk"):
+            self._held_bytes += chunk_size(response.stream_chunk)
+            if self._held_bytes > MAX_HELD_BYTES:
+                message = f"more than {MAX_HELD_BYTES} bytes of the stream were not taken"
+                self.fail(ProtocolError(message))
+                return
+        else:
+            self.is_ended = True
+        self._responses.append(response)
+        self._arrived.set()
+
+    def fail(self, exc: Exception) -> None:
+        """End the stream with an error, which take() raises after the responses before it."""
+        if not self.is_ended and self._error is None:
+            self._error = exc
+            self._arrived.set()
+
+    async def take(self) -> tuple[PluginResponse, int]:
+        """Wait for the next response. Returns it, and the bytes of the window that it took.
+
+        Raises the error that has ended the stream.
+        """
+        while not self._responses:
+            if self._error is not None:
+                raise self._error
+            self._arrived.clear()
+            await self._arrived.wait()
+        response = self._responses.popleft()
+        size = chunk_size(response.stream_chunk) if response.HasField("stream_chunk") else 0
+        self._held_bytes -= size
+        return response, size
+
+
+class ChunkQueue:
+    """The chunks of a running tool that were not sent yet. Create it on the event loop.
+
+    put() may be called on the loop or in a thread. It waits while WINDOW_BYTES are in the queue.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._chunks: deque[StreamChunk | None] = deque()
+        self._held_bytes = 0
+        self._is_abandoned = False
+        self._changed = asyncio.Event()
+
+    def put(self, chunk: StreamChunk) -> Awaitable[None]:
+        """Add a chunk. On the loop, await the result to wait for room; a thread waits here."""
+        if threading.get_ident() != self._thread:
+            asyncio.run_coroutine_threadsafe(self._put(chunk), self._loop).result()
+            return DONE
+        self._append(chunk)
+        return DONE if self._held_bytes < WINDOW_BYTES else self._wait_for_room()
+
+    def close(self) -> None:
+        """End the queue: take() returns None after the chunks that are in it."""
+        self._chunks.append(None)
+        self._changed.set()
+
+    def abandon(self) -> None:
+        """Drop all chunks, those to come too: nobody takes them any more."""
+        self._is_abandoned = True
+        self._chunks.clear()
+        self._held_bytes = 0
+        self._changed.set()
+
+    async def take(self) -> StreamChunk | None:
+        """Wait for the next chunk. None at the end."""
+        while not self._chunks:
+            await self._wait_for_change()
+        chunk = self._chunks.popleft()
+        if chunk is not None:
+            self._held_bytes -= chunk_size(chunk)
+            self._changed.set()
+        return chunk
+
+    def _append(self, chunk: StreamChunk) -> None:
+        if self._is_abandoned:
+            return
+        self._chunks.append(chunk)
+        self._held_bytes += chunk_size(chunk)
+        self._changed.set()
+
+    async def _put(self, chunk: StreamChunk) -> None:
+        self._append(chunk)
+        await self._wait_for_room()
+
+    async def _wait_for_room(self) -> None:
+        while self._held_bytes >= WINDOW_BYTES:
+            await self._wait_for_change()
+
+    async def _wait_for_change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+
+class CollectedStream:
+    """The chunks of a stream, which become the text of a result if its end has no result."""
+
+    def __init__(self) -> None:
+        self._data: list[bytes] = []
+        self._size = 0
+        self._count = 0
+
+    def add(self, chunk: StreamChunk) -> tuple[float, float | None, str | None]:
+        """Add a chunk. Returns the progress that it reports: done, total and message.
+
+        Raises ProtocolError if the stream is too large for a result.
+        """
+        self._count += 1
+        message = chunk.data.decode("utf-8", "replace") or None
+        total = chunk.total if chunk.HasField("total") else None
+        if chunk.HasField("progress"):
+            # A chunk of our own peers: the end of the stream will have the result.
+            return chunk.progress, total, message
+        self._data.append(chunk.data)
+        self._size += len(chunk.data)
+        if self._size > MAX_COLLECTED_BYTES:
+            raise ProtocolError(f"the stream has more than {MAX_COLLECTED_BYTES} bytes")
+        return self._count, total, message
+
+    def end(self, end: StreamEnd) -> ToolResponse:
+        """Return the response of the tool. end: the last response of the stream."""
+        if end.HasField("result"):
+            return end.result
+        if not end.success:
+            return ToolResponse(error_code=end.error_code, error_message=end.error_message)
+        text = b"".join(self._data).decode("utf-8", "replace")
+        return PluginResponse.FromString(encode_text_result(text)).tool_call
+
+
+def end_response(
+    stream: str, count: int, result: ToolResponse, *, has_result: bool
+) -> PluginResponse:
+    """Return the last response of a stream.
+
+    stream: its id. count: how many chunks were sent.
+    result: the response of the tool.
+    has_result: whether to send the result too, which Go programs do not read.
+    """
+    return PluginResponse(
+        stream_end=StreamEnd(
+            stream_id=stream,
+            success=result.success,
+            error_code=result.error_code,
+            error_message=result.error_message,
+            total_chunks=count,
+            result=result if has_result else None,
+        )
+    )
+
+
+def failed_end(stream: str, code: str, message: str, count: int = 0) -> PluginResponse:
+    """Return the last response of a stream that has failed."""
+    result = ToolResponse(error_code=code, error_message=message)
+    return end_response(stream, count, result, has_result=False)
+
+
+# What a StreamStart has in common with a ToolRequest, apart from the arguments.
+_TEXTS = ("tool_name", "caller_plugin", "trace_parent", "provider", "session_id")
+
+
+def start_of_call(call: ToolRequest) -> StreamStart:
+    """Return the StreamStart that calls the same tool as a ToolRequest."""
+    start = StreamStart()
+    _copy_call(call, start)
+    return start
+
+
+def tool_call_of(start: StreamStart) -> ToolRequest:
+    """Return the ToolRequest that calls the same tool as a StreamStart."""
+    call = ToolRequest()
+    _copy_call(start, call)
+    return call
+
+
+def _copy_call(source: ToolRequest | StreamStart, target: ToolRequest | StreamStart) -> None:
+    for name in _TEXTS:
+        setattr(target, name, getattr(source, name))
+    if source.HasField("arguments"):
+        target.arguments = source.arguments
+    if source.HasField("arguments_json"):
+        target.arguments_json = source.arguments_json

@@ -1,0 +1,175 @@
+"""Streams through a hub: generator tools of plugins, and plugins that work as Go programs do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from loops import on_a_loop
+from orchestra.hubs import SOMEBODY, call_tool, raw, running, sdk, write_plugins_file
+
+from concertino import Client, ToolError
+from concertino.orchestra.embedded_hub import EmbeddedHub
+from concertino.orchestra.plugin_pb2 import StreamStart
+from concertino.orchestra.plugin_process import PluginProcess
+from concertino.orchestra.plugins_file import read_plugins
+from concertino.orchestra.structs import pack, unpack
+
+pytestmark = pytest.mark.waits
+
+COUNTER = """
+from collections.abc import AsyncIterator, Iterator
+from concertino import Context, Plugin, ToolError
+plugin = Plugin("tools.counter")
+@plugin.tool
+async def count(to: int) -> AsyncIterator[str]:
+    "Count."
+    for number in range(to):
+        yield f"number {number}"
+@plugin.tool
+def count_in_thread(to: int) -> Iterator[int]:
+    "Count in a thread."
+    yield from range(to)
+@plugin.tool
+async def work(context: Context) -> int:
+    "Report progress and return a number."
+    await context.progress(1, 4, "begun")
+    await context.progress(3, 4)
+    return 42
+@plugin.tool
+async def fail(context: Context) -> int:
+    "Report progress and fail."
+    await context.progress(1, None, "begun")
+    raise ToolError("PAPER", "no more paper")
+@plugin.tool
+def add(a: int, b: int) -> int:
+    return a + b
+plugin.run()
+"""
+# A Go program lists tools that can only be called as streams, and knows no stream of other tools.
+# The codes and texts are those of its SDK.
+LIKE_GO = """
+tools += ["tail", "echo"]
+easy = answer
+async def chunks(start):
+    for number in range(3):
+        yield PluginResponse(stream_chunk=StreamChunk(
+            stream_id=start.stream_id, data=b"line %d\\n" % number,
+            content_type="application/octet-stream", sequence=number))
+    yield PluginResponse(stream_end=StreamEnd(
+        stream_id=start.stream_id, success=True, total_chunks=3))
+async def missing(start):
+    yield PluginResponse(stream_end=StreamEnd(
+        stream_id=start.stream_id, error_code="tool_not_found",
+        error_message=f'streaming tool "{start.tool_name}" not found'))
+async def answer(request, peer):
+    if request.HasField("stream_start"):
+        start = request.stream_start
+        return chunks(start) if start.tool_name == "tail" else missing(start)
+    if request.HasField("tool_call") and request.tool_call.tool_name == "tail":
+        return error_response("", "tool_not_found", 'tool "tail" not found')
+    return await easy(request, peer)
+"""
+Progress = tuple[float, float | None, str | None]
+
+
+@on_a_loop
+async def test_progress_of_a_plugins_tools_reaches_the_client_with_the_result(folder: Path) -> None:
+    path = write_plugins_file(folder, sdk(folder, "tools.counter", COUNTER))
+    heard: list[Progress] = []
+
+    def on_progress(done: float, total: float | None, message: str | None) -> None:
+        heard.append((done, total, message))
+
+    async with Client(EmbeddedHub(read_plugins(path))) as client:
+        result = await client.call_tool("count", {"to": 3}, progress=on_progress)
+        assert "number 0" in result.text
+        assert "number 2" in result.text
+        # A client gets the newest of the messages that come too fast.
+        assert heard[-1] == (3, None, "number 2")
+
+        heard.clear()
+        result = await client.call_tool("count_in_thread", {"to": 5}, progress=on_progress)
+        assert heard[-1] == (5, None, "4")
+
+        heard.clear()
+        assert await client.call_tool("work", into=int, progress=on_progress) == 42
+        assert heard[-1] == (3, 4, None)
+
+        with pytest.raises(ToolError) as failed:
+            await client.call_tool("fail", into=int, progress=on_progress)
+        assert json.loads(str(failed.value)) == {"error": "no more paper", "code": "PAPER"}
+        # Without a wish for progress, the call is an ordinary one.
+        assert await client.call_tool("add", {"a": 1, "b": 2}, into=int) == 3
+
+
+@on_a_loop
+async def test_a_cancelled_stream_is_cancelled_in_the_plugin(folder: Path) -> None:
+    endless = """
+import asyncio, pathlib
+from collections.abc import AsyncIterator
+from concertino import Plugin
+plugin = Plugin("tools.endless")
+@plugin.tool
+async def run_forever(mark: str) -> AsyncIterator[str]:
+    try:
+        yield "begun"
+        await asyncio.Event().wait()
+    finally:
+        pathlib.Path(mark).touch()
+plugin.run()
+"""
+    path = write_plugins_file(folder, sdk(folder, "tools.endless", endless))
+    mark = folder / "closed"
+    begun = asyncio.Event()
+    async with Client(EmbeddedHub(read_plugins(path))) as client:
+        call = asyncio.ensure_future(
+            client.call_tool("run_forever", {"mark": str(mark)}, progress=lambda *_: begun.set())
+        )
+        async with asyncio.timeout(20):
+            await begun.wait()
+            call.cancel()
+            await asyncio.wait((call,))
+            while not mark.exists():
+                await asyncio.sleep(0.005)
+
+
+@on_a_loop
+async def test_tools_of_go_programs_that_are_only_streams_can_be_called(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A Go program would use QUIC. The hub looks for such tools of programs over QUIC only.
+    monkeypatch.setattr(PluginProcess, "uses_quic", True)
+    path = write_plugins_file(folder, raw(folder, "tools.log", LIKE_GO))
+    async with running(path) as hub:
+        result = (await call_tool(hub, "tail")).tool_call.result
+        assert unpack(result, None) == {"text": "line 0\nline 1\nline 2\n"}
+        assert (await call_tool(hub, "nothing")).tool_call.error_code == "tool_not_found"
+
+        start = StreamStart(stream_id="s", tool_name="tail")
+        responses = [response async for response in hub.stream(start, SOMEBODY)]
+        assert [item.stream_chunk.data for item in responses[:-1]] == [
+            b"line 0\n",
+            b"line 1\n",
+            b"line 2\n",
+        ]
+        assert {item.stream_chunk.stream_id for item in responses[:-1]} == {"s"}
+        assert responses[-1].stream_end.success
+
+        # A tool without a stream is called once, as usual, and its response is the end.
+        for _ in range(2):
+            arguments = pack({"a": 1}).struct
+            start = StreamStart(stream_id="s", tool_name="echo", arguments=arguments, window=1)
+            [end] = [response async for response in hub.stream(start, SOMEBODY)]
+            assert unpack(end.stream_end.result.result, None) == {"a": 1}
+
+        [end] = [
+            response
+            async for response in hub.stream(
+                StreamStart(stream_id="s", tool_name="missing"), SOMEBODY
+            )
+        ]
+        assert end.stream_end.error_code == "tool_not_found"
+        assert end.stream_end.error_message == "no plugin has the tool 'missing'"
