@@ -6,8 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from composition.parts import client_of
+from composition.parts import Part, client_of
 from loops import on_a_loop
+from msgspec import Raw
+from msgspec.json import encode
 
 from concertino import Server
 from concertino.backend import Backend
@@ -108,3 +110,25 @@ async def test_a_mistake_is_told_to_the_model(name: str, arguments: Any, text: s
 async def test_without_prompts_the_list_is_empty() -> None:
     result = await call(both(Server("s")), "list_prompts")
     assert json.loads(result["content"][0]["text"]) == {"prompts": []}
+
+
+@on_a_loop
+async def test_a_tool_with_a_name_of_another_type_does_not_break_the_list() -> None:
+    from concertino.backend.listing import _StartContext  # pyright: ignore[reportPrivateUsage]
+    from concertino.protocol.call import Call
+
+    context: Any = _StartContext()
+    page = encode({"tools": [{"name": []}, {"name": "get_prompt"}, {"name": "add"}]})
+
+    class Lists(Part):
+        async def handle(self, call: Call, context: Any) -> Raw:
+            # Another object each time, as a proxy returns it.
+            return Raw(bytes(page))
+
+    backend = FeaturesAsTools(Lists({}, tools=True), prompts=True)
+    shown = await backend.handle(Call("tools/list"), context)
+    assert isinstance(shown, Raw)
+    names = [tool.get("name") for tool in json.loads(bytes(shown))["tools"]]
+    assert names == [[], "add", "list_prompts", "get_prompt"]
+    # The same list is the same object, whose encoded form is kept.
+    assert await backend.handle(Call("tools/list"), context) is shown

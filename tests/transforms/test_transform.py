@@ -298,3 +298,106 @@ async def test_a_schema_of_any_shape_is_passed_on(schema: Any) -> None:
     tool = ChangedTool("create_issue", CHANGES["create_issue"], {"owner": 1})
     shown = tool.show({"name": Raw(b'"create_issue"'), "inputSchema": Raw(encode(schema))})
     assert "owner" not in bytes(shown["inputSchema"]).decode()
+
+
+async def call_undecoded(backend: Backend, arguments: bytes) -> Any:
+    """Call the tool `report_bug` with any JSON as its arguments."""
+    from concertino.backend.listing import _StartContext  # pyright: ignore[reportPrivateUsage]
+    from concertino.protocol.call import Call
+
+    context: Any = _StartContext()
+    params = {"name": Raw(b'"report_bug"'), "arguments": Raw(arguments)}
+    return await backend.handle(Call("tools/call", params), context)
+
+
+@on_a_loop
+async def test_null_for_the_arguments_does_not_leave_the_hidden_ones_out() -> None:
+    inner = part()
+    await call_undecoded(Transform(inner, tools=CHANGES), b"null")
+    _, params = inner.calls[-1]
+    assert params["arguments"] == {"body": "other", "owner": "octocat-secret"}
+
+
+@pytest.mark.parametrize("arguments", [b"[]", b"5", b'"x"', b"false"])
+@on_a_loop
+async def test_arguments_that_are_no_object_do_not_reach_the_server(arguments: bytes) -> None:
+    inner = part()
+    with pytest.raises(RpcError) as caught:
+        await call_undecoded(Transform(inner, tools=CHANGES), arguments)
+    assert caught.value.code == -32602
+    assert "arguments: expected an object" in str(caught.value.data)
+    assert inner.calls == []
+
+
+@on_a_loop
+async def test_an_argument_whose_name_another_one_takes_is_not_required() -> None:
+    changes = {"create_issue": ToolChange(arguments={"title": ArgumentChange("body")})}
+    schema = (await tools_of(Transform(part(), tools=changes)))[0]["inputSchema"]
+    assert schema["required"] == ["owner", "body"]
+    assert schema["properties"]["body"]["description"].startswith("At most 80")
+
+
+@on_a_loop
+async def test_changes_of_what_is_not_there_are_reported_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    changes = {
+        "create_isue": "report_bug",
+        "create_issue": ToolChange(arguments={"ovner": ArgumentChange(value="me")}),
+    }
+    transform = Transform(part(), tools=changes)
+    await tools_of(transform)
+    await tools_of(transform)
+    assert sorted(record.getMessage() for record in caplog.records) == [
+        "tools: create_issue: there is no argument 'ovner' to change",
+        "tools: there is no tool 'create_isue' to change; did you mean 'create_issue'?",
+    ]
+
+
+@on_a_loop
+async def test_tools_of_other_pages_are_not_reported(caplog: pytest.LogCaptureFixture) -> None:
+    def answer() -> str:
+        return "x"
+
+    server = Server("s", page_size=1)
+    for name in ("a", "b", "c"):
+        server.tool(name=name)(answer)
+    async with client_of(Transform(server, tools={"c": "d"})) as caller:
+        page = await caller.request("tools/list")
+        while (cursor := page.get("nextCursor")) is not None:
+            page = await caller.request("tools/list", {"cursor": cursor})
+    assert page["tools"][0]["name"] == "d"
+    assert caplog.records == []
+
+
+# Any: what a type checker would refuse.
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"tags": "read"}, "tags: expected a tuple of texts, got 'read'"),
+        ({"tags": (5,)}, r"tags: expected a tuple of texts, got \(5,\)"),
+        ({"name": 5}, "name: expected a name, got 5"),
+        ({"description": 5}, "description: expected a text, got 5"),
+        ({"arguments": {"a": "b"}}, "arguments: a: expected an ArgumentChange, got 'b'"),
+    ],
+)
+def test_a_change_of_another_type_is_refused(fields: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ToolChange(**fields)
+
+
+def test_a_value_that_is_no_json_is_refused() -> None:
+    with pytest.raises(ValueError, match="value: expected a JSON value"):
+        ArgumentChange(value=object())
+    changes: Any = {"create_issue": 5}
+    with pytest.raises(ValueError, match="create_issue: expected a ToolChange or a new name, got"):
+        Transform(part(), tools=changes)
+
+
+@pytest.mark.parametrize("meta", [None, [], 5])
+def test_tags_replace_a_meta_that_is_no_object(meta: Any) -> None:
+    from concertino.transforms.changed_tool import ChangedTool
+
+    tool = ChangedTool("a", ToolChange(tags=("x",)), {})
+    shown = tool.show({"name": Raw(b'"a"'), "_meta": Raw(encode(meta))})
+    assert json.loads(bytes(shown["_meta"])) == {"concertino/tags": ["x"]}

@@ -83,8 +83,7 @@ class ChangedTool:
             elif self._hidden and member in tool:
                 shown[member] = self._reword_raw(tool[member])
         if change.tags:
-            meta = _members(tool["_meta"]) if "_meta" in tool else {}
-            shown["_meta"] = Raw(encode({**meta, TAGS: change.tags}))
+            shown["_meta"] = Raw(encode({**_meta_of(tool), TAGS: change.tags}))
         if change.arguments and "inputSchema" in tool:
             shown["inputSchema"] = self._show_schema(tool["inputSchema"])
         return shown
@@ -99,10 +98,8 @@ class ChangedTool:
             return schema
         shown: dict[str, Raw] = {}
         for own, argument in properties.items():
-            if own in self._hidden or (own in self._own_names and own not in self._renamed):
-                # Another argument has taken the name.
-                continue
-            shown[self._renamed.get(own, own)] = self._show_argument(own, argument)
+            if self._is_shown(own):
+                shown[self._renamed.get(own, own)] = self._show_argument(own, argument)
         members["properties"] = Raw(encode(shown))
         if "required" in members:
             members["required"] = Raw(
@@ -110,7 +107,7 @@ class ChangedTool:
                     [
                         self._renamed.get(own, own)
                         for own in required
-                        if own not in self._hidden and own not in self._defaults
+                        if self._is_shown(own) and own not in self._defaults
                     ]
                 )
             )
@@ -120,6 +117,10 @@ class ChangedTool:
                 # It is for arguments that clients do not see; the server checks it.
                 del members[member]
         return Raw(encode(members))
+
+    def _is_shown(self, own: str) -> bool:
+        """Return whether clients see an argument: no other one has taken its name."""
+        return own not in self._hidden and (own in self._renamed or own not in self._own_names)
 
     def _show_argument(self, own: str, schema: Raw) -> Raw:
         change = self._change.arguments.get(own)
@@ -157,18 +158,31 @@ class ChangedTool:
         }
         return texts
 
+    def unknown_arguments(self, tool: RawTool) -> list[str]:
+        """Return the arguments with changes that the tool's schema does not have."""
+        try:
+            schema = _members(tool["inputSchema"])
+            known = _members(schema["properties"])
+        except (KeyError, DecodeError):
+            return []
+        return [own for own in self._change.arguments if own not in known]
+
     # Calls
 
     def to_own(self, params: Mapping[str, Raw]) -> Mapping[str, Raw]:
-        """Return the params of a call for the server. Raises RpcError for a refused argument."""
+        """Return the params of a call for the server. Raises RpcError for a refused argument.
+
+        A server may take anything that is no object for an empty one, so that only null, which
+        means the same, gets the hidden arguments, and all else is refused.
+        """
         own_params = {**params, "name": Raw(encode(self.name))}
         if not self._change.arguments:
             return own_params
+        given = bytes(params.get("arguments", b"{}"))
         try:
-            sent = _members(params.get("arguments", b"{}"))
-        except DecodeError:
-            # The server says what is wrong with it.
-            return own_params
+            sent = {} if given == b"null" else _members(given)
+        except (DecodeError, UnicodeError):
+            raise invalid_params("arguments: expected an object") from None
         arguments: dict[str, Raw] = {}
         for shown, value in sent.items():
             if shown in self._refused:
@@ -235,3 +249,11 @@ class ChangedTool:
             return HIDDEN if groups.get("tool") is None else self.shown
 
         return lambda text: pattern.sub(replace, text)
+
+
+def _meta_of(tool: RawTool) -> Mapping[str, Raw]:
+    try:
+        return _members(tool.get("_meta", b"{}"))
+    except DecodeError:
+        # null, or something else that says nothing.
+        return {}

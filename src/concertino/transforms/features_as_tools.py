@@ -17,7 +17,7 @@ from concertino.errors import INVALID_PARAMS, RpcError
 from concertino.near_names import hint_keywords
 from concertino.protocol.call import InputRequired, ServerFeatures
 from concertino.protocol.pagination import read_all_pages
-from concertino.transforms.tool_pages import decode_tool_page
+from concertino.transforms.tool_pages import decode_tool_page, is_same_page, name_of
 from concertino.types.resources_and_prompts import GetPromptResult
 from concertino.types.results import (
     CallToolResult,
@@ -126,15 +126,13 @@ class FeaturesAsTools(BackendWrapper):
             result: Struct | Raw = Raw(b'{"tools":[]}')
         else:
             result = await self.inner.handle(call, context)
-        if self._page is not None and self._page[0] is result:
+        if self._page is not None and is_same_page(self._page[0], result):
             return self._page[1]
         page = decode_tool_page(result)
         if page.next_cursor is not None:
             return result
         own = [decode(encode(tool), type=dict[str, Raw]) for tool in self._tools]
-        others = [
-            tool for tool in page.tools if decode(tool.get("name", b"null")) not in self._handlers
-        ]
+        others = [tool for tool in page.tools if name_of(tool) not in self._handlers]
         shown = page.to_json([*others, *own])
         self._page = result, shown
         return shown

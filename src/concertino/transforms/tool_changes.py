@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.json import encode
 
 from concertino.near_names import HintingStructMeta
 
@@ -24,7 +25,7 @@ class ArgumentChange(Struct, frozen=True, metaclass=HintingStructMeta):
         see it, and may not send it.
     env: the same with the text in an environment variable, which is read at the start.
     Raises ValueError if more than one of default, value and env is given, or a hidden argument gets
-    a name or a description.
+    a name or a description, or for a value of another type.
     """
 
     name: str | None = None
@@ -47,9 +48,12 @@ class ArgumentChange(Struct, frozen=True, metaclass=HintingStructMeta):
             raise ValueError(f"expected one of default, value and env, got {' and '.join(given)}")
         if self.is_hidden and (self.name is not None or self.description is not None):
             raise ValueError("a hidden argument has no name and no description")
-        for field in ("name", "env"):
-            if getattr(self, field) == "":
-                raise ValueError(f"{field}: expected a name, got ''")
+        _check_texts({"name": self.name, "env": self.env}, {"description": self.description})
+        for field, value in (("default", self.default), ("value", self.value)):
+            try:
+                encode(None if value is UNSET else value)
+            except (TypeError, ValueError) as exc:
+                raise ValueError(f"{field}: expected a JSON value: {exc}") from None
 
     @property
     def is_hidden(self) -> bool:
@@ -72,12 +76,28 @@ class ToolChange(Struct, frozen=True, metaclass=HintingStructMeta):
     arguments: Mapping[str, ArgumentChange] = {}
 
     def __post_init__(self) -> None:
-        if self.name == "":
-            raise ValueError("name: expected a name, got ''")
+        _check_texts({"name": self.name}, {"title": self.title, "description": self.description})
+        # Any: callers without a type checker pass anything.
+        tags: Any = self.tags
+        if isinstance(tags, str) or not all(isinstance(tag, str) for tag in tags):
+            raise ValueError(f"tags: expected a tuple of texts, got {tags!r}")
         names: dict[str, str] = {}
         for own, change in self.arguments.items():
+            given: Any = change
+            if not isinstance(given, ArgumentChange):
+                raise ValueError(f"arguments: {own}: expected an ArgumentChange, got {given!r}")
             if change.is_hidden:
                 continue
             shown = change.name or own
             if (other := names.setdefault(shown, own)) != own:
                 raise ValueError(f"both {other!r} and {own!r} would be called {shown!r}")
+
+
+def _check_texts(names: Mapping[str, Any], texts: Mapping[str, Any]) -> None:
+    """Raise ValueError for a name that is no text or empty, and for a text that is none."""
+    for field, value in names.items():
+        if value is not None and (not isinstance(value, str) or not value):
+            raise ValueError(f"{field}: expected a name, got {value!r}")
+    for field, value in texts.items():
+        if value is not None and not isinstance(value, str):
+            raise ValueError(f"{field}: expected a text, got {value!r}")

@@ -14,7 +14,7 @@ from msgspec.json import Decoder, encode
 from concertino.errors import ProtocolError
 from concertino.protocol.pagination import read_all_pages
 
-__all__ = ["RawTool", "ToolPage", "decode_tool_page", "name_of", "read_tool_pages"]
+__all__ = ["RawTool", "ToolPage", "decode_tool_page", "is_same_page", "name_of", "read_tool_pages"]
 
 RawTool: TypeAlias = Mapping[str, Raw]
 
@@ -49,6 +49,13 @@ def decode_tool_page(result: Struct | Raw) -> ToolPage:
     except (DecodeError, KeyError, UnicodeError) as exc:
         raise ProtocolError(f"tools/list: not a list of tools: {exc}") from None
     return ToolPage(result, members, tools)
+
+
+def is_same_page(before: Struct | Raw, now: Struct | Raw) -> bool:
+    """Return whether a page is the one before: the same object, or the same bytes."""
+    if before is now:
+        return True
+    return isinstance(before, Raw) and isinstance(now, Raw) and bytes(before) == bytes(now)
 
 
 def name_of(tool: RawTool) -> str | None:

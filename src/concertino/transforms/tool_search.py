@@ -23,7 +23,13 @@ from concertino.near_names import hint_keywords, suggestion
 from concertino.token_estimate import estimate
 from concertino.transforms.found_tools import describe_found
 from concertino.transforms.tool_index import ToolIndex
-from concertino.transforms.tool_pages import RawTool, ToolPage, name_of, read_tool_pages
+from concertino.transforms.tool_pages import (
+    RawTool,
+    ToolPage,
+    is_same_page,
+    name_of,
+    read_tool_pages,
+)
 from concertino.transforms.tool_text import read_tool_text
 from concertino.types.results import (
     CallToolResult,
@@ -223,13 +229,7 @@ class ToolSearch(BackendWrapper):
 def _are_same(sources: Sequence[Struct | Raw], pages: Sequence[ToolPage]) -> bool:
     """Return whether pages are those from which a list was made."""
     return len(sources) == len(pages) and all(
-        old is page.source
-        or (
-            isinstance(old, Raw)
-            and isinstance(page.source, Raw)
-            and bytes(old) == bytes(page.source)
-        )
-        for old, page in zip(sources, pages, strict=True)
+        is_same_page(old, page.source) for old, page in zip(sources, pages, strict=True)
     )
 
 

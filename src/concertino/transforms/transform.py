@@ -16,6 +16,7 @@ changed undecoded, and again only when the server's list is another.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
@@ -27,13 +28,15 @@ from concertino.backend.interface import Backend, Call, Context
 from concertino.backend.wrappers import BackendWrapper
 from concertino.errors import ConcertinoError, RpcError, unknown_name
 from concertino.logs.redact import learn_secrets
-from concertino.near_names import hint_keywords
+from concertino.near_names import hint_keywords, suggestion
 from concertino.transforms.changed_tool import ChangedTool
 from concertino.transforms.tool_changes import ToolChange
-from concertino.transforms.tool_pages import RawTool, decode_tool_page, name_of
+from concertino.transforms.tool_pages import RawTool, decode_tool_page, is_same_page, name_of
 from concertino.types.results import CallToolResult
 
 __all__ = ["Transform"]
+
+log = logging.getLogger("concertino.transforms")
 
 # How many pages of a list are remembered.
 MAX_PAGES = 100
@@ -49,6 +52,7 @@ class Transform(BackendWrapper):
     environment: for hidden arguments with `env`; by default that of the process.
     Errors name tools and arguments as clients see them; hidden arguments and their values are in
     none. A client that sends a hidden argument is refused.
+    A change of a tool or of an argument that the server does not have is a warning in the log.
     Raises ValueError if two tools would have one name, and ConcertinoError if a variable is not
     set.
     """
@@ -80,6 +84,9 @@ class Transform(BackendWrapper):
                 )
         # The pages of the server that were asked for last, by cursor, and what clients get instead.
         self._pages: dict[bytes, tuple[Struct | Raw, Raw]] = {}
+        # The names of the server's tools on the pages since the first one, and what was reported.
+        self._names: set[str] = set()
+        self._reported: set[str] = set()
         super().__init__(inner)
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
@@ -109,9 +116,16 @@ class Transform(BackendWrapper):
             return result
         cursor = bytes(call.params.get("cursor", b""))
         known = self._pages.get(cursor)
-        if known is not None and _is_same(known[0], result):
+        if known is not None and is_same_page(known[0], result):
             return known[1]
         page = decode_tool_page(result)
+        if not cursor:
+            self._names.clear()
+        self._names.update(filter(None, map(name_of, page.tools)))
+        if page.next_cursor is None:
+            for name in self._changed.keys() - self._names:
+                hint = suggestion(name, sorted(self._names))
+                self._report(f"tools: there is no tool {name!r} to change{hint}")
         shown = page.to_json([tool for tool in map(self._show, page.tools) if tool is not None])
         if not cursor:
             self._pages.clear()
@@ -126,8 +140,16 @@ class Transform(BackendWrapper):
             return tool
         changed = self._changed.get(name)
         if changed is not None:
+            for argument in changed.unknown_arguments(tool):
+                self._report(f"tools: {name}: there is no argument {argument!r} to change")
             return changed.show(tool)
         return None if name in self._by_shown else tool
+
+    def _report(self, problem: str) -> None:
+        """Log a warning, once: lists are asked for often."""
+        if problem not in self._reported:
+            self._reported.add(problem)
+            log.warning("%s", problem)
 
 
 def _make_tool(
@@ -138,6 +160,10 @@ def _make_tool(
     """Return a tool with its changes and the values of its hidden arguments."""
     if isinstance(change, str):
         change = ToolChange(change)
+    # Any: callers without a type checker pass anything.
+    given: Any = change
+    if not isinstance(given, ToolChange):
+        raise ValueError(f"tools: {name}: expected a ToolChange or a new name, got {given!r}")
     hidden: dict[str, Any] = {}
     for argument, changes in change.arguments.items():
         if changes.value is not UNSET:
@@ -152,13 +178,6 @@ def _make_tool(
             # Nobody should read it in a log either.
             learn_secrets([environment[changes.env]])
     return ChangedTool(name, change, hidden)
-
-
-def _is_same(before: Struct | Raw, now: Struct | Raw) -> bool:
-    """Return whether a page is the one before: the same object, or the same bytes."""
-    if before is now:
-        return True
-    return isinstance(before, Raw) and isinstance(now, Raw) and bytes(before) == bytes(now)
 
 
 def _reword_failure(tool: ChangedTool, result: Struct | Raw) -> Struct | Raw:
