@@ -12,6 +12,7 @@ from msgspec import Raw
 from msgspec.json import encode
 
 from concertino import Context, RpcError, Server
+from concertino.backend.call_hooks import call_starter_of
 from concertino.guards import Guard
 from concertino.token_estimate import estimate
 from concertino.transforms import ToolSearch
@@ -283,3 +284,47 @@ async def test_tools_without_a_name_are_not_shown_and_the_others_work() -> None:
         ]
         result = await call(caller, "call_tool", {"name": "issue"})
     assert result["content"][0]["text"] == "done"
+
+
+@on_a_loop
+async def test_calls_by_name_begin_as_without_the_search() -> None:
+    guard = Guard(make_server(), rate_limit="add=2/60", timeout_s=60)
+    search = ToolSearch(guard, "search")
+    assert call_starter_of(search) is not None
+    async with client_of(search) as caller:
+        assert len((await caller.request("tools/list"))["tools"]) == 2
+        found = await call(caller, "find_tools", {"query": "add numbers"})
+        assert json.loads(found["content"][0]["text"])["tools"][0]["name"] == "add"
+        numbers = {"a": 1, "b": 2}
+        # Both ways count for one rate.
+        assert (await call(caller, "add", numbers))["content"][0]["text"] == "3"
+        wrapped = await call(caller, "call_tool", {"name": "add", "arguments": numbers})
+        assert wrapped["content"][0]["text"] == "3"
+        refused = await call(caller, "add", numbers)
+    assert refused["isError"]
+
+
+def test_without_a_guard_or_with_another_handle_there_is_no_faster_way() -> None:
+    class Other(ToolSearch):
+        async def handle(self, call: Any, context: Any) -> Any:
+            return await super().handle(call, context)
+
+    assert call_starter_of(ToolSearch(make_server())) is None
+    assert call_starter_of(Other(Guard(make_server()))) is None
+
+
+@on_a_loop
+async def test_a_tool_with_the_name_of_the_search_does_not_take_its_place() -> None:
+    server = Server("s")
+
+    @server.tool
+    def find_tools(query: str) -> str:
+        return f"own {query}"
+
+    async with client_of(ToolSearch(Guard(server), "search")) as caller:
+        own = await call(
+            caller, "call_tool", {"name": "find_tools", "arguments": {"query": "a tool"}}
+        )
+        searched = await call(caller, "find_tools", {"query": "find"})
+    assert own["content"][0]["text"] == "own a tool"
+    assert searched["content"][0]["text"].startswith('{"tools":')

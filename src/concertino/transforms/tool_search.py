@@ -16,6 +16,13 @@ from msgspec import DecodeError, Raw, Struct
 from msgspec.json import decode, encode
 from msgspec.structs import replace
 
+from concertino.backend.call_hooks import (
+    CallStarter,
+    HooksSlot,
+    Work,
+    call_starter_of,
+    has_method_of,
+)
 from concertino.backend.interface import Backend, Call, Context
 from concertino.backend.wrappers import BackendWrapper
 from concertino.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RpcError, invalid_params
@@ -128,12 +135,40 @@ class ToolSearch(BackendWrapper):
         self._index: tuple[_Listed, ToolIndex] | None = None
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
-        if self._mode != "all":
-            if call.method == "tools/list":
-                return await self._list(call, context)
-            if call.method == "tools/call" and call.name in (FIND.name, CALL.name):
-                return await self._handle_own(call, context)
-        return await self.inner.handle(call, context)
+        if not self._is_own(call):
+            return await self.inner.handle(call, context)
+        handle = self._list if call.method == "tools/list" else self._handle_own
+        return await handle(call, context)
+
+    def call_starter(self) -> CallStarter | None:
+        """Return how to begin calls: all but the search's own as fast as without the search.
+
+        None if the inner backend only has `handle`, or a subclass has overridden it here.
+        """
+        inner = call_starter_of(self.inner)
+        if inner is None or not has_method_of(self, ToolSearch.handle, self.handle):
+            return None
+        begin_inner = inner.begin
+
+        def begin(
+            call: Call,
+            context: Context,
+            slot: HooksSlot,
+        ) -> Work:
+            if self._is_own(call):
+                return self.handle(call, context)
+            return begin_inner(call, context, slot)
+
+        # Not the functions by name: a tool may have the name of one of the two.
+        return CallStarter(begin, {}, inner.redacts)
+
+    def _is_own(self, call: Call) -> bool:
+        """Return whether the search answers a call itself, at least with a long list."""
+        if self._mode == "all":
+            return False
+        if call.method == "tools/call":
+            return call.name in (FIND.name, CALL.name)
+        return call.method == "tools/list"
 
     async def _handle_own(self, call: Call, context: Context) -> Struct | Raw:
         name = call.name
