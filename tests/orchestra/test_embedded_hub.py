@@ -16,6 +16,8 @@ from orchestra.hubs import GREETER, SOURCES, entry, is_gone, raw, sdk, write_plu
 
 from concertino import Client, ServerParameters
 from concertino.orchestra.certificates import Certificates
+from concertino.orchestra.embedded_hub import EmbeddedHub
+from concertino.orchestra.plugins_file import read_plugins
 from concertino.types.results import TextContent
 
 pytestmark = pytest.mark.waits
@@ -213,3 +215,21 @@ async def test_two_beside_each_other_with_plugins_over_quic(
     async with client_of(str(path)) as one, client_of(str(path)) as other:
         for client in (one, other):
             assert await text_of(client, "greet", name="Ada") == (False, "Hello, Ada!")
+
+
+@on_a_loop
+async def test_plugins_that_end_with_the_hub_cause_no_error(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_plugins_file(folder, sdk(folder, "tools.greeter", GREETER))
+    hub = EmbeddedHub(read_plugins(path))
+    async with Client(hub) as client:
+        # A list that a client has would be fetched again at each change.
+        assert len(await client.list_tools()) == 1
+        assert hub._hub is not None
+        running = hub._hub
+    # The timer of the last change has fired, or was cancelled.
+    running._notify_change()
+    await asyncio.sleep(0)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+    assert running.on_change is None

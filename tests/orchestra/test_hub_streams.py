@@ -173,3 +173,21 @@ async def test_tools_of_go_programs_that_are_only_streams_can_be_called(
         ]
         assert end.stream_end.error_code == "tool_not_found"
         assert end.stream_end.error_message == "no plugin has the tool 'missing'"
+
+
+@on_a_loop
+async def test_a_tool_of_a_go_program_without_a_stream_has_its_result_if_progress_is_wanted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PluginProcess, "uses_quic", True)
+    path = write_plugins_file(folder, raw(folder, "tools.log", LIKE_GO))
+    heard: list[str | None] = []
+    async with Client(EmbeddedHub(read_plugins(path))) as client:
+        for _ in range(2):
+            result = await client.call_tool("echo", {"text": "hi"}, progress=lambda *_: None)
+            assert result.text == "hi"
+        result = await client.call_tool(
+            "tail", progress=lambda done, total, message: heard.append(message)
+        )
+        assert result.text == "line 0\nline 1\nline 2\n"
+        assert heard[-1] == "line 2\n"

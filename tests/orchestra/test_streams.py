@@ -236,4 +236,5 @@ def test_a_start_and_a_call_name_the_same_tool() -> None:
     assert call.HasField("arguments")
     assert not call.HasField("arguments_json")
     start.stream_id = ""
+    start.window = WINDOW_BYTES
     assert streams.start_of_call(call) == start

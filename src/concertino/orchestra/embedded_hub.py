@@ -57,6 +57,8 @@ class EmbeddedHub(HubBackend):
             task.cancel()
         hub, self._hub = self._hub, None
         if hub is not None:
+            # The plugins that end now change the lists, which nobody asks for any more.
+            hub.on_change = None
             await hub.stop()
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:

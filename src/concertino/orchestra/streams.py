@@ -276,8 +276,8 @@ _TEXTS = ("tool_name", "caller_plugin", "trace_parent", "provider", "session_id"
 
 
 def start_of_call(call: ToolRequest) -> StreamStart:
-    """Return the StreamStart that calls the same tool as a ToolRequest."""
-    start = StreamStart()
+    """Return the StreamStart that calls the same tool as a ToolRequest, for a caller of ours."""
+    start = StreamStart(window=WINDOW_BYTES)
     _copy_call(call, start)
     return start
 
