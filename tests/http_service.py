@@ -76,7 +76,7 @@ def serving(target: Path | str, *options: str, **variables: str) -> Iterator[Htt
     try:
         assert process.stderr is not None
         for line in process.stderr:
-            if match := re.search(r"Listening on (http://\S+|unix:\S+)", line):
+            if match := re.search(r"Listening on (https?://\S+|unix:\S+)", line):
                 url = match[1] if match[1].startswith("http") else "http://localhost:1/mcp"
                 service = HttpService(process, url)
                 try:

@@ -8,6 +8,7 @@
     ├── RpcError                 a JSON-RPC error response, sent or received
     │   ├── ResourceNotFound     no resource exists under this URI
     │   ├── MissingCapability    the client lacks the capability that a client request needs
+    │   ├── InsufficientScope    the caller's token does not allow what it asks for
     │   └── InvalidClientResponse  the client answered a client request with a malformed response
     ├── AuthorizationError       access to a server over HTTP was not obtained
     ├── SpawnError               a program could not be started
@@ -28,13 +29,14 @@ input makes the protocol layer raise none of these: it becomes an error response
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 __all__ = [
     "BUSY",
     "HEADER_MISMATCH",
     "HTTP_FAILURE",
+    "INSUFFICIENT_SCOPE",
     "INTERNAL_ERROR",
     "INVALID_PARAMS",
     "INVALID_REQUEST",
@@ -48,6 +50,7 @@ __all__ = [
     "ConcertinoError",
     "Disconnected",
     "Incompatible",
+    "InsufficientScope",
     "InvalidClientResponse",
     "MissingCapability",
     "NotAServer",
@@ -91,6 +94,10 @@ BUSY = -31001
 # A server with a URL has not answered with JSON-RPC: the HTTP status reports a failure, or the
 # connection was lost. The error's data has the status. This is also a code of concertino.
 HTTP_FAILURE = -31002
+
+# The caller's token lacks scopes; the error's data names those that the operation needs. Over HTTP
+# its response has the status 403. Also a code of concertino.
+INSUFFICIENT_SCOPE = -31003
 
 
 class ConcertinoError(Exception):
@@ -231,6 +238,22 @@ class MissingCapability(RpcError):
         self.required = required
 
 
+class InsufficientScope(RpcError):
+    """The caller's token does not allow what it asks for.
+
+    A server raises it for a tool, prompt or resource with `scopes`. Raise it in a handler if the
+    needed scopes depend on the arguments. Over HTTP the response has the status 403 and names the
+    scopes, so that the client can ask its user for them; otherwise it is the error -31003.
+
+    scopes: all scopes that the operation needs, such as {"files:write"}.
+    Raises ValueError for a scope that is no text of printable ASCII without blanks and quotes.
+    """
+
+    def __init__(self, scopes: Collection[str]) -> None:
+        self.scopes = check_scopes(scopes)
+        super().__init__(INSUFFICIENT_SCOPE, "Insufficient scope", {"scopes": sorted(self.scopes)})
+
+
 class InvalidClientResponse(RpcError):
     """The client has answered a client request with a malformed response.
 
@@ -318,6 +341,27 @@ class Disconnected(ConcertinoError):
         super().__init__(text)
         self.exit_status = exit_status
         self.stderr = stderr
+
+
+def check_scopes(scopes: Collection[str]) -> frozenset[str]:
+    """Return scopes as a set.
+
+    Raises ValueError for a single text in place of a collection, and for one that is no scope
+    (RFC 6749, section 3.3).
+    """
+    if isinstance(scopes, str):
+        raise ValueError(f"scopes: expected a set such as {{{scopes!r}}}, got the text {scopes!r}")
+    for scope in scopes:
+        if not isinstance(scope, str) or not scope or not all(map(_is_scope_character, scope)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(
+                f"scopes: expected texts of printable ASCII without blanks, quotes and "
+                f"backslashes, got {scope!r}"
+            )
+    return frozenset(scopes)
+
+
+def _is_scope_character(char: str) -> bool:
+    return "!" <= char <= "~" and char not in '"\\'
 
 
 def invalid_params(details: str) -> RpcError:

@@ -79,7 +79,7 @@ def parameters(function: Callable[..., Any]) -> dict[str, list[tuple[str, Any]]]
 
 
 # The options that the decorators of a server share with the functions of the same kind.
-ACCESS: list[tuple[str, Any]] = [("tags", None), ("visible", None)]
+ACCESS: list[tuple[str, Any]] = [("tags", None), ("visible", None), ("scopes", None)]
 FEATURES: dict[str, list[tuple[str, Any]]] = {
     "several": [("features", REQUIRED)],
     "keyword": [("tags", ())],
@@ -221,7 +221,7 @@ SIGNATURES: dict[str, tuple[Callable[..., Any], dict[str, list[tuple[str, Any]]]
     "Server.resources_changed": (Server.resources_changed, {}),
     "Server.run": (
         Server.run,
-        {"keyword": [("http", None), ("limits", None), ("loop_factory", None)]},
+        {"keyword": [("http", None), ("http_options", None), ("limits", None), ("loop_factory", None)]},
     ),
     "Client": (
         Client,
@@ -393,7 +393,7 @@ SIGNATURES: dict[str, tuple[Callable[..., Any], dict[str, list[tuple[str, Any]]]
         concertino.run,
         {
             "positional": [("backend", REQUIRED)],
-            "keyword": [("http", None), ("limits", None), ("loop_factory", None)],
+            "keyword": [("http", None), ("http_options", None), ("limits", None), ("loop_factory", None)],
         },
     ),
     "serve": (

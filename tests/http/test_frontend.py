@@ -12,7 +12,7 @@ from http_service import WAIT_S
 BROKEN_LISTENER = """
 from concertino import Server
 from concertino.http.frontend import HttpFrontend
-from concertino.http.server import HttpOptions
+from concertino.http.options import HttpOptions
 from concertino.runtime.process import run
 from concertino.transports.listeners import listen_tcp
 from concertino.transports.stdio import bounded_stderr

@@ -32,7 +32,8 @@ from loops import on_a_loop
 from concertino import Context, Limits, Server
 from concertino.backend import Host
 from concertino.http.connection import HttpTimeouts
-from concertino.http.server import HttpOptions, HttpServer
+from concertino.http.options import HttpOptions
+from concertino.http.server import HttpServer
 from concertino.transports import listen_tcp
 
 pytestmark = pytest.mark.waits

@@ -51,6 +51,7 @@ COMMANDS = {
     "orchestrate": ("orchestrate", "start the plugins of a plugins.yaml and run their hub"),
     "bridge": ("bridge", "serve the plugins of a hub over stdin and stdout"),
     "plugin": ("plugin", "run a storage plugin: Markdown files or a database"),
+    "token": ("token", "make, list and remove the tokens that serve --http lets in"),
     "certs": ("certs", "create, show and renew the certificates of a hub"),
     "docs": ("docs", "show a page of the documentation"),
     "completion": ("completion", "print a script that completes commands in a shell"),

@@ -27,7 +27,7 @@ from concertino.transports.listeners import (
 from concertino.transports.stdio import bounded_stderr
 
 if TYPE_CHECKING:
-    from concertino.http.server import HttpOptions
+    from concertino.http.options import HttpOptions
 
 
 def serve_sockets(
@@ -58,6 +58,8 @@ def serve_sockets(
     writer = bounded_stderr()
     logging_setup.configure(format=log_format, component="concertino", writer=writer)
     log = logging_setup.logger("concertino")
+    # Over HTTP, check_exposure() has its own rules for such addresses.
+    allow_remote = allow_remote or http is not None
     listeners: list[Listener] = []
     try:
         addresses = [split_address(text) for text in tcp]
@@ -69,6 +71,11 @@ def serve_sockets(
         for path in unix:
             listeners.append(listen_unix(path))
             atexit.register(listeners[-1].remove)
+        if http is not None:
+            from concertino.http.exposure import check_exposure
+            from concertino.http.server import ENDPOINT
+
+            check_exposure(http, listeners, ENDPOINT)
         if not listeners:
             raise ValueError("LISTEN_FDS: no socket was given; name one with --unix or --tcp")
     except (ValueError, OSError) as exc:

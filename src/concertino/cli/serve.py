@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn
-
-from msgspec import structs
+from typing import NoReturn
 
 from concertino.backend.interface import Backend
 from concertino.cli import UsageError
 from concertino.cli.folders import LibraryOptions, folders_from_environment
 from concertino.cli.guards import add_guard_options, make_guard
+from concertino.cli.http_options import add_http_options, read_http_options
 from concertino.cli.options import (
     add_library_options,
     add_log_format,
@@ -33,9 +32,6 @@ from concertino.logs import handler as logging_setup
 from concertino.runtime.process import StdioFrontend
 from concertino.runtime.process import run as run_process
 from concertino.transports.stdio import take_over
-
-if TYPE_CHECKING:
-    from concertino.http.server import HttpOptions
 
 DESCRIPTION = (
     "Serve over stdin and stdout, to the MCP client that started this command. With --http, serve "
@@ -81,20 +77,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
 
     add_server_file_options(parser)
-    http = parser.add_argument_group("HTTP")
-    add_repeatable(
-        http,
-        "--http",
-        "ADDRESS",
-        "serve MCP over HTTP at http://ADDRESS/mcp: HOST:PORT of this machine, or unix:PATH; "
-        "repeatable",
-    )
-    add_repeatable(
-        http,
-        "--allow-origin",
-        "ORIGIN",
-        "allow web pages of this origin, such as https://app.example.com; repeatable",
-    )
+    add_http_options(parser)
     sockets = parser.add_argument_group("sockets")
     add_repeatable(
         sockets,
@@ -153,7 +136,7 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
 
     # systemd sets this variable to the id of the process that gets its sockets.
     has_inherited = os.environ.get("LISTEN_PID") == str(os.getpid())
-    http, addresses = _read_http_options(args)
+    http, addresses = read_http_options(args)
     if args.unix or args.tcp or args.http or has_inherited:
         from concertino.cli.listen import serve_sockets
 
@@ -178,35 +161,6 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
             "of systemd"
         )
     _serve_stdio(args, options, file_options, wrap)
-
-
-def _read_http_options(args: Namespace) -> tuple[HttpOptions | None, list[tuple[bool, str]]]:
-    """Return the settings of an HTTP server and its addresses, each as split_http_address() does.
-
-    Returns None and no addresses without --http. Ends the process if the options are wrong.
-    """
-    reject_usage: Callable[[str], NoReturn] = args.parser.error
-    if not args.http:
-        if args.allow_origin:
-            reject_usage("--allow-origin is for --http")
-        return None, []
-    if args.unix or args.tcp:
-        reject_usage("--http: not together with --unix or --tcp; start one more process for those")
-    if args.allow_remote:
-        reject_usage(
-            "--http: other machines cannot be allowed, because there is no authorization yet; "
-            "listen at 127.0.0.1 behind a proxy that checks who connects"
-        )
-    try:
-        from concertino.http.frontend import split_http_address
-        from concertino.http.server import HttpOptions
-    except ImportError as exc:
-        raise UsageError(str(exc)) from None
-
-    options = HttpOptions(tuple(args.allow_origin))
-    if args.max_connections is not None:
-        options = structs.replace(options, max_connections=args.max_connections)
-    return options, [split_http_address(address) for address in args.http]
 
 
 def _serve_stdio(

@@ -254,15 +254,35 @@ def _load_hub(path: str) -> Backend:
         raise TargetError(str(exc)) from None
 
 
+def load_attribute(target: str) -> object:
+    """Return the object that `FILE.py:NAME` or `MODULE:NAME` names.
+
+    Raises TargetError if there is none, and the exceptions of importing it.
+    """
+    source, colon, attribute = target.rpartition(":")
+    if not colon or not source or not attribute:
+        raise TargetError(f"{target}: expected FILE.py:NAME or MODULE:NAME")
+    module = _import_file(source) if source.endswith(".py") else _import_module(source)
+    try:
+        return _read_path(module, attribute)
+    except AttributeError:
+        raise TargetError(f"{target}: {source} has no attribute {attribute!r}") from None
+
+
+def _read_path(value: object, path: str) -> object:
+    """Return the object at a dotted path. Raises AttributeError."""
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
+
+
 def _find_attribute(module: ModuleType, source: str, attribute: str) -> Backend:
     """Return the object at a dotted path in a module. Raises TargetError unless it is a Backend."""
-    value: object = module
-    for name in attribute.split("."):
-        try:
-            value = getattr(value, name)
-        except AttributeError:
-            text = f"{source} has no attribute {attribute!r}{_list_servers(module, source)}"
-            raise TargetError(f"{source}:{attribute}: {text}") from None
+    try:
+        value = _read_path(module, attribute)
+    except AttributeError:
+        text = f"{source} has no attribute {attribute!r}{_list_servers(module, source)}"
+        raise TargetError(f"{source}:{attribute}: {text}") from None
     if (got := describe_non_backend(value)) is not None:
         text = f"expected a Server or another Backend, got {got}{_list_servers(module, source)}"
         raise TargetError(f"{source}:{attribute}: {text}")

@@ -7,17 +7,32 @@ from concertino.loading import lazy_names
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from concertino.http.asgi import AsgiApplication as AsgiApplication
-    from concertino.http.connection import HttpTimeouts as HttpTimeouts
-    from concertino.http.server import (
-        HttpOptions as HttpOptions,
-        HttpServer as HttpServer,
+    from concertino.http.authorization import (
+        Authorization as Authorization,
+        InvalidToken as InvalidToken,
+        TokenVerifier as TokenVerifier,
+        VerifierUnavailable as VerifierUnavailable,
     )
+    from concertino.http.connection import HttpTimeouts as HttpTimeouts
+    from concertino.http.options import HttpOptions as HttpOptions
+    from concertino.http.principal_limits import PrincipalLimits as PrincipalLimits
+    from concertino.http.server import HttpServer as HttpServer
+    from concertino.http.tls import Tls as Tls
 
 __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "concertino.http.asgi": ("AsgiApplication",),
+        "concertino.http.authorization": (
+            "Authorization",
+            "InvalidToken",
+            "TokenVerifier",
+            "VerifierUnavailable",
+        ),
         "concertino.http.connection": ("HttpTimeouts",),
-        "concertino.http.server": ("HttpOptions", "HttpServer"),
+        "concertino.http.options": ("HttpOptions",),
+        "concertino.http.principal_limits": ("PrincipalLimits",),
+        "concertino.http.server": ("HttpServer",),
+        "concertino.http.tls": ("Tls",),
     },
 )

@@ -31,11 +31,22 @@ class AccessRules:
     """Checks the headers Origin and Host of requests.
 
     origins: the origins of pages that may use the server, such as `https://app.example.com`.
-    checks_host: whether Host must name this machine. False for a Unix socket, which no browser can
+    hosts: names of the server besides those of this machine, in lower case.
+    own_origin: the origin of the server itself, whose pages may use it, too.
+    checks_host: whether Host must name this server. False for a Unix socket, which no browser can
         reach.
     """
 
-    def __init__(self, origins: Collection[str] = (), *, checks_host: bool = True) -> None:
+    def __init__(
+        self,
+        origins: Collection[str] = (),
+        *,
+        hosts: Collection[str] = (),
+        own_origin: str | None = None,
+        checks_host: bool = True,
+    ) -> None:
+        self._hosts = LOOPBACK_NAMES.union(hosts)
+        self._own_origin = own_origin
         self._origins = frozenset(origin.rstrip("/").lower() for origin in origins)
         self._checks_host = checks_host
         # Heads that were accepted before: equal ones are one object, see HeadParser.
@@ -52,9 +63,13 @@ class AccessRules:
                 HTTPStatus.FORBIDDEN,
                 f"Origin: {_quote(origin)} may not use this server (see --allow-origin)",
             )
-        if self._checks_host and _host_name(f"//{host.decode('latin-1')}") not in LOOPBACK_NAMES:
+        if self._checks_host and _host_name(f"//{host.decode('latin-1')}") not in self._hosts:
+            known = (
+                "" if self._hosts == LOOPBACK_NAMES else ", or one of --public-url, --allow-host"
+            )
             raise HttpError(
-                HTTPStatus.FORBIDDEN, f"Host: expected a name of this machine, got {_quote(host)}"
+                HTTPStatus.FORBIDDEN,
+                f"Host: expected a name of this machine{known}, got {_quote(host)}",
             )
         if len(self._known) >= REMEMBERED:
             self._known.clear()
@@ -62,7 +77,7 @@ class AccessRules:
 
     def _allows_origin(self, origin: bytes) -> bool:
         text = origin.decode("latin-1").lower()
-        if text in self._origins:
+        if text in self._origins or text == self._own_origin:
             return True
         return text.startswith(("http://", "https://")) and _host_name(text) in LOOPBACK_NAMES
 

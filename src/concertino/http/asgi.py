@@ -20,7 +20,8 @@ from typing import Any, TypeAlias
 from concertino.backend.interface import Backend
 from concertino.http.asgi_channel import AsgiChannel
 from concertino.http.connection import HttpConnection
-from concertino.http.server import ENDPOINT, HttpOptions, HttpServer
+from concertino.http.options import HttpOptions
+from concertino.http.server import ENDPOINT, HttpServer
 from concertino.jsonrpc.limits import Limits
 from concertino.runtime.host import Host
 from concertino.runtime.tasks import hide_from_all_tasks

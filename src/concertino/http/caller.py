@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from concertino.http.challenges import Challenges
 from concertino.protocol.principal import Principal
 from concertino.runtime.server_connection import ServerConnection
 
@@ -19,15 +20,22 @@ class HttpCaller:
 
     facts: what is known about the client of the first request, see Connection.facts.
     principal: that of the first request; None if there is no authorization.
+    challenges: makes refusals; None if there is no authorization.
 
     Attribute:
     identity: what all principals of the Connection have in common, see Principal.identity.
     """
 
-    def __init__(self, facts: Mapping[str, object], principal: Principal | None) -> None:
+    def __init__(
+        self,
+        facts: Mapping[str, object],
+        principal: Principal | None,
+        challenges: Challenges | None,
+    ) -> None:
         self.facts = facts if principal is None else {**facts, "principal": principal}
         self.identity = identity_of(principal)
         self._principal = principal
+        self._challenges = challenges
         self._served: ServerConnection | None = None
 
     def attach(self, served: ServerConnection) -> None:
@@ -41,6 +49,10 @@ class HttpCaller:
         self._principal = principal
         if self._served is not None:
             self._served.identify(principal)
+
+    def describe_scopes(self, frame: bytes) -> bytes:
+        """Return the headers of the response with the error INSUFFICIENT_SCOPE."""
+        return b"" if self._challenges is None else self._challenges.describe_scopes(frame)
 
 
 def identity_of(principal: Principal | None) -> bytes:

@@ -20,6 +20,7 @@ from concertino.http.request_reader import HttpRequest, RequestReader
 from concertino.http.responses import (
     CONTINUE,
     EVENT_STREAM,
+    JSON,
     KEEP_ALIVE_COMMENT,
     LAST_CHUNK,
     encode_chunk,
@@ -167,6 +168,18 @@ class Exchange:
         else:
             response = encode_response(status, body, headers, keep_alive=keep_alive)
         self.connection.send(response)
+        self._finish()
+
+    def respond_cacheable(self, body: bytes, max_age_s: int) -> None:
+        """Send a JSON body that clients may keep. HEAD gets its head only."""
+        if self.is_done or self.is_stream:
+            return
+        described = b"%bContent-Length: %d\r\nCache-Control: max-age=%d\r\n%b" % (
+            JSON, len(body), max_age_s, self.headers,
+        )  # fmt: skip
+        keep_alive = self.keeps_connection and not self.connection.is_ending
+        head = encode_head(OK, described, keep_alive=keep_alive)
+        self.connection.send(head if self.head.method == "HEAD" else head + body)
         self._finish()
 
     def refuse(self, refusal: HttpError) -> None:

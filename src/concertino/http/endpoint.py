@@ -9,7 +9,7 @@ Spec: 2025-11-25 basic/transports; 2026-07-28 basic/transports/streamable-http.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Any
 
@@ -24,6 +24,7 @@ from concertino.errors import (
 )
 from concertino.http.accepted import AcceptedForms
 from concertino.http.caller import HttpCaller, identity_of
+from concertino.http.challenges import Challenges
 from concertino.http.connection import Exchange, unavailable
 from concertino.http.envelope import (
     Envelope,
@@ -37,6 +38,7 @@ from concertino.http.mcp_headers import METHOD as METHOD_HEADER
 from concertino.http.mcp_headers import NAME as NAME_HEADER
 from concertino.http.mcp_headers import VERSION as VERSION_HEADER
 from concertino.http.mcp_headers import McpHeaders, read_headers
+from concertino.http.principal_limits import too_many
 from concertino.http.request_head import HttpError, RequestHead
 from concertino.http.session_connection import SessionConnection
 from concertino.http.stateless_pool import StatelessPool
@@ -70,9 +72,19 @@ class McpEndpoint:
     wrap: wraps each connection before it is attached, for example to trace its messages.
     max_sessions: how many sessions there may be at the same time.
     session_s: after this time without a request or an open stream, a session ends.
+    challenges: makes refusals; None if there is no authorization.
+    max_own_sessions: how many sessions one principal may have; None for any number.
     """
 
-    def __init__(self, host: Host, wrap: Wrap, max_sessions: int, session_s: float) -> None:
+    def __init__(
+        self,
+        host: Host,
+        wrap: Wrap,
+        max_sessions: int,
+        session_s: float,
+        challenges: Challenges | None = None,
+        max_own_sessions: int | None = None,
+    ) -> None:
         self._host = host
         self._wrap = wrap
         self._max_sessions = max_sessions
@@ -82,7 +94,9 @@ class McpEndpoint:
         # The sessions by their id. An id also belongs to a principal, see _find_session().
         self._sessions: dict[str, SessionConnection] = {}
         self._session_count = 0
-        self._stateless = StatelessPool(host, wrap)
+        self._challenges = challenges
+        self._max_own_sessions = max_own_sessions
+        self._stateless = StatelessPool(host, wrap, challenges)
 
     # POST
 
@@ -168,16 +182,26 @@ class McpEndpoint:
         session.deliver(exchange, headers.accepted, ids)
 
     def _open_session(self, exchange: Exchange) -> SessionConnection:
-        if len(self._sessions) >= self._max_sessions and not self._end_oldest_session():
+        self._check_own_sessions(identity_of(exchange.principal))
+        sessions = self._sessions
+        if len(sessions) >= self._max_sessions and not self._end_oldest_session(sessions.values()):
             raise unavailable(f"{self._max_sessions} sessions are open")
         id = secrets.token_hex(16)
-        caller = HttpCaller(exchange.connection.facts, exchange.principal)
+        caller = HttpCaller(exchange.connection.facts, exchange.principal, self._challenges)
         session = SessionConnection(id, caller, self._budget, lambda: self._sessions.pop(id, None))
         self._sessions[id] = session
         self._session_count += 1
         caller.attach(self._host.attach(self._wrap(session, f"session {self._session_count}")))
         exchange.headers += b"Mcp-Session-Id: %b\r\n" % id.encode()
         return session
+
+    def _check_own_sessions(self, identity: bytes) -> None:
+        """Make room for one more session of a principal. Raises HttpError 429 if all are used."""
+        if self._max_own_sessions is None:
+            return
+        own = [item for item in self._sessions.values() if item.caller.identity == identity]
+        if len(own) >= self._max_own_sessions and not self._end_oldest_session(own):
+            raise too_many(f"{self._max_own_sessions} sessions of yours are in use")
 
     def _find_session(self, exchange: Exchange, headers: McpHeaders) -> SessionConnection:
         """Return the session that a request names. Raises HttpError 400 or 404.
@@ -229,9 +253,9 @@ class McpEndpoint:
             if not session.is_in_use and now - session.last_used >= self._session_s:
                 self._end_session(session, "the session was not used for a long time")
 
-    def _end_oldest_session(self) -> bool:
+    def _end_oldest_session(self, among: Iterable[SessionConnection]) -> bool:
         """End the session that was not used for the longest time. Returns False if all are used."""
-        idle = [session for session in self._sessions.values() if not session.is_in_use]
+        idle = [session for session in among if not session.is_in_use]
         if not idle:
             return False
         oldest = min(idle, key=lambda session: session.last_used)

@@ -12,8 +12,13 @@ import logging
 from collections.abc import Sequence
 from typing import NoReturn
 
+from msgspec import Struct
+
 from concertino.backend.interface import Backend
-from concertino.http.server import HttpOptions, HttpServer
+from concertino.http.exposure import check_exposure
+from concertino.http.options import HttpOptions
+from concertino.http.server import ENDPOINT, HttpServer
+from concertino.http.tls import TlsCertificate
 from concertino.jsonrpc.limits import Limits
 from concertino.logs.writer import BoundedWriter
 from concertino.runtime.entry import LoopFactory
@@ -48,6 +53,14 @@ class HttpFrontend:
         self._serving: asyncio.Task[None]
 
     def prepare(self, limits: Limits, log: logging.Logger) -> int:
+        if self._options.no_auth:
+            for listener in self._listeners:
+                if listener.is_remote:
+                    log.warning(
+                        "%s: other machines may be able to connect, and everybody who does can "
+                        "call all tools (--no-auth)",
+                        listener.address,
+                    )
         return -1
 
     def open(self, host: Host, wrap: Wrap, watchdog: ShutdownWatchdog) -> asyncio.Future[None]:
@@ -87,17 +100,30 @@ def run_http(
     backend: Backend,
     address: str,
     *,
+    options: Struct | None = None,
     limits: Limits | None = None,
     loop_factory: LoopFactory | None = None,
 ) -> NoReturn:
     """Serve a backend over HTTP until SIGTERM or SIGINT, then end the process.
 
-    address: HOST:PORT of this machine, or unix:PATH.
-    Raises ValueError for any other address, and OSError if it cannot be used.
+    address: HOST:PORT, or unix:PATH.
+    options: the settings, as HttpOptions.
+    Raises ValueError for any other address, and for one that others can reach if an option is
+    missing; OSError if it cannot be used.
     """
+    chosen = HttpOptions() if options is None else options
+    if not isinstance(chosen, HttpOptions):
+        raise TypeError(f"http_options: expected HttpOptions, got {type(chosen).__name__}")
     is_unix, name = split_http_address(address)
-    listener = listen_unix(name) if is_unix else listen_tcp(*split_address(name))
-    frontend = HttpFrontend([listener], bounded_stderr(), HttpOptions())
+    listener = listen_unix(name) if is_unix else listen_tcp(*split_address(name), allow_remote=True)
+    try:
+        check_exposure(chosen, [listener], ENDPOINT)
+        if chosen.tls is not None:
+            TlsCertificate(chosen.tls)
+    except ValueError:
+        listener.close()
+        raise
+    frontend = HttpFrontend([listener], bounded_stderr(), chosen)
     run(backend, frontend, limits=limits, loop_factory=loop_factory)
 
 

@@ -12,6 +12,7 @@ from http import HTTPStatus
 __all__ = [
     "CONTINUE",
     "EVENT_STREAM",
+    "JSON",
     "JSON_RESPONSE",
     "KEEP_ALIVE_COMMENT",
     "LAST_CHUNK",

@@ -20,18 +20,21 @@ from functools import partial
 from http import HTTPStatus
 from typing import Protocol
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from concertino.http.access import AccessRules
+from concertino.http.admission import Admission
 from concertino.http.connection import Exchange, HttpConnection, HttpTimeouts, unavailable
 from concertino.http.endpoint import McpEndpoint
+from concertino.http.options import HttpOptions
 from concertino.http.request_head import HeadParser, HttpError, RequestHead
+from concertino.http.tls import TlsAcceptor, TlsCertificate
 from concertino.protocol.principal import Principal, unix_principal
 from concertino.runtime.host import Host, Wrap, unwrapped
 from concertino.runtime.server_connection import load_calls
 from concertino.transports.listeners import Listener
 
-__all__ = ["ENDPOINT", "ClientSource", "HttpOptions", "HttpServer"]
+__all__ = ["ENDPOINT", "ClientSource", "HttpServer"]
 
 log = logging.getLogger("concertino.http")
 
@@ -49,22 +52,6 @@ HEALTHY = b'{"status":"ok"}'
 NOT_STARTED = b'{"status":"starting"}'
 FAILED = b'{"status":"failed"}'
 ENDING = b'{"status":"shutting down"}'
-
-
-class HttpOptions(Struct, frozen=True):
-    """The settings of an HTTP server.
-
-    origins: the origins of web pages that may use the server, such as `https://app.example.com`.
-        Pages of this machine always may.
-    max_connections: how many connections there may be at the same time.
-    max_sessions: how many sessions of revisions before 2026-07-28 there may be.
-    timeouts: how long the server waits.
-    """
-
-    origins: tuple[str, ...] = ()
-    max_connections: int = 512
-    max_sessions: int = 512
-    timeouts: HttpTimeouts = HttpTimeouts()
 
 
 class ClientSource(Protocol):
@@ -91,8 +78,10 @@ class HttpServer:
     host: serves the calls.
     listeners: the listening sockets; closed by this object.
     wrap: wraps each connection before it is attached to the host.
+    Raises ValueError if the options do not fit the addresses, see check_exposure().
 
     Attributes:
+    admission: who may send which requests.
     closed: a future that is done when the server has stopped and all connections are closed.
     """
 
@@ -107,13 +96,18 @@ class HttpServer:
         self.options = options = options or HttpOptions()
         self._listeners = listeners
         self._loop = asyncio.get_running_loop()
-        timeouts = options.timeouts
+        self.admission = Admission(options, listeners, ENDPOINT, frozenset((HEALTH,)))
+        use = self.admission.use
         self._endpoint = McpEndpoint(
-            host, wrap or unwrapped, options.max_sessions, timeouts.session_s
+            host,
+            wrap or unwrapped,
+            options.max_sessions,
+            options.timeouts.session_s,
+            self.admission.challenges,
+            None if use is None else use.limits.max_sessions,
         )
         self._connections: set[HttpConnection] = set()
-        self._servers: list[asyncio.Server] = []
-        self._check_s = min(structs.astuple(timeouts)) / CHECKS_PER_LIMIT
+        self._servers: list[asyncio.Server | TlsAcceptor] = []
         self._check_timer: asyncio.TimerHandle | None = None
         self._is_stopping = False
         self._has_refused = False
@@ -122,24 +116,30 @@ class HttpServer:
     @property
     def addresses(self) -> list[str]:
         """Return the URLs of the MCP endpoint, or `unix:PATH`, in the order of the listeners."""
+        scheme = "http" if self.options.tls is None else "https"
         return [
             listener.address
             if listener.is_unix
-            else f"http://{listener.address.removeprefix('tcp:')}{ENDPOINT}"
+            else f"{scheme}://{listener.address.removeprefix('tcp:')}{ENDPOINT}"
             for listener in self._listeners
         ]
 
     async def start(self) -> None:
-        """Accept clients from now on."""
+        """Accept clients from now on. Raises ValueError if the certificate cannot be used."""
         load_calls()
+        tls = self.options.tls
+        certificate = None if tls is None else TlsCertificate(tls)
         for listener in self._listeners:
             make = self.connection_factory(listener)
+            if certificate is not None and not listener.is_unix:
+                self._servers.append(TlsAcceptor(listener, certificate, make))
+                continue
             create = self._loop.create_unix_server if listener.is_unix else self._loop.create_server
             self._servers.append(await create(make, sock=listener.socket))
 
     def connection_factory(self, source: ClientSource) -> Callable[[], HttpConnection]:
         """Return a function that makes the connection of a new client of a source."""
-        access = AccessRules(self.options.origins, checks_host=not source.is_unix)
+        access = self.admission.access_rules(self.options.origins, checks_host=not source.is_unix)
         return partial(HttpConnection, _ListenerHandler(self, source, access))
 
     def stop(self) -> None:
@@ -180,7 +180,7 @@ class HttpServer:
         self._has_refused = not has_room
         self._connections.add(connection)
         if self._check_timer is None:
-            self._check_timer = self._loop.call_later(self._check_s, self._check_times)
+            self._schedule_check()
         if self._is_stopping:
             connection.close_when_idle()
         return has_room
@@ -206,7 +206,11 @@ class HttpServer:
         self._endpoint.end_idle_sessions(now)
         self._check_timer = None
         if self._connections or self._endpoint.session_count:
-            self._check_timer = self._loop.call_later(self._check_s, self._check_times)
+            self._schedule_check()
+
+    def _schedule_check(self) -> None:
+        within_s = min(structs.astuple(self.options.timeouts)) / CHECKS_PER_LIMIT
+        self._check_timer = self._loop.call_later(within_s, self._check_times)
 
     # Requests
 
@@ -221,10 +225,10 @@ class HttpServer:
         head = exchange.head
         exchange.headers = access.response_headers(head)
         path = head.path
+        if exchange.principal is not None:
+            self.admission.begin(exchange, exchange.principal)
         if path not in PATHS:
-            if path != HEALTH:
-                raise HttpError(HTTPStatus.NOT_FOUND, f"nothing is served here, try {ENDPOINT}")
-            self._answer_health(exchange)
+            self._answer_other(exchange)
         elif head.method == "POST":
             self._endpoint.post(exchange)
         elif head.method == "GET":
@@ -236,6 +240,13 @@ class HttpServer:
             exchange.respond(HTTPStatus.NO_CONTENT, headers=allowed)
         else:
             raise _method_not_allowed(head.method, "GET, POST, DELETE")
+
+    def _answer_other(self, exchange: Exchange) -> None:
+        """Answer a request that is not for the MCP endpoint."""
+        if exchange.head.path == HEALTH:
+            self._answer_health(exchange)
+        elif not self.admission.answer_metadata(exchange):
+            raise HttpError(HTTPStatus.NOT_FOUND, f"nothing is served here, try {ENDPOINT}")
 
     def _answer_health(self, exchange: Exchange) -> None:
         """Tell whether the server serves: 200, or 503 before it has started and at its end."""
@@ -285,11 +296,7 @@ class _ListenerHandler:
         self, connection: HttpConnection, head: RequestHead
     ) -> Principal | asyncio.Future[Principal] | None:
         self._access.check(head)
-        if not self._listener.is_unix:
-            return None
-        principal = connection.facts["principal"]
-        assert isinstance(principal, Principal)
-        return principal
+        return self._server.admission.admit(head, connection.facts)
 
     def on_reserve(self, size: int) -> None:
         self._server.check_room(size)

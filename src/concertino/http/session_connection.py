@@ -18,7 +18,7 @@ from http import HTTPStatus
 from msgspec import DecodeError, Struct
 from msgspec.json import Decoder
 
-from concertino.errors import INVALID_REQUEST, Disconnected
+from concertino.errors import INSUFFICIENT_SCOPE, INVALID_REQUEST, Disconnected
 from concertino.http.accepted import AcceptedForms
 from concertino.http.caller import HttpCaller
 from concertino.http.connection import Exchange
@@ -33,6 +33,11 @@ from concertino.transports.connection import Receiver
 
 __all__ = ["SessionConnection"]
 
+# Error code -> status. Other errors are those of the protocol, and their response is a 200.
+STATUSES: dict[int | None, HTTPStatus] = {
+    INVALID_REQUEST: HTTPStatus.BAD_REQUEST,
+    INSUFFICIENT_SCOPE: HTTPStatus.FORBIDDEN,
+}
 ENDED = "the session has ended"
 NO_STREAM = "the client cannot be asked: its request does not accept text/event-stream"
 
@@ -241,10 +246,14 @@ class SessionConnection:
         is_last = not stream.ids
         if exchange is not None:
             self._output.add(exchange.connection)
-        if is_last and exchange is not None and not exchange.is_stream and stream.accepted.json:
-            stream.exchange = None
-            exchange.respond(_status_of(frame), frame)
-            return
+        if is_last and exchange is not None and not exchange.is_stream:
+            status = _status_of(frame)
+            if stream.accepted.json or status is HTTPStatus.FORBIDDEN:
+                stream.exchange = None
+                is_forbidden = status is HTTPStatus.FORBIDDEN
+                headers = self.caller.describe_scopes(frame) if is_forbidden else b""
+                exchange.respond(status, frame, headers)
+                return
         stream.send(frame)
         if is_last:
             stream.end()
@@ -285,5 +294,4 @@ class SessionConnection:
 
 def _status_of(frame: bytes) -> HTTPStatus:
     """Return the status of a response: 400 for a message that is no request at all."""
-    is_invalid = read_outcome(frame) == INVALID_REQUEST
-    return HTTPStatus.BAD_REQUEST if is_invalid else HTTPStatus.OK
+    return STATUSES.get(read_outcome(frame), HTTPStatus.OK)

@@ -13,6 +13,7 @@ from http import HTTPStatus
 
 from concertino.errors import (
     HEADER_MISMATCH,
+    INSUFFICIENT_SCOPE,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     MISSING_CAPABILITY,
@@ -37,6 +38,7 @@ STATUSES = {
     HEADER_MISMATCH: HTTPStatus.BAD_REQUEST,
     MISSING_CAPABILITY: HTTPStatus.BAD_REQUEST,
     UNSUPPORTED_VERSION: HTTPStatus.BAD_REQUEST,
+    INSUFFICIENT_SCOPE: HTTPStatus.FORBIDDEN,
 }
 
 
@@ -104,13 +106,15 @@ class StatelessConnection:
         outcome = read_outcome(frame, request_id)
         if outcome is not None:
             self._exchange = None
-            if not self._accepted.json:
+            if not self._accepted.json and outcome != INSUFFICIENT_SCOPE:
                 exchange.open_stream()
             if exchange.is_stream:
                 exchange.send_event(encode_event(frame))
                 exchange.end_stream()
             else:
-                exchange.respond(STATUSES.get(outcome, OK), frame)
+                is_forbidden = outcome == INSUFFICIENT_SCOPE
+                headers = self.caller.describe_scopes(frame) if is_forbidden else b""
+                exchange.respond(STATUSES.get(outcome, OK), frame, headers)
         elif self._accepted.stream:
             exchange.open_stream()
             exchange.send_event(encode_event(frame))

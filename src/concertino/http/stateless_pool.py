@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from concertino.http.caller import HttpCaller, identity_of
+from concertino.http.challenges import Challenges
 from concertino.http.connection import Exchange, HttpConnection
 from concertino.http.stateless import StatelessConnection
 from concertino.runtime.host import Host, Wrap
@@ -26,11 +27,13 @@ class StatelessPool:
     """The Connections of one Host for requests without a session.
 
     wrap: wraps each Connection before it is attached.
+    challenges: makes refusals; None if there is no authorization.
     """
 
-    def __init__(self, host: Host, wrap: Wrap) -> None:
+    def __init__(self, host: Host, wrap: Wrap, challenges: Challenges | None) -> None:
         self._host = host
         self._wrap = wrap
+        self._challenges = challenges
         self._bound: dict[HttpConnection, StatelessConnection] = {}
         # Those without an HTTP connection. The one that was used last comes last.
         self._waiting: OrderedDict[StatelessConnection, bytes] = OrderedDict()
@@ -62,7 +65,8 @@ class StatelessPool:
 
     def _attach(self, exchange: Exchange) -> StatelessConnection:
         http = exchange.connection
-        connection = StatelessConnection(http, HttpCaller(http.facts, exchange.principal))
+        caller = HttpCaller(http.facts, exchange.principal, self._challenges)
+        connection = StatelessConnection(http, caller)
         self._bound[http] = connection
         served = self._host.attach(self._wrap(connection, "client"))
         connection.caller.attach(served)

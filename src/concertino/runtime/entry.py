@@ -73,6 +73,7 @@ def run(
     backend: Backend,
     *,
     http: str | None = None,
+    http_options: Struct | None = None,
     limits: Limits | None = None,
     loop_factory: LoopFactory | None = None,
 ) -> None:
@@ -82,8 +83,10 @@ def run(
     file, it records its arguments and returns. For other connections use `serve` or `Host`.
 
     backend: a Server, a guard around a Server, or the result of compose().
-    http: serve over HTTP at this address until SIGTERM, and not over stdin and stdout: HOST:PORT of
-        this machine, or unix:PATH. Clients use the URL http://HOST:PORT/mcp. Needs the extra http.
+    http: serve over HTTP at this address until SIGTERM, and not over stdin and stdout: HOST:PORT or
+        unix:PATH. Clients use the URL http://HOST:PORT/mcp. Needs the extra http.
+    http_options: an HttpOptions of concertino.http. An address that other machines can reach needs
+        some of them: authorization, TLS and the public URL.
     limits: by default those that CONCERTINO_... variables set; see Limits.
     loop_factory: makes the event loop, for example uvloop.new_event_loop.
 
@@ -102,8 +105,10 @@ def run(
     # Loaded by name, because an import statement would make an import cycle.
     if http is not None:
         load("concertino.http.frontend").run_http(
-            backend, http, limits=limits, loop_factory=loop_factory
+            backend, http, options=http_options, limits=limits, loop_factory=loop_factory
         )
+    if http_options is not None:
+        raise TypeError("run: http_options: add http='HOST:PORT'")
     load("concertino.runtime.process").run(backend, limits=limits, loop_factory=loop_factory)
 
 

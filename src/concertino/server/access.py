@@ -3,11 +3,15 @@
     @server.tool(tags={"admin"}, visible=lambda context: context.client.name == "my-host")
     def restart() -> str: ...
 
+    @server.tool(scopes={"orders:write"})
+    def order(item: str) -> str: ...
+
     server.disable(tags={"admin"})
 
 A disabled feature does not exist for any client. A feature with `visible` does not exist for those
-callers for whom the function returns False. A server loads this module when one of these options or
-methods is first used.
+callers for whom the function returns False. One with `scopes` is missing in the lists of callers
+whose token lacks them, and cannot be used by them. A server loads this module when one of these
+options or methods is first used.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from msgspec import Raw, Struct
 from concertino.backend.call_hooks import Handle
 from concertino.backend.interface import Backend, Call, ChangeKind, Context
 from concertino.backend.wrappers import BackendWrapper
-from concertino.errors import NotRegistered, RegistrationError
+from concertino.errors import NotRegistered, RegistrationError, check_scopes
 from concertino.near_names import suggestion
 from concertino.server.functions import is_async
 from concertino.server.registry import Access, Registry, TagSwitches
@@ -32,19 +36,20 @@ log = logging.getLogger("concertino.access")
 MAX_TAG = 128
 
 
-def read_access(tags: Any, visible: Any, owner: str) -> Access:
-    """Return the options `tags` and `visible` of one feature as an Access, after checking them.
+def read_access(tags: Any, visible: Any, scopes: Any, owner: str) -> Access:
+    """Return the access options of one feature as an Access, after checking them.
 
-    tags, visible: the values that the author has passed, of any type; None if left out.
-    owner: the feature, for error messages, such as `prompt 'greet'`.
+    tags, visible, scopes: the values that the author has passed, of any type; None if left out.
+    owner: names the feature in error messages, such as `prompt 'greet'`.
     Raises RegistrationError for an invalid value.
     """
     try:
         checked = check_tags(() if tags is None else tags)
-    except ValueError as exc:
+        needed = check_scopes(() if scopes is None else scopes)
+    except (TypeError, ValueError) as exc:
         raise RegistrationError(f"{owner}: {exc}") from None
     if visible is None:
-        return Access(checked)
+        return Access(checked, scopes=needed)
     if not callable(visible):
         raise RegistrationError(
             f"{owner}: visible: expected a function of a Context, as in "
@@ -55,7 +60,7 @@ def read_access(tags: Any, visible: Any, owner: str) -> Access:
             f"{owner}: visible: expected a `def` or a lambda, got an `async def`; it is called for "
             f"each item of a list, so look slow facts up elsewhere"
         )
-    return Access(checked, VisibleCheck(visible, owner))
+    return Access(checked, VisibleCheck(visible, owner), needed)
 
 
 def check_tags(tags: Any) -> frozenset[str]:
@@ -107,12 +112,12 @@ class VisibleCheck:
 
 
 class LimitedTool(BackendWrapper):
-    """Guards a tool with `visible`: callers who may not use the tool get the error "unknown tool".
+    """The guard of a tool with `visible` or `scopes`: refuses callers who may not use the tool.
 
     server: the server of the tool.
     guard: the other guard of the tool, such as a rate limit; None if it has none.
     call_tool: calls the tool without any guard.
-    access: contains the tool's `visible`.
+    access: the tool's `visible` and `scopes`.
     """
 
     def __init__(
@@ -125,12 +130,16 @@ class LimitedTool(BackendWrapper):
         super().__init__(server)
         self._guard = guard
         self._call_tool = call_tool
-        self._visible = access.visible
+        self._access = access
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
-        """Handle a call of the tool. Raises RpcError "unknown tool" if it is not visible."""
-        if self._visible is not None and not self._visible(context):
+        """Handle a call of the tool.
+
+        Raises RpcError "unknown tool" if it is not visible, and InsufficientScope.
+        """
+        if self._access.is_hidden(context):
             raise unknown_tool(call.params)
+        self._access.check_scopes(context)
         if self._guard is not None:
             return await self._guard.handle(call, context)
         return await self._call_tool(call, context)

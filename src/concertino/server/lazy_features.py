@@ -148,7 +148,7 @@ class LazyFeatures:
                 self.features = replace(self.features, completions=True)
 
     def _is_limited(self) -> bool:
-        """Return whether callers may see different lists, because a feature has `visible`."""
+        """Return whether callers may see different lists: some feature is not for everybody."""
         groups = self.registries().values()
         return any(registry.is_limited for group in groups for registry in group)
 

@@ -97,10 +97,14 @@ class AccessOptions(TypedDict, total=False):
         its `_meta`, as `concertino/tags`.
     visible: a function that takes the Context of a call or list and returns whether this caller may
         see and use it. It must be quick and cannot be an `async def`. None: everybody may.
+    scopes: texts such as {"orders:write"}: what the token of a caller over HTTP must allow. Lists
+        leave it out for other callers, and a call gets the status 403. Callers without a token,
+        as on stdin and stdout, are not limited.
     """
 
     tags: Collection[str] | None
     visible: Callable[[Context], bool] | None
+    scopes: Collection[str] | None
 
 
 class ToolOptions(ToolSettings, ToolGuards, AccessOptions, total=False):

@@ -23,7 +23,7 @@ from msgspec.json import Decoder, encode
 from msgspec.structs import replace
 
 from concertino.backend.interface import Context
-from concertino.errors import NotRegistered, RegistrationError, invalid_params
+from concertino.errors import InsufficientScope, NotRegistered, RegistrationError, invalid_params
 from concertino.near_names import suggestion
 from concertino.types.results import CacheScope
 
@@ -58,10 +58,33 @@ class Access(Struct, frozen=True):
 
     tags: the tags by which enable() and disable() select it.
     visible: returns whether a caller may see and use it; None if every caller may.
+    scopes: what a caller's token must allow.
     """
 
     tags: frozenset[str] = frozenset()
     visible: Callable[[Context], bool] | None = None
+    scopes: frozenset[str] = frozenset()
+
+    @property
+    def is_limited(self) -> bool:
+        """Return whether some callers may not see or use the entry."""
+        return self.visible is not None or bool(self.scopes)
+
+    def is_hidden(self, context: Context) -> bool:
+        """Return whether the entry does not exist for a caller, whatever its token allows."""
+        return self.visible is not None and not self.visible(context)
+
+    def lacks_scopes(self, context: Context) -> bool:
+        """Return whether the caller's token does not allow to use the entry."""
+        if not self.scopes:
+            return False
+        principal = context.principal
+        return principal is not None and principal.lacks(self.scopes)
+
+    def check_scopes(self, context: Context) -> None:
+        """Raise InsufficientScope if the caller's token does not allow to use the entry."""
+        if self.lacks_scopes(context):
+            raise InsufficientScope(self.scopes)
 
 
 OPEN_ACCESS = Access()
@@ -126,7 +149,8 @@ class Registry(Generic[E]):
     Attributes:
     entries: name -> entry, for the enabled entries.
     records: name -> record, for all entries.
-    is_limited: whether any entry has `visible`, so that callers may see different lists.
+    is_limited: whether any entry has `visible` or `scopes`, so that callers may see different
+        lists.
     """
 
     def __init__(
@@ -163,7 +187,7 @@ class Registry(Generic[E]):
             self._last_number += 1
             record = Record(entry, self._last_number, function, access)
             self.records = {**self.records, name: record}
-            self.is_limited = self.is_limited or access.visible is not None
+            self.is_limited = self.is_limited or access.is_limited
             if record.is_enabled(self.switches.last):
                 self.entries = {**self.entries, name: entry}
 
@@ -207,26 +231,32 @@ class Registry(Generic[E]):
         self.entries = {
             name: record.entry for name, record in records.items() if record.is_enabled(tags)
         }
-        self.is_limited = any(record.access.visible is not None for record in records.values())
+        self.is_limited = any(record.access.is_limited for record in records.values())
 
     # Entries and pages for one caller
 
     def find(self, name: str, context: Context) -> E | None:
-        """Return the entry with this name; None if there is none that the caller may use.
+        """Return the entry with this name; None if there is none for the caller.
 
         context: the context of the caller's call.
+        Raises InsufficientScope if the caller's token does not allow to use it.
         """
         entry = self.entries.get(name)
-        return entry if entry is not None and self._is_visible(name, context) else None
+        if entry is None or not self.is_limited:
+            return entry
+        record = self.records.get(name)
+        if record is None or record.access.is_hidden(context):
+            return None
+        record.access.check_scopes(context)
+        return entry
 
-    def visible(self, context: Context) -> Iterator[E]:
-        """Yield the entries that the caller may use.
-
-        context: the context of the caller's call.
-        """
+    def known(self, context: Context) -> Iterator[tuple[E, Access]]:
+        """Yield the entries that exist for the caller, whatever its token allows."""
+        records = self.records
         for name, entry in self.entries.items():
-            if self._is_visible(name, context):
-                yield entry
+            record = records.get(name)
+            if record is not None and not record.access.is_hidden(context):
+                yield entry, record.access
 
     def cache_scope(self, scope: CacheScope) -> CacheScope:
         """Return the cache scope of the list: "private" if lists may differ, else `scope`.
@@ -240,8 +270,10 @@ class Registry(Generic[E]):
         if not self.is_limited:
             return True
         record = self.records.get(name)
-        return record is not None and (
-            record.access.visible is None or record.access.visible(context)
+        return not (
+            record is None
+            or record.access.is_hidden(context)
+            or record.access.lacks_scopes(context)
         )
 
     def page(self, params: Mapping[str, Raw], context: Context) -> EntryPage[E]:

@@ -379,10 +379,11 @@ class Resources:
         accepted.
         """
         details: list[str] = []
-        for entry in self.templates.visible(context):
+        for entry, access in self.templates.known(context):
             values = entry.template.match(uri)
             if values is None:
                 continue
+            access.check_scopes(context)
             try:
                 bound = entry.arguments.bind(values, context)
             except InvalidArguments as exc:
@@ -418,11 +419,11 @@ def _content_hints(options: ResourceSettings, default: CacheHints, access: Acces
     default: the hints of the server. Raises RegistrationError for invalid options.
     """
     scope = options.get("cache_scope") or default.scope
-    if access.visible is not None:
+    if access.is_limited:
         if options.get("cache_scope") == "public":
             raise RegistrationError(
-                "resource: cache_scope='public' would show it to callers from whom visible= hides "
-                "it; remove one of the two options"
+                "resource: cache_scope='public' would show it to callers from whom visible= or "
+                "scopes= hides it; remove one of the two options"
             )
         scope = "private"
     ttl_s = options.get("ttl_s")

@@ -231,7 +231,7 @@ class Server:
             from concertino.server.tool_guards import guard
 
             tool = guard(self, self._registered_tools, tool, cast("ToolGuards", guards))
-        if access.visible is not None:
+        if access.is_limited:
             from concertino.server.access import LimitedTool
 
             tool.guard = LimitedTool(
@@ -492,6 +492,7 @@ class Server:
         self,
         *,
         http: str | None = None,
+        http_options: Struct | None = None,
         limits: Limits | None = None,
         loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
     ) -> None:
@@ -500,12 +501,19 @@ class Server:
         No code after this call runs. `concertino.run(backend)` does the same for any backend, such
         as a guard around a server or several composed servers.
         http: serve over HTTP at this address until SIGTERM, and not over stdin and stdout:
-            HOST:PORT of this machine, or unix:PATH. Clients use the URL http://HOST:PORT/mcp. Needs
-            the extra http.
+            HOST:PORT or unix:PATH. Clients use the URL http://HOST:PORT/mcp. Needs the extra http.
+        http_options: an HttpOptions of concertino.http. An address that other machines can reach
+            needs some of them: authorization, TLS and the public URL.
         limits: by default those that CONCERTINO_... variables set; see Limits.
         loop_factory: makes the event loop, for example uvloop.new_event_loop.
         """
-        run(self, http=http, limits=limits, loop_factory=loop_factory)
+        run(
+            self,
+            http=http,
+            http_options=http_options,
+            limits=limits,
+            loop_factory=loop_factory,
+        )
 
     def asgi(
         self,

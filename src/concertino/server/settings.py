@@ -87,17 +87,19 @@ TAGS_MEMBER = "concertino/tags"
 
 
 def take_access(options: Mapping[str, Any], owner: str) -> Access:
-    """Remove the options `tags` and `visible` from a dict, and return them as an Access.
+    """Remove the options `tags`, `visible` and `scopes` from a dict; return them as an Access.
 
     owner: names the feature in error messages. Raises RegistrationError for an invalid value.
     """
     # Few features have these options. Without them, server/access.py need not be imported.
-    if "tags" not in options and "visible" not in options:
+    if options.keys().isdisjoint(("tags", "visible", "scopes")):
         return OPEN_ACCESS
     from concertino.server.access import read_access
 
     values = cast("dict[str, Any]", options)
-    return read_access(values.pop("tags", None), values.pop("visible", None), owner)
+    return read_access(
+        values.pop("tags", None), values.pop("visible", None), values.pop("scopes", None), owner
+    )
 
 
 def add_tags(meta: dict[str, Any] | None, access: Access) -> dict[str, Any] | None:
@@ -112,7 +114,7 @@ def _all_options(declaration: type) -> list[str]:
     """
     from concertino.server.options import DECLARATIONS
 
-    # Also guards, tags and `visible`, which are declared in other TypedDicts.
+    # Also guards, tags, `visible` and `scopes`, which are declared in other TypedDicts.
     return [
         name
         for whole, parts in DECLARATIONS.values()

@@ -12,6 +12,7 @@ from msgspec import DecodeError, Raw
 from msgspec.json import Decoder, encode
 
 from concertino.errors import (
+    InsufficientScope,
     InvalidClientResponse,
     MissingCapability,
     RpcError,
@@ -62,9 +63,10 @@ def _make_encodable(value: Any) -> Any:
 def find_passthrough(error: BaseException) -> BaseException | None:
     """Return the exception in `error` that the runtime must handle; None if there is none.
 
-    The runtime must handle the exceptions of Context.ask(): the handler waits for an answer of its
-    client, or the client cannot answer. They are not errors of the handler, so they must not become
-    error results. If `error` is an exception group, it is searched for such an exception.
+    The runtime must handle the exceptions of Context.ask(), because the handler waits for an answer
+    of its client, or the client cannot answer; and InsufficientScope. They are not errors of the
+    handler, so they must not become error results. If `error` is an exception group, it is searched
+    for such an exception.
     """
     if isinstance(error, PASSTHROUGH):
         return error
@@ -77,7 +79,7 @@ def find_passthrough(error: BaseException) -> BaseException | None:
     return next((found for exc in inner if (found := find_passthrough(exc)) is not None), None)
 
 
-PASSTHROUGH = (Suspended, MissingCapability, InvalidClientResponse)
+PASSTHROUGH = (Suspended, MissingCapability, InvalidClientResponse, InsufficientScope)
 
 
 def describe_exception(error: BaseException) -> str:

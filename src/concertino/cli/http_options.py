@@ -1,0 +1,293 @@
+"""The options of `concertino serve --http`: addresses, TLS, and who may connect."""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from typing import TYPE_CHECKING, Any
+
+from concertino.cli import UsageError
+from concertino.cli.options import add_repeatable
+from concertino.errors import TargetError
+
+if TYPE_CHECKING:
+    from concertino.http.authorization import Authorization, TokenVerifier, VerifyToken
+    from concertino.http.options import HttpOptions
+
+__all__ = ["HTTP_ONLY", "add_http_options", "read_http_options"]
+
+# The credentials of this server at an introspection endpoint. They are not options, because other
+# users of a machine can see those.
+CLIENT_ID, CLIENT_SECRET = "CONCERTINO_INTROSPECTION_ID", "CONCERTINO_INTROSPECTION_SECRET"
+# The options that make no sense without --http, by the name of their value.
+HTTP_ONLY = {
+    "allow_origin": "--allow-origin",
+    "allow_host": "--allow-host",
+    "public_url": "--public-url",
+    "tls_cert": "--tls-cert",
+    "tls_key": "--tls-key",
+    "behind_proxy": "--behind-proxy",
+    "trusted_proxy": "--trusted-proxy",
+    "no_auth": "--no-auth",
+    "auth": "--auth",
+    "auth_tokens": "--auth-tokens",
+    "auth_issuer": "--auth-issuer",
+    "auth_jwks": "--auth-jwks",
+    "auth_audience": "--auth-audience",
+    "auth_algorithm": "--auth-algorithm",
+    "auth_introspection": "--auth-introspection",
+    "auth_scope": "--auth-scope",
+    "auth_cache_s": "--auth-cache-s",
+    "principal_rate": "--principal-rate",
+}
+# What needs another option, by the name of its value: that of the other option.
+NEEDS = {
+    "tls_key": "tls_cert",
+    "auth_jwks": "auth_issuer",
+    "auth_algorithm": "auth_issuer",
+    "auth_introspection": "auth_issuer",
+}
+VERIFIERS = ("auth", "auth_tokens", "auth_issuer")
+FOR_VERIFIERS = ("auth_scope", "auth_cache_s", "auth_audience", "principal_rate")
+
+
+def add_http_options(parser: ArgumentParser) -> None:
+    """Add the options to the parser of `concertino serve`."""
+    http = parser.add_argument_group("HTTP")
+    add_repeatable(
+        http,
+        "--http",
+        "ADDRESS",
+        "serve MCP over HTTP at http://ADDRESS/mcp: HOST:PORT, or unix:PATH; repeatable",
+    )
+    add_repeatable(
+        http,
+        "--allow-origin",
+        "ORIGIN",
+        "allow web pages of this origin, such as https://app.example.com; repeatable",
+    )
+    http.add_argument(
+        "--public-url",
+        metavar="URL",
+        help="the URL by which clients know the server, such as https://mcp.example.com/mcp",
+    )
+    add_repeatable(
+        http, "--allow-host", "NAME", "one more name of the server in the header Host; repeatable"
+    )
+    http.add_argument("--tls-cert", metavar="FILE", help="certificate for https, in PEM")
+    http.add_argument(
+        "--tls-key", metavar="FILE", help="its private key, if that is in a file of its own"
+    )
+    http.add_argument(
+        "--behind-proxy", action="store_true", help="a proxy in front of the server has TLS"
+    )
+    add_repeatable(
+        http,
+        "--trusted-proxy",
+        "NETWORK",
+        "believe the Forwarded and X-Forwarded-... headers of this proxy; repeatable",
+    )
+    _add_authorization_options(parser)
+
+
+def _add_authorization_options(parser: ArgumentParser) -> None:
+    auth = parser.add_argument_group("authorization over HTTP")
+    auth.add_argument(
+        "--auth-tokens", metavar="FILE", help="let in the tokens in this file; see concertino token"
+    )
+    auth.add_argument(
+        "--auth-issuer", metavar="URL", help="let in the tokens of this authorization server"
+    )
+    auth.add_argument(
+        "--auth-jwks", metavar="URL", help="its keys (default: what its metadata says)"
+    )
+    add_repeatable(
+        auth,
+        "--auth-algorithm",
+        "NAME",
+        "algorithm of its signatures, such as ES256; repeatable (default: RS256, PS256, ES256, "
+        "EdDSA and their longer forms)",
+    )
+    auth.add_argument(
+        "--auth-introspection",
+        metavar="URL",
+        help=f"ask it about each token here, as the client in {CLIENT_ID} and {CLIENT_SECRET}",
+    )
+    add_repeatable(
+        auth,
+        "--auth-audience",
+        "NAME",
+        "for whom its tokens must be issued; repeatable (default: the public URL)",
+    )
+    auth.add_argument(
+        "--auth", metavar="FILE:NAME", help="a function of a token, or an Authorization, in Python"
+    )
+    add_repeatable(auth, "--auth-scope", "SCOPE", "what every token must allow; repeatable")
+    auth.add_argument(
+        "--auth-cache-s",
+        metavar="S",
+        type=_parse_cache_s,
+        help="for how long a token is believed that was verified, at most 60 (default 60)",
+    )
+    auth.add_argument(
+        "--principal-rate",
+        metavar="CALLS/SECONDS",
+        help="how many requests each principal may send, such as 100/60",
+    )
+    auth.add_argument(
+        "--no-auth",
+        action="store_true",
+        help="serve without authorization at addresses that others can reach",
+    )
+
+
+def _parse_cache_s(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds <= 60:
+        raise ArgumentTypeError(f"expected 0 to 60 seconds, got {text}")
+    return seconds
+
+
+def read_http_options(args: Namespace) -> tuple[HttpOptions | None, list[tuple[bool, str]]]:
+    """Return the settings of an HTTP server and its addresses, each as split_http_address() does.
+
+    Returns None and no addresses without --http. Raises UsageError if the options are wrong.
+    """
+    values: dict[str, Any] = vars(args)
+    if not args.http:
+        for name, option in HTTP_ONLY.items():
+            if values[name] not in (None, False, []):
+                raise UsageError(f"{option} is for --http")
+        return None, []
+    if args.unix or args.tcp:
+        raise UsageError(
+            "--http: not together with --unix or --tcp; start one more process for those"
+        )
+    if args.allow_remote:
+        raise UsageError(
+            "--allow-remote is for --tcp; with --http, an address that others can reach needs "
+            "authorization, TLS and --public-url"
+        )
+    _check_combinations(values)
+    try:
+        from concertino.http.frontend import split_http_address
+        from concertino.http.options import HttpOptions
+        from concertino.http.principal_limits import PrincipalLimits
+        from concertino.http.tls import Tls, TlsCertificate
+    except ImportError as exc:
+        raise UsageError(str(exc)) from None
+    try:
+        options = HttpOptions(
+            origins=tuple(args.allow_origin),
+            max_connections=args.max_connections or HttpOptions().max_connections,
+            authorization=_read_authorization(args),
+            principal_limits=PrincipalLimits(rate=args.principal_rate),
+            public_url=args.public_url,
+            hosts=tuple(args.allow_host),
+            tls=None if args.tls_cert is None else Tls(args.tls_cert, args.tls_key),
+            behind_proxy=args.behind_proxy,
+            trusted_proxies=tuple(args.trusted_proxy),
+            no_auth=args.no_auth,
+        )
+        if options.tls is not None:
+            # Now, and not when the server starts: a wrong file is a wrong option.
+            TlsCertificate(options.tls)
+    except ValueError as exc:
+        raise UsageError(str(exc)) from None
+    return options, [split_http_address(address) for address in args.http]
+
+
+def _check_combinations(values: dict[str, Any]) -> None:
+    """Raise UsageError for an option that does nothing without another one."""
+    for name, other in NEEDS.items():
+        if values[name] not in (None, []) and values[other] is None:
+            raise UsageError(f"{HTTP_ONLY[name]}: add {HTTP_ONLY[other]}")
+    if values["auth_introspection"] is not None and (
+        values["auth_jwks"] is not None or values["auth_algorithm"]
+    ):
+        raise UsageError(
+            "--auth-introspection: not together with --auth-jwks and --auth-algorithm: the issuer "
+            "verifies its tokens itself"
+        )
+    if all(values[name] is None for name in VERIFIERS):
+        for name in FOR_VERIFIERS:
+            if values[name] not in (None, []):
+                raise UsageError(
+                    f"{HTTP_ONLY[name]}: add --auth-tokens, --auth-issuer or --auth: without one "
+                    "of them everybody is let in"
+                )
+
+
+def _read_authorization(args: Namespace) -> Authorization | None:
+    """Return whom to let in; None for everybody. Raises ValueError, UsageError."""
+    from concertino.http.authorization import Authorization
+
+    verifiers: list[TokenVerifier | VerifyToken] = []
+    if args.auth is not None:
+        found = _load(args.auth)
+        if isinstance(found, Authorization):
+            if args.auth_tokens or args.auth_issuer or args.auth_scope:
+                raise UsageError(
+                    f"--auth {args.auth}: it is an Authorization, which says all; remove the other "
+                    "options --auth-..."
+                )
+            return found
+        verifiers.append(found)
+    if args.auth_tokens is not None:
+        from concertino.verifiers.static_tokens import StaticTokens
+
+        verifiers.append(StaticTokens(args.auth_tokens))
+    if args.auth_issuer is not None:
+        verifiers.append(_issuer_verifier(args))
+    if not verifiers:
+        return None
+    cache_s = 60.0 if args.auth_cache_s is None else args.auth_cache_s
+    return Authorization(tuple(verifiers), frozenset(args.auth_scope), cache_s)
+
+
+def _issuer_verifier(args: Namespace) -> TokenVerifier:
+    """Return the verifier for the tokens of --auth-issuer. Raises ValueError, UsageError."""
+    audience = tuple(args.auth_audience)
+    if not audience:
+        if args.public_url is None:
+            raise UsageError(
+                "--auth-issuer: add --public-url, for which its tokens are issued, or "
+                "--auth-audience"
+            )
+        from concertino.http.resource_identity import parse_public_url
+        from concertino.http.server import ENDPOINT
+
+        audience = (parse_public_url(args.public_url, ENDPOINT).url,)
+    if args.auth_introspection is not None:
+        from concertino.verifiers.introspection import Introspection
+
+        return Introspection(
+            args.auth_issuer,
+            args.auth_introspection,
+            audience,
+            os.environ.get(CLIENT_ID, ""),
+            os.environ.get(CLIENT_SECRET, ""),
+        )
+    try:
+        from concertino.verifiers.jwt_verifier import JwtVerifier
+    except ImportError as exc:
+        raise UsageError(str(exc)) from None
+    algorithms = tuple(args.auth_algorithm) or None
+    return JwtVerifier(args.auth_issuer, audience, algorithms=algorithms, jwks_url=args.auth_jwks)
+
+
+def _load(target: str) -> Any:
+    """Return what --auth names. Raises UsageError if it is neither a function nor a verifier."""
+    from concertino.cli.targets import load_attribute
+    from concertino.http.authorization import Authorization
+
+    try:
+        found = load_attribute(target)
+    except TargetError as exc:
+        raise UsageError(f"--auth: {exc}") from None
+    if isinstance(found, Authorization) or callable(found) or hasattr(found, "verify"):
+        return found
+    raise UsageError(
+        f"--auth {target}: expected a function that takes a token, a TokenVerifier or an "
+        f"Authorization, got {type(found).__name__}"
+    )

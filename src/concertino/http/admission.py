@@ -1,0 +1,162 @@
+"""Admission: who may send which requests to an HTTP server, and what it says about that.
+
+It combines the Gate, the limits of principals and the metadata. Without authorization it lets
+everything in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+
+from concertino.http.access import AccessRules
+from concertino.http.challenges import Challenges
+from concertino.http.connection import Exchange
+from concertino.http.exposure import check_exposure
+from concertino.http.forwarded import TrustedProxies
+from concertino.http.gate import Gate
+from concertino.http.options import HttpOptions
+from concertino.http.principal_limits import PrincipalUse
+from concertino.http.request_head import HttpError, RequestHead
+from concertino.http.resource_identity import MAX_AGE_S
+from concertino.protocol.principal import Principal
+from concertino.transports.listeners import Listener
+
+__all__ = ["Admission"]
+
+log = logging.getLogger("concertino.http")
+
+# Nothing of ours is served there but the metadata; clients that look for more get 404.
+WELL_KNOWN = "/.well-known/"
+# At most one refusal is logged in this time, in seconds.
+LOG_S = 1.0
+
+
+class Admission:
+    """Who may send which requests.
+
+    endpoint: the path of the MCP endpoint. open_paths: what needs no token.
+    Raises ValueError if the options do not fit the listeners, see check_exposure().
+
+    Attributes:
+    challenges: makes refusals of requests without sufficient authorization; None without
+        authorization.
+    use: what the principals have under way; None without authorization.
+    """
+
+    def __init__(
+        self,
+        options: HttpOptions,
+        listeners: Sequence[Listener],
+        endpoint: str,
+        open_paths: frozenset[str],
+    ) -> None:
+        self._identity = identity = check_exposure(options, listeners, endpoint)
+        self._hosts = frozenset(host.lower() for host in options.hosts)
+        self._open_paths = open_paths
+        self._proxies = TrustedProxies(options.trusted_proxies) if options.behind_proxy else None
+        self._logged_at = -LOG_S
+        self.challenges: Challenges | None = None
+        self.use: PrincipalUse | None = None
+        self._gate: Gate | None = None
+        self._metadata: bytes | None = None
+        authorization = options.authorization
+        if authorization is None:
+            return
+        assert identity is not None
+        issuers = [
+            issuer for verifier in authorization.make_verifiers() for issuer in verifier.issuers
+        ]
+        if issuers:
+            self._metadata = identity.describe(authorization, issuers)
+            self._open_paths |= {*identity.metadata_paths}
+        self.challenges = Challenges(
+            identity.metadata_url if issuers else None, authorization.scopes
+        )
+        self._gate = Gate(authorization, self.challenges)
+        self.use = PrincipalUse(options.principal_limits)
+
+    def access_rules(self, origins: Sequence[str], *, checks_host: bool) -> AccessRules:
+        """Return the rules for the headers Host and Origin. checks_host: see AccessRules."""
+        identity = self._identity
+        own = () if identity is None else (identity.host,)
+        return AccessRules(
+            origins,
+            hosts=self._hosts.union(own),
+            own_origin=None if identity is None else identity.origin,
+            checks_host=checks_host,
+        )
+
+    def admit(
+        self, head: RequestHead, facts: Mapping[str, object]
+    ) -> Principal | asyncio.Future[Principal] | None:
+        """Return who has sent a request, as RequestHandler.on_head() does.
+
+        facts: what is known about the connection. Raises HttpError to refuse the request.
+        """
+        if self._proxies is not None:
+            self._check_forwarded(self._proxies, head, facts)
+        gate = self._gate
+        if gate is None:
+            principal = facts.get("principal")
+            return principal if isinstance(principal, Principal) else None
+        path = head.path
+        if path in self._open_paths or head.method == "OPTIONS" or path.startswith(WELL_KNOWN):
+            return None
+        try:
+            return gate.admit(head)
+        except HttpError as refusal:
+            self._log_refusal(refusal, head, facts)
+            raise
+
+    def begin(self, exchange: Exchange, principal: Principal) -> None:
+        """Count a request of a principal. Raises HttpError 429 if it is one too many."""
+        if self.use is not None:
+            self.use.begin(exchange, principal.identity)
+
+    def answer_metadata(self, exchange: Exchange) -> bool:
+        """Answer a request for the metadata. Returns False if it is for something else."""
+        identity = self._identity
+        head = exchange.head
+        if self._metadata is None or identity is None or head.path not in identity.metadata_paths:
+            return False
+        if head.method not in ("GET", "HEAD"):
+            raise HttpError(
+                HTTPStatus.METHOD_NOT_ALLOWED, f"{head.method}: expected GET", b"Allow: GET\r\n"
+            )
+        # Any page may read it, so that a client in a browser finds the authorization server.
+        exchange.headers = b"Access-Control-Allow-Origin: *\r\n"
+        exchange.respond_cacheable(self._metadata, MAX_AGE_S)
+        return True
+
+    def _check_forwarded(
+        self, proxies: TrustedProxies, head: RequestHead, facts: Mapping[str, object]
+    ) -> None:
+        """Raise HttpError 403 if a proxy says that the client has come to it without TLS."""
+        if self._gate is not None and proxies.read(head, _peer_of(facts)).is_unencrypted:
+            raise HttpError(
+                HTTPStatus.FORBIDDEN,
+                "this request has come without TLS: use the https URL, and a new token, because "
+                "this one was sent unencrypted",
+            )
+
+    def _log_refusal(
+        self, refusal: HttpError, head: RequestHead, facts: Mapping[str, object]
+    ) -> None:
+        """Log that a token was refused, but no more often than once in LOG_S."""
+        now = asyncio.get_running_loop().time()
+        if b"authorization" not in head.headers or now - self._logged_at < LOG_S:
+            return
+        self._logged_at = now
+        peer = _peer_of(facts)
+        address = peer if self._proxies is None else self._proxies.read(head, peer).address
+        log.info("%s: %d: %s", address or "a client", refusal.status, refusal)
+
+
+def _peer_of(facts: Mapping[str, object]) -> str | None:
+    """Return the IP address of the other end of a connection; None for a Unix socket."""
+    if "uid" in facts:
+        return None
+    return str(facts["address"]).rpartition(":")[0].strip("[]").partition("%")[0]

@@ -1,0 +1,96 @@
+"""Challenges: the header WWW-Authenticate, which tells a client how to get access.
+
+Source: RFC 6750 section 3; RFC 9728 section 5.1; 2026-07-28 basic/authorization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from http import HTTPStatus
+
+from msgspec import DecodeError, Struct
+from msgspec.json import Decoder
+
+from concertino.errors import check_scopes
+from concertino.http.request_head import HttpError
+
+__all__ = ["Challenges"]
+
+
+class _ErrorData(Struct, frozen=True):
+    scopes: tuple[str, ...] = ()
+
+
+class _Error(Struct, frozen=True):
+    data: _ErrorData = _ErrorData()
+
+
+class _ErrorResponse(Struct, frozen=True):
+    """The response for InsufficientScope, as far as it matters here."""
+
+    error: _Error = _Error()
+
+
+_decode_error = Decoder(_ErrorResponse).decode
+
+
+class Challenges:
+    """Makes the refusals of requests without sufficient authorization.
+
+    metadata_url: where the server's metadata is; None if it has none.
+    scopes: what every token must allow.
+    """
+
+    def __init__(self, metadata_url: str | None, scopes: Collection[str]) -> None:
+        self._metadata_url = metadata_url
+        self._scopes = scopes
+
+    def no_token(self) -> HttpError:
+        """Return the refusal of a request without a token. It has no `error` (RFC 6750, 3.1)."""
+        return self._refusal(
+            HTTPStatus.UNAUTHORIZED, "a token is required: Authorization: Bearer ...", self._scopes
+        )
+
+    def malformed(self, text: str) -> HttpError:
+        """Return the refusal of a request whose Authorization header is malformed."""
+        return self._refusal(HTTPStatus.BAD_REQUEST, text, (), "invalid_request")
+
+    def invalid_token(self, text: str) -> HttpError:
+        """Return the refusal of a token."""
+        return self._refusal(HTTPStatus.UNAUTHORIZED, text, self._scopes, "invalid_token")
+
+    def insufficient_scope(self, scopes: Collection[str]) -> HttpError:
+        """Return the refusal of a token that does not allow enough. scopes: all that are needed."""
+        text = "the token does not allow this"
+        return self._refusal(HTTPStatus.FORBIDDEN, text, scopes, "insufficient_scope")
+
+    def describe_scopes(self, frame: bytes) -> bytes:
+        """Return the header for the response to an operation that needs more scopes.
+
+        frame: the JSON-RPC error INSUFFICIENT_SCOPE.
+        """
+        try:
+            scopes = check_scopes(_decode_error(frame).error.data.scopes)
+        except (DecodeError, ValueError):
+            scopes = frozenset[str]()
+        return self.insufficient_scope(scopes | frozenset(self._scopes)).headers
+
+    def _refusal(
+        self, status: HTTPStatus, text: str, scopes: Collection[str], error: str = ""
+    ) -> HttpError:
+        parameters: dict[str, str] = {}
+        if error:
+            parameters |= {"error": error, "error_description": text}
+        if scopes:
+            parameters["scope"] = " ".join(sorted(scopes))
+        if self._metadata_url is not None:
+            parameters["resource_metadata"] = self._metadata_url
+        values = ", ".join(f"{name}={_quote(value)}" for name, value in parameters.items())
+        line = f"WWW-Authenticate: Bearer {values}".rstrip()
+        return HttpError(status, text, f"{line}\r\n".encode("ascii", "replace"))
+
+
+def _quote(value: str) -> str:
+    """Return a quoted string. What must not stand in one is left out."""
+    text = "".join(char for char in value if " " <= char <= "~")
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

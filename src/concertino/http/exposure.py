@@ -1,0 +1,105 @@
+"""Checks that an HTTP server is not open to everybody by mistake: check_exposure().
+
+An address that other machines can reach needs authorization, or the word that there is none; TLS,
+or the word that a proxy in front has it; and the URL by which clients know the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ipaddress import ip_address, ip_network
+
+from concertino.http.options import HttpOptions
+from concertino.http.resource_identity import ResourceIdentity, parse_public_url
+from concertino.transports.listeners import Listener
+
+__all__ = ["check_exposure"]
+
+
+def check_exposure(
+    options: HttpOptions, listeners: Sequence[Listener], endpoint: str
+) -> ResourceIdentity | None:
+    """Return by which URL clients know the server; None if it does not matter.
+
+    endpoint: the path of the MCP endpoint.
+    Raises ValueError, whose text says what to do, if an option is missing or makes no sense.
+    """
+    _check_options(options)
+    identity = None
+    if options.public_url is not None:
+        identity = parse_public_url(options.public_url, endpoint)
+        _check_public_url(options, identity)
+    for listener in listeners:
+        if listener.is_remote:
+            _check_remote(options, listener)
+    if options.authorization is None or identity is not None:
+        return identity
+    for listener in listeners:
+        if not listener.is_unix:
+            scheme = "http" if options.tls is None else "https"
+            address = listener.address.removeprefix("tcp:")
+            return parse_public_url(f"{scheme}://{address}", endpoint)
+    raise ValueError(
+        "authorization: set --public-url (public_url=): tokens are issued for a URL, and a Unix "
+        "socket has none"
+    )
+
+
+def _check_options(options: HttpOptions) -> None:
+    if options.no_auth and options.authorization is not None:
+        raise ValueError(
+            "--no-auth: not together with authorization; remove one of them (no_auth=, "
+            "authorization=)"
+        )
+    if options.trusted_proxies and not options.behind_proxy:
+        raise ValueError(
+            "--trusted-proxy: add --behind-proxy (behind_proxy=True): without a proxy, no header "
+            "of one is believed"
+        )
+    for text in options.trusted_proxies:
+        try:
+            ip_network(text)
+        except ValueError as exc:
+            raise ValueError(
+                f"--trusted-proxy {text}: expected an address or a network such as 10.0.0.0/8: "
+                f"{exc}"
+            ) from None
+
+
+def _check_public_url(options: HttpOptions, identity: ResourceIdentity) -> None:
+    if identity.url.startswith("http:") and not _is_loopback(identity.host):
+        if options.authorization is not None:
+            raise ValueError(
+                f"--public-url {identity.url}: expected https: tokens would travel unencrypted"
+            )
+        if options.tls is not None:
+            raise ValueError(
+                f"--public-url {identity.url}: expected https, because the server has a certificate"
+            )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _check_remote(options: HttpOptions, listener: Listener) -> None:
+    """Raise ValueError unless an address that other machines can reach is safe."""
+    missing: list[str] = []
+    if options.authorization is None and not options.no_auth:
+        missing.append(
+            "authorization (--auth-tokens, --auth-issuer, ...; or --no-auth if everybody may call "
+            "every tool)"
+        )
+    if options.tls is None and not options.behind_proxy:
+        missing.append(
+            "TLS (--tls-cert and --tls-key; or --behind-proxy if a proxy in front has it)"
+        )
+    if options.public_url is None:
+        missing.append("--public-url, the URL by which clients know the server")
+    if missing:
+        raise ValueError(
+            f"{listener.address} can be reached from other machines; add " + "; ".join(missing)
+        )

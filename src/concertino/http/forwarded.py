@@ -1,0 +1,99 @@
+"""What a proxy in front says about the request that it passes on: read_forwarded().
+
+Anybody can send these headers, so they count only if the connection comes from a proxy that is
+trusted. The rightmost values are the nearest ones; those further left may be invented.
+Sources: RFC 7239; X-Forwarded-For, X-Forwarded-Proto.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+
+from msgspec import Struct
+
+from concertino.http.request_head import RequestHead
+
+__all__ = ["Forwarded", "TrustedProxies"]
+
+# One parameter of the header Forwarded.
+PARAMETER = re.compile(r'\s*([A-Za-z]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s;,"]*))\s*')
+# More hops are not followed.
+MAX_HOPS = 16
+
+
+class Forwarded(Struct, frozen=True):
+    """Where a request comes from.
+
+    address: of the client, as far as trusted proxies know it.
+    is_unencrypted: whether the client has reached the proxy without TLS.
+    """
+
+    address: str
+    is_unencrypted: bool = False
+
+
+class TrustedProxies:
+    """The proxies whose headers are believed. networks: as in `10.0.0.0/8`."""
+
+    def __init__(self, networks: Sequence[str]) -> None:
+        self._networks: list[IPv4Network | IPv6Network] = [ip_network(item) for item in networks]
+
+    def read(self, head: RequestHead, peer: str | None) -> Forwarded:
+        """Return where a request comes from.
+
+        peer: the address of the other end of the connection; None for a Unix socket, whose clients
+            are of the same user and are trusted.
+        """
+        if not self._networks or (peer is not None and not self._trusts(peer)):
+            return Forwarded(peer or "")
+        if (header := head.headers.get(b"forwarded")) is not None:
+            hops = [_parse_element(text) for text in _split(header.decode("latin-1"))]
+            addresses = [hop.get("for", "") for hop in hops]
+            protocols = [hop.get("proto", "") for hop in hops]
+        else:
+            addresses = _split(head.headers.get(b"x-forwarded-for", b"").decode("latin-1"))
+            protocols = _split(head.headers.get(b"x-forwarded-proto", b"").decode("latin-1"))
+        client = peer or ""
+        for text in reversed(addresses[-MAX_HOPS:]):
+            address = _parse_address(text)
+            if address is None:
+                break
+            client = address
+            if not self._trusts(address):
+                break
+        last = protocols[-1].strip().lower() if protocols else ""
+        return Forwarded(client, last == "http")
+
+    def _trusts(self, address: str) -> bool:
+        ip = ip_address(address)
+        mapped = getattr(ip, "ipv4_mapped", None)
+        return any((mapped or ip) in network for network in self._networks)
+
+
+def _split(text: str) -> list[str]:
+    """Split at commas outside of quoted strings."""
+    parts = re.findall(r'(?:[^,"]|"(?:[^"\\]|\\.)*")+', text)
+    return [part.strip() for part in parts]
+
+
+def _parse_element(text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for match in PARAMETER.finditer(text):
+        value = match[3] if match[2] is None else re.sub(r"\\(.)", r"\1", match[2])
+        found.setdefault(match[1].lower(), value)
+    return found
+
+
+def _parse_address(text: str) -> str | None:
+    """Return an address without its port; None for an obfuscated or malformed one."""
+    text = text.strip().strip('"')
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        return str(ip_address(text.partition("%")[0]))
+    except ValueError:
+        return None

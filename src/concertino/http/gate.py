@@ -1,0 +1,172 @@
+"""Gate: lets those requests in whose token is accepted.
+
+A token comes in the header Authorization and nowhere else: not in the query, and not in the body.
+Source: RFC 6750; 2026-07-28 basic/authorization "Token Handling".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Awaitable
+from hashlib import sha256
+
+from concertino.http.authorization import (
+    Authorization,
+    InvalidToken,
+    VerifierUnavailable,
+)
+from concertino.http.challenges import Challenges
+from concertino.http.connection import unavailable
+from concertino.http.request_head import HttpError, RequestHead
+from concertino.http.verified_tokens import VerifiedTokens
+from concertino.protocol.principal import Principal
+
+__all__ = ["Gate"]
+
+log = logging.getLogger("concertino.http")
+
+MAX_TOKEN_BYTES = 8 * 1024
+# At most this many tokens are being verified by others at a time.
+MAX_PENDING = 256
+# After this time, a verifier that waits for another server is given up.
+VERIFY_S = 15.0
+# RFC 6750, section 2.1: b64token.
+TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]+=*")
+
+
+class Gate:
+    """Lets those requests in whose token is accepted.
+
+    authorization: whom to let in.
+    challenges: makes the refusals.
+    """
+
+    def __init__(self, authorization: Authorization, challenges: Challenges) -> None:
+        self._verifiers = authorization.make_verifiers()
+        self._scopes = authorization.scopes
+        self.challenges = challenges
+        loop = asyncio.get_running_loop()
+        self._tokens = VerifiedTokens(authorization.cache_s, loop.time, time.time)
+        # Digest -> the verification that is under way, so that each token is verified once.
+        self._pending: dict[bytes, asyncio.Task[Principal]] = {}
+
+    def admit(self, head: RequestHead) -> Principal | asyncio.Future[Principal]:
+        """Return who has sent a request; a future if another server must be asked first.
+
+        Raises HttpError to refuse the request, and so does the future.
+        """
+        token = self._read_token(head)
+        digest = sha256(token).digest()
+        try:
+            principal = self._tokens.find(digest)
+            if principal is not None:
+                return self._check(principal)
+            if (pending := self._pending.get(digest)) is not None:
+                return asyncio.shield(pending)
+            verdict = self._verify(token.decode("ascii"), digest, 0)
+        except InvalidToken as exc:
+            raise self.challenges.invalid_token(str(exc)) from None
+        return verdict if isinstance(verdict, asyncio.Future) else self._check(verdict)
+
+    def _read_token(self, head: RequestHead) -> bytes:
+        """Return the token of a request. Raises HttpError 401 if it has none, 400 if malformed."""
+        value = head.headers.get(b"authorization")
+        if value is None:
+            raise self.challenges.no_token()
+        if b"authorization" in head.repeated:
+            raise self.challenges.malformed("Authorization: it came more than once")
+        scheme, _, token = value.partition(b" ")
+        if scheme.lower() != b"bearer":
+            raise self.challenges.no_token()
+        token = token.strip(b" ")
+        if len(token) > MAX_TOKEN_BYTES:
+            raise self.challenges.malformed(
+                f"Authorization: the token has more than {MAX_TOKEN_BYTES} bytes"
+            )
+        if TOKEN.fullmatch(token) is None:
+            raise self.challenges.malformed("Authorization: expected Bearer and a token")
+        return token
+
+    def _check(self, principal: Principal) -> Principal:
+        """Return the principal. Raises HttpError 403 if its token does not allow enough."""
+        if principal.lacks(self._scopes):
+            raise self.challenges.insufficient_scope(self._scopes)
+        return principal
+
+    def _verify(
+        self, token: str, digest: bytes, first: int
+    ) -> Principal | asyncio.Future[Principal]:
+        """Ask the verifiers whose a token is, until one accepts it.
+
+        first: the number of the first one to ask.
+        Raises InvalidToken with the reason of the last one, and HttpError.
+        """
+        reason = ""
+        for number in range(first, len(self._verifiers)):
+            try:
+                verdict = self._verifiers[number].verify(token)
+            except InvalidToken as exc:
+                reason = str(exc)
+                continue
+            except Exception as exc:
+                raise _not_verified(exc) from None
+            if isinstance(verdict, Principal):
+                return self._accept(digest, verdict)
+            return self._start_waiting(token, digest, number, verdict)
+        self._tokens.refuse(digest, reason)
+        raise InvalidToken(reason)
+
+    def _accept(self, digest: bytes, principal: Principal) -> Principal:
+        self._tokens.accept(digest, principal)
+        return principal
+
+    def _start_waiting(
+        self, token: str, digest: bytes, number: int, verdict: Awaitable[Principal]
+    ) -> asyncio.Future[Principal]:
+        if len(self._pending) >= MAX_PENDING and digest not in self._pending:
+            raise unavailable("too many tokens are being verified")
+        waiting = asyncio.ensure_future(self._wait(token, digest, number, verdict))
+        self._pending[digest] = waiting
+
+        def on_done(task: asyncio.Task[Principal]) -> None:
+            if self._pending.get(digest) is task:
+                del self._pending[digest]
+            # If all that waited for it have gone, its failure is nobody's concern.
+            _ = task.cancelled() or task.exception()
+
+        waiting.add_done_callback(on_done)
+        return asyncio.shield(waiting)
+
+    async def _wait(
+        self, token: str, digest: bytes, number: int, verdict: Awaitable[Principal]
+    ) -> Principal:
+        """Return whose a token is. Raises HttpError."""
+        try:
+            async with asyncio.timeout(VERIFY_S):
+                return self._check(self._accept(digest, await verdict))
+        except HttpError:
+            raise
+        except InvalidToken as exc:
+            reason = str(exc)
+        except Exception as exc:
+            raise _not_verified(exc) from None
+        if number + 1 == len(self._verifiers):
+            self._tokens.refuse(digest, reason)
+            raise self.challenges.invalid_token(reason)
+        try:
+            other = self._verify(token, digest, number + 1)
+        except InvalidToken as exc:
+            raise self.challenges.invalid_token(str(exc)) from None
+        return self._check(other if isinstance(other, Principal) else await other)
+
+
+def _not_verified(exc: Exception) -> HttpError:
+    """Return the refusal of a request whose token could not be verified, and log why."""
+    if isinstance(exc, VerifierUnavailable | TimeoutError | OSError):
+        log.warning("tokens cannot be verified: %s", exc or type(exc).__name__)
+    else:
+        log.error("a verifier of tokens has failed", exc_info=exc)
+    return unavailable("the token cannot be verified now")

@@ -1,0 +1,45 @@
+"""HttpOptions: the settings of an HTTP server."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from concertino.http.authorization import Authorization
+from concertino.http.connection import HttpTimeouts
+from concertino.http.principal_limits import PrincipalLimits
+from concertino.http.tls import Tls
+
+__all__ = ["HttpOptions"]
+
+
+class HttpOptions(Struct, frozen=True):
+    """The settings of an HTTP server.
+
+    origins: the origins of web pages that may use the server, such as `https://app.example.com`.
+        Pages of this machine always may.
+    max_connections: how many connections there may be at the same time.
+    max_sessions: how many sessions of revisions before 2026-07-28 there may be.
+    timeouts: how long the server waits.
+    authorization: whom the server lets in; None to let everybody in who can connect.
+    principal_limits: what each principal may take. They hold with authorization.
+    public_url: the URL by which clients know the MCP endpoint. Without a path, `/mcp` is added.
+    hosts: more names that clients may call the server by, in the header Host.
+    tls: the certificate; None for connections without TLS.
+    behind_proxy: whether a proxy in front has TLS.
+    trusted_proxies: the addresses or networks of proxies whose X-Forwarded-... headers are
+        believed.
+    no_auth: whether to serve without authorization at addresses that others can reach.
+    """
+
+    origins: tuple[str, ...] = ()
+    max_connections: int = 512
+    max_sessions: int = 512
+    timeouts: HttpTimeouts = HttpTimeouts()
+    authorization: Authorization | None = None
+    principal_limits: PrincipalLimits = PrincipalLimits()
+    public_url: str | None = None
+    hosts: tuple[str, ...] = ()
+    tls: Tls | None = None
+    behind_proxy: bool = False
+    trusted_proxies: tuple[str, ...] = ()
+    no_auth: bool = False

@@ -1,0 +1,110 @@
+"""PrincipalLimits and PrincipalUse: what one principal may take of an HTTP server.
+
+A client can open any number of connections, so limits of connections do not hold it back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from math import ceil
+
+from msgspec import Struct
+
+from concertino.guards.rates import Rate, Window
+from concertino.http.connection import Exchange
+from concertino.http.request_head import HttpError
+
+__all__ = ["PrincipalLimits", "PrincipalUse", "too_many"]
+
+MIB = 2**20
+# When so many principals are known, those that use nothing are forgotten.
+MAX_KNOWN = 4096
+
+
+class PrincipalLimits(Struct, frozen=True):
+    """What one principal may take: one user with one client, however many connections it has.
+
+    max_requests: how many requests may be under way, open streams included.
+    max_request_bytes: how many bytes the bodies of these requests may have together.
+    max_sessions: how many sessions of revisions before 2026-07-28 it may have.
+    rate: how many requests it may send, as `CALLS/SECONDS`; None for any number.
+    Raises ValueError for an invalid value.
+    """
+
+    max_requests: int = 128
+    max_request_bytes: int = 32 * MIB
+    max_sessions: int = 64
+    rate: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_requests", "max_request_bytes", "max_sessions"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: expected a positive number, got {getattr(self, name)}")
+        if self.rate is not None:
+            Rate.read(self.rate)
+
+
+class _Use:
+    """What one principal has under way. window: the requests that count for the rate."""
+
+    __slots__ = ("bytes", "requests", "window")
+
+    def __init__(self, window: Window | None) -> None:
+        self.requests = 0
+        self.bytes = 0
+        self.window = window
+
+    def is_idle(self, now: float) -> bool:
+        return not self.requests and (self.window is None or self.window.is_idle(now))
+
+
+class PrincipalUse:
+    """Counts what the principals of one server have under way."""
+
+    def __init__(self, limits: PrincipalLimits) -> None:
+        self.limits = limits
+        self._rate = None if limits.rate is None else Rate.read(limits.rate)
+        self._uses: dict[bytes, _Use] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def begin(self, exchange: Exchange, identity: bytes) -> None:
+        """Count a request until its end. Raises HttpError 429 if it is one too many."""
+        use = self._uses.get(identity)
+        if use is None:
+            use = self._add(identity)
+        size = len(exchange.body)
+        limits = self.limits
+        if use.requests >= limits.max_requests:
+            raise too_many(f"{limits.max_requests} requests of yours are under way")
+        # One request may be as large as max_message_bytes allows, even if this is more.
+        if use.bytes and use.bytes + size > limits.max_request_bytes:
+            raise too_many(f"{use.bytes} bytes of requests of yours are under way")
+        if use.window is not None:
+            now = self._loop.time()
+            wait_s = use.window.wait_s(now)
+            if wait_s > 0:
+                raise too_many(f"more than {limits.rate} requests", wait_s)
+            use.window.times.append(now)
+
+        use.requests += 1
+        use.bytes += size
+
+        def end() -> None:
+            use.requests -= 1
+            use.bytes -= size
+
+        exchange.on_end = end
+
+    def _add(self, identity: bytes) -> _Use:
+        if len(self._uses) >= MAX_KNOWN:
+            now = self._loop.time()
+            self._uses = {key: use for key, use in self._uses.items() if not use.is_idle(now)}
+        use = self._uses[identity] = _Use(None if self._rate is None else Window(self._rate))
+        return use
+
+
+def too_many(text: str, wait_s: float = 1.0) -> HttpError:
+    """Return the refusal of a request that is one too many. wait_s: when to try again."""
+    header = b"Retry-After: %d\r\n" % max(1, ceil(wait_s))
+    return HttpError(HTTPStatus.TOO_MANY_REQUESTS, text, header)

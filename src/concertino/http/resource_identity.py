@@ -1,0 +1,92 @@
+"""ResourceIdentity: by which URL clients know an HTTP server, and what it says about itself.
+
+The URL comes from the configuration, and never from the header Host, which clients choose.
+Source: RFC 9728; RFC 8707; 2026-07-28 basic/authorization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+from msgspec.json import encode
+
+from concertino.http.authorization import Authorization
+
+__all__ = ["ResourceIdentity", "parse_public_url"]
+
+WELL_KNOWN = "/.well-known/oauth-protected-resource"
+# Clients may keep the metadata for this long, in seconds.
+MAX_AGE_S = 3600
+
+
+class ResourceIdentity(Struct, frozen=True):
+    """By which URL clients know the MCP endpoint.
+
+    url: without a slash at its end, as in `https://example.com/mcp`. Tokens are issued for it.
+    origin: scheme, host and port of the URL.
+    host: its host, in lower case.
+    path: its path.
+    """
+
+    url: str
+    origin: str
+    host: str
+    path: str
+
+    @property
+    def metadata_url(self) -> str:
+        """Return where the metadata is."""
+        return f"{self.origin}{WELL_KNOWN}{self.path}"
+
+    @property
+    def metadata_paths(self) -> tuple[str, ...]:
+        """Return the paths at which the metadata is served: the URL's own, and the root's."""
+        return f"{WELL_KNOWN}{self.path}", WELL_KNOWN
+
+    def describe(self, authorization: Authorization, issuers: Iterable[str]) -> bytes:
+        """Return the metadata. issuers: the authorization servers."""
+        members: dict[str, object] = {
+            "resource": self.url,
+            "authorization_servers": list(dict.fromkeys(issuers)),
+            "bearer_methods_supported": ["header"],
+        }
+        if authorization.scopes:
+            members["scopes_supported"] = sorted(authorization.scopes)
+        if authorization.name is not None:
+            members["resource_name"] = authorization.name
+        if authorization.documentation is not None:
+            members["resource_documentation"] = authorization.documentation
+        return encode(members)
+
+
+def parse_public_url(text: str, default_path: str) -> ResourceIdentity:
+    """Return the identity for a URL. default_path: the path of a URL that has none.
+
+    Raises ValueError if it is no such URL.
+    """
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError as exc:
+        raise ValueError(f"public URL {text!r}: {exc}") from None
+    host = parts.hostname
+    if (
+        parts.scheme not in ("http", "https")
+        or not host
+        or parts.username is not None
+        or parts.query
+        or parts.fragment
+        or not text.isascii()
+        or any(char <= " " for char in text)
+    ):
+        raise ValueError(
+            f"public URL {text!r}: expected the URL by which clients know the server, such as "
+            "https://mcp.example.com/mcp, without user, query and fragment"
+        )
+    name = f"[{host}]" if ":" in host else host
+    usual = {"http": 80, "https": 443}[parts.scheme]
+    origin = f"{parts.scheme}://{name}" + (f":{port}" if port not in (None, usual) else "")
+    path = parts.path.rstrip("/") or default_path
+    return ResourceIdentity(f"{origin}{path}", origin, host, path)

@@ -1,0 +1,20 @@
+"""TokenVerifiers for HTTP servers: StaticTokens, JwtVerifier and Introspection."""
+
+from __future__ import annotations
+
+from concertino.loading import lazy_names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from concertino.verifiers.introspection import Introspection as Introspection
+    from concertino.verifiers.jwt_verifier import JwtVerifier as JwtVerifier
+    from concertino.verifiers.static_tokens import StaticTokens as StaticTokens
+
+__all__, __getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "concertino.verifiers.introspection": ("Introspection",),
+        "concertino.verifiers.jwt_verifier": ("JwtVerifier",),
+        "concertino.verifiers.static_tokens": ("StaticTokens",),
+    },
+)

@@ -1,0 +1,240 @@
+"""IssuerClient: small requests to an authorization server, whose URLs partly come from itself.
+
+The issuer's own URL is the operator's word, wherever it leads. A URL in its metadata is not: it may
+lead no nearer to this machine than the issuer, so that a public issuer cannot make this server send
+requests into the private network around it. Each name is resolved once, and the connection goes to
+an address that was checked. No redirect is followed, and no proxy of the environment is used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Mapping
+from ipaddress import IPv6Address, ip_address
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlencode
+
+from msgspec import DecodeError, ValidationError
+from msgspec.json import Decoder
+
+from concertino.http.authorization import VerifierUnavailable
+from concertino.http_client.pool import make_tls_context
+from concertino.http_client.pooled_connection import PooledConnection, ResponseHead
+from concertino.http_client.server_url import ServerUrl, parse_url
+
+if TYPE_CHECKING:
+    import ssl
+
+__all__ = ["IssuerClient"]
+
+WITHIN_S = 5.0
+MAX_BYTES = 64 * 1024
+# More addresses of one name are not tried.
+MAX_ADDRESSES = 8
+# How near an address is. The greater, the nearer.
+PUBLIC, PRIVATE, LOOPBACK, NEVER = range(4)
+
+T = TypeVar("T")
+
+
+class IssuerClient:
+    """Sends requests to one authorization server, each on a connection of its own.
+
+    issuer: its URL, as the operator has written it.
+    within_s: for how long each request may take.
+    Raises ValueError if the URL is malformed, or neither https nor of this machine.
+    """
+
+    def __init__(self, issuer: str, within_s: float = WITHIN_S) -> None:
+        self._issuer = _parse(issuer)
+        self._within_s = within_s
+        self._tls: ssl.SSLContext | None = None
+
+    def check_url(self, url: str) -> None:
+        """Raise ValueError if a URL is malformed, or neither https nor of this machine."""
+        _parse(url)
+
+    async def get(self, url: str, decoder: Decoder[T], *, is_trusted: bool) -> T | None:
+        """Return the decoded response to a GET; None if the status is not 200, but below 500.
+
+        is_trusted: whether the URL is the operator's word.
+        Raises VerifierUnavailable.
+        """
+        return await self._limit(url, self._ask("GET", url, {}, b"", decoder, is_trusted))
+
+    async def post(
+        self, url: str, fields: Mapping[str, str], headers: Mapping[str, str], decoder: Decoder[T]
+    ) -> T | None:
+        """Return the decoded response to a form; see get(). The URL is the operator's word."""
+        lines = {"Content-Type": "application/x-www-form-urlencoded", **headers}
+        body = urlencode(fields).encode()
+        return await self._limit(url, self._ask("POST", url, lines, body, decoder, True))
+
+    async def _limit(self, url: str, asking: Awaitable[T | None]) -> T | None:
+        try:
+            async with asyncio.timeout(self._within_s):
+                return await asking
+        except TimeoutError:
+            text = f"{_show(url)}: no response within {self._within_s:g} s"
+            raise VerifierUnavailable(text) from None
+        except (OSError, ValueError) as exc:
+            raise VerifierUnavailable(f"{_show(url)}: {exc}") from None
+
+    async def _ask(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        decoder: Decoder[T],
+        is_trusted: bool,
+    ) -> T | None:
+        target = _parse(url)
+        addresses = await self._find_addresses(target, is_trusted)
+        lines = {
+            "Host": target.authority,
+            "Accept": "application/json",
+            "Connection": "close",
+            "Content-Length": str(len(body)),
+            **headers,
+        }
+        head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+        request = f"{method} {target.path} HTTP/1.1\r\n{head}\r\n".encode("ascii") + body
+
+        response = _Response()
+        connection = await self._connect(target, addresses)
+        try:
+            connection.send(request, response)
+            status, content = await response.done
+        finally:
+            connection.abort()
+        if status >= 500:
+            raise VerifierUnavailable(f"{_show(url)}: status {status}")
+        if status != 200:
+            return None
+        try:
+            return decoder.decode(content)
+        except (ValidationError, DecodeError, RecursionError) as exc:
+            text = f"{_show(url)}: expected another JSON: {str(exc)[:200]}"
+            raise VerifierUnavailable(text) from None
+
+    async def _find_addresses(self, url: ServerUrl, is_trusted: bool) -> list[str]:
+        """Return the addresses that may be connected to. Raises OSError, ValueError."""
+        addresses = await _resolve(url)
+        issuer = self._issuer
+        if is_trusted or (url.scheme, url.host, url.port) == (
+            issuer.scheme,
+            issuer.host,
+            issuer.port,
+        ):
+            return addresses
+        allowed = min(_nearness(address) for address in await _resolve(issuer))
+        for address in addresses:
+            if _nearness(address) > allowed:
+                raise ValueError(
+                    f"its address {address} is nearer than the issuer's own; name this URL in the "
+                    "options if it is right"
+                )
+        return addresses
+
+    async def _connect(self, url: ServerUrl, addresses: list[str]) -> PooledConnection:
+        """Connect to the first address that accepts. Raises the OSError of the last one."""
+        if url.is_tls and self._tls is None:
+            self._tls = make_tls_context()
+        failure = OSError("no address")
+        for address in addresses:
+            connection = PooledConnection(_do_nothing, _do_nothing)
+            try:
+                await asyncio.get_running_loop().create_connection(
+                    lambda made=connection: made,
+                    address,
+                    url.port,
+                    ssl=self._tls if url.is_tls else None,
+                    server_hostname=url.host if url.is_tls else None,
+                )
+            except OSError as exc:
+                failure = exc
+            else:
+                return connection
+        raise failure
+
+
+class _Response:
+    """Collects one response. done: its status and its body, at the end."""
+
+    def __init__(self) -> None:
+        self.done: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
+        self._status = 0
+        self._body = bytearray()
+
+    def on_head(self, head: ResponseHead) -> None:
+        self._status = head.status
+
+    def on_body(self, data: bytes) -> None:
+        self._body += data[: MAX_BYTES + 1]
+        if len(self._body) > MAX_BYTES:
+            self._body.clear()
+            self._fail(ValueError(f"the response has more than {MAX_BYTES} bytes"))
+
+    def on_end(self) -> None:
+        if not self.done.done():
+            self.done.set_result((self._status, bytes(self._body)))
+
+    def on_lost(self, reason: str, unanswered: bool) -> None:
+        self._fail(ConnectionError(reason))
+
+    def _fail(self, exc: Exception) -> None:
+        if not self.done.done():
+            self.done.set_exception(exc)
+
+
+def _parse(url: str) -> ServerUrl:
+    """Return a parsed URL. Raises ValueError unless it is https, or http of this machine."""
+    parsed = parse_url(url)
+    if not parsed.is_tls and not _is_this_machine(parsed.host):
+        raise ValueError(f"{_show(url)}: expected https: tokens and keys travel here")
+    return parsed
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+async def _resolve(url: ServerUrl) -> list[str]:
+    """Return the addresses of a host that can be those of a server. Raises OSError if none can."""
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
+    except UnicodeError as exc:
+        raise OSError(str(exc)) from None
+    addresses = list(dict.fromkeys(str(item[4][0]) for item in found))[:MAX_ADDRESSES]
+    if not addresses or any(_nearness(address) == NEVER for address in addresses):
+        raise OSError(f"{url.host} has no address that a server can have")
+    if not url.is_tls and any(_nearness(address) != LOOPBACK for address in addresses):
+        raise OSError(f"{url.host} is not this machine; expected https")
+    return addresses
+
+
+def _nearness(text: str) -> int:
+    """Return how near an address is. Link-local ones, such as a cloud's metadata, are NEVER."""
+    address = ip_address(text.partition("%")[0])
+    if isinstance(address, IPv6Address):
+        address = address.ipv4_mapped or address.sixtofour or address
+    if address.is_link_local or address.is_multicast or address.is_unspecified:
+        return NEVER
+    if address.is_loopback:
+        return LOOPBACK
+    return PUBLIC if address.is_global else PRIVATE
+
+
+def _show(url: str) -> str:
+    """Return a URL for messages, without its query."""
+    return url.partition("?")[0][:200]
+
+
+def _do_nothing(_: object) -> None:
+    """Ignore that a connection is idle or closed: each is used once."""

@@ -1,0 +1,83 @@
+"""Introspection: a TokenVerifier that asks the authorization server about each token.
+
+Source: RFC 7662.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable, Collection
+from urllib.parse import quote_plus
+
+from msgspec.json import Decoder
+from msgspec.structs import replace
+
+from concertino.http.authorization import InvalidToken, VerifierUnavailable
+from concertino.protocol.principal import Principal
+from concertino.verifiers.fetching import IssuerClient
+from concertino.verifiers.token_claims import TokenClaims
+
+__all__ = ["Introspection"]
+
+
+class Introspection:
+    """A TokenVerifier for the tokens of one issuer, of whatever form.
+
+    issuer: its URL.
+    url: its introspection endpoint.
+    audience: for whom tokens must be issued (`aud`): usually the public URL of this server.
+    client_id, client_secret: by which the issuer knows this server.
+    wall_clock: returns the seconds since the epoch; for tests.
+    Raises ValueError for an invalid value.
+    """
+
+    def __init__(
+        self,
+        issuer: str,
+        url: str,
+        audience: str | Collection[str],
+        client_id: str,
+        client_secret: str,
+        *,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        if not client_id or not client_secret:
+            raise ValueError(
+                "introspection: expected the id and the secret by which the issuer knows this "
+                "server (CONCERTINO_INTROSPECTION_ID, CONCERTINO_INTROSPECTION_SECRET)"
+            )
+        self._audience = frozenset((audience,) if isinstance(audience, str) else audience)
+        if not self._audience or "" in self._audience:
+            raise ValueError(
+                "audience: expected for whom the tokens are issued, usually the server's public URL"
+            )
+        self._issuer = issuer
+        self._url = url
+        self._client = IssuerClient(issuer)
+        self._client.check_url(url)
+        # RFC 6749, section 2.3.1: both are encoded as in forms first.
+        pair = f"{quote_plus(client_id)}:{quote_plus(client_secret)}"
+        self._headers = {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+        self._wall_clock = wall_clock
+
+    @property
+    def issuers(self) -> tuple[str, ...]:
+        """Return the issuer."""
+        return (self._issuer,)
+
+    async def verify(self, token: str) -> Principal:
+        """Return whose a token is. Raises InvalidToken, VerifierUnavailable."""
+        fields = {"token": token, "token_type_hint": "access_token"}
+        claims = await self._client.post(self._url, fields, self._headers, _decoder)
+        if claims is None:
+            raise VerifierUnavailable(f"{self._url}: the issuer refuses to tell about tokens")
+        if not claims.active:
+            raise InvalidToken("the token is not valid, or not any more")
+        if not claims.iss:
+            # The member is optional there; the answer comes from the issuer in any case.
+            claims = replace(claims, iss=self._issuer)
+        return claims.to_principal(self._issuer, self._audience, self._wall_clock(), 0.0)
+
+
+_decoder = Decoder(TokenClaims)

@@ -1,0 +1,172 @@
+"""JwtVerifier: access tokens that are JSON Web Tokens, signed by an issuer. Extra: auth.
+
+Sources: RFC 7519, RFC 8725 (best practices), RFC 9068 (access tokens); 2026-07-28
+basic/authorization "Token Handling".
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from binascii import Error, a2b_base64
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any
+
+from msgspec import DecodeError, Struct, ValidationError
+from msgspec.json import Decoder
+
+from concertino.http.authorization import InvalidToken
+from concertino.installation import missing_extra
+from concertino.protocol.principal import Principal
+from concertino.verifiers.fetching import IssuerClient
+from concertino.verifiers.key_set import IssuerKeys, PublicKey
+from concertino.verifiers.token_claims import TokenClaims
+
+try:
+    from joserfc import jws
+    from joserfc.errors import JoseError, SecurityWarning
+except ModuleNotFoundError:
+    raise ImportError(missing_extra("verifying JSON Web Tokens", "auth")) from None
+
+__all__ = ["ALGORITHMS", "JwtVerifier"]
+
+# All are asymmetric: with a symmetric one, whoever can verify tokens can also make them, and a
+# public key could be taken for the secret.
+ALGORITHMS = (
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
+    "Ed25519",
+)  # fmt: skip
+# RFC 9068, and what most issuers write. Others, such as logout tokens, are no access tokens.
+TYPES = frozenset(("at+jwt", "jwt"))
+LEEWAY_S = 30.0
+
+
+class _Header(Struct, frozen=True):
+    """The header of a token, as far as it is used. crit: what must be understood."""
+
+    alg: str
+    typ: str = "jwt"
+    kid: str | None = None
+    crit: Any = None
+
+
+class _Issuer(Struct, frozen=True):
+    iss: str = ""
+
+
+_decode_header = Decoder(_Header).decode
+_decode_issuer = Decoder(_Issuer).decode
+_decode_claims = Decoder(TokenClaims).decode
+
+
+class JwtVerifier:
+    """A TokenVerifier for the tokens of one issuer.
+
+    issuer: its URL, exactly as its tokens have it in `iss`.
+    audience: for whom tokens must be issued (`aud`): usually the public URL of this server.
+    algorithms: those of the signatures; by default ALGORITHMS.
+    jwks_url: where the issuer's keys are; None to look that up in its metadata.
+    leeway_s: by how much clocks may differ, in seconds.
+    wall_clock: returns the seconds since the epoch; for tests.
+    Raises ValueError for an invalid value.
+    """
+
+    def __init__(
+        self,
+        issuer: str,
+        audience: str | Collection[str],
+        *,
+        algorithms: Collection[str] | None = None,
+        jwks_url: str | None = None,
+        leeway_s: float = LEEWAY_S,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._issuer = issuer
+        self._audience = frozenset((audience,) if isinstance(audience, str) else audience)
+        self._algorithms = list(ALGORITHMS if algorithms is None else algorithms)
+        unknown = [name for name in self._algorithms if name not in ALGORITHMS]
+        if unknown or not self._algorithms:
+            raise ValueError(
+                f"algorithms: expected some of {', '.join(ALGORITHMS)}, got "
+                f"{', '.join(unknown) or 'none'}"
+            )
+        if not self._audience or "" in self._audience:
+            raise ValueError(
+                "audience: expected for whom the tokens are issued, usually the server's public URL"
+            )
+        if not 0 <= leeway_s <= 300:
+            raise ValueError(f"leeway_s: expected 0 to 300 seconds, got {leeway_s}")
+        self._leeway_s = leeway_s
+        self._wall_clock = wall_clock
+        client = IssuerClient(issuer)
+        if jwks_url is not None:
+            client.check_url(jwks_url)
+        self._keys = IssuerKeys(client, issuer, jwks_url, time.monotonic)
+
+    @property
+    def issuers(self) -> tuple[str, ...]:
+        """Return the issuer."""
+        return (self._issuer,)
+
+    def verify(self, token: str) -> Principal | Awaitable[Principal]:
+        """Return whose a token is; an awaitable if keys must be fetched first.
+
+        Raises InvalidToken, and so does the awaitable, or VerifierUnavailable.
+        """
+        header = self._read_header(token)
+        keys = self._keys.find(header.kid, header.alg)
+        return self._verify_with(token, header, keys) if keys else self._fetch_keys(token, header)
+
+    async def _fetch_keys(self, token: str, header: _Header) -> Principal:
+        await self._keys.fetch()
+        keys = self._keys.find(header.kid, header.alg)
+        if not keys:
+            raise InvalidToken("the token is signed with a key that the issuer does not have")
+        return self._verify_with(token, header, keys)
+
+    def _read_header(self, token: str) -> _Header:
+        """Return the header of a token, before anything of it can be believed.
+
+        Raises InvalidToken if it could not be accepted whatever its signature is.
+        """
+        parts = token.split(".")
+        if len(parts) != 3:
+            raise InvalidToken("the token is no JSON Web Token with a signature")
+        try:
+            header = _decode_header(_decode_part(parts[0]))
+            issuer = _decode_issuer(_decode_part(parts[1])).iss
+        except (DecodeError, ValidationError, Error, ValueError, RecursionError):
+            raise InvalidToken("the token is malformed") from None
+        if issuer != self._issuer:
+            raise InvalidToken("the token is of another issuer")
+        if header.alg not in self._algorithms:
+            raise InvalidToken("the token is signed with an algorithm that is not allowed")
+        if header.typ.lower().removeprefix("application/") not in TYPES:
+            raise InvalidToken("the token is no access token (typ)")
+        if header.crit is not None:
+            raise InvalidToken("the token has an extension that is not known (crit)")
+        return header
+
+    def _verify_with(self, token: str, header: _Header, keys: list[PublicKey]) -> Principal:
+        for key in keys:
+            try:
+                with warnings.catch_warnings():
+                    # RFC 9864 renames EdDSA to Ed25519, and most issuers still use the old name.
+                    warnings.simplefilter("ignore", SecurityWarning)
+                    signed = jws.deserialize_compact(token, key, algorithms=[header.alg])
+                claims = _decode_claims(signed.payload)
+            except (ValidationError, DecodeError, RecursionError) as exc:
+                text = str(exc) if isinstance(exc, ValidationError) else "no JSON"
+                raise InvalidToken(f"the claims of the token are malformed: {text}") from None
+            except (JoseError, ValueError, TypeError):
+                continue
+            return claims.to_principal(
+                self._issuer, self._audience, self._wall_clock(), self._leeway_s
+            )
+        raise InvalidToken("the signature of the token is wrong")
+
+
+def _decode_part(text: str) -> bytes:
+    """Return a part of a token decoded. Raises ValueError."""
+    standard = text.encode("ascii").replace(b"-", b"+").replace(b"_", b"/")
+    return a2b_base64(standard + b"=" * (-len(standard) % 4))

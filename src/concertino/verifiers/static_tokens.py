@@ -1,0 +1,154 @@
+"""StaticTokens: tokens that a file lists, for small set-ups without an authorization server.
+
+The file has the tokens' SHA-256 only, so it cannot be used to log in. A token is 32 random bytes:
+slow hashing, as passwords need it, would add nothing.
+
+    {"tokens": [{"name": "ci", "sha256": "9f86d0...", "scopes": ["orders:read"]}]}
+
+`concertino token` writes the file.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import time
+from collections.abc import Collection
+from hashlib import sha256
+from pathlib import Path
+
+from msgspec import DecodeError, Struct, ValidationError
+from msgspec.json import Decoder, encode, format
+
+from concertino.errors import check_scopes
+from concertino.http.authorization import InvalidToken
+from concertino.protocol.principal import Principal
+
+__all__ = ["ISSUER", "StaticToken", "StaticTokens", "TokenFile", "make_token"]
+
+# Static tokens have no issuer with a URL. Their principals are those of this word.
+ISSUER = "static:"
+PREFIX = "ctk_"
+MAX_FILE_BYTES = 1024 * 1024
+
+
+class StaticToken(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One token, as the file has it.
+
+    name: whose token it is; the subject of the principal.
+    sha256: of the token, in hexadecimal.
+    scopes: what it allows; None for everything.
+    expires: until when it is valid, in seconds since the epoch; None for no end.
+    """
+
+    name: str
+    sha256: str
+    scopes: frozenset[str] | None = None
+    expires: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name or len(self.name) > 128:
+            raise ValueError("name: expected 1 to 128 characters")
+        digits = self.sha256.isascii() and all(char in "0123456789abcdef" for char in self.sha256)
+        if len(self.sha256) != 64 or not digits:
+            raise ValueError("sha256: expected 64 hexadecimal digits in lower case")
+        check_scopes(self.scopes or ())
+
+
+class _Content(Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of the file."""
+
+    tokens: tuple[StaticToken, ...]
+
+
+_decode = Decoder(_Content).decode
+
+
+class TokenFile:
+    """A file of tokens. Raises ValueError, also later, if it cannot be read or is malformed."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def read(self) -> tuple[StaticToken, ...]:
+        """Return the tokens in the file. Raises ValueError."""
+        try:
+            with self.path.open("rb") as file:
+                data = file.read(MAX_FILE_BYTES + 1)
+        except OSError as exc:
+            raise ValueError(f"{self.path}: {exc.strerror}") from None
+        if len(data) > MAX_FILE_BYTES:
+            raise ValueError(f"{self.path}: a file of tokens has at most {MAX_FILE_BYTES} bytes")
+        try:
+            return _decode(data).tokens
+        except (ValidationError, DecodeError) as exc:
+            raise ValueError(f"{self.path}: {exc}") from None
+
+    def write(self, tokens: Collection[StaticToken]) -> None:
+        """Replace the file in one step; only this user can read it. Raises OSError."""
+        data = format(encode(_Content(tuple(tokens))), indent=2) + b"\n"
+        temporary = self.path.with_name(f"{self.path.name}.{secrets.token_hex(4)}.tmp")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self.path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+
+    def state(self) -> tuple[int, int, int]:
+        """Return what changes when the file does. Raises ValueError."""
+        try:
+            status = self.path.stat()
+        except OSError as exc:
+            raise ValueError(f"{self.path}: {exc.strerror}") from None
+        return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+class StaticTokens:
+    """A TokenVerifier for the tokens in a file, which is read again when it has changed.
+
+    path: the file. Raises ValueError if it cannot be read or is malformed.
+    """
+
+    issuers = ()
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._file = TokenFile(path)
+        self._state = self._file.state()
+        self._tokens = self._file.read()
+
+    def verify(self, token: str) -> Principal:
+        """Return whose a token is. Raises InvalidToken."""
+        self._reload()
+        digest = sha256(token.encode()).hexdigest()
+        found: StaticToken | None = None
+        # All are compared, each in constant time, so that the time says nothing.
+        for item in self._tokens:
+            if hmac.compare_digest(item.sha256, digest):
+                found = item
+        if found is None:
+            raise InvalidToken("the token is not known")
+        if found.expires is not None and found.expires <= time.time():
+            raise InvalidToken("the token has expired")
+        return Principal(found.name, "", ISSUER, found.scopes, found.expires)
+
+    def _reload(self) -> None:
+        """Read the file again if it has changed. Raises ValueError: then nobody is let in."""
+        state = self._file.state()
+        if state != self._state:
+            self._tokens = self._file.read()
+            self._state = state
+
+
+def make_token(
+    name: str, scopes: Collection[str] | None = None, expires: float | None = None
+) -> tuple[str, StaticToken]:
+    """Return a new token, and what of it belongs into the file. Raises ValueError."""
+    token = PREFIX + secrets.token_urlsafe(32)
+    allowed = None if scopes is None else check_scopes(scopes)
+    return token, StaticToken(name, sha256(token.encode()).hexdigest(), allowed, expires)

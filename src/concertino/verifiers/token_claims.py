@@ -1,0 +1,76 @@
+"""TokenClaims: what an authorization server says about a token, in it or when it is asked.
+
+Sources: RFC 7519, RFC 7662, RFC 8693, RFC 9068. Microsoft and Okta write scopes as `scp`, OpenID
+Connect the client as `azp`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from concertino.http.authorization import InvalidToken
+from concertino.protocol.principal import Principal
+
+__all__ = ["TokenClaims"]
+
+# The longest name of a user or a program.
+MAX_NAME = 512
+
+
+class TokenClaims(Struct, frozen=True, kw_only=True):
+    """The claims that are used. active: what RFC 7662 says; True in a token itself."""
+
+    iss: str = ""
+    sub: str = ""
+    aud: str | tuple[str, ...] = ()
+    exp: float | None = None
+    nbf: float | None = None
+    iat: float | None = None
+    client_id: str | None = None
+    azp: str | None = None
+    scope: str | tuple[str, ...] | None = None
+    scp: str | tuple[str, ...] | None = None
+    # A token that is bound to a key of its owner. It proves nothing without that key.
+    cnf: Any = None
+    active: bool = True
+
+    def to_principal(
+        self, issuer: str, audience: frozenset[str], now: float, leeway_s: float
+    ) -> Principal:
+        """Return the principal of a token that is valid now, for one of these audiences.
+
+        Raises InvalidToken.
+        """
+        if self.iss != issuer:
+            raise InvalidToken("the token is of another issuer")
+        own = frozenset((self.aud,) if isinstance(self.aud, str) else self.aud)
+        if own.isdisjoint(audience):
+            raise InvalidToken("the token was issued for another server (aud)")
+        self._check_times(now, leeway_s)
+        if self.cnf is not None:
+            raise InvalidToken("the token is bound to a key (cnf), and that is not supported")
+        client = self.client_id or self.azp or ""
+        subject = self.sub or client
+        if not subject or max(len(subject), len(client)) > MAX_NAME:
+            raise InvalidToken("the token does not say for whom it was issued (sub)")
+        expires = None if self.exp is None else self.exp + leeway_s
+        return Principal(subject, client, issuer, self._read_scopes(), expires)
+
+    def _check_times(self, now: float, leeway_s: float) -> None:
+        if self.exp is None:
+            raise InvalidToken("the token has no end (exp)")
+        # Written so that NaN is refused, too.
+        if not now < self.exp + leeway_s:
+            raise InvalidToken("the token has expired")
+        if self.nbf is not None and not self.nbf - leeway_s <= now:
+            raise InvalidToken("the token is not valid yet (nbf)")
+        if self.iat is not None and not self.iat - leeway_s <= now:
+            raise InvalidToken("the token was issued in the future (iat)")
+
+    def _read_scopes(self) -> frozenset[str]:
+        value = self.scope if self.scope is not None else self.scp
+        if value is None:
+            return frozenset()
+        return frozenset(value.split() if isinstance(value, str) else value)
