@@ -221,7 +221,14 @@ SIGNATURES: dict[str, tuple[Callable[..., Any], dict[str, list[tuple[str, Any]]]
     "Server.resources_changed": (Server.resources_changed, {}),
     "Server.run": (
         Server.run,
-        {"keyword": [("http", None), ("http_options", None), ("limits", None), ("loop_factory", None)]},
+        {
+            "keyword": [
+                ("http", None),
+                ("http_options", None),
+                ("limits", None),
+                ("loop_factory", None),
+            ]
+        },
     ),
     "Client": (
         Client,
@@ -393,7 +400,12 @@ SIGNATURES: dict[str, tuple[Callable[..., Any], dict[str, list[tuple[str, Any]]]
         concertino.run,
         {
             "positional": [("backend", REQUIRED)],
-            "keyword": [("http", None), ("http_options", None), ("limits", None), ("loop_factory", None)],
+            "keyword": [
+                ("http", None),
+                ("http_options", None),
+                ("limits", None),
+                ("loop_factory", None),
+            ],
         },
     ),
     "serve": (

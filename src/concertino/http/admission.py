@@ -159,4 +159,4 @@ def _peer_of(facts: Mapping[str, object]) -> str | None:
     """Return the IP address of the other end of a connection; None for a Unix socket."""
     if "uid" in facts:
         return None
-    return str(facts["address"]).rpartition(":")[0].strip("[]").partition("%")[0]
+    return str(facts.get("address", "")).rpartition(":")[0].strip("[]").partition("%")[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 from msgspec import Struct
 
@@ -68,8 +68,9 @@ class TrustedProxies:
 
     def _trusts(self, address: str) -> bool:
         ip = ip_address(address)
-        mapped = getattr(ip, "ipv4_mapped", None)
-        return any((mapped or ip) in network for network in self._networks)
+        if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
+            ip = ip.ipv4_mapped
+        return any(ip in network for network in self._networks)
 
 
 def _split(text: str) -> list[str]:

@@ -38,9 +38,14 @@ class PrincipalLimits(Struct, frozen=True):
     rate: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_requests", "max_request_bytes", "max_sessions"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected a positive number, got {getattr(self, name)}")
+        limits = {
+            "max_requests": self.max_requests,
+            "max_request_bytes": self.max_request_bytes,
+            "max_sessions": self.max_sessions,
+        }
+        for name, value in limits.items():
+            if value < 1:
+                raise ValueError(f"{name}: expected a positive number, got {value}")
         if self.rate is not None:
             Rate.read(self.rate)
 
