@@ -351,8 +351,11 @@ def check_scopes(scopes: Collection[str]) -> frozenset[str]:
     """
     if isinstance(scopes, str):
         raise ValueError(f"scopes: expected a set such as {{{scopes!r}}}, got the text {scopes!r}")
-    for scope in scopes:
-        if not isinstance(scope, str) or not scope or not all(map(_is_scope_character, scope)):  # pyright: ignore[reportUnnecessaryIsInstance]
+    # Any: authors may pass anything.
+    items: Collection[Any] = scopes
+    for scope in items:
+        is_text = isinstance(scope, str) and scope
+        if not is_text or not all(map(_is_scope_character, scope)):
             raise ValueError(
                 f"scopes: expected texts of printable ASCII without blanks, quotes and "
                 f"backslashes, got {scope!r}"

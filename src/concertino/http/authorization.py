@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from inspect import isawaitable
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
@@ -39,6 +39,7 @@ class VerifierUnavailable(Exception):
     """A token can be neither accepted nor refused now, because another server does not answer."""
 
 
+@runtime_checkable
 class TokenVerifier(Protocol):
     """Tells whose a token is."""
 
@@ -85,10 +86,13 @@ class Authorization(Struct, frozen=True):
 
     def make_verifiers(self) -> list[TokenVerifier]:
         """Return the verifiers, with functions as verifiers."""
-        return [
-            _FunctionVerifier(item) if callable(item) else item  # pyright: ignore[reportArgumentType]
-            for item in self.verifiers
-        ]
+        made: list[TokenVerifier] = []
+        for item in self.verifiers:
+            if isinstance(item, TokenVerifier):
+                made.append(item)
+            else:
+                made.append(_FunctionVerifier(item))
+        return made
 
 
 class _FunctionVerifier:
