@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import pytest
@@ -16,6 +18,7 @@ from concertino.backend.call_hooks import call_starter_of
 from concertino.guards import Guard
 from concertino.token_estimate import estimate
 from concertino.transforms import ToolSearch
+from concertino.transforms.tool_search import MAX_LISTS
 
 
 def make_server() -> Server:
@@ -328,3 +331,50 @@ async def test_a_tool_with_the_name_of_the_search_does_not_take_its_place() -> N
         searched = await call(caller, "find_tools", {"query": "find"})
     assert own["content"][0]["text"] == "own a tool"
     assert searched["content"][0]["text"].startswith('{"tools":')
+
+
+@on_a_loop
+async def test_users_who_see_different_tools_do_not_build_the_index_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from concertino.transforms import tool_search
+    from concertino.transforms.tool_index import ToolIndex, ToolText
+
+    sizes: list[int] = []
+
+    class Counted(ToolIndex):
+        def __init__(self, tools: Iterable[ToolText]) -> None:
+            texts = list(tools)
+            sizes.append(len(texts))
+            super().__init__(texts)
+
+    monkeypatch.setattr(tool_search, "ToolIndex", Counted)
+    lists = [encode({"tools": [{"name": f"issue_{n}"} for n in range(size)]}) for size in (2, 3)]
+    turns = itertools.cycle(lists)
+    # Another object each time, as a proxy returns it.
+    part = Part({"tools/list": lambda _: Raw(bytes(next(turns)))}, tools=True)
+    async with client_of(ToolSearch(part, "search")) as caller:
+        found = [await call(caller, "find_tools", {"query": "issue"}) for _ in range(6)]
+    counts = [len(json.loads(result["content"][0]["text"])["tools"]) for result in found]
+    assert sorted(sizes) == [2, 3]
+    assert sorted(counts) == [2, 2, 2, 3, 3, 3]
+
+
+@on_a_loop
+async def test_only_the_last_lists_are_remembered() -> None:
+    sizes = itertools.count(1)
+    part = Part(
+        {
+            "tools/list": lambda _: Raw(
+                encode({"tools": [{"name": f"t{n}"} for n in range(next(sizes))]})
+            )
+        },
+        tools=True,
+    )
+    search = ToolSearch(part, "search")
+    async with client_of(search) as caller:
+        for _ in range(MAX_LISTS + 3):
+            await call(caller, "find_tools", {"query": "t0"})
+    lists = search._lists  # pyright: ignore[reportPrivateUsage]
+    assert len(lists) == MAX_LISTS
+    assert len(lists[0].tools) > len(lists[-1].tools)

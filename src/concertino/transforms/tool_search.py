@@ -14,7 +14,6 @@ from typing import Literal, get_args
 
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import decode, encode
-from msgspec.structs import replace
 
 from concertino.backend.call_hooks import (
     CallStarter,
@@ -54,6 +53,8 @@ BUDGET_TOKENS = 10_000
 FOUND_TOKENS = 2_000
 # How many tools a search finds at most.
 MAX_FOUND = 10
+# How many different lists are remembered, with their indexes.
+MAX_LISTS = 4
 
 FIND = Tool(
     "find_tools",
@@ -93,13 +94,17 @@ class ToolListOptions(Struct, frozen=True):
     budget_tokens: int = BUDGET_TOKENS
 
 
-class _Listed(Struct, frozen=True):
-    """The tools of the inner backend that have a name. sources: the pages as it has sent them."""
+class _Listed(Struct):
+    """The tools of the inner backend that have a name. sources: the pages as it has sent them.
+
+    index: of the tools, once somebody has searched them.
+    """
 
     sources: Sequence[Struct | Raw]
     tools: Sequence[RawTool]
     names: Sequence[str]
     tokens: int
+    index: ToolIndex | None = None
 
 
 class ToolSearch(BackendWrapper):
@@ -130,9 +135,8 @@ class ToolSearch(BackendWrapper):
         self._mode = mode
         self._budget = budget_tokens
         self._found_tokens = found_tokens
-        self._listed: _Listed | None = None
-        # The index of the tools that were searched last.
-        self._index: tuple[_Listed, ToolIndex] | None = None
+        # The lists that were read last, the newest first: users may see different tools.
+        self._lists: list[_Listed] = []
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         if not self._is_own(call):
@@ -172,7 +176,7 @@ class ToolSearch(BackendWrapper):
 
     async def _handle_own(self, call: Call, context: Context) -> Struct | Raw:
         name = call.name
-        listed = self._listed or await self._read(call, context)
+        listed = self._lists[0] if self._lists else await self._read(call, context)
         if not self._is_searched(listed) and name in listed.names:
             # A short list has a tool of its own with this name.
             return await self.inner.handle(call, context)
@@ -198,22 +202,15 @@ class ToolSearch(BackendWrapper):
             return await self.inner.handle(Call("tools/list", params, call.meta), context)
 
         pages = await read_tool_pages(fetch)
-        known = self._listed
-        if known is None or not _are_same(known.sources, pages):
-            named = [
-                (tool, name)
-                for page in pages
-                for tool in page.tools
-                if (name := name_of(tool)) is not None
-            ]
-            tools = [tool for tool, _ in named]
-            names = [name for _, name in named]
-            tokens = estimate(encode(tools).decode())
-            sources = [page.source for page in pages]
-            known = _Listed(sources, tools, names, tokens)
-            self._listed = known
-        # The newest first page, which the runtime may pass on undecoded.
-        return replace(known, sources=[page.source for page in pages])
+        listed = next((known for known in self._lists if _are_same(known.sources, pages)), None)
+        if listed is None:
+            listed = _list_tools(pages)
+        else:
+            # The newest first page, which the runtime may pass on undecoded.
+            listed.sources = [page.source for page in pages]
+        others = [known for known in self._lists if known is not listed]
+        self._lists = [listed, *others[: MAX_LISTS - 1]]
+        return listed
 
     # find_tools
 
@@ -221,13 +218,12 @@ class ToolSearch(BackendWrapper):
         query = call.arguments.get("query")
         if not isinstance(query, str) or not query.strip():
             return error_result("Missing required field: query (a text that says what to do)")
-        await self._read(call, context)
-        listed = self._listed
-        assert listed is not None
-        if self._index is None or self._index[0] is not listed:
+        listed = await self._read(call, context)
+        index = listed.index
+        if index is None:
             texts = [read_tool_text(decode(encode(tool))) for tool in listed.tools]
-            self._index = listed, ToolIndex(texts)
-        found = [listed.tools[number] for number in self._index[1].search(query, MAX_FOUND)]
+            index = listed.index = ToolIndex(texts)
+        found = [listed.tools[number] for number in index.search(query, MAX_FOUND)]
         if not found:
             return CallToolResult(
                 [TextContent(f"No tool of {len(listed.tools)} has any of these words; use others.")]
@@ -259,6 +255,16 @@ class ToolSearch(BackendWrapper):
             # A result and not an error, so that the model sees the name that it should use.
             hint = suggestion(name, names) or "; find_tools returns the names of tools"
             return error_result(f"{error.message}{hint}")
+
+
+def _list_tools(pages: Sequence[ToolPage]) -> _Listed:
+    named = [
+        (tool, name) for page in pages for tool in page.tools if (name := name_of(tool)) is not None
+    ]
+    tools = [tool for tool, _ in named]
+    tokens = estimate(encode(tools).decode())
+    sources = [page.source for page in pages]
+    return _Listed(sources, tools, [name for _, name in named], tokens)
 
 
 def _are_same(sources: Sequence[Struct | Raw], pages: Sequence[ToolPage]) -> bool:
