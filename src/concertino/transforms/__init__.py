@@ -1,4 +1,4 @@
-"""Backends that change what clients see of another Backend: its tools, and lists that are long."""
+"""Backends that wrap another Backend and change its tools, or shorten its list of tools."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""ChangedTool: translates one tool between the names of a server and those that clients see.
+"""ChangedTool: translates the definition, calls and errors of one renamed or changed tool.
 
-Definitions and calls are translated as undecoded members, so that what we do not know stays.
+The definition and the calls are translated without decoding all members, so that members unknown
+to this package are kept.
 """
 
 from __future__ import annotations
@@ -20,28 +21,32 @@ from concertino.transforms.tool_text import TAGS
 __all__ = ["ChangedTool"]
 
 _members = Decoder(dict[str, Raw]).decode
-# Members of a schema, beside `properties` and `required`, that may name arguments.
+# Members of a schema besides `properties` and `required` that may contain names of arguments.
 RULES = frozenset(("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentRequired")) | {
     "dependentSchemas",
     "dependencies",
     "examples",
     "patternProperties",
 }
-# Members of a schema with texts for people, and with values.
+# Members of a schema that contain texts for people.
 TEXTS = ("description", "title", "$comment")
 VALUES = ("enum", "const", "default", "required")
 HIDDEN = "[hidden]"
-# Shorter values are no secrets, and are in too many texts.
+# Shorter values are not treated as secrets, because they occur in too many texts by chance.
 LEAST_SECRET = 3
-# What stands before the name of an argument in the messages of servers, and behind it.
+# The characters and words that precede the name of an argument in error messages of servers.
 BEFORE = r"(?:['\"`.$/\[]|^\s*|\b(?:field|argument|parameter|property|key|input)s?:?\s+)"
 AFTER = r"(?=['\"`.\]/:,]|\s*$|\s+(?:is|must|should|was|field|argument|parameter|property)\b)"
 
 
 class ChangedTool:
-    """One tool with its changes. name: the server's. shown: the one that clients see.
+    """One tool with its changes.
 
-    hidden: the arguments that clients do not see, with their values.
+    name: the server's name of the tool.
+    hidden: the arguments that clients do not see -> their values.
+
+    Attributes:
+    shown: the name of the tool that clients see.
     """
 
     def __init__(
@@ -59,14 +64,14 @@ class ChangedTool:
             for own, argument in change.arguments.items()
             if argument.default is not UNSET
         }
-        # The server's name of an argument -> the one that clients see, if it is another.
+        # The server's name of each renamed argument -> the name that clients see.
         self._renamed = {
             own: argument.name
             for own, argument in change.arguments.items()
             if argument.name is not None and argument.name != own
         }
         self._own_names = {shown: own for own, shown in self._renamed.items()}
-        # Names that clients may not send: hidden ones, and the old ones of renamed arguments.
+        # Names that clients may not send: those of hidden arguments, and old names of renamed ones.
         self._refused = {*self._hidden, *self._renamed} - self._own_names.keys()
         self._reword = self._make_rewording(hidden)
 
@@ -89,7 +94,7 @@ class ChangedTool:
         return shown
 
     def _show_schema(self, schema: Raw) -> Raw:
-        """Return the input schema with the arguments that clients see, in the same order."""
+        """Return the input schema with the arguments that clients see, in the server's order."""
         try:
             members = _members(schema)
             properties = _members(members.get("properties", b"{}"))
@@ -114,7 +119,7 @@ class ChangedTool:
         for member in RULES & members.keys():
             rule = bytes(members[member]).decode()
             if any(f'"{own}"' in rule for own in (*self._hidden, *self._renamed)):
-                # It is for arguments that clients do not see; the server checks it.
+                # The rule is about arguments that clients do not see; the server still enforces it.
                 del members[member]
         return Raw(encode(members))
 
@@ -129,7 +134,7 @@ class ChangedTool:
         try:
             members = _members(schema)
         except DecodeError:
-            # true or false.
+            # The schema is true or false.
             members = {}
         if change.description is not None:
             members["description"] = Raw(encode(change.description))
@@ -138,7 +143,7 @@ class ChangedTool:
         return Raw(encode(members))
 
     def _reword_raw(self, value: Raw) -> Raw:
-        """Return JSON of a definition whose texts do not name hidden arguments."""
+        """Return part of a definition, as JSON, with hidden arguments removed from its texts."""
         return Raw(encode(self._reword_texts(decode(value))))
 
     # Any: a JSON value.
@@ -150,7 +155,7 @@ class ChangedTool:
         if not isinstance(value, dict):
             return value
         texts: dict[str, Any] = {
-            # Other texts are values, such as those of `enum`.
+            # Other strings are values, such as the items of `enum`, and are not changed.
             key: self._reword_texts(item)
             if key in TEXTS or (isinstance(item, (dict, list)) and key not in VALUES)
             else item
@@ -170,10 +175,10 @@ class ChangedTool:
     # Calls
 
     def to_own(self, params: Mapping[str, Raw]) -> Mapping[str, Raw]:
-        """Return the params of a call for the server. Raises RpcError for a refused argument.
+        """Translate the params of a call for the server. Raises RpcError for a refused argument.
 
-        A server may take anything that is no object for an empty one, so that only null, which
-        means the same, gets the hidden arguments, and all else is refused.
+        Arguments of null count as an empty object. Anything else that is not an object is refused:
+        a server might treat it as an empty object, and so run without the hidden arguments.
         """
         own_params = {**params, "name": Raw(encode(self.name))}
         if not self._change.arguments:
@@ -195,15 +200,15 @@ class ChangedTool:
 
     @property
     def changes_texts(self) -> bool:
-        """Return whether the server's errors may have names that clients do not know."""
+        """Return whether messages of the server may contain names that clients do not know."""
         return self.shown != self.name or bool(self._renamed or self._hidden)
 
     def reword(self, text: str) -> str:
-        """Return a message of the server with the names that clients see, and no hidden ones."""
+        """Translate a message of the server: replace renamed names, and remove hidden ones."""
         return self._reword(text)
 
     def reword_error(self, error: RpcError) -> RpcError:
-        """Return an error of the server for clients."""
+        """Translate an error of the server for clients."""
         data = error.data
         if data is not None:
             data = self.reword_value(data)
@@ -211,7 +216,7 @@ class ChangedTool:
 
     # Any: a JSON value.
     def reword_value(self, value: Any) -> Any:
-        """Return a JSON value with reworded texts, also where they are the names of members."""
+        """Translate all strings in a JSON value, including the names of members."""
         if isinstance(value, str):
             return self.reword(value)
         if isinstance(value, dict):
@@ -222,7 +227,7 @@ class ChangedTool:
         return value
 
     def _make_rewording(self, hidden: Mapping[str, Any]) -> Callable[[str], str]:
-        """Return the function that rewords texts: in one pass, so that names can be exchanged."""
+        """Return the function that translates texts. It works in one pass: names can be swapped."""
         secrets = set(hidden)
         for value in hidden.values():
             text = value if isinstance(value, str) else encode(value).decode()

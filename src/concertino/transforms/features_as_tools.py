@@ -1,4 +1,4 @@
-"""FeaturesAsTools: prompts and resources of a Backend as tools, for hosts that have only tools."""
+"""FeaturesAsTools: offers prompts and resources as tools, for hosts that support only tools."""
 
 from __future__ import annotations
 
@@ -76,10 +76,12 @@ RESOURCE_TOOLS = (
 
 
 class FeaturesAsTools(BackendWrapper):
-    """A Backend that has tools for the prompts and resources of another one, in addition to them.
+    """A Backend with additional tools that give access to the prompts and resources of another one.
 
-    prompts: adds list_prompts and get_prompt. resources: adds list_resources and read_resource.
-    They stand at the end of the list of tools, and go before tools of the same names.
+    The additional tools are at the end of the list of tools. If a tool of the other backend has the
+    same name, the additional tool is called.
+    prompts: whether to add list_prompts and get_prompt.
+    resources: whether to add list_resources and read_resource.
     """
 
     @hint_keywords
@@ -99,16 +101,16 @@ class FeaturesAsTools(BackendWrapper):
             "read_resource": self._read_resource,
         }
         self._handlers = {tool.name: handlers[tool.name] for tool in self._tools}
-        # The features and the last page of the inner backend, and what clients get instead.
+        # The features of the inner backend, and the features with tools that were made from them.
         self._features: tuple[ServerFeatures, ServerFeatures] | None = None
         self._page: tuple[Struct | Raw, Raw] | None = None
 
     def features(self) -> ServerFeatures:
-        """Return the inner features, and tools."""
+        """Return the features of the inner backend, and tools."""
         features = self.inner.features()
         if features.tools or not self._tools:
             return features
-        # The same object each time, since sessions keep data by this object.
+        # Returns the same object each time, because sessions use it as a key of their caches.
         if self._features is None or self._features[0] is not features:
             self._features = features, replace(features, tools=True)
         return self._features[1]
@@ -121,7 +123,7 @@ class FeaturesAsTools(BackendWrapper):
         return await self.inner.handle(call, context)
 
     async def _list_tools(self, call: Call, context: Context) -> Struct | Raw:
-        """Return a page of the inner list; the last one has our tools at its end."""
+        """Return a page of the inner list. The last page ends with the additional tools."""
         if not self.inner.features().tools:
             result: Struct | Raw = Raw(b'{"tools":[]}')
         else:
@@ -163,7 +165,7 @@ class FeaturesAsTools(BackendWrapper):
         call: Call,
         context: Context,
     ) -> list[Any]:
-        """Return all items of a list; [] if the inner backend has no such feature."""
+        """Return all items of a list; [] if the inner backend does not have this feature."""
         listing = LIST_METHODS[method]
         features = self.inner.features()
         if not (features.prompts if listing.kind == "prompt" else features.resources):
@@ -184,7 +186,7 @@ class FeaturesAsTools(BackendWrapper):
         call: Call,
         context: Context,
     ) -> Struct | Raw:
-        """Forward a call of a tool as one of another method, and return its result as content."""
+        """Turn a call of a tool into a call of another method, and its result into content."""
         arguments = call.arguments
         if not isinstance(arguments.get(members[0]), str):
             return error_result(f"Missing required field: {members[0]}")
@@ -195,7 +197,7 @@ class FeaturesAsTools(BackendWrapper):
         try:
             result = await self.inner.handle(own, context)
         except RpcError as error:
-            # As a result, so that the model sees it: it has chosen the name.
+            # Returned as a result, so that the model sees the error: it chose the name.
             if error.code == INVALID_PARAMS:
                 details = "" if error.data is None else f": {encode(error.data).decode()}"
                 return error_result(f"{error.message}{details}")
@@ -209,7 +211,7 @@ _Handler = Callable[[Call, Context], Awaitable[Struct | Raw]]
 
 
 def _to_content(method: str, result: Struct | Raw) -> list[ContentBlock]:
-    """Return what a prompt or a resource contains as the content of a tool."""
+    """Return the contents of a prompt or resource as content of a tool's result."""
     data = result if isinstance(result, Raw) else encode(result)
     if method == "prompts/get":
         return [message.content for message in decode(data, type=GetPromptResult).messages]

@@ -1,4 +1,4 @@
-"""describe_found(): the tools that a search has found, as JSON within a budget of tokens."""
+"""describe_found(): writes the tools that a search has found as JSON, within a token budget."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from concertino.transforms.tool_text import summary_of
 
 __all__ = ["describe_found"]
 
-# Members of a JSON Schema that say nothing about which arguments to send.
+# Members of a JSON Schema that do not restrict the arguments.
 NOTES = ("title", "$schema", "examples", "description")
 
 
 def describe_found(tools: Sequence[RawTool], budget: int) -> str:
-    """Return the name, description and input schema of tools, best first, as JSON.
+    """Return the names, descriptions and input schemas of tools as JSON, the best tool first.
 
-    budget: the estimated tokens. Tools for which it does not suffice get shorter: the first
-    sentence instead of the description, then no texts in the schema, then the name alone.
+    budget: the size of the JSON in estimated tokens. If it is not enough, tools are shortened step
+        by
+        step: only the first sentence of the description, then no texts in the schema, then only
+        the name and that sentence, then only the name.
     """
     shown: list[str] = []
     left = budget - estimate('{"tools":[]}')
     for number, tool in enumerate(tools):
         rest = len(tools) - number
-        # Each tool gets its share of what is left, and the best ones twice as much.
+        # A tool may take twice as much of what is left as each of the tools after it.
         share = left if rest == 1 else 2 * left // (rest + 1)
         for text in _forms(tool):
             if (tokens := estimate(text)) <= share:
@@ -39,7 +41,7 @@ def describe_found(tools: Sequence[RawTool], budget: int) -> str:
 
 # Any: the members of tools and schemas are any JSON values.
 def _forms(tool: RawTool) -> list[str]:
-    """Return a tool as JSON, from its longest form to its shortest."""
+    """Return the JSON of a tool in several forms, from the longest to the shortest."""
     value: dict[str, Any] = decode(encode(tool))
     name = value.get("name")
     text = value.get("description")
@@ -47,13 +49,13 @@ def _forms(tool: RawTool) -> list[str]:
     whole = {"name": name, "description": text or "", "inputSchema": schema}
     short = {**whole, "description": summary_of(text) if isinstance(text, str) else ""}
     plain = {**short, "inputSchema": _without_notes(schema)}
-    # Enough to ask for it by its name in another search.
+    # The model can ask for the whole definition by searching for this name.
     least = {"name": name, "description": short["description"]}
     return [encode(form).decode() for form in (whole, short, plain, least, {"name": name})]
 
 
 def _without_notes(schema: Any) -> Any:
-    """Return a schema without texts. The names of arguments are never taken for such members."""
+    """Return a schema without its texts. Arguments that are called like such members are kept."""
     if isinstance(schema, list):
         return [_without_notes(item) for item in cast("list[Any]", schema)]
     if not isinstance(schema, Mapping):

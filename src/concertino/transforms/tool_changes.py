@@ -1,4 +1,4 @@
-"""ToolChange and ArgumentChange: what a Transform changes of a tool.
+"""ToolChange and ArgumentChange: the changes that a Transform makes to a tool.
 
 ToolChange("new_name", arguments={"repo": ArgumentChange(value="octocat/hello")})
 """
@@ -17,14 +17,17 @@ __all__ = ["ArgumentChange", "ToolChange"]
 
 
 class ArgumentChange(Struct, frozen=True, metaclass=HintingStructMeta):
-    """How an argument of a tool looks to clients.
+    """The changes that a Transform makes to one argument of a tool.
 
-    name: its new name. description: its new description.
-    default: any JSON value: what the tool gets if a client leaves the argument out.
-    value: any JSON value, which the tool gets in each call. The argument is hidden: clients do not
-        see it, and may not send it.
-    env: the same with the text in an environment variable, which is read at the start.
-    Raises ValueError if more than one of default, value and env is given, or a hidden argument gets
+    name: the new name of the argument.
+    description: the new description.
+    default: the value that the tool gets if the client does not send the argument; any JSON value.
+    value: the value that the tool always gets; any JSON value. The argument is hidden: clients do
+        not see it, and may not send it.
+    env: like `value`, but the value is the text of this environment variable, which is read when
+        the Transform is created.
+
+    Raises ValueError if more than one of default, value and env is given, if a hidden argument gets
     a name or a description, or for a value of another type.
     """
 
@@ -62,10 +65,11 @@ class ArgumentChange(Struct, frozen=True, metaclass=HintingStructMeta):
 
 
 class ToolChange(Struct, frozen=True, metaclass=HintingStructMeta):
-    """How a tool looks to clients. A field that is None stays as the server has it.
+    """The changes that a Transform makes to a tool. A field that is None changes nothing.
 
-    name: its new name; the old one is unknown then. title, description: its new texts.
-    tags: what else it is found by; they become its `concertino/tags`.
+    name: the new name. The tool cannot be called by its old name any more.
+    title, description: the new texts.
+    tags: further words by which a search finds the tool, sent as `concertino/tags` in its `_meta`.
     arguments: the server's name of an argument -> its changes.
     """
 

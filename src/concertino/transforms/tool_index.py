@@ -1,13 +1,14 @@
-"""ToolIndex: finds the tools that fit a task, best first.
+"""ToolIndex: a search index that finds the tools for a task, the best one first.
 
     index = ToolIndex([ToolText(name="github_create_issue", description="Create an issue")])
     index.search("report a bug", 5)       # numbers of tools
 
 The score is BM25F: the words of names, descriptions and arguments are counted with a weight for
-each field, so that a word in a name counts more than one in the description of an argument. Words
-of the same meaning count for each other (tool_words.py), phrases for the words that tools use
-(tool_phrases.py), and words that no tool has are compared by their groups of three letters. Tools
-of the server that a task is for are preferred (tool_families.py).
+each field, so that a word in a name counts more than a word in the description of an argument.
+Words with the same meaning count for each other (tool_words.py), and phrases count for the words
+that definitions of tools contain instead (tool_phrases.py). Words of a query that occur in no tool
+are compared with the words of tools by the groups of three letters that both contain. Tools of the
+server that a task is about are preferred (tool_families.py).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from concertino.transforms.tool_words import (
 
 __all__ = ["ToolIndex", "ToolText"]
 
-# Field -> its weight, and how much its length counts.
+# Field -> its weight, and how much a long text lowers the weight of its words (BM25's b).
 FIELDS: Mapping[str, tuple[float, float]] = {
     "name": (2.0, 0.7),
     "title": (0.5, 0.5),
@@ -41,28 +42,30 @@ FIELDS: Mapping[str, tuple[float, float]] = {
     "tags": (1.5, 0.3),
 }
 SATURATION = 1.2
-# A tool that has all words of a query is preferred: the share of the words, by their rarity, has
-# this power.
+# The share of a query's words that a tool has, weighted by their rarity, is raised to this power
+# and multiplies the score. So tools that have all words of the query come first.
 COVERAGE = 0.35
-# How much the share of its name that a query has adds to the score of a tool.
+# If the whole name of a tool occurs in the query, its score is multiplied by 1 + this number.
 NAMED = 0.8
-# What is added to the score of the tools of a server, or of one of its parts, that a query names:
-# the first words of names that so many tools share and that are no verbs.
+# If a query contains the name of a group, the scores of its tools are multiplied by 1 + this
+# number. A group is a server, or part of one: tools whose names begin with the same word, which is
+# no verb.
 GROUPED = 0.5
-# The score of a tool that changes something is multiplied by this if the query is a question.
+# If the query is a question, the score of a tool that changes something is multiplied by this.
 CHANGING = 0.7
 # How much the share of the server's words that a query has adds to the score of its tools.
 FAMILY = 0.7
 GROUP_SIZE = 5
-# Least likeness of a word that no tool has to one that some have, and what it counts then.
+# A word of the query that occurs in no tool is replaced by words with at least this likeness to it.
+# The likeness times LIKE_WEIGHT is their weight.
 LIKENESS = 0.6
 LIKE_WEIGHT = 0.6
-# Words of a query beyond these are ignored.
+# Further words of a query are ignored.
 MAX_TERMS = 64
 
 
 class ToolText(Struct, frozen=True):
-    """The texts of a tool that are searched. summary: the first sentence of its description."""
+    """The searchable texts of a tool. summary: the first sentence of its description."""
 
     name: str
     title: str = ""
@@ -74,7 +77,7 @@ class ToolText(Struct, frozen=True):
 
 
 class ToolIndex:
-    """A set of tools that can be searched. It never changes."""
+    """An immutable set of tools that can be searched."""
 
     def __init__(self, tools: Iterable[ToolText]) -> None:
         texts = list(tools)
@@ -84,7 +87,7 @@ class ToolIndex:
             field: max(1.0, sum(sum(tool[field].values()) for tool in counted) / (self._size or 1))
             for field in FIELDS
         }
-        # Term -> number of a tool -> how often the tool has the term, weighted.
+        # Term -> number of a tool -> the weighted count of the term in the tool.
         self._postings: dict[str, dict[int, float]] = {}
         for number, fields in enumerate(counted):
             for field, terms in fields.items():
@@ -117,16 +120,17 @@ class ToolIndex:
         self._trigrams = {term: _trigrams(term) for term in self._postings if len(term) > 3}
 
     def search(self, query: str, limit: int) -> list[int]:
-        """Return the numbers of the tools that fit best, at most `limit`; [] if none fits."""
+        """Return the numbers of the best tools for a query, at most `limit` numbers."""
         scores = self._score(query)
         ranked = sorted(scores, key=lambda number: (-round(scores[number], 6), number))
         return ranked[:limit]
 
     def _score(self, query: str) -> dict[int, float]:
-        """Return the score of each tool that has any word of the query."""
+        """Return the score of each tool that contains at least one word of the query."""
         scores: dict[int, float] = {}
         covered: dict[int, float] = {}
-        # Number of a tool -> the terms of its name that the query has, or means.
+        # Number of a tool -> the terms of its name that occur in the query, or mean the same as
+        # one.
         named: dict[int, dict[str, float]] = {}
         total = 0.0
         parts = self._parts_of(query)
@@ -177,7 +181,7 @@ class ToolIndex:
         return [*parts, *({term: weight} for term, weight in meanings.terms)]
 
     def _share_of_name(self, number: int, found: Mapping[str, float]) -> float:
-        """Return how much of a tool's name a query has, by the rarity of the terms."""
+        """Return the share of a tool's name that occurs in a query. Rare terms count more."""
         names = self._names[number]
         whole = sum(self._rarity[term] for term in names)
         return sum(self._rarity[term] * weight for term, weight in found.items()) / (whole or 1.0)
@@ -200,7 +204,7 @@ class ToolIndex:
         return best, matched
 
     def _expand(self, term: str, *, may_guess: bool) -> Mapping[str, float]:
-        """Return the terms to look for, with weights; those spelled alike if no tool has it."""
+        """Return the terms to search for, with weights. An unknown term becomes similar ones."""
         related = related_terms(term)
         if not may_guess or len(term) < 4 or any(other in self._postings for other in related):
             return related
@@ -213,7 +217,7 @@ class ToolIndex:
         return {**alike, **related}
 
     def _terms_of_query(self, query: str) -> dict[str, bool]:
-        """Return the terms to look for, and whether they may be compared by their spelling."""
+        """Return the terms of a query -> whether similarly spelled terms may replace them."""
         terms: dict[str, bool] = {}
         for number, word in enumerate(words_of_query(query)):
             is_name = number > 0 and word[:1].isupper()

@@ -1,6 +1,6 @@
-"""Reads and writes pages of tools without decoding what is in them, so that nothing gets lost.
+"""Reads and writes pages of `tools/list` without decoding all members.
 
-A server in another language may send members that we do not know, in a page and in each tool.
+So members that this package does not know, in a page or in a tool, are kept and reach the client.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _text = Decoder(str | None).decode
 
 
 class ToolPage(Struct, frozen=True):
-    """One page of `tools/list`. source: what the server has answered. members: all but `tools`."""
+    """One page of `tools/list`. source: the server's result. members: all members but `tools`."""
 
     source: Struct | Raw
     members: Mapping[str, Raw]
@@ -37,12 +37,12 @@ class ToolPage(Struct, frozen=True):
         return None if cursor is None else _text(cursor)
 
     def to_json(self, tools: Sequence[RawTool]) -> Raw:
-        """Return this page with other tools."""
+        """Return the JSON of this page with other tools."""
         return Raw(encode({**self.members, "tools": tools}))
 
 
 def decode_tool_page(result: Struct | Raw) -> ToolPage:
-    """Return a page of tools. Raises ProtocolError if the server has sent something else."""
+    """Decode a page of tools. Raises ProtocolError if the result is not a page of tools."""
     try:
         members = _members(result if isinstance(result, Raw) else encode(result))
         tools = _tools(members.pop("tools"))
@@ -67,7 +67,7 @@ def name_of(tool: RawTool) -> str | None:
 
 
 async def read_tool_pages(fetch: Callable[[str | None], Awaitable[Struct | Raw]]) -> list[ToolPage]:
-    """Return all pages of `tools/list`. fetch: returns the result for a cursor."""
+    """Fetch all pages of `tools/list`. fetch: returns the result for a cursor (None at first)."""
     pages: list[ToolPage] = []
 
     async def fetch_page(cursor: str | None) -> ToolPage:

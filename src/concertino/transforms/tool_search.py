@@ -1,10 +1,10 @@
-"""ToolSearch: two tools instead of a long list: find_tools(query) and call_tool(name, arguments).
+"""ToolSearch: replaces a long list of tools by find_tools(query) and call_tool(name, arguments).
 
     searchable = ToolSearch(compose(github=..., notion=...))     # above 10,000 tokens
 
-A list of hundreds of tools takes a large part of a model's context in every conversation. Their
-names never change, so that it works with hosts that read the list only once. Guards belong inside:
-they then see, count and refuse the real tools.
+A list of hundreds of tools takes a large part of a model's context in every conversation. The two
+tools never change, so this works even with hosts that read the list only once. A Guard should wrap
+the backend inside the ToolSearch, so that it sees, counts and refuses calls of the real tools.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ __all__ = ["BUDGET_TOKENS", "FOUND_TOKENS", "ToolListOptions", "ToolSearch", "To
 ToolsMode = Literal["auto", "all", "search"]
 BUDGET_TOKENS = 10_000
 FOUND_TOKENS = 2_000
-# How many tools a search finds at most.
+# The largest number of tools in the result of a search.
 MAX_FOUND = 10
-# How many different lists are remembered, with their indexes.
+# The largest number of different lists that are kept, with their indexes.
 MAX_LISTS = 4
 
 FIND = Tool(
@@ -88,16 +88,17 @@ META_TOOLS = ListToolsResult([FIND, CALL])
 
 
 class ToolListOptions(Struct, frozen=True):
-    """What clients see of a long list of tools; see ToolSearch."""
+    """The options of a ToolSearch; see there."""
 
     mode: ToolsMode = "all"
     budget_tokens: int = BUDGET_TOKENS
 
 
 class _Listed(Struct):
-    """The tools of the inner backend that have a name. sources: the pages as it has sent them.
+    """The tools of the inner backend that have a name.
 
-    index: of the tools, once somebody has searched them.
+    sources: the pages of the list, as the backend has sent them.
+    index: the index of the tools; None until the first search.
     """
 
     sources: Sequence[Struct | Raw]
@@ -110,10 +111,13 @@ class _Listed(Struct):
 class ToolSearch(BackendWrapper):
     """A Backend that shows find_tools and call_tool instead of a long list of tools.
 
-    mode: `search` always does, `all` never, and `auto` if the list is longer than budget_tokens.
-    found_tokens: the longest result of find_tools, which has at most ten tools.
-    Tokens are estimated (token_estimate.py). Tools can also be called by their own names.
-    Raises ValueError, which names the invalid argument.
+    mode: `search` always shows the two tools, `all` always the whole list, and `auto` shows the two
+        tools if the list is longer than budget_tokens.
+    budget_tokens: the longest list that `auto` shows as a whole.
+    found_tokens: the longest result of find_tools, which contains at most ten tools.
+
+    Numbers of tokens are estimates (token_estimate.py). Clients can still call each tool by its own
+    name. Raises ValueError with the name of an invalid argument.
     """
 
     @hint_keywords
@@ -178,7 +182,7 @@ class ToolSearch(BackendWrapper):
         name = call.name
         listed = self._lists[0] if self._lists else await self._read(call, context)
         if not self._is_searched(listed) and name in listed.names:
-            # A short list has a tool of its own with this name.
+            # The whole list is shown, and it contains a tool with this name.
             return await self.inner.handle(call, context)
         return await (self._find if name == FIND.name else self._call)(call, context)
 
@@ -186,7 +190,7 @@ class ToolSearch(BackendWrapper):
 
     async def _list(self, call: Call, context: Context) -> Struct | Raw:
         if "cursor" in call.params:
-            # Only a list that is shown as it is has more than one page.
+            # Further pages exist only if the whole list is shown.
             return await self.inner.handle(call, context)
         listed = await self._read(call, context)
         return META_TOOLS if self._is_searched(listed) else listed.sources[0]
@@ -195,7 +199,7 @@ class ToolSearch(BackendWrapper):
         return self._mode == "search" or listed.tokens > self._budget
 
     async def _read(self, call: Call, context: Context) -> _Listed:
-        """Return the tools of the inner backend; the same object while they are the same."""
+        """Return the tools of the inner backend: the same object as long as they are equal."""
 
         async def fetch(cursor: str | None) -> Struct | Raw:
             params = {} if cursor is None else {"cursor": Raw(encode(cursor))}
@@ -206,7 +210,7 @@ class ToolSearch(BackendWrapper):
         if listed is None:
             listed = _list_tools(pages)
         else:
-            # The newest first page, which the runtime may pass on undecoded.
+            # Keep the objects of the newest pages: the runtime may pass them on undecoded.
             listed.sources = [page.source for page in pages]
         others = [known for known in self._lists if known is not listed]
         self._lists = [listed, *others[: MAX_LISTS - 1]]
@@ -252,7 +256,7 @@ class ToolSearch(BackendWrapper):
             names = (await self._read(call, context)).names
             if name in names:
                 raise
-            # A result and not an error, so that the model sees the name that it should use.
+            # Returned as a result, not as an error, so that the model sees the right name.
             hint = suggestion(name, names) or "; find_tools returns the names of tools"
             return error_result(f"{error.message}{hint}")
 
@@ -268,7 +272,7 @@ def _list_tools(pages: Sequence[ToolPage]) -> _Listed:
 
 
 def _are_same(sources: Sequence[Struct | Raw], pages: Sequence[ToolPage]) -> bool:
-    """Return whether pages are those from which a list was made."""
+    """Return whether these pages are equal to the sources of an earlier list."""
     return len(sources) == len(pages) and all(
         is_same_page(old, page.source) for old, page in zip(sources, pages, strict=True)
     )
@@ -277,7 +281,7 @@ def _are_same(sources: Sequence[Struct | Raw], pages: Sequence[ToolPage]) -> boo
 def _read_target(call: Call) -> tuple[str | None, Raw | None]:
     """Return the name and the arguments in a call of call_tool. Raises RpcError.
 
-    Some models write the arguments as a text that contains the JSON.
+    Also accepts arguments that are a string of JSON, because some models write them so.
     """
     try:
         members = decode(call.params.get("arguments", b"{}"), type=dict[str, Raw])

@@ -1,4 +1,4 @@
-"""read_tool_text(): the texts of a tool that are searched, from its definition in `tools/list`."""
+"""read_tool_text(): extracts the searchable texts of a tool from its definition."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from concertino.transforms.tool_index import ToolText
 
 __all__ = ["TAGS", "read_tool_text", "summary_of"]
 
-# The member of a tool's `_meta` that has its tags.
+# The member of a tool's `_meta` that contains its tags.
 TAGS = "concertino/tags"
 SENTENCE_END = re.compile(r"(?<=[.!?])\s|\n")
-# The longest summary, and how deep arguments inside arguments are looked at.
+# The longest summary in characters, and how many levels of nested arguments are searched.
 MAX_SUMMARY = 200
 MAX_DEPTH = 3
 # How much of a text is searched, in characters, and how many arguments: what comes behind is rarely
@@ -24,7 +24,7 @@ MAX_ARGUMENTS = 200
 
 
 def read_tool_text(tool: Mapping[str, Any]) -> ToolText:
-    """Return the texts of a tool. tool: decoded JSON, which may have any members."""
+    """Return the searchable texts of a tool. tool: decoded JSON, which may have any members."""
     description = _text(tool.get("description")).lstrip()
     summary = summary_of(description)
     names: list[str] = []
@@ -49,14 +49,14 @@ def read_tool_text(tool: Mapping[str, Any]) -> ToolText:
 
 
 def summary_of(description: str) -> str:
-    """Return the first sentence of a description, at most MAX_SUMMARY characters of it."""
+    """Return the first sentence of a description, cut to MAX_SUMMARY characters."""
     text = description.lstrip()
     first = SENTENCE_END.split(text, 1)[0]
     return first[:MAX_SUMMARY]
 
 
 def _arguments(schema: Any, depth: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the names and schemas of arguments, and of those inside them."""
+    """Yield the names and schemas of arguments, and of the arguments nested in them."""
     if depth == 0 or not isinstance(schema, Mapping):
         return
     for name, own in _mapping(cast("Mapping[str, Any]", schema).get("properties")).items():

@@ -1,9 +1,9 @@
-"""Splits texts about tools into terms: stems of words, and the terms that mean about the same.
+"""Splits texts about tools into terms (stems of words), and knows terms with the same meaning.
 
     terms_of("createPullRequest")         # ["creat", "pull", "request"]
     related_terms("add")                  # {"add": 1.0, "creat": 0.5, ...}
 
-It needs no dependency and no model. tool_vocabulary.py has the words that are used for each other.
+This needs no dependency and no model. tool_vocabulary.py lists the words with the same meaning.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = [
 ]
 
 WORD = re.compile(r"[^\W_]+")
-# The longest query: the patterns below take time that grows with its square.
+# The longest query in characters: the time of the patterns below grows with its square.
 MAX_QUERY = 1000
-# How many stems are remembered: more than a thousand tools have.
+# The largest number of stems that are cached: more than a thousand tools have.
 MAX_STEMS = 2**14
-# How much a term counts that stands for another one, by the kind of its group.
+# The weight of a term with the same meaning as a term of the query, for verbs and for nouns.
 VERB_WEIGHT = 0.5
 NOUN_WEIGHT = 0.6
-# Words of questions that say nothing about a tool, beside the stop words of the library.
+# Words of questions that say nothing about a tool, in addition to the library's stop words.
 FILLERS = frozenset(
     """
     about again all also am any anybody anything been before can could did do does done
@@ -45,7 +45,7 @@ FILLERS = frozenset(
     """.split()  # noqa: SIM905
 )
 
-# The shapes of data in a question, and the words that say what it is.
+# Patterns of data in a query, such as file names, and the words that replace them.
 SHAPES = (
     (re.compile(r"\b[\w*/-]*\.(?:png|jpe?g|gif|svg|webp)\b"), "image file"),
     (re.compile(r"\b[\w*/-]*\.(?:mp3|wav|ogg|mp4)\b"), "audio media file"),
@@ -65,10 +65,10 @@ SHAPES = (
 
 
 def words_of_query(query: str) -> list[str]:
-    """Return the words to look for in tools, in order.
+    """Return the words to search for, in their order.
 
-    Fillers are left out, and data such as `notes.txt` becomes words that tools use. Only the first
-    MAX_QUERY characters count.
+    Words that say nothing are dropped. Data, such as `notes.txt`, is replaced by words that occur in
+    definitions of tools. Only the first MAX_QUERY characters are read.
     """
     text = query[:MAX_QUERY]
     for shape, words in SHAPES:
@@ -82,7 +82,7 @@ def _is_filler(word: str) -> bool:
 
 
 def terms_of(text: str) -> list[str]:
-    """Return the terms of a text or a name, in order, without stop words."""
+    """Return the terms of a text or name in their order, without stop words."""
     terms: list[str] = []
     for word in WORD.findall(text):
         is_whole = word.islower() or not word.isascii() or word.lower() in NAMES
@@ -96,7 +96,7 @@ def terms_of(text: str) -> list[str]:
 
 @lru_cache(MAX_STEMS)
 def stem_of(word: str) -> str:
-    """Return the stem of an English word in lower case: the same for most of its forms."""
+    """Return the stem of an English word in lower case. Most forms of a word have the same stem."""
     word = FORMS.get(word, word)
     if len(word) < 4 or not word.isascii() or not word.isalpha():
         return word
@@ -146,11 +146,11 @@ def _verbs() -> frozenset[str]:
 
 
 def is_verb(term: str) -> bool:
-    """Return whether a term is the stem of a verb that tools are named with."""
+    """Return whether a term is the stem of one of the verbs in VERBS."""
     return term in _verbs()
 
 
-# Words with which a question begins whose answer is something to read.
+# The first words of questions that are answered by reading something.
 QUESTIONS = frozenset(
     """what which who whom whose when where why how is are was were does do did has have can show
     get tell list""".split()  # noqa: SIM905
@@ -158,7 +158,7 @@ QUESTIONS = frozenset(
 
 
 def asks_to_read(query: str) -> bool:
-    """Return whether a query is a question, such as `what is in ...`, which changes nothing."""
+    """Return whether a query is a question, such as `what is in ...`, and asks for no change."""
     words = WORD.findall(query[:MAX_QUERY].lower())
     return bool(words) and words[0] in QUESTIONS
 
@@ -174,5 +174,5 @@ def is_change(term: str) -> bool:
 
 
 def related_terms(term: str) -> Mapping[str, float]:
-    """Return the terms to look for instead of a term, with their weights; itself has 1.0."""
+    """Return the terms with the meaning of a term, with weights. The term itself has 1.0."""
     return _groups().get(term) or {term: 1.0}

@@ -1,4 +1,4 @@
-"""Transform: tools of a Backend under other names, with other arguments, texts and tags.
+"""Transform: shows the tools of a Backend under other names, with other arguments and texts.
 
     Transform(
         Proxy(["npx", "-y", "@modelcontextprotocol/server-github"]),
@@ -10,8 +10,9 @@
         deny="delete_*",
     )
 
-`allow` and `deny` come first, with the server's names, and then the changes of tools. Lists are
-changed undecoded, and again only when the server's list is another.
+`allow` and `deny` are applied first, to the server's names, and the changes of tools after them.
+Lists are changed without decoding all members. The result is reused as long as the server's list
+stays the same.
 """
 
 from __future__ import annotations
@@ -38,23 +39,24 @@ __all__ = ["Transform"]
 
 log = logging.getLogger("concertino.transforms")
 
-# How many pages of a list are remembered.
+# The largest number of pages of lists that are cached.
 MAX_PAGES = 100
 
 
 class Transform(BackendWrapper):
-    """A Backend that changes what clients see of the tools of another one.
+    """A Backend that changes the tools of another one.
 
-    tools: the server's name of a tool -> its changes, or just its new name. A tool that has a new
-        name already is hidden by the renamed one.
-    allow, deny: patterns of what clients may see and call, under the server's own names; as those
-        of a Guard.
-    environment: for hidden arguments with `env`; by default that of the process.
-    Errors name tools and arguments as clients see them; hidden arguments and their values are in
-    none. A client that sends a hidden argument is refused.
-    A change of a tool or of an argument that the server does not have is a warning in the log.
-    Raises ValueError if two tools would have one name, and ConcertinoError if a variable is not
-    set.
+    tools: the server's name of a tool -> its changes, or only its new name. If another tool has
+        that name, clients no longer see the other tool.
+    allow, deny: patterns of the tools that clients may or may not see and call, as in a Guard. They
+        are matched against the server's own names.
+    environment: the environment variables for hidden arguments with `env`; by default those of the
+        process.
+
+    Error messages contain the names that clients see, and neither the names nor the values of
+    hidden arguments. A call with a hidden argument is refused. If the server does not have a
+    changed tool or argument, the log gets a warning. Raises ValueError if two tools would get the
+    same name, and ConcertinoError if an environment variable is not set.
     """
 
     @hint_keywords
@@ -82,7 +84,7 @@ class Transform(BackendWrapper):
                 raise ValueError(
                     f"tools: both {other.name!r} and {tool.name!r} would be called {tool.shown!r}"
                 )
-        # The pages of the server that were asked for last, by cursor, and what clients get instead.
+        # Cursor -> the server's page, and the changed page that was made from it.
         self._pages: dict[bytes, tuple[Struct | Raw, Raw]] = {}
         # The names of the server's tools on the pages since the first one, and what was reported.
         self._names: set[str] = set()
@@ -111,7 +113,7 @@ class Transform(BackendWrapper):
     # Lists
 
     def _show_page(self, call: Call, result: Struct | Raw) -> Struct | Raw:
-        """Return a page as clients see it; the same object for the same page."""
+        """Return the changed page for a page of the server; the same object for the same page."""
         if not self._changed:
             return result
         cursor = bytes(call.params.get("cursor", b""))
@@ -134,7 +136,7 @@ class Transform(BackendWrapper):
         return shown
 
     def _show(self, tool: RawTool) -> RawTool | None:
-        """Return the definition of a tool as clients see it; None if a renamed one hides it."""
+        """Return the changed definition of a tool; None if a renamed tool takes its name."""
         name = name_of(tool)
         if name is None:
             return tool
@@ -157,7 +159,7 @@ def _make_tool(
     change: ToolChange | str,
     environment: Mapping[str, str],
 ) -> ChangedTool:
-    """Return a tool with its changes and the values of its hidden arguments."""
+    """Return a ChangedTool, with the values of its hidden arguments read from the environment."""
     if isinstance(change, str):
         change = ToolChange(change)
     # Any: callers without a type checker pass anything.
@@ -175,13 +177,13 @@ def _make_tool(
                 raise ConcertinoError(
                     f"{name}.{argument}: the variable {changes.env} is not set"
                 ) from None
-            # Nobody should read it in a log either.
+            # So that the value is removed from log messages.
             learn_secrets([environment[changes.env]])
     return ChangedTool(name, change, hidden)
 
 
 def _reword_failure(tool: ChangedTool, result: Struct | Raw) -> Struct | Raw:
-    """Return a result with the names that clients see if it is a failure; else the same object."""
+    """Translate the texts of a failed result. Returns the same object if it is no failure."""
     if isinstance(result, Raw):
         if b'"isError"' not in bytes(result):
             return result
