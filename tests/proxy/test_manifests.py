@@ -307,7 +307,7 @@ async def test_users_do_not_see_the_lists_of_each_other(tmp_path: Path) -> None:
     proxy = Proxy(slow.server, cache=ManifestCache(tmp_path / "cache"))
     async with Host(proxy) as host:
         ours, theirs = memory_pair()
-        theirs.facts = {"transport": "memory", "uid": "4711"}
+        theirs.facts = {"transport": "memory", "uid": 4711}
         served = host.attach(theirs)
         caller = Caller(ours, LEGACY, {})
         await caller.initialize()

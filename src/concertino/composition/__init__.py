@@ -1,1 +1,1 @@
-"""compose() serves several backends as one, and the servers of a servers file as one."""
+"""compose() serves several backends as one; a server file is served by means of it, too."""

@@ -1,4 +1,4 @@
-"""MCP servers of any kind as Backends, and the files that list them."""
+"""Proxy serves any MCP server as a Backend; Servers serves all servers in a server file."""
 
 from __future__ import annotations
 

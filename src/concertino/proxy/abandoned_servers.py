@@ -1,8 +1,8 @@
-"""Servers that run although the host or the proxy that started them has ended.
+"""Finds and ends servers that still run although the host or proxy that started them has ended.
 
 A server is abandoned if it carries the mark of a process that has ended (process_marks.py), or if
-it runs the command of a server in some host's file and the system has adopted it. Services,
-programs at a terminal, other users and other pid namespaces are never looked at.
+it runs the command of a server in a host's file and its parent is the init process. Services,
+programs at a terminal, other users and other pid namespaces are never searched.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from concertino.transports.process_table import (
 
 __all__ = ["AbandonedServer", "end_servers", "find_abandoned"]
 
-# Programs that adopt the children of ended processes.
+# Programs that become the parents of processes whose own parents have ended.
 INITS = frozenset(("systemd", "init", "tini", "dumb-init", "docker-init", "catatonit"))
 # systemd sets this to the id of the process that it starts for a service.
 SERVICE = b"SYSTEMD_EXEC_PID="
@@ -35,11 +35,14 @@ States = Mapping[int, ProcessState]
 
 
 class AbandonedServer(Struct, frozen=True):
-    """A process, and everything that it has started.
+    """An abandoned process and its descendants.
 
-    started_at: see ProcessState. command: its words. age_s: how long it has run.
-    memory_bytes: resident, of all its processes. processes: how many.
-    reason: what has ended, or which file has the command.
+    started_at: see ProcessState.
+    command: the words of its command line.
+    age_s: the time since its start, in seconds.
+    memory_bytes: the resident memory of it and its descendants.
+    processes: the number of these processes.
+    reason: the process that has ended, or the file that contains the command.
     """
 
     pid: int
@@ -52,7 +55,7 @@ class AbandonedServer(Struct, frozen=True):
 
 
 def find_abandoned(commands: Sequence[HostCommand]) -> list[AbandonedServer]:
-    """Return the abandoned servers of this user, the oldest first. commands: of hosts' files."""
+    """Return this user's abandoned servers, the oldest first. commands: those in hosts' files."""
     states = dict(live_processes())
     own = _with_ancestors(os.getpid(), states)
     namespace = pid_namespace()
@@ -62,21 +65,21 @@ def find_abandoned(commands: Sequence[HostCommand]) -> list[AbandonedServer]:
             continue
         if reason := _reason(pid, state, commands):
             found[pid] = reason
-    # What an abandoned process has started belongs to it, and is not shown itself.
+    # The descendants of an abandoned process are part of it, and not listed separately.
     roots = [pid for pid in found if states[pid].parent not in found]
     servers = [_describe(pid, states, found[pid]) for pid in roots]
     return sorted(servers, key=lambda server: -server.age_s)
 
 
 def end_servers(servers: Iterable[AbandonedServer]) -> bool:
-    """End servers with all that they have started: SIGTERM, SIGKILL. Returns whether all ended.
+    """End servers and their descendants with SIGTERM, then SIGKILL. Returns whether all ended.
 
-    Takes 1.5 s at most. A process that has got the id of one of them meanwhile is left alone.
+    Takes at most 1.5 s. A process that has got the same id in the meantime is left alone.
     """
     members = {(server.pid, server.started_at) for server in servers}
 
     def find() -> set[tuple[int, int]]:
-        # The tree is remembered: who loses its parent now cannot be found by it later.
+        # The tree is recorded now: a process that loses its parent later could not be found by it.
         states = dict(live_processes())
         live = {(pid, state.started_at) for pid, state in states.items()}
         for pid, _ in members & live:
@@ -87,7 +90,7 @@ def end_servers(servers: Iterable[AbandonedServer]) -> bool:
 
 
 def _is_ours(pid: int, namespace: int) -> bool:
-    """Return whether a process is this user's, in our pid namespace, and no service."""
+    """Return whether a process is this user's, in this pid namespace, and not a service."""
     try:
         if os.stat(f"/proc/{pid}").st_uid != os.geteuid():
             return False
@@ -100,7 +103,7 @@ def _is_ours(pid: int, namespace: int) -> bool:
 
 
 def _reason(pid: int, state: ProcessState, commands: Sequence[HostCommand]) -> str:
-    """Return why a process is abandoned; "" if it is not."""
+    """Return the reason why a process counts as abandoned; "" if it does not."""
     for mark in marks_of(pid):
         if mark.is_orphaned():
             return f"process {mark.pid}, which started it, has ended"

@@ -1,9 +1,9 @@
-"""Approvals: which servers of a file the user lets run.
+"""Stores which servers of a server file the user has approved.
 
-A file of servers runs programs, and many people can write one: whoever sends a pull request, or
-makes a repository that others clone. So a definition runs only after the user has approved it; see
-docs/decisions/0020-approved-servers.md. What was approved is kept in the user's state folder, one
-file for each file of servers, with digests of all values.
+A server file names programs to run, and other people can write one: they send a pull request, or
+publish a repository that others clone. So a server runs only after the user has approved its
+definition; see docs/decisions/0020-approved-servers.md. The approvals are kept in the user's state
+folder, one file for each server file, with a digest of each value.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ FORMAT = 1
 
 
 class ToolPins(Struct, frozen=True):
-    """The tools of one server, by name, as their JSON.
+    """The tools of one server: name of the tool -> its JSON.
 
-    approved: None until the server has listed its tools for the first time. seen: those that it
-    has listed last, if they are others.
+    approved: the approved tools; None until the server has listed its tools for the first time.
+    seen: the tools that the server has listed last, if they differ from the approved ones.
     """
 
     approved: Mapping[str, str] | None = None
@@ -43,7 +43,7 @@ class ToolPins(Struct, frozen=True):
 
 
 class ApprovedFile(Struct, frozen=True):
-    """What is approved of one file of servers. path: of the file. servers, pins: by name."""
+    """The approvals for one server file. path: the file. servers, pins: by name of the server."""
 
     path: str
     servers: Mapping[str, Definition] = {}
@@ -55,7 +55,7 @@ _decode = Decoder(ApprovedFile).decode
 
 
 class ApprovalStore:
-    """The approvals of this user. folder: where they are; by default the user's state folder."""
+    """The approvals of this user. folder: where their files are; by default in the user's state."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._state = folder or state_folder()
@@ -66,7 +66,7 @@ class ApprovalStore:
         return read_state_key(self._state)
 
     def read(self, path: Path) -> ApprovedFile:
-        """Return what is approved of a file; nothing if it was never approved.
+        """Return the approvals for a server file, with no servers if there are none.
 
         Raises UnusableState.
         """
@@ -85,7 +85,7 @@ class ApprovalStore:
         return approved
 
     def approve(self, path: Path, definitions: Mapping[str, Definition]) -> None:
-        """Let these servers of a file run, and no others, with the tools that they have shown.
+        """Approve these servers of a file, and no others, with the tools that they have listed.
 
         Raises UnusableState.
         """
@@ -93,7 +93,7 @@ class ApprovalStore:
             before = self.read(path)
             pins: dict[str, ToolPins] = {}
             for name, definition in definitions.items():
-                # Another program has other tools.
+                # A changed definition may run another program, whose tools have not been approved.
                 if name in before.pins and before.servers.get(name) == definition:
                     pin = before.pins[name]
                     pins[name] = ToolPins(pin.approved if pin.seen is None else pin.seen)
@@ -105,7 +105,7 @@ class ApprovalStore:
         name: str,
         pins: ToolPins,
     ) -> None:
-        """Keep the tools of one server. Raises UnusableState."""
+        """Store the tools of one server. Raises UnusableState."""
         with lock_state(self.folder):
             approved = self.read(path)
             if approved.pins.get(name) != pins:
@@ -115,6 +115,6 @@ class ApprovalStore:
         write_private(self.stored_at(path), format(encode(approved), indent=1))
 
     def stored_at(self, path: Path) -> Path:
-        """Return the file that holds the approvals of a file of servers."""
+        """Return the path of the file with the approvals for a server file."""
         name = sha256(str(path).encode("utf-8", "surrogateescape")).hexdigest()[:32]
         return self.folder / f"{name}.json"

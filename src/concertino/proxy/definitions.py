@@ -1,4 +1,4 @@
-"""Definitions: what a server of a file runs or reaches, as people approve it."""
+"""Definitions: which program or address a server of a file means, in a form for approval."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from concertino.proxy.value_reader import Template
 
 __all__ = ["Definition", "DefinitionPart", "compare_definitions", "define_server"]
 
-# How much of a value is shown.
+# The longest part of a value that is shown, in characters.
 MAX_SHOWN = 300
 INPUT = re.compile(r"\$\{input:([^}]*)\}")
 
@@ -26,7 +26,7 @@ INPUT = re.compile(r"\$\{input:([^}]*)\}")
 class DefinitionPart(Struct, frozen=True, array_like=True):
     """One member of a definition.
 
-    digest: of its text, with a key of the user, so that nobody can guess secrets from it.
+    digest: a keyed digest of its text; without the user's key, nobody can guess secrets from it.
     shown: the text for people; empty if it may be a secret.
     """
 
@@ -34,7 +34,7 @@ class DefinitionPart(Struct, frozen=True, array_like=True):
     shown: str
 
 
-# Member -> what it says.
+# Name of a member -> the member.
 Definition = Mapping[str, DefinitionPart]
 
 
@@ -44,17 +44,18 @@ def define_server(
     env_file: Mapping[str, str],
     key: bytes,
 ) -> Definition:
-    """Return the definition of a server: everything that decides what runs, and as whom.
+    """Return the definition of a server: everything that decides which program runs, and how.
 
-    That is the command, arguments, working directory, variables and headers with the commands of
-    secrets, the address, and who shares a process. The texts are those of the file: values of
-    variables belong to the user who starts us. env_file: the variables in the server's own file.
+    These are the command, arguments, working directory, variables and headers (with the commands
+    that print secrets), the address, and which clients share a process. References such as `${VAR}`
+    are not replaced, since the variables belong to the user who starts this program.
+    env_file: the variables in the server's `envFile`.
     """
     texts, hidden = _plain_texts(entry), {f"envFile.{name}": env_file[name] for name in env_file}
     groups = (("env", entry.env), ("headers", entry.headers), ("auth", entry.options.auth))
     for label, templates in groups:
         for name, template in templates.items():
-            # A reference or a variable is no secret; a text may be one.
+            # A reference is not a secret; any other text may be one.
             is_shown = template.text.startswith((SECRET, "${")) or (
                 label == "auth" and name not in ("client_secret", "private_key")
             )
@@ -63,7 +64,7 @@ def define_server(
     for id in sorted(used & file.inputs.keys()):
         if (default := file.inputs[id].default) is not None:
             texts[f"inputs.{id}"] = default
-    # A secret in an argument is not shown either, if a variable has it too.
+    # If an argument contains the value of a hidden variable, it is not shown there either.
     learn({name.partition(".")[2]: value for name, value in hidden.items()})
     definition = {
         member: DefinitionPart(_digest(key, member, text), _clean(text))
@@ -75,7 +76,7 @@ def define_server(
 
 
 def _plain_texts(entry: ServerEntry) -> dict[str, str]:
-    """Return the members of an entry that are no secrets."""
+    """Return those members of an entry that cannot contain secrets."""
     texts: dict[str, str] = {}
     if entry.command is not None:
         texts["command"] = entry.command.text
@@ -123,9 +124,9 @@ def _clean(text: str) -> str:
 
 
 def compare_definitions(approved: Definition | None, current: Definition) -> list[str]:
-    """Return the differences as lines for people; empty if there are none.
+    """Describe the differences between two definitions in lines for people.
 
-    approved: None if the server is new.
+    approved: the approved definition; None if the server is new.
     """
     before = approved or {}
     lines: list[str] = []

@@ -1,4 +1,4 @@
-"""Files of variables, one `NAME=value` in a line, as `envFile` names them: read_env_file()."""
+"""read_env_file(): reads a file of variables (`envFile`) with a line `NAME=value` for each."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 
 
 def read_env_file(path: Path) -> dict[str, str]:
-    """Return the variables of a file.
+    """Return the variables in a file.
 
-    A value may stand in single quotes, or in double quotes with escapes such as `\\n`; behind one
-    without quotes, ` #` begins a comment. Nothing is replaced in values. Raises InvalidServerFile
-    with the line.
+    A value may be in single quotes, or in double quotes with escapes such as `\\n`. After a value
+    without quotes, ` #` begins a comment. References such as `${VAR}` are not replaced.
+    Raises InvalidServerFile with the number of the wrong line.
     """
     try:
         with path.open("rb") as file:
@@ -47,7 +47,7 @@ def read_env_file(path: Path) -> dict[str, str]:
 
 
 def _read_value(text: str) -> str | None:
-    """Return a value without its quotes; None if the closing one is missing."""
+    """Return a value without its quotes; None if the closing quote is missing."""
     quote = text[:1]
     if quote not in ("'", '"'):
         return re.split(r"(?:^|\s)#", text, maxsplit=1)[0].rstrip()

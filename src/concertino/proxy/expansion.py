@@ -1,12 +1,12 @@
-"""What `${...}` in a file of servers stands for: Expander.
+"""Expander: replaces the references `${...}` in a server file.
 
-    ${VAR}  ${env:VAR}         a variable of our environment; an error if it is not set
-    ${VAR:-TEXT}               the same, or the text if the variable is not set or empty
-    ${input:ID}                an input that the file declares, or the user gives
+    ${VAR}  ${env:VAR}         an environment variable; an error if it is not set
+    ${VAR:-TEXT}               the same, but TEXT if the variable is not set or empty
+    ${input:ID}                the value of an input that the file declares, given by the user
     ${secret:...}              a secret, only in env and headers; also secret:... as a whole value
-    ${workspaceFolder}         the folder of the project; others of VS Code's names likewise
+    ${workspaceFolder}         the folder of the project; and VS Code's other names of this kind
 
-`$VAR` stays as it is, as in every host.
+As in every host, `$VAR` without braces is not replaced.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from concertino.proxy.value_reader import InvalidServerFile, Template, ValueRead
 
 __all__ = ["Expander", "Parts", "input_variable"]
 
-# Texts, and references to the secrets between them.
+# A value: its texts, and the references to secrets between them.
 Parts = tuple[str | SecretReference, ...]
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Levels of defaults within defaults.
+# The deepest nesting of defaults within defaults.
 MAX_DEPTH = 8
 
 
 class Expander:
     """Replaces `${...}` in the texts of one file.
 
-    environment: the variables. inputs: values of inputs, by id, that the user gave; each may be
-    `secret:...`.
+    environment: the environment variables.
+    inputs: id of an input -> the value that the user gave, which may also be `secret:...`.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Expander:
         }
 
     def text(self, template: Template, label: str) -> str:
-        """Return a text without `${...}`. Raises InvalidServerFile, also for a secret in it."""
+        """Replace the references in a text. Raises InvalidServerFile, also for a secret."""
         parts = self.parts(template, label)
         for part in parts:
             if isinstance(part, SecretReference):
@@ -71,7 +71,7 @@ class Expander:
         return "".join(str(part) for part in parts)
 
     def parts(self, template: Template, label: str) -> Parts:
-        """Return a text as its parts, for a value that may hold secrets."""
+        """Return a text with its references replaced, as parts, since it may contain secrets."""
         text = template.text
         if text.startswith(SECRET):
             return (self._secret(text.removeprefix(SECRET), template, label),)
@@ -92,7 +92,7 @@ class Expander:
         label: str,
         depth: int,
     ) -> Iterator[str | SecretReference]:
-        """Yield the parts of a text. template: in which it stands."""
+        """Yield the parts of a text. template: the whole text that contains it, for errors."""
         if depth > MAX_DEPTH:
             raise self._error(template, label, f"expected at most {MAX_DEPTH} nested defaults")
         at = 0
@@ -114,7 +114,7 @@ class Expander:
         label: str,
         depth: int,
     ) -> Iterator[str | SecretReference]:
-        """Yield the parts of what stands between `${` and `}`."""
+        """Yield the parts that replace `${name}`."""
         if name in self._predefined:
             yield self._predefined[name]
         elif name.startswith("input:"):
@@ -140,7 +140,8 @@ class Expander:
                 "${input:...}, ${secret:...} or ${workspaceFolder}",
             )
         value = self._environment.get(variable)
-        # As a shell does, and Claude Code.
+        # An empty variable counts as not set if there is a default, as in a shell and in Claude
+        # Code.
         if value or (value is not None and not has_default):
             yield value
         elif has_default:
@@ -192,12 +193,12 @@ class Expander:
 
 
 def input_variable(id: str) -> str:
-    """Return the name of the variable that holds the value of an input."""
+    """Return the name of the environment variable for the value of an input."""
     return "CONCERTINO_INPUT_" + re.sub(r"[^A-Za-z0-9]", "_", id).upper()
 
 
 def _find_end(text: str, start: int) -> int:
-    """Return the index of the brace that closes `${` before start; -1 if there is none."""
+    """Return the index of the brace that closes the `${` before `start`; -1 if there is none."""
     depth = 1
     for match in re.compile(r"\$\{|\}").finditer(text, start):
         depth += 1 if match[0] == "${" else -1

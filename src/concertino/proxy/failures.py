@@ -1,7 +1,7 @@
-"""Failures of a proxy's server, as the proxy's clients get them.
+"""Turns failures of a proxy's server into errors for the proxy's clients.
 
-They say what happened to the server, and not what it wrote to stderr: that may be about calls of
-another client. It is in the log.
+The errors say what happened to the server. They do not quote its stderr, which may be about calls
+of another client; it is in the log.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from concertino.errors import INTERNAL_ERROR, ConcertinoError, Disconnected, Rpc
 
 __all__ = ["named", "to_rpc_error"]
 
-# What precedes the end of stderr in the text of an error of Client.
+# In the error texts of Client, the end of the server's stderr follows this text.
 STDERR = "; its stderr ends with:"
 NO_STDERR = "; it wrote nothing to stderr"
 
 
 def to_rpc_error(name: str, error: ConcertinoError, revision: str = "") -> RpcError:
-    """Return the error response for a call that has failed: the server's own, if it has sent one.
+    """Return the error response for a call that has failed: the server's error if it sent one.
 
-    name, revision: of the server.
+    name, revision: the name and the protocol revision of the server.
     """
     if isinstance(error, RpcError):
         error.revision = revision
@@ -31,5 +31,5 @@ def to_rpc_error(name: str, error: ConcertinoError, revision: str = "") -> RpcEr
 
 
 def named(name: str, text: str) -> str:
-    """Return a text with the name of its server in front, unless it begins with the name."""
+    """Return a text that begins with the name of the server, adding the name if necessary."""
     return text if text.startswith(f"{name}: ") else f"{name}: {text}"

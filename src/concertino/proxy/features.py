@@ -1,4 +1,4 @@
-"""The features of a proxy: what its server offers, as the proxy's clients see it."""
+"""The features of a proxy: the ServerFeatures of its server, as the proxy's clients see them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from concertino.types.results import Implementation
 
 __all__ = ["features_before_start", "features_of"]
 
-# The capabilities that ServerFeatures has fields for.
+# The capabilities that have fields in ServerFeatures.
 KNOWN = frozenset(
     ("tools", "prompts", "resources", "completions", "logging", "experimental", "extensions")
 )
 
 
 def features_of(server: Client | Manifest) -> ServerFeatures:
-    """Return what a server offers, under its own name: that of an open client, or a known one."""
+    """Return the features of an open client's server, or the features in a manifest."""
     if isinstance(server, Manifest):
         info, revision = server.info, server.revision
     else:
         info, revision = server.server_info, server.protocol_version
     declared = server.capabilities
     resources = _settings(declared, "resources")
-    # The first revision had completion, and no capability for it.
+    # The first revision has completion, but no capability for it.
     completions = "completions" in declared or not by_name[revision].completions
     return ServerFeatures(
         info,
@@ -51,7 +51,7 @@ def _settings(declared: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def features_before_start(name: str) -> ServerFeatures:
-    """Return the features of a server that has not started: all, since none may be missing."""
+    """Return the features of a server that has not started: all of them, since each may exist."""
     return ServerFeatures(
         Implementation(name, ""),
         tools=True,

@@ -1,4 +1,4 @@
-"""Who else can change a file that makes us run programs: check_writers()."""
+"""check_writers(): refuses a file that names programs to run and that other users can change."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ __all__ = ["check_writers"]
 
 
 def check_writers(path: str | os.PathLike[str], status: os.stat_result) -> None:
-    """Raise InvalidServerFile if another user can change a file or put another in its place.
+    """Raise InvalidServerFile if another user can change a file or replace it.
 
-    status: of the open file. Its folder, and all folders above it, must belong to this user or to
-    root, and nobody else may write in them; in a folder with the sticky bit, such as /tmp, others
-    cannot replace our files. A group counts as others, unless it is the user's own private one.
-    Access control lists are not looked at.
+    The file's folder, and all folders above it, must belong to this user or to root, and nobody
+    else may have permission to write in them. In a folder with the sticky bit, such as /tmp, others
+    cannot replace this user's files. A group counts as other users, unless it is the user's own
+    private group. Access control lists are not checked.
+    status: the status of the open file.
     """
     source = os.fspath(path)
     if (problem := _describe_writers(status)) is not None:
@@ -39,7 +40,7 @@ def check_writers(path: str | os.PathLike[str], status: os.stat_result) -> None:
 
 
 def _describe_writers(status: os.stat_result) -> str | None:
-    """Return in words who else can write; None if nobody can."""
+    """Describe in words who else can write a file or folder; None if nobody can."""
     if status.st_uid not in (0, os.geteuid()):
         return f"of user {status.st_uid}"
     if status.st_mode & stat.S_IWOTH:
@@ -50,7 +51,7 @@ def _describe_writers(status: os.stat_result) -> str | None:
 
 
 def _is_private(gid: int) -> bool:
-    """Return whether a group is this user's own: of the same name, and without other members."""
+    """Return whether a group is private: it has this user's name, and no other members."""
     try:
         user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
     except KeyError:

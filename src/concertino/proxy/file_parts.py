@@ -1,4 +1,4 @@
-"""FileParts: which servers of a file run, and with which definitions, as approved by the user."""
+"""FileParts: makes the parts of a composition from a server file and the user's approvals."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ __all__ = ["DefinedServer", "FileParts", "define_servers", "describe_unapproved"
 
 log = logging.getLogger("concertino.proxy")
 
-# The options that the process of a server depends on.
+# The options that cannot be changed while the process of a server runs.
 PROCESS_OPTIONS = ("isolation", "shared", "idle_s", "heartbeat_s", "cache", "lazy", "pin")
 
 
 class DefinedServer(Struct, frozen=True):
-    """A server of a file with its definition. env_file: the variables of its own file.
+    """A server of a file, with its definition.
 
-    problem: why it has no definition; "" if it has one.
+    env_file: the variables in the server's `envFile`.
+    problem: the reason why it has no definition; "" if it has one.
     """
 
     entry: ServerEntry
@@ -48,7 +49,7 @@ def define_servers(
     expander: Expander,
     key: bytes,
 ) -> list[DefinedServer]:
-    """Return the servers of a file that are enabled, with their definitions."""
+    """Return the enabled servers of a file with their definitions."""
     servers: list[DefinedServer] = []
     for entry in file.servers:
         if not entry.is_enabled:
@@ -67,7 +68,7 @@ def define_servers(
 
 
 def describe_unapproved(approved: ApprovedFile, server: DefinedServer) -> list[str]:
-    """Return what a user should see before a server is approved; empty if it is approved."""
+    """Return the lines that a user should read before approving a server; [] if it is approved."""
     name = server.entry.name
     before = approved.servers.get(name)
     if before == server.definition:
@@ -77,10 +78,15 @@ def describe_unapproved(approved: ApprovedFile, server: DefinedServer) -> list[s
 
 
 class FileParts:
-    """Keeps the parts of a composition for one file.
+    """Keeps the parts of a composition for one server file.
 
-    path: what is approved, the target of the file. environment: for `${VAR}`. inputs: values that
-    the user gave. cache: has what servers offered when they ran last; None to keep nothing.
+    store: the user's approvals.
+    environment: the environment variables for `${VAR}`.
+    inputs: id of an input -> the value that the user gave.
+    cache: the manifests of servers that have run before; None to keep none.
+
+    Attributes:
+    path: the file for which the user approves servers; see ServerFile.target.
     """
 
     def __init__(
@@ -96,9 +102,9 @@ class FileParts:
         self._environment = environment
         self._inputs = inputs
         self._parts: dict[str, FileServer | WithheldServer] = {}
-        # Options that servers which go on should get.
+        # The servers that go on, with the options that set_options() will give them.
         self._new_options: list[tuple[FileServer, ServerOptions]] = []
-        # Name -> the definition that was last shown, so that it is shown once.
+        # Name of a server -> the definition that was logged last, so that it is not logged again.
         self._shown: dict[str, Definition] = {}
 
     def _define(self, file: ServerFile) -> list[DefinedServer]:
@@ -116,9 +122,9 @@ class FileParts:
         )
 
     def update(self, file: ServerFile) -> Mapping[str, Backend]:
-        """Return the parts for what a file says now; a server that stays is the same object.
+        """Return the parts for the present content of a file, the same ones for unchanged servers.
 
-        Call set_options() before they are used. Raises UnusableState.
+        Call set_options() before using the parts. Raises UnusableState.
         """
         servers = self._define(file)
         approved = self._store.read(self.path)
@@ -132,7 +138,7 @@ class FileParts:
         return dict(parts)
 
     async def set_options(self) -> None:
-        """Give the servers that go on the options that the file has for them now."""
+        """Give the servers that go on their new options from the file."""
         for part, options in self._new_options:
             await part.set_options(options)
         self._new_options.clear()
@@ -177,13 +183,13 @@ class FileParts:
     def _unapproved(
         self, server: DefinedServer, approved: ApprovedFile
     ) -> FileServer | WithheldServer:
-        """Show a definition that is not approved; the one that was goes on if it runs."""
+        """Log a definition that is not approved. If the approved one runs, its server goes on."""
         name = server.entry.name
         command = f"concertino approve {self.path}"
         if self._shown.get(name) != server.definition:
             self._shown[name] = server.definition
             log.warning("%s is not approved, and not started; to approve it: %s", name, command)
-            # A log has one line for each record.
+            # One call for each line, because a log record must be one line.
             for line in describe_unapproved(approved, server):
                 log.warning("%s", line)
         current = self._parts.get(name)
@@ -192,11 +198,11 @@ class FileParts:
         return self._withheld(name, f"not approved; to see and approve it: {command}")
 
     def waiting(self) -> list[str]:
-        """Return the names of the servers that wait for the user's approval."""
+        """Return the names of the servers that need the user's approval."""
         return [name for name in self._parts if name in self._shown]
 
     def _withheld(self, name: str, reason: str) -> WithheldServer:
-        """Return the part of a server that is not started; the same one for the same reason."""
+        """Return a part that refuses all calls: the same object for the same reason."""
         current = self._parts.get(name)
         if isinstance(current, WithheldServer) and current.reason == reason:
             return current
@@ -204,5 +210,5 @@ class FileParts:
 
 
 def _needs_no_restart(before: ServerOptions, now: ServerOptions) -> bool:
-    """Return whether the options that the process of a server depends on are the same."""
+    """Return whether all options are the same that cannot be changed while the process runs."""
     return all(getattr(before, name) == getattr(now, name) for name in PROCESS_OPTIONS)

@@ -1,4 +1,4 @@
-"""FileServer: one server of a file as a Backend, with the options of its entry."""
+"""FileServer: one server of a server file as a Backend, with the options of its entry."""
 
 from __future__ import annotations
 
@@ -33,17 +33,19 @@ __all__ = ["FileServer", "WithheldServer"]
 
 log = logging.getLogger("concertino.proxy")
 
-# How long a server may take to start, in seconds, if its entry does not say: npx and uvx install it
-# first.
+# The default limit for the start of a server, in seconds. It is long because npx and uvx may have
+# to install the server first.
 START_S = 300.0
 GUARD_OPTIONS = ("allow", "deny", *GUARD_KEYS)
 
 
 class FileServer:
-    """A server that is started or connected to by start(), which may be called again if it fails.
+    """A server that start() starts or connects to. If start() fails, it may be called again.
 
-    pin: puts a PinnedTools around the server, if its entry wants that. start_timeout_s: of the
-    entry. cache: has what servers offered when they ran last.
+    start_timeout_s: the limit for the start in the server's entry, in seconds; None for the
+        default.
+    pin: wraps the server in a PinnedTools; None if the entry does not ask for it.
+    cache: the manifests of servers that have run before.
     """
 
     def __init__(
@@ -61,17 +63,17 @@ class FileServer:
         self.options = options
         self.start_timeout_s = start_timeout_s
         self._pin = pin
-        # Pinned tools are compared with those of the server that will be called.
+        # Without the cache: the pinned tools must be compared with those of the running server.
         self._cache = cache if options.cache and pin is None else None
         self._pinned: PinnedTools | None = None
         self._outlet: Notifier | None = None
-        # The server that has started, and the same with guards around it.
+        # The started server, and the same server with guards around it.
         self._server: _StartedServer | None = None
         self._served: Backend | None = None
         self._unknown = features_before_start(name)
 
     async def start(self, outlet: Notifier) -> None:
-        """Read the secrets, and start the server or connect to it. Raises ConcertinoError."""
+        """Read the secrets, then start the server or connect to it. Raises ConcertinoError."""
         target = await read_launch_secrets(self.launch)
         try:
             proxy = Proxy(
@@ -97,15 +99,15 @@ class FileServer:
         except BaseException as exc:
             await proxy.close()
             if type(exc) is ConcertinoError:
-                # The composition says which server it is.
+                # The name is removed, because the composition adds it, too.
                 raise ConcertinoError(str(exc).removeprefix(f"{self.name}: ")) from None
             raise
         self._outlet, self._server = outlet, started
 
     async def _guard(self, server: Backend, outlet: Notifier) -> None:
-        """Put guards around a server that has started, and then what its tools look like.
+        """Wrap a started server in guards, then in the changes of its tools.
 
-        Raises ConcertinoError if a variable for a hidden argument is not set.
+        Raises ConcertinoError if the environment variable of a hidden argument is not set.
         """
         options = self.options
         guards: dict[str, Any] = {
@@ -132,7 +134,7 @@ class FileServer:
         self._served = served
 
     async def set_options(self, options: ServerOptions) -> None:
-        """Take over other options without a new process, and tell the clients."""
+        """Apply other options without starting a new process, and notify the clients."""
         self.options = options
         if self._server is None or self._outlet is None:
             return
@@ -144,7 +146,7 @@ class FileServer:
         self._report_changes()
 
     def set_pins(self, pins: ToolPins | None) -> None:
-        """Take over which tools are approved now, and tell the clients."""
+        """Set which tools are approved, and notify the clients."""
         if self._pinned is not None and self._pinned.set_pins(pins):
             self._report_changes()
 
@@ -156,7 +158,7 @@ class FileServer:
             self._outlet.report_change(what)
 
     def features(self) -> ServerFeatures:
-        """Return what the server offers; everything before it has started."""
+        """Return the features of the server; all features before it has started."""
         return self._unknown if self._served is None else self._served.features()
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
@@ -184,7 +186,7 @@ class FileServer:
 
 
 class _Relay:
-    """The Notifier of a server. outlet: may be another one later, that of other guards."""
+    """The Notifier of a server. outlet: the present receiver, replaced with the guards."""
 
     def __init__(self, outlet: Notifier) -> None:
         self.outlet = outlet
@@ -200,7 +202,7 @@ class _Relay:
 
 
 class _StartedServer(BackendWrapper):
-    """A server that has started already, for guards, which may come and go."""
+    """A started server for guards to wrap. Its start() only sets the outlet."""
 
     def __init__(self, inner: Backend, relay: _Relay) -> None:
         super().__init__(inner)
@@ -211,9 +213,9 @@ class _StartedServer(BackendWrapper):
 
 
 class WithheldServer:
-    """A server that is not started, because its entry has a mistake or is not approved.
+    """A Backend for a server that is not started: its entry is wrong, or not approved.
 
-    reason: what calls of its tools get, and what the log says.
+    reason: the text of the error for each call, and of the log message.
     """
 
     def __init__(self, name: str, reason: str) -> None:
@@ -232,7 +234,7 @@ class WithheldServer:
         raise ConcertinoError(self.reason)
 
     async def watch(self, uris: frozenset[str]) -> None:
-        """Do nothing: nobody can subscribe."""
+        """Do nothing: there are no resources to subscribe to."""
 
     async def close(self) -> None:
-        """Do nothing: nothing has been started."""
+        """Do nothing: no server has been started."""

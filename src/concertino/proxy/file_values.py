@@ -1,4 +1,4 @@
-"""Values of a configuration file with the places where they stand, for errors that name them."""
+"""FileValue: a value of a configuration file with its line and column, for errors."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from concertino.excerpts import shorten_repr
 
 __all__ = ["FileMember", "FileValue", "InvalidText", "describe_value"]
 
-# How much of a value an error quotes.
+# The longest part of a value that an error quotes, in characters.
 SHOWN = 60
 
 Scalar: TypeAlias = str | int | float | bool | None
 
 
 class FileValue(Struct, frozen=True):
-    """A value and the place of its first character. line, column: from 1, in characters."""
+    """A value and the place of its first character. line, column: counted from 1."""
 
     content: Scalar | tuple[FileValue, ...] | Mapping[str, FileMember]
     line: int
@@ -26,7 +26,7 @@ class FileValue(Struct, frozen=True):
 
 
 class FileMember(Struct, frozen=True):
-    """A member of an object: its value, and the place of its name. line, column: from 1."""
+    """A member of an object: its value, and the place of its name. line, column: counted from 1."""
 
     value: FileValue
     line: int
@@ -34,7 +34,7 @@ class FileMember(Struct, frozen=True):
 
 
 class InvalidText(Exception):
-    """A text that does not have its format. line, column: of the first wrong character, from 1."""
+    """Raised for a text with a syntax error. line, column: the place of the error, from 1."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class InvalidText(Exception):
 
 
 def describe_value(value: FileValue) -> str:
-    """Return a short text for a value, for errors. Texts are not quoted: they may be secrets."""
+    """Describe a value for an error. Strings are not quoted, because they may be secrets."""
     content = value.content
     if isinstance(content, str):
         return "a text" if content else "an empty text"

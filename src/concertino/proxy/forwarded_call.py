@@ -1,4 +1,4 @@
-"""Calls that a proxy has forwarded to its server and that are not answered yet."""
+"""The calls that a proxy has forwarded to its server and that are not answered yet."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ __all__ = ["ForwardedCall", "Question", "SuspendableCall"]
 class Question:
     """A request of a server before 2026-07-28 to its client.
 
-    answer: done with the undecoded result, or with the RpcError for the server.
+    Attributes:
+    answer: a future with the client's undecoded result, or with an RpcError for the server.
     """
 
     __slots__ = ("answer", "method", "params")
@@ -33,7 +34,7 @@ class Question:
 
     @property
     def is_open(self) -> bool:
-        """Return whether nobody has answered it, and the server still waits."""
+        """Return whether the question is still unanswered and the server still waits for it."""
         return not self.answer.done()
 
     def to_input_request(self) -> Raw:
@@ -42,7 +43,7 @@ class Question:
 
 
 class ForwardedCall:
-    """A call that waits for its server. context: that of the client's request."""
+    """A call that waits for its server. context: the context of the client's request."""
 
     __slots__ = ("context", "method")
 
@@ -52,22 +53,23 @@ class ForwardedCall:
 
     @property
     def is_modern(self) -> bool:
-        """Return whether the client's revision is 2026-07-28."""
+        """Return whether the client speaks revision 2026-07-28."""
         return by_name[self.context.client.protocol_version].modern
 
     def can_take(self) -> bool:
-        """Return whether a request of the server can be passed to the client of this call."""
+        """Return whether a request of the server can be sent to the client of this call."""
         return not self.is_modern and self.context.caller.session is not None
 
 
 class SuspendableCall(ForwardedCall):
     """A call of a client of 2026-07-28 to an older server.
 
-    When the server asks something, the client's request is answered with the question, while the
-    call to the server goes on. The client's next request brings the answer. The handler would
-    otherwise have to call the server twice.
+    When the server asks the client something, the client's request is answered with the question,
+    while the call to the server goes on. The client's next request contains the answer. So the
+    server is called only once.
 
-    work: the call to the server. principal: of the client.
+    work: the call to the server.
+    principal: the identity of the client's user.
     """
 
     __slots__ = ("_has_news", "_last_key", "_questions", "principal", "work")
@@ -91,14 +93,14 @@ class SuspendableCall(ForwardedCall):
         return self.method in INPUT_METHODS
 
     def add(self, question: Question) -> None:
-        """Ask the client this at the end of the round."""
+        """Add a question for the client. It is sent at the end of the round."""
         self._last_key += 1
         self._questions[f"q{self._last_key}"] = question
         self._has_news.set()
 
     @property
     def questions(self) -> Mapping[str, Raw]:
-        """Return the questions that are open, by key, as `inputRequests`."""
+        """Return the open questions as `inputRequests`: key -> question."""
         return {
             key: question.to_input_request()
             for key, question in self._questions.items()
@@ -108,7 +110,7 @@ class SuspendableCall(ForwardedCall):
     async def end_of_round(self) -> bool:
         """Wait for the server's result or a question. Returns whether there is a result.
 
-        When the task is cancelled, the call to the server is, too.
+        If the waiting task is cancelled, the call to the server is cancelled, too.
         """
         try:
             while not self.work.done() and not self.questions:
@@ -120,7 +122,7 @@ class SuspendableCall(ForwardedCall):
         return self.work.done()
 
     def resume(self, context: Context, answers: Mapping[str, Raw]) -> None:
-        """Continue with the client's next request and its answers."""
+        """Continue with the client's next request and the answers in it."""
         self.context = context
         for key, question in self._questions.items():
             if question.is_open and key in answers:

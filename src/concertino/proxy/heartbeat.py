@@ -1,6 +1,7 @@
-"""Heartbeats: progress for clients while a server is silent.
+"""Heartbeat: sends progress to a client while its server is silent.
 
-Some hosts give up a call that they hear nothing of for 60 s, and wait longer if there is progress.
+Some hosts cancel a call after 60 s without any message about it, and wait longer if there is
+progress.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ def _describe_wait(waited_s: float) -> str:
 
 
 class Heartbeat:
-    """Passes the progress of one call on, and adds some of its own while there is none.
+    """Forwards the progress of one call, and sends progress of its own while the server is silent.
 
-    Use it with `with`, around the call. every_s: how long the server may be silent.
-    describe: returns what to say, for the seconds that the call has waited.
-    step: what each heartbeat adds to the progress of before; it must leave room for the server's.
+    Use it as a `with` block around the call.
+    every_s: the time of silence after which it sends progress, in seconds.
+    describe: returns the message for a call that has waited for so many seconds.
+    step: the number that each heartbeat adds to the progress so far. It must be small, since the
+        server's next progress has to be greater.
     """
 
     def __init__(
@@ -60,7 +63,7 @@ class Heartbeat:
             self._timer = None
 
     def report(self, done: float, total: float | None, message: str | None) -> None:
-        """Pass the server's progress on."""
+        """Forward the server's progress."""
         self._last, self._total = done, total
         self._context.progress(done, total, message)
         self._restart()

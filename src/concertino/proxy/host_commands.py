@@ -1,4 +1,4 @@
-"""The commands of MCP servers in the files of the known hosts: read_host_commands()."""
+"""read_host_commands(): reads the commands of MCP servers from the files of the known hosts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from concertino.proxy.value_reader import InvalidServerFile
 
 __all__ = ["HostCommand", "read_host_commands"]
 
-# Below the home of the user.
+# The files of hosts in the user's home folder.
 USER_FILES = (
     ".config/Claude/claude_desktop_config.json",
     "Library/Application Support/Claude/claude_desktop_config.json",
@@ -28,16 +28,16 @@ USER_FILES = (
     ".config/Code/User/mcp.json",
     ".gemini/settings.json",
 )
-# Below the folder of a project.
+# The files of hosts in the folder of a project.
 PROJECT_FILES = (".mcp.json", "mcp.json", ".vscode/mcp.json", ".cursor/mcp.json")
-# What `npx` starts calls itself this, followed by the arguments without npx's own options.
+# A process that `npx` starts has this title, followed by the arguments without npx's options.
 NPM_TITLE = "npm exec "
 NPX_FLAGS = frozenset(("-y", "--yes", "-q", "--quiet"))
 UVX = ["uv", "tool", "uvx"]
 
 
 class HostCommand(Struct, frozen=True):
-    """The command of one server in a file. server: its name there."""
+    """The command of one server in a file of a host. server: the server's name in the file."""
 
     words: tuple[str, ...]
     server: str
@@ -46,7 +46,8 @@ class HostCommand(Struct, frozen=True):
     def matches(self, arguments: Sequence[str]) -> bool:
         """Return whether a process with these arguments runs this command.
 
-        The program may stand behind an interpreter, as scripts do, and in any folder.
+        An interpreter may precede the program, as with scripts, and the program may be in any
+        folder.
         """
         program, *args = self.words
         name = Path(program).name
@@ -56,15 +57,15 @@ class HostCommand(Struct, frozen=True):
         if before < 1 or list(arguments[before:]) != args:
             return False
         names = [Path(word).name for word in arguments[:before]]
-        # The program itself, or an interpreter and its script. uvx becomes `uv tool uvx`. Anything
-        # else is another command with the same end.
+        # Expected is the program itself, or an interpreter and its script. uvx becomes `uv tool
+        # uvx`. With anything else in front, it is another command that ends with the same words.
         return (len(names) <= 2 and name in names) or (name == "uvx" and names == UVX)
 
 
 def _matches_npx(args: Sequence[str], arguments: Sequence[str]) -> bool:
-    """Return whether a process is npm, running what npx was told to run.
+    """Return whether a process is npm, running the package that npx was asked to run.
 
-    npm writes its title over its arguments, so the title ends where they ended.
+    npm writes its title over its arguments, so the title has at most their length.
     """
     title = NPM_TITLE + " ".join(word for word in args if word not in NPX_FLAGS)
     text = " ".join(arguments).rstrip("\0 ")
@@ -77,10 +78,11 @@ def read_host_commands(
     folder: Path,
     environment: Mapping[str, str],
 ) -> list[HostCommand]:
-    """Return the commands of all servers in the files of the user and of his projects.
+    """Return the commands of all servers in the hosts' files of the user and the user's projects.
 
-    folder: of the project in which the user works. environment: for `${...}`.
-    What cannot be read is left out: the files belong to others, and nothing is started.
+    folder: the folder of the project in which the user works.
+    environment: the environment variables for `${VAR}`.
+    Files and entries that cannot be read are skipped, because they are meant for other programs.
     """
     commands: dict[tuple[str, ...], HostCommand] = {}
     projects = [folder]
@@ -106,13 +108,13 @@ def _commands(file: ServerFile, environment: Mapping[str, str]) -> Iterator[Host
         try:
             words = [expander.text(part, "command") for part in (entry.command, *entry.args)]
         except InvalidServerFile:
-            # It has an input or a variable that only its host knows.
+            # The command needs an input or a variable that only its host knows.
             continue
         yield HostCommand(tuple(words), entry.name, str(file.path))
 
 
 def _read_claude_code(path: Path, projects: list[Path]) -> Iterator[ServerFile]:
-    """Yield the lists of servers in Claude Code's file, and add its projects."""
+    """Yield the lists of servers in Claude Code's file, and add the folders of its projects."""
     try:
         if path.stat().st_size > MAX_CLAUDE_CODE_BYTES:
             return

@@ -1,9 +1,9 @@
-"""What a proxy asks its clients on behalf of its server, and the state between the rounds.
+"""The questions that a proxy sends its clients for its server, and the state between the rounds.
 
-A server of 2026-07-28 asks by an `input_required` result. Its state travels inside the proxy's own,
-which is sealed and bound to the caller; its questions stay as they are, so that members which this
-package does not know reach the client. The call to an older server goes on while its client is
-asked; the proxy's state holds a handle of that call.
+A server of 2026-07-28 asks by an `input_required` result. The proxy passes the questions on without
+decoding them, so that members unknown to this package reach the client. It puts the server's state
+into a state of its own, which is sealed and bound to the caller. A call to an older server goes on
+while its client is asked; then the proxy's state contains a handle of the call.
 Spec: 2026-07-28 basic/patterns/mrtr.
 """
 
@@ -26,9 +26,9 @@ __all__ = [
     "to_parked_question",
 ]
 
-# How nearly all servers begin a complete result.
+# Nearly all servers begin a complete result with these bytes.
 COMPLETE = b'{"resultType":"complete"'
-# The value of resultType, as it is in the JSON of every result that asks for input. Looking for it
+# The value of resultType in the JSON of every result that asks for input. Searching for these bytes
 # takes less time than decoding a long result.
 ASKS = b'"input_required"'
 NULL = Raw(b"null")
@@ -48,7 +48,7 @@ class ServerState(Struct, array_like=True, tag="server"):
 
 
 class ParkedState(Struct, array_like=True, tag="parked"):
-    """The handle of a call to an older server, which goes on meanwhile."""
+    """The handle of a call to an older server that goes on while the client is asked."""
 
     handle: bytes
 
@@ -58,9 +58,9 @@ _decode_state = Decoder(ServerState | ParkedState).decode
 
 
 def to_input_required(raw: Raw) -> InputRequired | None:
-    """Return what a result asks; None if it is complete.
+    """Return the questions in a result; None if the result is complete.
 
-    Raises RpcError if it asks in a form that nobody could answer.
+    Raises RpcError if the questions are malformed.
     """
     if memoryview(raw)[: len(COMPLETE)].tobytes() == COMPLETE or ASKS not in bytes(raw):
         return None
@@ -75,12 +75,12 @@ def to_input_required(raw: Raw) -> InputRequired | None:
 
 
 def to_parked_question(questions: Mapping[str, Raw], handle: bytes) -> InputRequired:
-    """Return what a call asks that goes on at the server."""
+    """Return the questions of a call to an older server, with the call's handle as the state."""
     return InputRequired(questions, encode(ParkedState(handle)))
 
 
 def read_state(state: bytes) -> ServerState | ParkedState:
-    """Return the state of a repeated call. Raises RpcError if it is none of a proxy's."""
+    """Decode the state in a repeated call. Raises RpcError if it is not a proxy's state."""
     try:
         return _decode_state(state)
     except DecodeError:
@@ -88,7 +88,7 @@ def read_state(state: bytes) -> ServerState | ParkedState:
 
 
 def restore(call: Call, known: ServerState) -> Call:
-    """Return a repeated call with the server's own state, and the answers to its last questions."""
+    """Return a repeated call as the server expects it: with its own state, and with the answers."""
     answers: Mapping[str, Raw] = {
         key: call.answers[key] for key in known.asked if key in call.answers
     }

@@ -1,9 +1,9 @@
-"""JSON with comments and trailing commas, as editors write it: parse_json().
+"""parse_json(): parses JSON with comments and trailing commas, as editors write it.
 
-The grammar is that of RFC 8259 with `//` and `/* */` comments wherever white space may stand, and
-a comma behind the last item. Nothing else of JSON5 is accepted: hosts differ in what they take, and
-a file is written for all of them. A name that comes twice in one object is an error, because
-parsers disagree about which of the two counts.
+The grammar is that of RFC 8259, plus `//` and `/* */` comments where white space is allowed, plus a
+comma after the last item. Nothing else of JSON5 is accepted, because hosts accept different parts
+of it, and a file is meant for several hosts. A repeated name in an object is an error, because
+parsers disagree about which of the two values counts.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from concertino.proxy.file_values import FileMember, FileValue, InvalidText, Sca
 
 __all__ = ["parse_json"]
 
-# Levels of nested lists and objects; the known formats have 6.
+# The deepest nesting of lists and objects; the known formats need 6 levels.
 MAX_DEPTH = 64
-# Characters of an integer; longer ones take Python quadratic time.
+# The longest integer, in characters. Python's time for longer ones grows with their square.
 MAX_DIGITS = 300
 
 SPACE = re.compile(r"(?:[ \t\n\r]+|//[^\n\r]*|/\*.*?\*/)*", re.DOTALL)
@@ -35,7 +35,7 @@ LITERALS: Mapping[str, bool | None] = {"true": True, "false": False, "null": Non
 
 
 def parse_json(text: str) -> FileValue:
-    """Return the value of a text. Raises InvalidText at the first character that is wrong."""
+    """Return the value of a text. Raises InvalidText at the first wrong character."""
     return _Parser(text.removeprefix("\ufeff")).parse()
 
 
@@ -49,7 +49,7 @@ class _Parser:
         self._line_starts = [0, *(match.end() for match in re.finditer(r"\r\n|\n|\r", text))]
 
     def parse(self) -> FileValue:
-        """Return the only value of the text."""
+        """Return the value of the whole text."""
         self._skip_space()
         value = self._value()
         self._skip_space()
@@ -67,7 +67,7 @@ class _Parser:
         raise InvalidText(problem, *self._place(self._at if at is None else at))
 
     def _next(self) -> str:
-        """Return the next character, or a word, for an error."""
+        """Return the next character or word, for an error message."""
         if self._at >= len(self._text):
             return "the end of the file"
         word = WORD.match(self._text, self._at)
@@ -147,7 +147,7 @@ class _Parser:
         return tuple(items)
 
     def _enter(self) -> int:
-        """Pass an opening bracket and return its index."""
+        """Skip an opening bracket and return its index."""
         self._depth += 1
         if self._depth > MAX_DEPTH:
             self._fail(f"expected at most {MAX_DEPTH} levels of lists and objects")
@@ -156,7 +156,7 @@ class _Parser:
         return self._at - 1
 
     def _closes(self, bracket: str) -> bool:
-        """Pass a closing bracket. Returns whether it is there."""
+        """Skip a closing bracket if it is the next character. Returns whether it was."""
         if self._text[self._at : self._at + 1] != bracket:
             return False
         self._at += 1
@@ -164,7 +164,7 @@ class _Parser:
         return True
 
     def _separate(self, bracket: str, opened: int) -> None:
-        """Pass the comma behind an item; none is needed before the closing bracket."""
+        """Skip the comma after an item. Before the closing bracket, the comma may be missing."""
         self._skip_space()
         character = self._text[self._at : self._at + 1]
         if character == ",":
@@ -200,7 +200,7 @@ class _Parser:
         joined = "".join(parts)
         if not any("\ud800" <= character <= "\udfff" for character in joined):
             return joined
-        # Two escapes make one character.
+        # Two escapes can stand for one character (a surrogate pair).
         try:
             return joined.encode("utf-16", "surrogatepass").decode("utf-16")
         except UnicodeDecodeError:

@@ -1,8 +1,8 @@
-"""ManifestCache: what servers offered when they ran last, in files of this user.
+"""ManifestCache: remembers the features and lists of servers from their last run, in files.
 
-With it a proxy answers a client's first requests before its server has started. A file that is
-damaged, too large, of another user or of another server counts as missing.
-docs/decisions/0024 says what identifies a server, and what is not kept.
+With them a proxy answers a client's first requests before its server has started. A file counts as
+missing if it is damaged, too large, of another user or about another server.
+docs/decisions/0024 says how a server is identified, and what is not stored.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ log = logging.getLogger("concertino.proxy")
 
 # The largest manifest of a server, in bytes.
 MAX_BYTES = 2**20
-# Changes with the meaning of the files: those of other formats count as missing.
+# The version of the file format. Files with another version count as missing.
 FORMAT = 1
 
 
 class Manifest(Struct, frozen=True):
-    """What a server offers.
+    """The features and lists of a server.
 
-    revision: the name of the revision that it speaks. info, capabilities, instructions: as it
-    declares them. lists: method -> the undecoded result with all items, such as of `tools/list`;
-    those that are not kept are missing.
+    revision: the protocol revision that the server speaks.
+    info, capabilities, instructions: the values that the server declares.
+    lists: method, such as `tools/list` -> the undecoded result with the items of all pages. Lists
+        that are not stored are missing.
     """
 
     revision: str
@@ -54,7 +55,7 @@ class Manifest(Struct, frozen=True):
 
 
 class _Stored(Struct, frozen=True):
-    """The content of a file. identity: of the server; see identify()."""
+    """The content of a file. identity: a digest of what identify() returns for the server."""
 
     identity: str
     manifest: Manifest
@@ -64,12 +65,12 @@ _decoder = Decoder(_Stored)
 
 
 def manifest_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return `$XDG_CACHE_HOME/concertino/manifests`; by default it is in `~/.cache`."""
+    """Return `$XDG_CACHE_HOME/concertino/manifests`; by default it is below `~/.cache`."""
     return user_folder("XDG_CACHE_HOME", ".cache", environment) / "concertino" / "manifests"
 
 
 class ManifestCache:
-    """The manifests of this user's servers. folder: where they are."""
+    """The manifests of this user's servers. folder: the folder of their files."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = manifest_folder() if folder is None else folder
@@ -82,7 +83,8 @@ class ManifestCache:
     ) -> ManifestFile | None:
         """Return the file for a server; None if its program is not found or the key is unusable.
 
-        era: how the server's session is opened. principal: whose calls the server gets.
+        era: the era in which the session with the server is opened.
+        principal: the identity of the user for whom the server works.
         """
         identity = identify(server, era, principal)
         if identity is None:
@@ -97,14 +99,14 @@ class ManifestCache:
 
 
 class ManifestFile:
-    """The manifest of one server for one principal. identity: stands in the file, too."""
+    """The file with the manifest of one server for one principal. identity: see _Stored."""
 
     def __init__(self, path: Path, identity: str) -> None:
         self.path = path
         self._identity = identity
 
     def read(self) -> Manifest | None:
-        """Return the manifest; None if there is none that can be used."""
+        """Return the manifest; None if there is no file, or it cannot be used."""
         try:
             data = read_private(self.path)
             if data is None:
@@ -115,7 +117,7 @@ class ManifestFile:
             if stored.identity != self._identity:
                 raise ValueError("it is the one of another server")
             for method, result in stored.manifest.lists.items():
-                # A ValidationError if it has another shape.
+                # Raises ValidationError if the list has another structure.
                 decode(result, type=LIST_METHODS[method].result_type)
         except (UnusableState, DecodeError, ValueError, KeyError) as exc:
             log.info("%s is not used: %s", self.path, exc)
@@ -123,7 +125,7 @@ class ManifestFile:
         return stored.manifest
 
     def write(self, manifest: Manifest) -> None:
-        """Replace the manifest; one that is too large, or cannot be written, is not kept."""
+        """Replace the manifest. It is not stored if it is too large or cannot be written."""
         data = encode(_Stored(self._identity, manifest))
         try:
             if len(data) > MAX_BYTES:
@@ -140,10 +142,11 @@ def identify(
     era: str,
     principal: bytes,
 ) -> bytes | None:
-    """Return the bytes that identify a server and who uses it; None if there is no such program.
+    """Return bytes that identify a server and its user; None if its program does not exist.
 
-    Of variables the names count, not the values: those are often secrets that change. A whole
-    environment that is passed on does not count: each host and terminal has another one.
+    They depend on the names of the variables, but not on the values, which are often secrets that
+    change. If the server gets the whole environment, they do not depend on it at all, because each
+    host and each terminal has a different one.
     """
     command = os.fspath(server.command)
     variables = server.env or {}
@@ -155,7 +158,7 @@ def identify(
     inherited = () if os.environ.keys() <= {*server.inherit} else server.inherit
     names = sorted({*variables, *inherited})
     words = [os.fsencode(word) for word in (command, path, folder, *server.args)]
-    # The answers of a server to another era, and to another principal, are others.
+    # A server may answer differently in another era, and to another principal.
     facts = (FORMAT, words, status.st_size, status.st_mtime_ns, names, era, principal)
     return encode(facts)
 
@@ -165,7 +168,7 @@ def _find_program(
     folder: Path,
     search_path: str,
 ) -> tuple[Path, os.stat_result] | None:
-    """Return the path of a program without links, and its status; None if there is none."""
+    """Return the path of a program, with links resolved, and its status; None if there is none."""
     folders = [""] if os.sep in command else search_path.split(os.pathsep)
     for place in folders:
         path = folder / place / command
@@ -173,6 +176,6 @@ def _find_program(
             if os.access(path, os.X_OK) and path.is_file():
                 return path.resolve(), path.stat()
         except OSError:
-            # Gone since then, or a loop of links.
+            # The file has been removed in the meantime, or its links form a loop.
             continue
     return None

@@ -1,4 +1,4 @@
-"""Manifests: what one proxy knows of its server before it has started, and how it learns that."""
+"""Manifests: the manifests of one proxy's server, and how the proxy reads them from the server."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ __all__ = ["Manifests", "describe_differences"]
 
 log = logging.getLogger("concertino.proxy")
 
-# How long the server may take for its lists, in seconds.
+# The limit for reading all lists of the server, in seconds.
 LISTS_S = 60.0
-# The same at the end of the proxy, so that a client which only lists leaves something behind.
+# The limit at the end of the proxy, so that the lists are stored even after a short session.
 END_S = 0.2
 
-# Returns the file of a manifest for a principal.
+# Returns the file with a principal's manifest; None if there is none.
 FindFile = Callable[[bytes], ManifestFile | None]
-# Called with what was known and what is known now.
+# Called with the manifest known before, or None, and the new manifest.
 OnLearned = Callable[[Manifest | None, Manifest], object]
 
 
 class Manifests:
-    """The manifests of one server, by principal: each has lists of its own.
+    """The manifests of one server, one for each principal, since each may see different lists.
 
-    name: of the server. find_file: returns the file of a principal's manifest; None without one.
+    name: the name of the server.
+    find_file: returns the file with a principal's manifest; None if there is none.
     """
 
     def __init__(self, name: str, find_file: FindFile) -> None:
@@ -46,7 +47,7 @@ class Manifests:
         self._learning: dict[bytes, asyncio.Task[None]] = {}
 
     def get(self, principal: bytes) -> Manifest | None:
-        """Return what is known of the server for a principal; None if it has not run yet."""
+        """Return the manifest for a principal; None if the server has never run for it."""
         if principal not in self._files:
             file = self._files[principal] = self._find_file(principal)
             self._known[principal] = None if file is None else file.read()
@@ -58,10 +59,10 @@ class Manifests:
         principal: bytes,
         on_learned: OnLearned | None = None,
     ) -> None:
-        """Read the lists of a server that runs, and keep them, in the background.
+        """Read the lists of a running server in the background, and store them.
 
-        A second call replaces the first if that is still under way. on_learned: called afterwards
-        if anything differs from what was known.
+        A second call replaces the first one if that has not finished.
+        on_learned: called afterwards if the new manifest differs from the one known before.
         """
         previous = self._learning.get(principal)
         if previous is not None:
@@ -92,7 +93,7 @@ class Manifests:
             on_learned(known, manifest)
 
     async def close(self) -> None:
-        """Stop reading lists. The server should run until then: lists may be on their way."""
+        """Stop reading lists. Call it before the server ends: it waits a moment for lists."""
         tasks = self._learning.values()
         if tasks:
             await asyncio.wait(tasks, timeout=END_S)
@@ -102,11 +103,11 @@ class Manifests:
 
 
 async def read_manifest(client: Client) -> Manifest:
-    """Return what the server of an open client offers, with the lists that may be kept.
+    """Return the manifest of an open client's server, with those lists that may be stored.
 
-    Raises DecodeError for a list that is none.
+    Raises DecodeError for a malformed list.
     """
-    # As it is now: the server may be replaced by a newer one meanwhile.
+    # Read before the first `await`, because the server may be replaced by a newer version later.
     revision, info, instructions = client.protocol_version, client.server_info, client.instructions
     capabilities = dict(client.capabilities)
     lists: dict[str, Raw] = {}
@@ -116,7 +117,7 @@ async def read_manifest(client: Client) -> Manifest:
         try:
             result = await _read_list(client, method, listing)
         except ConcertinoError as exc:
-            # Servers that have resources may have no templates.
+            # A server with resources need not have the method for templates.
             log.debug("%s: %s", method, exc)
             continue
         if result is not None:
@@ -129,9 +130,9 @@ async def _read_list(
     method: str,
     listing: ListMethod,
 ) -> Raw | None:
-    """Return the result of a list method, with the items of all pages; None if it is not kept.
+    """Return the result of a list method with the items of all pages; None if it is not stored.
 
-    A list is not kept if it is for one user only, too large, or endless.
+    A list is not stored if it is for one user only, too large, or endless.
     """
     fields = listing.result_type
     member = dict(zip(fields.__struct_fields__, fields.__struct_encode_fields__, strict=True))[
@@ -148,7 +149,7 @@ async def _read_list(
         size += len(bytes(raw))
         # Any, because the results of the four list methods have no common base class.
         page: Any = decode(raw, type=listing.result_type)
-        # Without a word, a list of 2026-07-28 is for one user only.
+        # In 2026-07-28, a list without a cache scope is for one user only.
         if size > MAX_BYTES or page.cache_scope == "private":
             return None
         if is_modern and page.cache_scope != "public":
@@ -160,14 +161,14 @@ async def _read_list(
         if cursor is None:
             first.pop("nextCursor", None)
             if "ttlMs" in first:
-                # Nobody may rely on it before the server has confirmed it.
+                # Clients must not reuse the list before the server has confirmed it.
                 first["ttlMs"] = Raw(b"0")
             return Raw(encode({**first, member: items}))
     return None
 
 
 def describe_differences(known: Manifest, manifest: Manifest) -> list[str]:
-    """Return which parts of what a server declares have changed, for the log."""
+    """Return the names of the differences between two manifests, for the log."""
     parts = [
         (f"version {known.info.version} -> {manifest.info.version}", known.info != manifest.info),
         ("revision", known.revision != manifest.revision),

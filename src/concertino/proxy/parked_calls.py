@@ -1,4 +1,4 @@
-"""Calls that wait for their clients' answers between two requests (2026-07-28)."""
+"""ParkedCalls: the calls that wait for a client's answer between two requests (2026-07-28)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ MAX_PARKED = 256
 
 
 class ParkedCalls:
-    """The suspended calls of one proxy, by random handles.
+    """The suspended calls of one proxy: random handle -> call.
 
-    A handle travels in the sealed state of the client's request, which is bound to the caller.
-    expiry_s: how long a call waits; then it is cancelled at the server. most: how many may wait.
+    The handle is part of the sealed state of the client's request, which is bound to the caller.
+    expiry_s: the time that a call waits, in seconds; then it is cancelled at the server.
+    most: the largest number of waiting calls.
     """
 
     def __init__(self, expiry_s: float = LIFETIME_S, most: int = MAX_PARKED) -> None:
@@ -33,7 +34,7 @@ class ParkedCalls:
     def park(self, call: SuspendableCall) -> bytes:
         """Keep a call and return its handle.
 
-        If there are too many, cancels the call and raises RpcError.
+        If too many calls wait already, cancels the call and raises RpcError.
         """
         if len(self._calls) >= self._most:
             call.work.cancel()
@@ -45,9 +46,9 @@ class ParkedCalls:
         return handle
 
     def take(self, handle: bytes, principal: bytes) -> SuspendableCall:
-        """Return a call whose client is back, and forget it.
+        """Remove the call with a handle and return it.
 
-        Raises RpcError if there is none, or it is of another user.
+        Raises RpcError if there is no such call, or if it belongs to another user.
         """
         call, timer = self._calls.get(handle, (None, None))
         if call is None or timer is None or call.principal != principal:
@@ -57,7 +58,7 @@ class ParkedCalls:
         return call
 
     def cancel(self, calls: frozenset[SuspendableCall] | None = None) -> None:
-        """Cancel these calls at their server; by default all."""
+        """Cancel these calls at their server; by default all calls."""
         for handle, (call, timer) in list(self._calls.items()):
             if calls is None or call in calls:
                 timer.cancel()

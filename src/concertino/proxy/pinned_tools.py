@@ -1,7 +1,7 @@
-"""PinnedTools: withholds tools whose definition is another than the user has approved.
+"""PinnedTools: withholds tools whose definition has changed since the user approved it.
 
-A server may describe a harmless tool at first and another one later, when nobody looks any more:
-the description is what a model reads. See `pin` in the reference of files of servers.
+A server may describe a harmless tool at first, and change the description later, when nobody reads
+it any more; but models read it. See `pin` in the reference of server files.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ LISTING = LIST_METHODS["tools/list"]
 
 
 class PinnedTools(BackendWrapper):
-    """A Backend that serves only the tools of another one that are as they were approved.
+    """A Backend that serves those tools of another one that are unchanged since their approval.
 
-    The tools that the server lists first after it was approved count as approved with it.
-    path: the file of servers. name: of the server in it.
+    The tools that the server lists first after its own approval count as approved.
+    path: the server file.
+    name: the name of the server in it.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class PinnedTools(BackendWrapper):
         self._store = store
         self._path = path
         self._name = name
-        # Name -> the JSON of the tools that may be served; None until the list was looked at.
+        # Name of each tool that may be served -> its JSON; None before the first comparison.
         self._approved: Mapping[str, str] | None = None
         self._withheld: frozenset[str] = frozenset()
         self._is_current = False
@@ -74,7 +75,7 @@ class PinnedTools(BackendWrapper):
             page = decode_page(await self.inner.handle(call, context), LISTING)
             tools = [tool for tool in page.tools if self._is_approved(tool)]
             if any(tool.name not in self._withheld for tool in page.tools if tool not in tools):
-                # It has changed since the check, and nobody has told.
+                # The list has changed since the comparison, and the server sent no notification.
                 self.forget()
                 await self._check()
                 tools = [tool for tool in page.tools if self._is_approved(tool)]
@@ -90,11 +91,11 @@ class PinnedTools(BackendWrapper):
         return await self.inner.handle(call, context)
 
     def forget(self) -> None:
-        """Look at the tools again before the next use. Thread-safe."""
+        """Compare the tools again before the next call. Thread-safe."""
         self._is_current = False
 
     def set_pins(self, pins: ToolPins | None) -> bool:
-        """Take over what the user has approved meanwhile. Returns whether it is something else."""
+        """Set the newly approved tools. Returns whether they differ from the ones before."""
         approved = None if pins is None else pins.approved
         if self._approved is None or approved is None or approved == self._approved:
             return False
@@ -105,7 +106,7 @@ class PinnedTools(BackendWrapper):
         return self._approved is not None and self._approved.get(tool.name) == _to_json(tool)
 
     async def _check(self) -> None:
-        """Compare the tools with those that were approved, after a change of either."""
+        """Compare the server's tools with the approved ones, if either may have changed."""
         async with self._checking:
             if self._is_current:
                 return
@@ -151,10 +152,10 @@ def _to_json(tool: Any) -> str:
 def compare_tools(
     approved: Mapping[str, str], seen: Mapping[str, str], label_before: str = "approved"
 ) -> list[str]:
-    """Return the differences between tools, by name, as lines of a diff; empty if there are none.
+    """Return the differences between two sets of tools as lines of a diff.
 
-    approved, seen: name -> the JSON of the tool, before and now. A tool that is missing now is no
-    difference: nobody can call it.
+    approved, seen: name -> the JSON of the tool, before and now. A tool that is missing in `seen`
+        is not reported, since nobody can call it.
     """
     lines: list[str] = []
     for name, text in seen.items():
@@ -170,13 +171,13 @@ def compare_tools(
 
 
 def _to_lines(text: str) -> list[str]:
-    """Return the JSON of a tool as lines for people."""
+    """Return the JSON of a tool in lines, for a diff that people read."""
     shown = format(encode(decode(text)), indent=2).decode()
     return [escape_controls(line) for line in redactor().text(shown).splitlines()]
 
 
 class _ForgettingNotifier:
-    """A Notifier that lets the tools be compared again after a change."""
+    """A Notifier that makes a PinnedTools compare the tools again after each change."""
 
     def __init__(self, pinned: PinnedTools, outlet: Notifier) -> None:
         self._pinned = pinned

@@ -1,8 +1,8 @@
-"""ReloadingProxy: a Proxy whose server is started anew when its files are saved.
+"""ReloadingProxy: a Proxy that restarts its server when the server's files are saved.
 
-The client's connection stays. A call that comes after a file was saved waits for the new process;
-calls under way finish at the old one. If the new code does not start, the next call of a tool says
-why, and the old code goes on serving.
+The client's connection stays open. A call that arrives after a file was saved waits for the new
+process; calls that are running finish in the old one. If the new code does not start, the next call
+of a tool is answered with the reason, and the old code goes on serving.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ __all__ = ["ReloadingProxy"]
 
 log = logging.getLogger("concertino.proxy")
 
-# How often to look at the files while no call comes; less often if that takes long.
+# The interval at which files are checked between calls; it is longer if a check takes long.
 POLL_S = 0.1
 POLL_SHARE = 50
-# A call looks itself, if that takes no longer.
+# If a check takes at most this time, each call makes one itself.
 CHEAP_S = 0.005
-# An editor may write a file in several steps: files must have stayed the same for so long.
+# The time for which files must not have changed, because an editor may write a file in steps.
 SETTLE_S = 0.01
 MAX_SETTLE_STEPS = 50
-# How long calls wait for new code. A module may hang when it is imported.
+# The time that calls wait for new code, in seconds. Importing a module may hang.
 WAIT_S = 10.0
-# What a server of ours answers that cannot start, with the code of the error behind it.
+# The error text of a concertino server that cannot start, followed by a number of an error code.
 REASON = re.compile(r"(cannot start: .*?)(?: \(-\d+\))?$", re.DOTALL)
-# Method of a list -> what has changed with it, which is also the name of the feature.
+# Method of a list -> the kind of change to report, which is also the name of the feature.
 LISTS: Mapping[str, ChangeKind] = {
     "tools/list": "tools",
     "prompts/list": "prompts",
@@ -50,14 +50,15 @@ LISTS: Mapping[str, ChangeKind] = {
     "resources/templates/list": "resources",
 }
 
-# Method of a list -> the name of each item -> its JSON.
+# Method of a list -> name of each item -> the item's JSON.
 Definitions = Mapping[str, Mapping[str, str]]
 
 
 class ReloadingProxy(BackendWrapper):
-    """A Backend that forwards to a Proxy, and renews it when files have changed.
+    """A Backend that forwards calls to a Proxy, and restarts its server when files have changed.
 
-    files: whose changes count. on_close: called at the end, for what the proxy's target needs.
+    files: the files that are watched.
+    on_close: called at the end to release what the proxy's target uses.
     """
 
     def __init__(
@@ -71,9 +72,9 @@ class ReloadingProxy(BackendWrapper):
         self._files = files
         self._on_close = on_close
         self._outlet: Notifier
-        # Why the code of now does not run; "" if it does.
+        # The reason why the newest code does not run; "" if it runs.
         self._failure = ""
-        # Whether any code runs, and whether a client was told why the newest does not.
+        # Whether any code runs, and whether a client has been told why the newest code does not.
         self._serves = False
         self._is_told = True
         self._reloading: asyncio.Task[None] | None = None
@@ -84,7 +85,7 @@ class ReloadingProxy(BackendWrapper):
     # Backend
 
     async def start(self, outlet: Notifier) -> None:
-        """Start the server. If that fails, clients are told, and the next change is awaited."""
+        """Start the server. If that fails, calls get the reason, and the next change is awaited."""
         self._outlet = outlet
         self._files.accept()
         try:
@@ -103,11 +104,11 @@ class ReloadingProxy(BackendWrapper):
         return self._proxy.features()
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
-        """Forward a call to the code as it was saved last."""
+        """Forward a call to the code that was saved last."""
         if self._files.scan_s < CHEAP_S and self._files.have_changed():
             self._begin()
         if self._reloading is not None:
-            # A call that is cancelled must not end the reload, so it does not await the task.
+            # Not `await self._reloading`: if the call were cancelled, it would cancel the reload.
             await asyncio.wait((self._reloading,), timeout=WAIT_S)
         if not self._serves:
             self._is_told = True
@@ -122,7 +123,7 @@ class ReloadingProxy(BackendWrapper):
         await self._proxy.watch(uris)
 
     async def close(self) -> None:
-        """End the server, and stop looking at files."""
+        """End the server, and stop watching the files."""
         tasks = [item for item in (self._following, self._reloading, self._comparing) if item]
         for task in tasks:
             task.cancel()
@@ -140,7 +141,7 @@ class ReloadingProxy(BackendWrapper):
                 self._begin()
 
     def _begin(self) -> None:
-        """Start new code, unless that is under way."""
+        """Start the new code, unless a start is already running."""
         if self._reloading is None:
             self._reloading = asyncio.get_running_loop().create_task(self._reload())
             self._reloading.add_done_callback(self._on_reloaded)
@@ -169,21 +170,21 @@ class ReloadingProxy(BackendWrapper):
         took_ms = 1000 * (asyncio.get_running_loop().time() - began)
         log.info("%s: the new code serves after %.0f ms", self._proxy.name, took_ms)
         if not was_serving:
-            # Clients may have lists with nothing in them.
+            # The lists that clients have so far may be empty.
             self._report(LISTS)
         self._compare_soon()
 
     def _fail(self, exc: ConcertinoError) -> None:
-        """Remember why the code of now does not run."""
+        """Record the reason why the newest code does not run."""
         reason = REASON.search(str(exc))
-        # Without the words around it: that a server which cannot start does not speak a revision.
+        # Keep only the reason; the text around it is about the protocol revision.
         self._failure = f"{self._proxy.name}: {reason[1] if reason else exc}"
         self._is_told = False
         rest = "; the code before the change serves on" if self._serves else ""
         log.error("%s%s", self._failure, rest)
 
     def _compare_soon(self) -> None:
-        """Tell what has changed in the lists, without a delay for calls."""
+        """Compare the lists before and now in the background, so that calls are not delayed."""
         if self._comparing is None:
             self._comparing = asyncio.get_running_loop().create_task(self._compare())
             self._comparing.add_done_callback(self._on_compared)
@@ -206,13 +207,13 @@ class ReloadingProxy(BackendWrapper):
             log.warning("%s: tools that are gone: %s", self._proxy.name, ", ".join(gone))
 
     def _report(self, methods: Iterable[str]) -> None:
-        """Tell clients that lists have changed."""
+        """Notify clients that lists have changed."""
         changes: set[ChangeKind] = {LISTS[method] for method in methods}
         for what in changes:
             self._outlet.report_change(what)
 
     async def _read_definitions(self) -> Definitions:
-        """Return the lists of the server as it is now."""
+        """Return the present lists of the server."""
         features = self._proxy.features()
         definitions: dict[str, dict[str, str]] = {}
         for method, feature in LISTS.items():

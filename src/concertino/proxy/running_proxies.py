@@ -1,4 +1,4 @@
-"""The servers behind all proxies of this user, as they answer now: read_servers()."""
+"""read_servers(): asks all running proxies of this user for the state of their servers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from concertino.transports.sockets import credentials, is_trusted
 
 __all__ = ["RunningServer", "read_servers"]
 
-# How long a proxy may take to answer. One that is stopped or hangs does not hold up the others.
+# The limit for the answer of a proxy, in seconds. A proxy that hangs does not delay the others.
 ANSWER_S = 1.0
 MAX_ANSWER = 2**20
 
@@ -36,9 +36,10 @@ MAX_ANSWER = 2**20
 class RunningServer(Struct, frozen=True):
     """One server behind a proxy.
 
-    proxy: the id of the proxy's process. host: the client, or else the program that has started the
-    proxy. age_s, memory_bytes: of the server's process group; None without a process or /proc.
-    The other fields: see ServerStatus.
+    proxy: the id of the proxy's process.
+    host: the name of the client, or else of the program that has started the proxy.
+    age_s, memory_bytes: the age and the memory of the server's process group; None if the server
+        has no process, or the system has no /proc. The other fields are those of ServerStatus.
     """
 
     proxy: int
@@ -54,10 +55,10 @@ class RunningServer(Struct, frozen=True):
 
 
 def read_servers(environment: Mapping[str, str]) -> list[RunningServer]:
-    """Return the servers behind all proxies of this user, by proxy.
+    """Return the servers behind all proxies of this user, sorted by proxy.
 
-    Removes what ended proxies have left. Proxies in other pid namespaces are seen only if they use
-    the same folder.
+    Also removes the sockets of proxies that have ended. Proxies in other pid namespaces are found
+    only if they use the same folder.
     """
     statuses = {status.pid: status for status in _read_statuses(environment)}
     memory = _memory_by_group() if statuses else {}
@@ -102,7 +103,7 @@ def _read_statuses(environment: Mapping[str, str]) -> Iterator[ProxyStatus]:
             try:
                 status = _ask(path)
             except ConnectionRefusedError:
-                # Nobody listens: the process was killed.
+                # Nobody accepts connections: the process was killed.
                 path.unlink(missing_ok=True)
                 continue
             except (OSError, DecodeError):
@@ -114,7 +115,7 @@ def _read_statuses(environment: Mapping[str, str]) -> Iterator[ProxyStatus]:
 
 
 def _ask(path: Path) -> ProxyStatus | None:
-    """Return what a proxy says; None if the answer is not from this user. Raises OSError."""
+    """Return the answer of a proxy; None if it comes from another user. Raises OSError."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(ANSWER_S)
         connection.connect(str(path))
@@ -129,7 +130,7 @@ def _ask(path: Path) -> ProxyStatus | None:
 
 
 def _memory_by_group() -> dict[int, int]:
-    """Return the resident memory of process groups: a server may be a wrapper and its children."""
+    """Return process group -> resident memory. A server may be a wrapper and its children."""
     memory: dict[int, int] = {}
     for pid, state in live_processes():
         memory[state.group] = memory.get(state.group, 0) + read_memory(pid)

@@ -1,10 +1,10 @@
-"""Secrets that a file of servers only refers to: in a keyring, a file, or the output of a command.
+"""Reads the secrets that a server file refers to: from a keyring, a file, or a command.
 
     secret:NAME              $XDG_CONFIG_HOME/concertino/secrets/NAME, or the user's keyring
     secret:file:PATH         the content of a file
-    secret:command:WORDS     the output of a command, which no shell sees
+    secret:command:WORDS     the output of a command, which is started without a shell
 
-Values go into the environment of a server or into headers, never into arguments or logs.
+The values are put into the environment of a server or into headers, never into arguments or logs.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ SECRET = "secret:"
 SecretKind = Literal["name", "file", "command"]
 # The largest secret, in bytes.
 MAX_BYTES = 2**16
-# How long a command may take, in seconds: some ask the user for a fingerprint.
+# The limit for a command, in seconds. It is long because some commands ask for a fingerprint.
 COMMAND_S = 60.0
-# The service under which the secrets stand in a keyring.
+# The name of the service to which the secrets belong in a keyring.
 SERVICE = "concertino"
-# Programs that read a keyring, and their arguments before the name.
+# Programs that read a keyring -> their arguments before the name of the secret.
 KEYRINGS: Mapping[str, Sequence[str]] = {
     "secret-tool": ("lookup", "service", SERVICE, "username"),
     "keyring": ("get", SERVICE),
@@ -49,11 +49,11 @@ MAC_KEYRING = ("security", "find-generic-password", "-w", "-s", SERVICE, "-a")
 
 
 class SecretUnavailable(ConcertinoError):
-    """A secret that could not be read. The text says where it was looked for, and the reason."""
+    """Raised if a secret cannot be read. The text says where it was searched, and the reason."""
 
 
 class SecretReference(Struct, frozen=True):
-    """Where a secret is. text: the name, the path or the command."""
+    """A reference to a secret. text: the name, the path or the command."""
 
     kind: SecretKind
     text: str
@@ -63,13 +63,13 @@ class SecretReference(Struct, frozen=True):
 
 
 def parse_secret(text: str) -> SecretReference:
-    """Parse what stands behind `secret:`. Raises ValueError that says what was expected."""
+    """Parse the text after `secret:`. Raises ValueError with the forms that are expected."""
     kind, colon, rest = text.partition(":")
     if colon and kind in ("file", "command"):
         if not rest.strip():
             raise ValueError(f"expected secret:{kind}:..., got nothing behind the last colon")
         if kind == "command":
-            # Raises ValueError for a quote that is not closed.
+            # Raises ValueError if a closing quote is missing.
             shlex.split(rest)
         return SecretReference(cast("SecretKind", kind), rest.strip())
     if not text or not all(letter.isalnum() or letter in "_.-" for letter in text):
@@ -83,9 +83,9 @@ def parse_secret(text: str) -> SecretReference:
 
 
 def read_secret(reference: SecretReference, folder: Path) -> str:
-    """Return a secret, without the newline at its end, and let logs hide it from now on.
+    """Return a secret without the newline at its end, and hide it in logs from now on.
 
-    folder: where relative paths begin, and where commands run. Blocks until a command has ended.
+    folder: the folder for relative paths and for commands. Blocks until a command has ended.
     Raises SecretUnavailable.
     """
     if reference.kind == "command":
@@ -103,7 +103,7 @@ def read_secret(reference: SecretReference, folder: Path) -> str:
 
 
 def secrets_folder(environment: Mapping[str, str]) -> Path:
-    """Return the folder of the secrets that have names, by the XDG Base Directory Specification."""
+    """Return the folder of the named secrets, by the XDG Base Directory Specification."""
     return user_folder("XDG_CONFIG_HOME", ".config", environment) / "concertino" / "secrets"
 
 
@@ -142,7 +142,7 @@ def _run(
     folder: Path,
     label: str,
 ) -> str:
-    """Return what a command prints. Nothing of its output gets into a message."""
+    """Return the output of a command. No error message quotes the output."""
     try:
         process = subprocess.Popen(
             command,

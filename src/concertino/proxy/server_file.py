@@ -1,13 +1,13 @@
-"""Files that list MCP servers, in the formats of the known hosts: read_server_file().
+"""read_server_file(): reads a file that lists MCP servers, in the formats of the known hosts.
 
     mcp.json, .mcp.json, claude_desktop_config.json, ...    {"mcpServers": {"NAME": {...}}}
     .vscode/mcp.json                                        {"servers": {...}, "inputs": [...]}
     config.toml of Codex, or any other TOML                 [mcp_servers.NAME]
     ~/.claude.json of Claude Code                           claude_code_file.py
 
-Members that we do not know are warnings, since hosts have their own; our own keys stand under
-`x-concertino`, where unknown ones are errors. The texts are returned as they are: expansion.py
-replaces what stands in `${...}`.
+Unknown members cause warnings, since hosts have members of their own. The keys of concertino are
+under `x-concertino`, where unknown members are errors. Texts are returned unchanged; expansion.py
+replaces the references `${...}` in them.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ __all__ = [
 MAX_BYTES = 2**20
 MAX_SERVERS = 200
 MAX_NAME = 128
-# The members that hold the servers, by host.
+# The names of the member that contains the servers, in the files of different hosts.
 SERVER_LISTS = ("mcpServers", "servers", "mcp_servers")
 OPTIONS_KEY = "x-concertino"
-# A time limit below this is in seconds: hosts disagree, and none waits for milliseconds only.
+# A smaller time limit is in seconds: hosts use different units, and no limit is below a second.
 LEAST_TIMEOUT_MS = 1000
 TRANSPORTS = {
     **dict.fromkeys(("stdio", "local"), "stdio"),
@@ -61,7 +61,7 @@ TRANSPORTS = {
     "sse": "sse",
     "ws": "ws",
 }
-# Members of hosts that mean something to the host alone, and nothing to us.
+# Members that only hosts use.
 IGNORED_KEYS = frozenset(
     ("alwaysAllow", "autoApprove", "description", "dev", "gallery", "name", "note", "oauth",
      "required", "sandbox", "sandboxEnabled", "scopes", "trust", "version", "$comment")
@@ -69,9 +69,11 @@ IGNORED_KEYS = frozenset(
 
 
 class InputEntry(Struct, frozen=True):
-    """An input that a file declares: a value that people give when the servers are started.
+    """An input that a file declares: a value that the user gives when the servers are started.
 
-    choices: the only values, if it has any. is_secret: it is not shown. line, column: of its id.
+    choices: the only values that are allowed; empty if any value is.
+    is_secret: whether the value must not be shown.
+    line, column: the place of its id in the file.
     """
 
     id: str
@@ -84,13 +86,17 @@ class InputEntry(Struct, frozen=True):
 
 
 class ServerEntry(Struct, frozen=True, kw_only=True):
-    """A server as a file describes it, before `${...}` is replaced.
+    """The entry of one server in a file, before `${...}` is replaced.
 
-    command: the program to start; None for a server that is connected to, at url. args: its
-    arguments. env: its variables, in addition to those of env_file. cwd: its working directory.
-    headers: what is sent with each request to url. is_enabled: whether to serve it.
-    start_timeout_s: how long to wait for it; None for our own limit.
-    options: our own keys. line, column: of its name.
+    command: the program to start; None for a server to which concertino connects at `url`.
+    args: the arguments of the program.
+    env: its environment variables, in addition to those of `env_file`.
+    cwd: its working directory.
+    headers: the HTTP headers for each request to `url`.
+    is_enabled: whether to serve the server.
+    start_timeout_s: the limit for its start, in seconds; None for the default.
+    options: the keys under `x-concertino`.
+    line, column: the place of its name in the file.
     """
 
     name: str
@@ -109,11 +115,15 @@ class ServerEntry(Struct, frozen=True, kw_only=True):
 
 
 class ServerFile(Struct, frozen=True):
-    """The content of a file of servers.
+    """The content of a server file.
 
-    path: absolute. workspace: the folder that `${workspaceFolder}` means. servers: in the file's
-    order. inputs: by id. warnings: messages for the operator, with places. tools: what clients see
-    of a long list of tools. project: the folder whose servers Claude Code's file has; "" in others.
+    path: the absolute path of the file.
+    workspace: the folder that replaces `${workspaceFolder}`.
+    servers: the servers, in the file's order.
+    inputs: id -> input.
+    warnings: messages for the operator, with the places that they are about.
+    tools: whether to replace a long list of tools by a search.
+    project: the folder of the project in Claude Code's file; "" for the other files.
     """
 
     path: Path
@@ -132,19 +142,20 @@ class ServerFile(Struct, frozen=True):
 
 
 def read_server_file(path: str | os.PathLike[str]) -> ServerFile:
-    """Read a file of servers. Raises InvalidServerFile.
+    """Read a server file. Raises InvalidServerFile.
 
-    path: that of Claude Code's file may end in `#` and the folder of a project; without one it is
-    the project of the current folder.
+    path: the path of the file. For Claude Code's file, `#` and the folder of a project may follow;
+        by default it is the project of the current folder.
 
-    A file that another user can change is refused, and so is one in such a folder: who can write
-    the file can run programs as this user.
+    Refuses a file that another user can change, or replace in its folder, because that user could
+    run programs as the present one.
     """
     path, project = split_project(os.fspath(path))
     is_claude_code = Path(path).name == CLAUDE_CODE
     limit = MAX_CLAUDE_CODE_BYTES if is_claude_code else MAX_BYTES
     try:
-        # Not os.open(): a file that is replaced later does not change what has been checked.
+        # Opened only once: if the path is replaced later, the checked file is still the one that is
+        # read.
         with open(path, "rb") as file:
             check_writers(path, os.fstat(file.fileno()))
             data = file.read(limit + 1)
@@ -171,7 +182,7 @@ def _parse_claude_code(
 
 
 def parse_server_file(data: bytes, path: str | os.PathLike[str]) -> ServerFile:
-    """Return the content of a file of servers. path: where it stands. Raises InvalidServerFile."""
+    """Return the content of a server file. path: where it is. Raises InvalidServerFile."""
     source = os.fspath(path)
     if len(data) > MAX_BYTES:
         raise InvalidServerFile(f"{source}: expected at most {MAX_BYTES} bytes")
@@ -192,7 +203,7 @@ def parse_server_file(data: bytes, path: str | os.PathLike[str]) -> ServerFile:
 
 
 class _FileReader:
-    """Reads one file. Collects the warnings on the way."""
+    """Reads one file and collects the warnings about it."""
 
     def __init__(self, source: str) -> None:
         self._reader = ValueReader(source)
@@ -223,7 +234,7 @@ class _FileReader:
         folder = path.parent
         return ServerFile(
             path,
-            # VS Code's file stands in a folder of the workspace, and so does Cursor's.
+            # The files of VS Code, Cursor and Codex are in a folder of the workspace.
             folder.parent if folder.name in (".vscode", ".cursor", ".codex") else folder,
             servers,
             inputs,
@@ -284,7 +295,7 @@ class _FileReader:
         label: str,
         transport: str,
     ) -> None:
-        """Raise InvalidServerFile unless the entry says how to reach the server, in one way."""
+        """Raise InvalidServerFile unless the entry has exactly one of `command` and `url`."""
         error = self._reader.error
         if entry.command is None and entry.url is None:
             raise error(member, label, "expected command or url, got neither")
@@ -347,21 +358,21 @@ class _FileReader:
         )
 
     def _option(self, value: FileValue, label: str) -> str:
-        """Return a choice of an input: a text, or an object with a label and a value."""
+        """Return one choice of an input: a text, or the value in an object with label and value."""
         if isinstance(value.content, Mapping) and "value" in value.content:
             value = value.content["value"].value
         return self._reader.any_text(value, label)
 
 
 def _merge(fields: dict[str, Any], field: str, value: Any) -> None:
-    """Set a field of an entry; two members for headers, or for variables, add up."""
+    """Set a field of an entry. Headers and variables are added to those of other members."""
     if isinstance(value, dict) and field in fields:
         fields[field] = {**fields[field], **value}
     else:
         fields[field] = value
 
 
-# Readers of members. Each takes the reader of the file, a value and its label.
+# Functions that read one member. Each takes the reader of the file, the value and its label.
 
 
 def _read_args(
@@ -380,7 +391,7 @@ def _read_variables(
     value: FileValue,
     label: str,
 ) -> dict[str, Template]:
-    """Return variables. VS Code writes null for one that the server should not get."""
+    """Return variables. A null, as VS Code writes it, removes a variable from the server's."""
     variables: dict[str, Template] = {}
     for name, member in reader.members(value, label).items():
         if not name or "=" in name or "\0" in name:
@@ -395,9 +406,9 @@ def _read_passed_variables(
     value: FileValue,
     label: str,
 ) -> tuple[str, ...]:
-    """Return the names of variables that the server gets from our environment, as Codex lists them.
+    """Return the names of environment variables that are passed on to the server (Codex).
 
-    Each is a text, or an object with one.
+    Each item is a text, or an object with a text.
     """
     names: list[str] = []
     for index, item in enumerate(reader.items(value, label)):
@@ -424,7 +435,7 @@ def _read_headers_from_variables(
     value: FileValue,
     label: str,
 ) -> dict[str, Template]:
-    """Return headers whose values are variables of our environment."""
+    """Return headers whose values are the values of environment variables."""
     return {
         name: Template(f"${{{template.text}}}", template.line, template.column)
         for name, template in _read_headers(reader, value, label).items()
@@ -436,7 +447,7 @@ def _read_bearer(
     value: FileValue,
     label: str,
 ) -> dict[str, Template]:
-    """Return the header for a token that stands in a variable of our environment."""
+    """Return the `Authorization` header with the token in an environment variable."""
     name = reader.text(value, label)
     return {"Authorization": Template(f"Bearer ${{{name}}}", value.line, value.column)}
 
@@ -454,7 +465,7 @@ def _read_timeout(
     value: FileValue,
     label: str,
 ) -> float:
-    """Return a time limit in seconds; hosts give it in milliseconds, some in seconds."""
+    """Return a time limit in seconds. Hosts write milliseconds; some write seconds."""
     number = reader.positive_number(value, label)
     return number / 1000 if number >= LEAST_TIMEOUT_MS else number
 
@@ -468,7 +479,7 @@ def _read_milliseconds(
 
 
 _Read = Callable[[ValueReader, FileValue, str], Any]
-# Member of a server -> field of ServerEntry, and what reads it.
+# Member of a server -> the field of ServerEntry, and the function that reads it.
 _FIELDS: Mapping[str, tuple[str, _Read]] = {
     "command": ("command", ValueReader.template),
     "args": ("args", _read_args),
@@ -488,7 +499,7 @@ _FIELDS: Mapping[str, tuple[str, _Read]] = {
     "startup_timeout_ms": ("start_timeout_s", _read_milliseconds),
     "connectionTimeout": ("start_timeout_s", _read_milliseconds),
 }
-# Member of a server -> the one of our own keys that says the same.
+# Member of a server -> the key under `x-concertino` with the same meaning.
 _DEFAULTS: Mapping[str, tuple[str, _Read]] = {
     "timeout": ("timeout_s", _read_timeout),
     "requestTimeout": ("timeout_s", _read_milliseconds),

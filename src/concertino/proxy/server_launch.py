@@ -1,4 +1,4 @@
-"""How a server of a file is started or reached, with everything replaced."""
+"""Turns the entry of a server into a command or address, with all references replaced."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ __all__ = ["LaunchTarget", "UnreadLaunch", "expand_entry", "read_launch_secrets"
 class UnreadLaunch(Struct, frozen=True):
     """A launch whose secrets have not been read yet.
 
-    env, headers, auth: as texts and references.
-
-    folder: where relative paths begin.
+    env, headers, auth: their values as texts and references to secrets.
+    folder: the folder for relative paths.
     """
 
     command: str | None
@@ -53,12 +52,13 @@ def expand_entry(
     expander: Expander,
     env_file: Mapping[str, str],
 ) -> UnreadLaunch:
-    """Replace everything but secrets in the entry of a server. Raises InvalidServerFile.
+    """Replace all references but secrets in the entry of a server. Raises InvalidServerFile.
 
-    env_file: the variables in the server's own file, beneath those of its entry.
+    env_file: the variables in the server's `envFile`. The variables of the entry override them.
 
-    A program runs in the folder of the workspace unless the entry has another one; relative paths
-    begin there. It gets few variables of ours: those of every server, and those in `inherit`.
+    The program runs in the folder of the workspace, unless the entry names another folder; relative
+    paths begin there. It gets only few variables of this process: those that every server gets, and
+    those in `inherit`.
     """
 
     def path(text: str) -> Path:
@@ -74,7 +74,7 @@ def expand_entry(
             raise ValueReader(str(file.path)).error(
                 entry.command, f"{entry.name}.command", "expected a program, got an empty text"
             )
-        # A bare name is searched in PATH.
+        # A name without a folder is searched in PATH.
         if os.sep in command or command.startswith("~"):
             command = str(path(command))
     return UnreadLaunch(
@@ -100,10 +100,10 @@ def expand_entry(
 
 
 async def read_launch_secrets(launch: UnreadLaunch) -> LaunchTarget:
-    """Return what to start or reach, with its secrets.
+    """Return the program to start or the address to connect to, with secrets.
 
-    They are read in a thread: commands that print secrets take time, and may ask the user.
-    Raises SecretUnavailable.
+    The secrets are read in a thread, because the commands that print them may take long or ask the
+    user. Raises SecretUnavailable.
     """
     references = {
         part

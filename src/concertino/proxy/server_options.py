@@ -1,4 +1,4 @@
-"""The keys of a server under `x-concertino`, which other hosts ignore: ServerOptions."""
+"""ServerOptions: the keys of a server under `x-concertino`, which other hosts ignore."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ ISOLATIONS: tuple[str, ...] = get_args(Isolation)
 
 
 class ServerOptions(Struct, frozen=True, kw_only=True):
-    """What concertino does with a server; each field is a key of the file.
+    """The options of one server in a server file. Each field is a key of the file.
 
-    allow, deny: globs of the tools that clients see, or `prompt:GLOB` and `resource:GLOB`. rename:
-    name of a tool -> the name that clients see. tools: name of a tool -> its other changes.
-    prompts_as_tools, resources_as_tools: whether tools for them are added; see FeaturesAsTools.
-    rate_limit, max_in_flight, timeout_s, max_result_bytes, redact: those of a Guard.
-    isolation: who shares a process of the server, as for a Proxy. shared: everybody does, also
-    different users. idle_s: seconds without a call after which a process ends. heartbeat_s: seconds
-    of silence after which a caller that wants progress gets some.
-    cache: answer the first requests from what the server offered when it ran last. lazy: start it
-    with the first call that needs it, if that is known.
-    pin: withhold tools whose definition has changed since the approval. inherit: names of
-    variables that the server gets from our environment.
-    auth: how to obtain access to a server with a url; see OAuth.
+    allow, deny: globs of the tools that clients see, or `prompt:GLOB` and `resource:GLOB`.
+    rename: name of a tool -> the name that clients see.
+    tools: name of a tool -> its other changes.
+    prompts_as_tools, resources_as_tools: whether to add tools for them; see FeaturesAsTools.
+    rate_limit, max_in_flight, timeout_s, max_result_bytes, redact: the same as for a Guard.
+    isolation: which clients share a process of the server, as for a Proxy.
+    shared: whether all clients share one process, even those of different users.
+    idle_s: the time without calls after which a process is ended, in seconds.
+    heartbeat_s: the time of silence after which progress is sent to clients, in seconds.
+    cache: whether to answer first requests with the lists of the server's last run.
+    lazy: whether to start the server only for the first call that needs it, if the cache has it.
+    pin: whether to withhold tools whose definition has changed since the approval.
+    inherit: the names of environment variables that the server gets from this process.
+    auth: how concertino gets access to a server with a `url`; see OAuth.
     """
 
     allow: tuple[str, ...] = ()
@@ -72,9 +74,11 @@ def read_options(
     label: str,
     defaults: Mapping[str, Any],
 ) -> ServerOptions:
-    """Return the options in an object. defaults: by field, what other keys of the file mean.
+    """Return the options in an object.
 
-    Raises InvalidServerFile, also for unknown keys: a misspelt `deny` must not allow a tool.
+    defaults: field -> its value if the object does not have the key, from other members of the
+        file.
+    Raises InvalidServerFile. Unknown keys are errors, too: a misspelt `deny` must not allow a tool.
     """
     members = reader.known_members(value, label, OPTION_KEYS)
     fields = dict(defaults)
@@ -130,7 +134,7 @@ def _read_globs(
     value: FileValue,
     label: str,
 ) -> tuple[str, ...]:
-    """Return globs of tools, or of other kinds behind `prompt:` and `resource:`."""
+    """Return globs of tools, or of prompts and resources after `prompt:` and `resource:`."""
     from concertino.guards.operation_names import Visibility
 
     globs = reader.texts(value, label)

@@ -1,9 +1,9 @@
-"""What the servers behind this process are doing, told to `concertino ps` at a Unix socket.
+"""Tells `concertino ps` at a Unix socket what the servers behind this process are doing.
 
-Nothing is written down while calls run: the figures are those that the clients of the servers count
-anyway, and they are collected when somebody asks. The socket's file belongs to this user, in a
-folder that nobody else can enter; its name has the id and the start time of this process, so that
-what a killed process leaves behind is recognized.
+Nothing is recorded while calls run: the figures are counted by the servers' clients anyway, and are
+collected when somebody asks. The socket belongs to this user and is in a folder that nobody else
+can enter. Its name contains the id and the start time of this process, so that sockets of killed
+processes are recognized.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ __all__ = [
 
 log = logging.getLogger("concertino.proxy")
 
-# The socket is made so long after the first server began to start, since a client waits for that.
+# The delay of the socket after the first server's start, in seconds: the client waits for that
+# start.
 OPEN_AFTER_S = 0.3
 MAX_SERVERS = 256
 MAX_ERROR = 400
@@ -50,13 +51,15 @@ FOLDER = Path("concertino") / "proxies"
 
 
 class ServerStatus(Struct, frozen=True, omit_defaults=True):
-    """What one server is doing.
+    """The state of one server.
 
-    state: `running`, `starting`, `restarting`, `crash loop` (a call half a minute later starts it
-    again), `idle` (the next call starts it), `waits for approval`, or `failed`.
-    pid: of its process; 0 without one. calls: the requests that it got, in all its processes.
-    host: the name that the last new client gave itself; "" if there was none.
-    last_error: how it has ended last, or why it does not run; "" if it never failed.
+    state: `running`, `starting`, `restarting`, `crash loop` (the server is started again for a call
+        half a minute later), `idle` (it is started for the next call), `waits for approval`, or
+        `failed`.
+    pid: the id of its process; 0 if it has none.
+    calls: the number of requests that all its processes have got.
+    host: the name that the last new client sent; "" if there was none.
+    last_error: why its process ended last, or why it does not run; "" if it never failed.
     """
 
     server: str
@@ -69,24 +72,24 @@ class ServerStatus(Struct, frozen=True, omit_defaults=True):
 
 
 class ProxyStatus(Struct, frozen=True):
-    """What a process with servers behind it answers. pid: its own."""
+    """The answer of a process with servers behind it. pid: the id of that process."""
 
     pid: int
     servers: tuple[ServerStatus, ...]
 
 
-# Returns what some servers of this process are doing now.
+# Returns the present state of some servers of this process.
 StatusSource = Callable[[], Iterable[ServerStatus]]
 
 
 def describe_error(failure: object) -> str:
-    """Return an error as one short line without secrets; "" for None."""
+    """Describe an error in one short line without secrets; "" for None."""
     text = "" if failure is None else redactor().text(" ".join(str(failure).split()))
     return shorten(escape_controls(text), MAX_ERROR)
 
 
 class _StatusSocket:
-    """Answers each connection with what the sources say, as JSON, and closes it."""
+    """Answers each connection with the state of all servers as JSON, and closes it."""
 
     def __init__(self) -> None:
         # A dict keeps the order.
@@ -131,7 +134,7 @@ class _StatusSocket:
             connection = listener.accept()
         except OSError:
             return
-        # Nobody may hold up this process: what does not fit into the socket's buffer is lost.
+        # The answer must not block this process; bytes that exceed the socket's buffer are dropped.
         with connection, suppress(OSError):
             connection.setblocking(False)
             listener.examine(connection)
@@ -142,28 +145,28 @@ class _StatusSocket:
 
 
 _socket = _StatusSocket()
-# The socket belongs to the parent of a forked process.
+# In a forked process, the socket still belongs to the parent.
 os.register_at_fork(after_in_child=_socket.__init__)
 
 
 def add_source(source: StatusSource) -> None:
-    """Let `concertino ps` see some servers, if this process is a program of its own.
+    """Make `concertino ps` show some servers, if this process is a program of its own.
 
-    Call it on the event loop, and remove_source() at their end.
+    Call it on the event loop, and call remove_source() when the servers end.
     """
     _socket.add(source)
 
 
 def remove_source(source: StatusSource) -> None:
-    """Forget a source. Does nothing if it was not added."""
+    """Undo add_source(). Does nothing if the source was not added."""
     _socket.remove(source)
 
 
 def status_folders(environment: Mapping[str, str]) -> list[Path]:
-    """Return the folders that sockets may be in; a process takes the first one that it can use.
+    """Return the possible folders of sockets. A process uses the first one that it can write.
 
-    A host may start us without the variables that a terminal has, so the folder of the system comes
-    before that of the user's state.
+    A host may start this process without the variables that a terminal has, so the folder of the
+    system precedes the folder of the user's state.
     """
     # Its imports would delay the first answer.
     from concertino.proxy.state_files import state_folder
@@ -182,7 +185,7 @@ def remove_stale_sockets(folder: Path) -> None:
         if not (pid.isdecimal() and started_at.isdecimal()):
             continue
         state = read_process_state(int(pid))
-        # Without /proc nothing is known of it; concertino ps finds out that nobody answers.
+        # Without /proc nothing is known about the process; concertino ps will get no answer.
         is_other = state is None or not state.is_live or state.started_at != int(started_at)
         if is_other and read_process_state(os.getpid()) is not None:
             path.unlink(missing_ok=True)
@@ -197,7 +200,7 @@ def _is_own(path: str) -> bool:
 
 
 def _make_private(folder: Path) -> None:
-    """Make a folder. Raises PermissionError if others can look into it."""
+    """Make a folder. Raises PermissionError if other users can enter it."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not _is_own(str(folder)):
         raise PermissionError(f"{folder}: expected a folder that only you can enter")

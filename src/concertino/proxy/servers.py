@@ -1,7 +1,7 @@
-"""Servers: the servers of a file as one Backend, which follows changes of the file.
+"""Servers: the servers in a server file as one Backend, which follows changes of the file.
 
-Only servers that the user has approved are started. One that fails, hangs or waits for approval
-does not hold up the others; what calls of its tools get says why.
+Only servers that the user has approved are started. A server that fails, hangs or waits for
+approval does not delay the others; calls of its tools are answered with the reason.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ __all__ = ["OPENING_S", "Servers"]
 
 log = logging.getLogger("concertino.proxy")
 
-# How long clients wait for slow servers.
+# The time that clients wait for slow servers, in seconds.
 START_S = 3.0
-# The same for a Host, which must not answer before that.
+# A little longer, for a Host, which must not answer before that time is over.
 OPENING_S = START_S + 0.5
 RULES = CompositionRules(
     start_s=START_S,
@@ -54,7 +54,7 @@ RULES = CompositionRules(
 
 
 class _Watched(Struct, frozen=True):
-    """What tells whether a file has changed."""
+    """The status of a file; it differs if the file has changed."""
 
     device: int = 0
     inode: int = 0
@@ -63,14 +63,21 @@ class _Watched(Struct, frozen=True):
 
 
 class Servers(BackendWrapper):
-    """A Backend of the servers in a file: mcp.json, .vscode/mcp.json, config.toml, ...
+    """A Backend with the servers in a file: mcp.json, .vscode/mcp.json, config.toml, ...
 
-    Tools and prompts are called `server_name`; see BoundedNames. Changes of the file are taken over
-    while it runs: servers are started, ended and given other options, and all others go on. A
-    changed definition waits for `concertino approve FILE`, and the old one runs on meanwhile.
-    path: of the file; see read_server_file(). inputs: values for `${input:ID}`. trust: approve what
-    the file says now. environment: for `${VAR}`; by default that of the process. info: what clients
-    see of us. cache: has what servers offered when they ran last; None to keep nothing.
+    Tools and prompts get names of the form `server_name`; see BoundedNames. Changes of the file are
+    applied at once: servers are started, ended or given other options, and all others go on. A
+    server with a changed definition waits for `concertino approve FILE`; until then, the process of
+    the old definition goes on.
+
+    path: the server file; see read_server_file().
+    inputs: id of an input -> the value for `${input:ID}`.
+    trust: whether to approve all servers that are now in the file.
+    environment: the environment variables for `${VAR}`; by default those of the process.
+    info: the name and version that clients see.
+    store: the user's approvals.
+    cache: the manifests of servers that have run before; None to keep none.
+
     Raises InvalidServerFile, and UnusableState if approvals cannot be read or written.
     """
 
@@ -95,7 +102,7 @@ class Servers(BackendWrapper):
         )
         if trust:
             self._file_parts.approve(file)
-        # What the file says about long lists of tools. Read once: hosts ask for the list once, too.
+        # Read only once from the file, because hosts, too, ask for the list of tools only once.
         self.tools = file.tools
         self._report(file)
         parts = self._file_parts.update(file)
@@ -118,7 +125,7 @@ class Servers(BackendWrapper):
     # Backend
 
     async def start(self, outlet: Notifier) -> None:
-        """Start the servers, and follow the file."""
+        """Start the servers, and watch the file."""
         loop = asyncio.get_running_loop()
         add_source(self._server_statuses)
         folders = {self._path.parent, self._path.resolve().parent, self._store.folder}
@@ -128,7 +135,7 @@ class Servers(BackendWrapper):
             log.warning("%s: %s", self._store.folder, exc.strerror)
 
         def report(paths: list[str] | None) -> None:
-            # The watcher reports more than these files, and the loop may have ended.
+            # The watcher also reports other files, and may call this after the loop has ended.
             try:
                 loop.call_soon_threadsafe(self._has_changed.set)
             except RuntimeError:
@@ -149,14 +156,14 @@ class Servers(BackendWrapper):
         await self._composed.close()
 
     def features(self) -> ServerFeatures:
-        """Return the features; the instructions say which servers are missing, and why.
+        """Return the features. The instructions say which servers are missing, and why.
 
-        All lists are offered, whoever serves now: most clients ask only once what there is, and a
-        server may come later.
+        All lists are declared, whichever servers have started: most clients look at the features
+        only once, and a server may start later.
         """
         features = self._composed.features()
         missing = "\n".join(self._composed.failures.values())
-        # First, since hosts cut what is long.
+        # The missing servers come first, because hosts cut long instructions at the end.
         instructions = "\n\n".join(filter(None, (missing, features.instructions)))
         return replace(
             features,
@@ -170,7 +177,7 @@ class Servers(BackendWrapper):
         )
 
     def _server_statuses(self) -> list[ServerStatus]:
-        """Return which servers do not run, and why; the others tell it themselves."""
+        """Return the states of servers that do not run. The others report their own state."""
         waiting = {
             name: ServerStatus(
                 name,
@@ -189,13 +196,13 @@ class Servers(BackendWrapper):
     # The file
 
     def _look(self) -> tuple[_Watched, ...]:
-        """Return the states of the file and of its approvals."""
+        """Return the status of the server file and of the file with its approvals."""
         return tuple(
             _look_at(path) for path in (self._path, self._store.stored_at(self._file_parts.path))
         )
 
     async def _follow(self) -> None:
-        """Take over changes of the file, and of its approvals, until it is cancelled."""
+        """Apply changes of the file and of its approvals until cancelled."""
         while True:
             await self._has_changed.wait()
             self._has_changed.clear()
@@ -208,7 +215,7 @@ class Servers(BackendWrapper):
                     log.exception("%s: a change could not be taken over", self._path)
 
     async def reload(self) -> None:
-        """Take over what the file says now. A file that cannot be used changes nothing."""
+        """Apply the present content of the file. A file with an error changes nothing."""
         try:
             file = read_server_file(self._target)
             self._report(file)

@@ -1,4 +1,4 @@
-"""Small files of this user's state: private, and written completely or not at all."""
+"""Reads and writes small private files of the user's state; each is written as a whole."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ KEY_BYTES = 32
 
 
 class UnusableState(ConcertinoError):
-    """A file of the user's state that cannot be read or written, or that others could change."""
+    """Raised if a file of the user's state cannot be used, or if other users could change it."""
 
 
 def state_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return `$XDG_STATE_HOME/concertino`; without the variable it is in `~/.local/state`.
+    """Return `$XDG_STATE_HOME/concertino`; by default it is below `~/.local/state`.
 
-    A relative value is ignored (XDG Base Directory Specification).
+    A relative value of the variable is ignored (XDG Base Directory Specification).
     """
     return user_folder("XDG_STATE_HOME", ".local/state", environment) / "concertino"
 
 
 def read_private(path: Path) -> bytes | None:
-    """Return the content of a file; None if there is none.
+    """Return the content of a file; None if the file does not exist.
 
     Raises UnusableState if another user could have written it.
     """
@@ -60,7 +60,7 @@ def read_private(path: Path) -> bytes | None:
 
 
 def write_private(path: Path, data: bytes, *, lasting: bool = True) -> None:
-    """Write a file that only this user can read, in a folder that is made if it is missing.
+    """Write a file that only this user can read. Creates its folder if necessary.
 
     lasting: see write_private_file(). Raises UnusableState.
     """
@@ -73,7 +73,7 @@ def write_private(path: Path, data: bytes, *, lasting: bool = True) -> None:
 
 @contextmanager
 def lock_state(folder: Path) -> Generator[None, None, None]:
-    """Let no other process change the state in a folder meanwhile. Raises UnusableState."""
+    """Lock the state in a folder against other processes in a `with`. Raises UnusableState."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -87,7 +87,7 @@ def lock_state(folder: Path) -> Generator[None, None, None]:
 
 
 def read_state_key(folder: Path) -> bytes:
-    """Return a random key of this user, which is made at the first use. Raises UnusableState."""
+    """Return this user's random key, creating it at the first use. Raises UnusableState."""
     path = folder / "key"
     if (key := read_private(path)) is None:
         with lock_state(folder):

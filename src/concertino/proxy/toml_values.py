@@ -1,8 +1,8 @@
-"""TOML with the places of its values: parse_toml().
+"""parse_toml(): parses TOML and returns its values with their places.
 
-The standard library's parser does not say where a value stands. So the text is cut into its
-statements: lines are added until tomllib can parse them alone. Each statement is parsed again by
-itself, and its values get the place where it begins.
+The standard library's parser does not return places. So the text is split into its statements:
+lines are added until tomllib can parse them alone. Each statement is then parsed by itself, and its
+values get the place at which the statement begins.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from concertino.proxy.file_values import FileMember, FileValue, InvalidText
 
 __all__ = ["parse_toml"]
 
-# Lines of one statement; parsing grows with the square of it.
+# The longest statement in lines. The time for parsing grows with the square of this.
 MAX_STATEMENT_LINES = 500
 PLACE = re.compile(r" \(at line (\d+), column (\d+)\)$")
 AT_END = " (at end of document)"
@@ -44,9 +44,9 @@ def parse_toml(text: str) -> FileValue:
 
 
 def _find_places(lines: list[str]) -> Places:
-    """Return the place of each value of a valid document, by its path."""
+    """Return path of a value -> its place, for all values of a valid document."""
     places: Places = {}
-    # How many tables each list of tables has so far.
+    # Path of a list of tables -> the number of its tables so far.
     counts: dict[Path, int] = {}
     table: Path = ()
     start = 0
@@ -71,7 +71,7 @@ def _find_places(lines: list[str]) -> Places:
 
 
 def _read_header(parsed: Mapping[str, Any], counts: dict[Path, int]) -> Path:
-    """Return the path of the table that a header opens, with the index of each list's table."""
+    """Return the path of the table that a header opens, with an index for each list of tables."""
     names: list[str | int] = []
     value: Any = parsed
     while value:
@@ -93,7 +93,7 @@ def _add_places(
     place: tuple[int, int],
     places: Places,
 ) -> None:
-    """Give a place to everything in the value of one statement."""
+    """Set the place of everything in the value of one statement."""
     places.setdefault(path, place)
     if isinstance(value, dict):
         for name, item in cast("dict[str, Any]", value).items():
@@ -106,7 +106,7 @@ def _locate(
     places: Places,
     around: tuple[int, int],
 ) -> FileValue:
-    """Return a value with its place; that of the value around it if it has none of its own."""
+    """Return a value with its place. A value without a place gets that of the value around it."""
     line, column = places.get(path, around)
     here = line, column
     if isinstance(value, dict):

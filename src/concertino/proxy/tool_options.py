@@ -22,7 +22,7 @@ def read_tool_changes(
     value: FileValue,
     label: str,
 ) -> dict[str, ToolChange]:
-    """Return the changes of tools by the server's names of the tools. Raises InvalidServerFile."""
+    """Return name of a tool, as the server calls it -> its changes. Raises InvalidServerFile."""
     return {
         name: _read_tool(reader, member.value, f"{label}.{name}")
         for name, member in reader.members(value, label).items()
@@ -32,7 +32,7 @@ def read_tool_changes(
 def merge_renames(
     tools: Mapping[str, ToolChange], renames: Mapping[str, str]
 ) -> dict[str, ToolChange]:
-    """Return the changes of tools with those of `rename`. Raises ValueError if two disagree."""
+    """Add the new names in `rename` to the changes of tools. Raises ValueError if they disagree."""
     merged = dict(tools)
     for name, new in renames.items():
         change = merged.get(name, ToolChange())

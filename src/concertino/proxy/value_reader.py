@@ -1,4 +1,4 @@
-"""ValueReader: reads the values of one configuration file as texts, numbers, lists and mappings."""
+"""ValueReader: reads values of one configuration file, and raises errors with their places."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ T = TypeVar("T")
 
 
 class InvalidServerFile(ConcertinoError):
-    """A file of servers that cannot be used.
+    """Raised for a server file that cannot be used.
 
-    The text names file, line, column and member, what was expected, and what is there.
+    The text names the file, line, column and member, what was expected, and what is there.
     """
 
 
 class Template(Struct, frozen=True):
-    """A text in which `${...}` has not been replaced yet. line, column: of the text, from 1."""
+    """A text in which `${...}` has not been replaced yet. line, column: its place, from 1."""
 
     text: str
     line: int = 1
@@ -32,10 +32,12 @@ class Template(Struct, frozen=True):
 
 
 class ValueReader:
-    """Reads values and raises InvalidServerFile with their places.
+    """Reads values, and raises InvalidServerFile with the place of a value of the wrong type.
 
-    source: the path of the file, as messages name it. Each method takes a value and its label, the
-    path of the member in the file.
+    source: the path of the file in error messages.
+
+    Each method takes a value and its label. The label is the path of the member within the file,
+    such as `mcpServers.name.command`.
     """
 
     def __init__(self, source: str) -> None:
@@ -47,11 +49,11 @@ class ValueReader:
         label: str,
         problem: str,
     ) -> InvalidServerFile:
-        """Return an error for a place in the file."""
+        """Return an error about a place in the file."""
         return InvalidServerFile(f"{self.describe_place(place)}: {label}: {problem}")
 
     def describe_place(self, place: FileValue | FileMember | Template) -> str:
-        """Return a place as `file:line:column`."""
+        """Return a place in the form `file:line:column`."""
         return f"{self.source}:{place.line}:{place.column}"
 
     def members(self, value: FileValue, label: str) -> Mapping[str, FileMember]:
@@ -66,7 +68,7 @@ class ValueReader:
         label: str,
         known: Collection[str],
     ) -> Mapping[str, FileMember]:
-        """Return the members of an object, all of which must be known ones."""
+        """Return the members of an object. An unknown member is an error."""
         members = self.members(value, label)
         for name, member in members.items():
             if name not in known:
@@ -82,14 +84,14 @@ class ValueReader:
         return value.content
 
     def text(self, value: FileValue, label: str) -> str:
-        """Return a text that is not empty."""
+        """Return a text that must not be empty."""
         text = self.any_text(value, label)
         if not text:
             raise self._wrong(value, label, "a text")
         return text
 
     def any_text(self, value: FileValue, label: str) -> str:
-        """Return a text. No program takes one with a NUL character."""
+        """Return a text. NUL characters are refused, since no program accepts them in arguments."""
         if not isinstance(value.content, str):
             raise self._wrong(value, label, "a text")
         if "\0" in value.content:
@@ -97,7 +99,7 @@ class ValueReader:
         return value.content
 
     def texts(self, value: FileValue, label: str) -> tuple[str, ...]:
-        """Return a list of texts; a single text counts as a list of one."""
+        """Return a list of texts. A single text becomes a list with one text."""
         if isinstance(value.content, str):
             return (self.text(value, label),)
         return tuple(
@@ -111,7 +113,7 @@ class ValueReader:
         label: str,
         read: Callable[[FileValue, str], T],
     ) -> dict[str, T]:
-        """Return an object as a dict. read: reads a value."""
+        """Return an object as a dict. read: reads the value of each member."""
         return {
             name: read(member.value, f"{label}.{name}")
             for name, member in self.members(value, label).items()
@@ -134,14 +136,14 @@ class ValueReader:
         return value.content
 
     def positive_number(self, value: FileValue, label: str) -> float:
-        """Return a number that is more than 0."""
+        """Return a number that must be greater than 0."""
         content = value.content
         if isinstance(content, (int, float)) and not isinstance(content, bool) and content > 0:
             return content
         raise self._wrong(value, label, "a positive number")
 
     def positive_integer(self, value: FileValue, label: str) -> int:
-        """Return a whole number that is more than 0."""
+        """Return a whole number that must be greater than 0."""
         content = value.content
         if not isinstance(content, int) or isinstance(content, bool) or content < 1:
             raise self._wrong(value, label, "a positive whole number")
@@ -170,8 +172,8 @@ class ValueReader:
 
 
 def suggest_name(name: str, known: Collection[str]) -> str:
-    """Return `; did you mean 'x'?`, or which names there are if none is like this one."""
-    # A name in another style: timeoutS for timeout_s.
+    """Return `; did you mean 'x'?`, or the known names if none is similar to this one."""
+    # Names that differ only in their style are equal, such as timeoutS and timeout_s.
     folded = {_fold(item): item for item in known}
     if (nearest := nearest_name(_fold(name), folded)) is not None:
         return f"; did you mean {folded[nearest]!r}?"

@@ -1,4 +1,4 @@
-"""WarmProgram: a server's program of which one process waits, ready to load the server."""
+"""WarmProgram: keeps one process of a program ready, to load the server when it is needed."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from concertino.transports.process_table import read_process_state
 
 __all__ = ["WarmProgram"]
 
-# When the next process is started after one was used: the server that is loaded now comes first.
+# The delay of the next process, in seconds, so that it does not slow down the server loading now.
 NEXT_AFTER_S = 0.2
 
 
 class WarmProgram:
-    """A target whose open() takes a process that was started before it was needed.
+    """A target whose open() uses a process that was started in advance.
 
-    The program must wait for its first input before it reads what may have changed meanwhile.
-    name: of the server. command: of the program, which gets all variables of this process.
+    The program must not read anything that may change before its first input arrives.
+    name: the name of the server.
+    command: the command of the program, which gets all variables of this process.
+    ladder: the time limits for ending a process.
     """
 
     can_reopen = True
@@ -43,7 +45,7 @@ class WarmProgram:
         self._limits = Limits()
 
     async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> OpenTarget:
-        """Return the process that waits, or a new one. Raises SpawnError."""
+        """Return the waiting process, or a new one if there is none. Raises SpawnError."""
         self._limits = limits
         child, self._waiting = self._waiting, None
         if child is not None and not _is_running(child):
@@ -58,7 +60,7 @@ class WarmProgram:
         return OpenTarget(child, child)
 
     async def close(self) -> None:
-        """End the process that waits."""
+        """End the waiting process."""
         if self._timer is not None:
             self._timer.cancel()
         if self._waiting is not None:
@@ -81,7 +83,7 @@ class WarmProgram:
 
 
 class _Stderr:
-    """Takes the stderr of a process; who gets it is known when the process is used."""
+    """Collects the stderr of a process until the process is used and a receiver is known."""
 
     def __init__(self) -> None:
         self.receive: Callable[[bytes], object] | None = None
