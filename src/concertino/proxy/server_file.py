@@ -136,7 +136,7 @@ class ServerFile(Struct, frozen=True):
 
     @property
     def target(self) -> Path:
-        """Return what to serve and to approve: the path without links, and `#` with the project."""
+        """Return the path to serve and to approve: without links, and with `#` and the project."""
         path = self.path.resolve()
         return Path(f"{path}#{self.project}") if self.project else path
 

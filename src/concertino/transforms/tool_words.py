@@ -67,8 +67,8 @@ SHAPES = (
 def words_of_query(query: str) -> list[str]:
     """Return the words to search for, in their order.
 
-    Words that say nothing are dropped. Data, such as `notes.txt`, is replaced by words that occur in
-    definitions of tools. Only the first MAX_QUERY characters are read.
+    Words that say nothing are dropped. Data, such as `notes.txt`, is replaced by words that occur
+    in definitions of tools. Only the first MAX_QUERY characters are read.
     """
     text = query[:MAX_QUERY]
     for shape, words in SHAPES:
