@@ -134,9 +134,9 @@ async def two_users(make: Make, tmp_path: Path, revision: str) -> AsyncIterator[
             Host(make([sys.executable, str(tmp_path / "keeper.py")]))
         )
         users: list[User] = []
-        for principal in ("1001", "1002"):
+        for uid in (1001, 1002):
             ours, theirs = memory_pair()
-            theirs.facts = {"transport": "memory", "uid": principal}
+            theirs.facts = {"transport": "memory", "uid": uid}
             served = host.attach(theirs)
             # Both say the same of themselves: that never counts.
             caller = Caller(ours, revision, {"elicitation": {"form": {}}})

@@ -84,10 +84,10 @@ def command(tmp_path: Path) -> list[str]:
 
 
 @asynccontextmanager
-async def attached(host: Host, principal: str = "") -> AsyncIterator[Caller]:
-    """Provide a legacy caller on a connection of its own. principal: its user id."""
+async def attached(host: Host, uid: int | None = None) -> AsyncIterator[Caller]:
+    """Provide a legacy caller on a connection of its own. uid: the user's id, if it is known."""
     ours, theirs = memory_pair()
-    theirs.facts = {"transport": "memory", "uid": principal}
+    theirs.facts = {"transport": "memory", "uid": uid}
     served = host.attach(theirs)
     caller = Caller(ours, LEGACY, {})
     await caller.initialize()
@@ -265,9 +265,9 @@ async def test_clients_share_a_process_as_far_as_isolation_says(
 ) -> None:
     async with (
         Host(Proxy(command, isolation=isolation)) as host,
-        attached(host, "1000") as first,
-        attached(host, "1000") as second,
-        attached(host, "2000") as other,
+        attached(host, 1000) as first,
+        attached(host, 1000) as second,
+        attached(host, 2000) as other,
     ):
         pids = [await pid_of(caller) for caller in (first, second, other)]
         assert (pids[0] == pids[1]) is shares_user
@@ -292,8 +292,8 @@ async def test_the_process_of_a_session_ends_with_it(command: list[str]) -> None
 async def test_users_do_not_share_a_process_by_default(command: list[str]) -> None:
     async with (
         Host(Proxy(command)) as host,
-        attached(host, "1000") as first,
-        attached(host, "2000") as other,
+        attached(host, 1000) as first,
+        attached(host, 2000) as other,
     ):
         assert await pid_of(first) != await pid_of(other)
 

@@ -66,9 +66,9 @@ async def test_users_stay_apart_and_their_sessions_together(command: list[str]) 
     proxy = Proxy(command, isolation="principal")
     async with (
         Host(proxy) as host,
-        attached(host, "1000") as first,
-        attached(host, "1000") as second,
-        attached(host, "2000") as other,
+        attached(host, 1000) as first,
+        attached(host, 1000) as second,
+        attached(host, 2000) as other,
     ):
         old = {await pid_of(caller) for caller in (first, second, other)}
         await proxy.renew()
@@ -100,8 +100,8 @@ async def test_a_user_s_new_process_does_not_learn_what_other_users_watch(
     log = Path(command[-1])
     async with (
         Host(proxy) as host,
-        attached(host, "1000") as first,
-        attached(host, "2000") as other,
+        attached(host, 1000) as first,
+        attached(host, 2000) as other,
     ):
         await pid_of(first)
         await proxy.renew()
