@@ -1,6 +1,6 @@
 """ToolChange and ArgumentChange: the changes that a Transform makes to a tool.
 
-    ToolChange("new_name", arguments={"repo": ArgumentChange(value="octocat/hello")})
+ToolChange("new_name", arguments={"repo": ArgumentChange(value="octocat/hello")})
 """
 
 from __future__ import annotations
