@@ -505,3 +505,24 @@ async def test_two_responses_at_once_do_not_mix_up_two_calls() -> None:
         async with Client(url) as client:
             for _ in range(5):
                 assert await client.call_tool("t", into=str) == "ok"
+
+
+@pytest.mark.parametrize("is_error", [False, True])
+@on_a_loop
+async def test_a_server_that_lists_older_revisions_only_gets_a_handshake(is_error: bool) -> None:
+    """(HE-8): the Go SDK with sessions answers server/discover so."""
+    versions = ["2025-11-25", "2025-06-18"]
+
+    async def script(request: Request) -> bytes:
+        if request.rpc != "server/discover":
+            return legacy(request) or result(request, TEXT)
+        if not is_error:
+            return result(request, {**DISCOVERED, "supportedVersions": versions})
+        error = {"code": -32022, "message": "no", "data": {"supported": versions}}
+        body = {"jsonrpc": "2.0", "id": request.message["id"], "error": error}
+        kind = "Content-Type: application/json"
+        return plain("400 Bad Request", json.dumps(body).encode(), kind)
+
+    async with scripted(script) as (url, _), Client(url) as client:
+        assert client.protocol_version == "2025-11-25"
+        assert await client.call_tool("t", into=str) == "ok"

@@ -119,6 +119,8 @@ def _add_process_options(parser: ArgumentParser) -> None:
 def run(args: Namespace, server: Sequence[str]) -> NoReturn:
     """Run the proxy and end the process."""
     reject_usage: Callable[[str], NoReturn] = args.parser.error
+    if server and args.address:
+        raise UsageError("expected a command behind --, or an address, and not both")
     server = server or _read_address(args)
     if not server:
         raise UsageError(

@@ -6,6 +6,7 @@ The client sends `server/discover` first:
 - A result means a modern server. So does an error that only modern revisions have.
 - Any other response, or none within probe_s, means a legacy server. The client sends `initialize`;
   a late response to `server/discover` is ignored.
+- A result, or an error, that lists older revisions only: the client sends `initialize`, too.
 - If the server exits, it is started once more, and `initialize` is sent first.
 
 If the server refuses `initialize` with a modern error, it is modern after all and was only slow.
@@ -20,7 +21,7 @@ Spec: 2026-07-28 basic/transports/stdio "Backward compatibility", basic/versioni
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal
 
 from msgspec import DecodeError, Raw, Struct
@@ -39,7 +40,14 @@ from concertino.errors import (
     RpcError,
     TimedOut,
 )
-from concertino.protocol.revisions import LATEST_LEGACY, MODERN, Revision, by_name, implementation
+from concertino.protocol.revisions import (
+    LATEST_LEGACY,
+    LEGACY,
+    MODERN,
+    Revision,
+    by_name,
+    implementation,
+)
 from concertino.types.results import Implementation
 
 __all__ = ["Era", "HandshakeChoice", "open_conversation"]
@@ -180,6 +188,12 @@ async def _discover(
         if exc.code == HTTP_FAILURE:
             # A failure of HTTP says nothing about the revision.
             raise
+        if (
+            not required
+            and exc.code == UNSUPPORTED_VERSION
+            and _lists_only_legacy(_supported(exc.data))
+        ):
+            return False
         if required or exc.code in MODERN_ERRORS:
             text = f"the server does not speak {MODERN.name}: {exc} {_quote_data(exc)}".rstrip()
             raise Incompatible(text) from exc
@@ -209,6 +223,9 @@ def _use_discover_result(conversation: Conversation, raw: Raw, required: bool) -
             ) from None
         return False
     if MODERN.name not in result.supported_versions:
+        # A server of the older revisions may know `server/discover` all the same.
+        if not required and _lists_only_legacy(result.supported_versions):
+            return False
         versions = ", ".join(result.supported_versions)[:200]
         raise Incompatible(f"the server speaks {versions}; this client {MODERN.name}")
 
@@ -221,6 +238,21 @@ def _use_discover_result(conversation: Conversation, raw: Raw, required: bool) -
         ServerDescription(info, MODERN, result.capabilities, result.instructions)
     )
     return True
+
+
+def _lists_only_legacy(versions: Sequence[object]) -> bool:
+    """Return whether a server supports a revision with a handshake, and none without."""
+    names = {revision.name for revision in LEGACY}
+    listed = [version for version in versions if isinstance(version, str)]
+    return MODERN.name not in listed and any(version in names for version in listed)
+
+
+def _supported(data: Any) -> Sequence[object]:
+    """Return the revisions in the data of an error; empty if there are none."""
+    try:
+        return list(data["supported"])
+    except (TypeError, KeyError):
+        return ()
 
 
 async def _initialize(conversation: Conversation, within_s: float) -> None:

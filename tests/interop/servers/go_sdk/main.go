@@ -1,9 +1,13 @@
-// A server of the official Go SDK.
+// A server of the official Go SDK: on stdin and stdout, or with a port over HTTP.
+//
+//	server [PORT [stateless]]
 package main
 
 import (
 	"context"
 	"log"
+	"net/http"
+	"os"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -20,6 +24,12 @@ func echo(_ context.Context, _ *mcp.CallToolRequest, arguments echoArguments) (*
 func main() {
 	server := mcp.NewServer(&mcp.Implementation{Name: "go", Version: "1.0.0"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "echo"}, echo)
+	if len(os.Args) > 1 {
+		options := &mcp.StreamableHTTPOptions{Stateless: len(os.Args) > 2}
+		find := func(*http.Request) *mcp.Server { return server }
+		handler := mcp.NewStreamableHTTPHandler(find, options)
+		log.Fatal(http.ListenAndServe("127.0.0.1:"+os.Args[1], handler))
+	}
 	if err := server.Run(context.Background(), &mcp.StdioTransport{}); err != nil {
 		log.Fatal(err)
 	}

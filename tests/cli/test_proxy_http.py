@@ -1,0 +1,102 @@
+"""`concertino proxy` between HTTP and stdio, in both directions, in one command each."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from http_service import serving
+from loops import on_a_loop
+
+from concertino import Client
+
+pytestmark = pytest.mark.waits
+SERVER = Path(__file__).parent.parent / "http" / "server_for_http.py"
+
+
+@contextmanager
+def proxying(state: Path, *words: str) -> Iterator[str]:
+    """Run `concertino proxy --http 127.0.0.1:0 ...`, and give its URL."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "concertino", "proxy", "--http", "127.0.0.1:0", *words],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "XDG_STATE_HOME": str(state)},
+    )
+    assert process.stderr is not None
+    try:
+        seen = ""
+        for line in process.stderr:
+            seen += line
+            if (match := re.search(r"Listening on (http://\S+)", line)) is not None:
+                yield match[1]
+                break
+        else:
+            pytest.fail(seen)
+        process.terminate()
+        process.stderr.read()
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+@on_a_loop
+async def test_a_server_of_stdin_and_stdout_behind_a_url(tmp_path: Path, era: str) -> None:
+    program = tmp_path / "server.py"
+    program.write_text(
+        "from concertino import Server\n"
+        "server = Server('behind')\n"
+        "@server.tool\n"
+        "def double(a: int) -> int:\n"
+        "    return 2 * a\n"
+        "server.run()\n"
+    )
+
+    async def talk(url: str) -> None:
+        async with Client(url, era=era) as client:  # type: ignore[arg-type]
+            calls = [client.call_tool("double", {"a": at}, into=int) for at in range(20)]
+            assert await asyncio.gather(*calls) == [2 * at for at in range(20)]
+
+    with proxying(tmp_path, "--", sys.executable, str(program)) as url:
+        await talk(url)
+
+
+@on_a_loop
+async def test_a_server_behind_a_url_on_stdin_and_stdout(tmp_path: Path) -> None:
+    with serving(SERVER) as service:
+        command = [sys.executable, "-m", "concertino", "proxy", service.url]
+        async with Client(command, elicit=lambda *_: {"name": "Ada"}) as client:
+            assert await client.call_tool("add", {"a": 1, "b": 2}, into=int) == 3
+            assert await client.call_tool("ask", into=str) == "hello Ada"
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--http", "8000", "--", "true"], "expected HOST:PORT"),
+        (["--http", "0.0.0.0:0", "--", "true"], "other machines"),
+        (["https://a.example/mcp", "--", "true"], "not both"),
+    ],
+)
+def test_mistakes(words: list[str], text: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "concertino", "proxy", *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert text in done.stderr
