@@ -136,7 +136,8 @@ def test_mistakes_and_warnings_name_their_places_in_the_file(folder: Path) -> No
         ("[]", r"expected the file of Claude Code"),
         ('{"mcpServers": [], "projects": {"/a": {}}}', r":1:16: mcpServers: expected an object"),
         ('{"projects": {"/a": {"mcpServers": {"a": {}, "a": {}}}}}', r":1:46: expected JSON"),
-        ('{"projects": {"/a": 5}}', r"expected the file of Claude Code"),
+        ('{"projects": {"/a": 5}}', r"/a: no such project; no project has servers"),
+        ('{"projects": 5}', r"expected the file of Claude Code"),
         ("\ufffe", r"\.claude\.json:1:1: expected JSON"),
     ],
 )
@@ -184,3 +185,9 @@ def test_only_the_name_of_this_file_takes_a_project(
     target: str, parts: tuple[str, str | None]
 ) -> None:
     assert split_project(target) == parts
+
+
+def test_a_project_of_another_shape_hides_no_other_one(folder: Path) -> None:
+    own = '{"mcpServers": {"a": {"command": "b"}}}'
+    write(folder, f'{{"projects": {{"/x": 1, "/y": {{"disabledMcpServers": 5}}, "/z": {own}}}}}')
+    assert commands(read(folder, "/z")) == {"a": "b"}

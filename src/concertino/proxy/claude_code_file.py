@@ -134,7 +134,13 @@ def read_server_lists(data: bytes) -> Iterator[ServerList]:
 def _read_projects(data: bytes, at: int, raw: Raw) -> Iterator[ServerList]:
     for folder, project in _members(raw).items():
         at = data.index(project, at)
-        members = _members(project)
+        try:
+            members = _members(project)
+            disabled = frozenset(_names(members.get("disabledMcpServers", b"[]")))
+        except DecodeError:
+            # The file belongs to Claude Code: one project of another shape hides no other one.
+            at += len(bytes(project))
+            continue
         servers = members.get("mcpServers", Raw(b"{}"))
         start = at
         for name, member in members.items():
@@ -142,7 +148,6 @@ def _read_projects(data: bytes, at: int, raw: Raw) -> Iterator[ServerList]:
             if name == "mcpServers":
                 break
             start += len(bytes(member))
-        disabled = frozenset(_names(members.get("disabledMcpServers", b"[]")))
         if folder:
             yield _locate(folder, data, start, servers, disabled)
         at += len(bytes(project))
