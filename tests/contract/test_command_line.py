@@ -65,6 +65,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--tcp": VALUE,
         "--http": VALUE,
         "--allow-origin": VALUE,
+        "--workers": VALUE,
         "--allow-host": VALUE,
         "--public-url": VALUE,
         "--tls-cert": VALUE,

@@ -56,7 +56,8 @@ def digest(*parts: bytes) -> bytes:
 def read_state(signed: bytes) -> bytes:
     """Return the first 32 bytes of a state of the tool `roots` of the server `asking`."""
     bound = digest(b"tools/call", b'{"name":"roots"}', b"", b"asking")
-    return hmac.digest(hashlib.sha256(STATE_KEY.encode()).digest(), bound + signed, "sha256")
+    key = hmac.digest(STATE_KEY.encode(), b"concertino requestState", "sha256")
+    return hmac.digest(key, bound + signed, "sha256")
 
 
 def call_params(**members: Any) -> Any:

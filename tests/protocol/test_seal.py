@@ -150,3 +150,48 @@ def test_a_state_has_a_greatest_size() -> None:
 def test_a_digest_tells_parts_apart() -> None:
     assert digest(b"ab", b"c") != digest(b"a", b"bc")
     assert digest(b"a") == hashlib.sha256((1).to_bytes(8, "big") + b"a").digest()
+
+
+class SharedRecord:
+    """A record in memory, as several processes see one."""
+
+    def __init__(self) -> None:
+        self.used: dict[bytes, float] = {}
+        self.is_reachable = True
+
+    def use(self, nonce: bytes, expires: float) -> bool:
+        if not self.is_reachable:
+            raise OSError("gone")
+        return self.used.setdefault(nonce, expires) is expires
+
+
+def make_shared(record: SharedRecord, clock: Clock) -> Seal:
+    return Seal(KEY, clock, lambda size: b"n" * size, record=record)
+
+
+def test_of_two_processes_one_uses_a_token_and_the_other_is_refused() -> None:
+    record, clock = SharedRecord(), Clock()
+    one, other = make_shared(record, clock), make_shared(record, clock)
+    token = one.create_token(b"a", CALL)
+    mine, theirs = one.open_token(token, CALL), other.open_token(token, CALL)
+    other.mark_used(theirs)
+    with pytest.raises(InvalidState, match="it was used before"):
+        one.mark_used(mine)
+    assert list(record.used.values()) == [clock.now + LIFETIME_S]
+
+
+def test_a_token_is_refused_when_the_record_cannot_be_reached() -> None:
+    record, clock = SharedRecord(), Clock()
+    seal = make_shared(record, clock)
+    opened = seal.open_token(seal.create_token(b"a", CALL), CALL)
+    record.is_reachable = False
+    with pytest.raises(InvalidState, match="cannot be reached"):
+        seal.mark_used(opened)
+
+
+def test_a_token_of_the_old_key_is_opened_and_new_ones_have_the_new_key() -> None:
+    old = make_seal(key=b"o" * 32)
+    both = Seal(KEY, Clock(), lambda size: b"n" * size, old_keys=[b"o" * 32])
+    assert both.open_token(old.create_token(b"a", CALL), CALL).content == b"a"
+    assert make_seal().open_token(both.create_token(b"b", CALL), CALL).content == b"b"
+    assert "none of this server's" in refusal_of(old, both.create_token(b"b", CALL))

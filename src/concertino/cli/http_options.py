@@ -21,6 +21,7 @@ __all__ = ["HTTP_ONLY", "add_http_options", "read_http_options"]
 CLIENT_ID, CLIENT_SECRET = "CONCERTINO_INTROSPECTION_ID", "CONCERTINO_INTROSPECTION_SECRET"
 # The options that make no sense without --http, by the name of their value.
 HTTP_ONLY = {
+    "workers": "--workers",
     "allow_origin": "--allow-origin",
     "allow_host": "--allow-host",
     "public_url": "--public-url",
@@ -40,6 +41,7 @@ HTTP_ONLY = {
     "auth_cache_s": "--auth-cache-s",
     "principal_rate": "--principal-rate",
 }
+MAX_WORKERS = 256
 # What needs another option, by the name of its value: that of the other option.
 NEEDS = {
     "tls_key": "tls_cert",
@@ -58,7 +60,15 @@ def add_http_options(parser: ArgumentParser) -> None:
         http,
         "--http",
         "ADDRESS",
-        "serve MCP over HTTP at http://ADDRESS/mcp: HOST:PORT, or unix:PATH; repeatable",
+        "serve MCP over HTTP at http://ADDRESS/mcp: HOST:PORT, unix:PATH, or systemd for the "
+        "sockets of a socket unit; repeatable",
+    )
+    http.add_argument(
+        "--workers",
+        metavar="N",
+        type=_parse_workers,
+        help="serve with N processes, for revision 2026-07-28 only, because older ones have "
+        "sessions",
     )
     add_repeatable(
         http,
@@ -88,6 +98,13 @@ def add_http_options(parser: ArgumentParser) -> None:
         "believe the Forwarded and X-Forwarded-... headers of this proxy; repeatable",
     )
     _add_authorization_options(parser)
+
+
+def _parse_workers(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= MAX_WORKERS:
+        raise ArgumentTypeError(f"expected a number from 1 to {MAX_WORKERS}, got {text}")
+    return number
 
 
 def _add_authorization_options(parser: ArgumentParser) -> None:
@@ -180,6 +197,8 @@ def read_http_options(args: Namespace) -> tuple[HttpOptions | None, list[tuple[b
         options = HttpOptions(
             origins=tuple(args.allow_origin),
             max_connections=args.max_connections or HttpOptions().max_connections,
+            # A session lives in one process, and its requests would come to any.
+            max_sessions=HttpOptions().max_sessions if args.workers is None else 0,
             authorization=_read_authorization(args),
             principal_limits=PrincipalLimits(rate=args.principal_rate),
             public_url=args.public_url,
@@ -194,7 +213,8 @@ def read_http_options(args: Namespace) -> tuple[HttpOptions | None, list[tuple[b
             TlsCertificate(options.tls)
     except ValueError as exc:
         raise UsageError(str(exc)) from None
-    return options, [split_http_address(address) for address in args.http]
+    addresses = [address for address in args.http if address != "systemd"]
+    return options, [split_http_address(address) for address in addresses]
 
 
 def _check_combinations(values: dict[str, Any]) -> None:

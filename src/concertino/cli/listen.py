@@ -12,10 +12,12 @@ from concertino.cli.folders import LibraryOptions
 from concertino.cli.server_files import ServerFileOptions
 from concertino.cli.target_loading import FAILED, USAGE, load_or_exit
 from concertino.cli.targets import LoadedTarget
+from concertino.cli.workers import run_workers
 from concertino.logs import handler as logging_setup
 from concertino.runtime.process import run as run_process
 from concertino.runtime.shutdown import exit_process
 from concertino.runtime.socket_frontend import SocketFrontend
+from concertino.runtime.worker_link import is_worker
 from concertino.transports.listeners import (
     Listener,
     errno_message,
@@ -38,6 +40,7 @@ def serve_sockets(
     unix: Sequence[str],
     tcp: Sequence[str],
     http: HttpOptions | None,
+    workers: int | None,
     allow_remote: bool,
     max_connections: int | None,
     log_format: str | None,
@@ -50,6 +53,7 @@ def serve_sockets(
 
     unix, tcp: the addresses to listen at, in addition to the sockets that systemd passes.
     http: the settings for clients that speak HTTP; None for clients that send JSON-RPC messages.
+    workers: how many processes serve; None for this one.
     wrap: returns the backend of a target with guards and other wrappers around it.
     The other parameters are the values of the options of the same names.
     Exit codes: 2 if a target does not exist or an address is not allowed; 1 if a target cannot be
@@ -66,9 +70,10 @@ def serve_sockets(
         listeners += inherited_listeners(os.environ, allow_remote=allow_remote)
         # Listen before the target is imported, which may take long. Clients that connect meanwhile
         # then wait, and are not refused.
-        for host, port in addresses:
+        # A worker has inherited the sockets of these addresses.
+        for host, port in () if is_worker() else addresses:
             listeners.append(listen_tcp(host, port, allow_remote=allow_remote))
-        for path in unix:
+        for path in () if is_worker() else unix:
             listeners.append(listen_unix(path))
             atexit.register(listeners[-1].remove)
         if http is not None:
@@ -81,6 +86,9 @@ def serve_sockets(
     except (ValueError, OSError) as exc:
         log.error("%s", errno_message(exc))
         exit_process(FAILED if isinstance(exc, OSError) else USAGE, writer)
+
+    if workers is not None and not is_worker():
+        exit_process(run_workers(workers, listeners), writer)
 
     if http is None:
         frontend = SocketFrontend(listeners, writer, max_connections)

@@ -147,6 +147,7 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
             unix=[*args.unix, *(name for is_unix, name in addresses if is_unix)],
             tcp=[*args.tcp, *(name for is_unix, name in addresses if not is_unix)],
             http=http,
+            workers=args.workers,
             allow_remote=args.allow_remote,
             max_connections=args.max_connections,
             log_format=args.log_format,

@@ -156,6 +156,11 @@ class McpEndpoint:
     def _post_to_session(self, exchange: Exchange, headers: McpHeaders, message: Envelope) -> None:
         """Serve a message of a revision before 2026-07-28."""
         ids = () if message.request_id is None else (message.request_id,)
+        if message.method == "initialize" and headers.session is None and not self._max_sessions:
+            assert message.id is not None
+            requested = str(message.params.protocol_version)
+            _refuse_version(exchange, message.id, requested, [MODERN.name])
+            return
         if message.method == "initialize" and headers.session is None:
             self._open_session(exchange).deliver(exchange, headers.accepted, ids)
             return

@@ -50,6 +50,7 @@ class Params(Struct, frozen=True):
     uri: Any = None
     task_id: Any = field(default=None, name="taskId")
     request_id: Any = field(default=None, name="requestId")
+    protocol_version: Any = field(default=None, name="protocolVersion")
 
 
 class Envelope(Struct, frozen=True):

@@ -24,8 +24,10 @@ from concertino.logs.writer import BoundedWriter
 from concertino.runtime.entry import LoopFactory
 from concertino.runtime.host import Host, Wrap
 from concertino.runtime.process import run
+from concertino.runtime.service_manager import notify_ready
 from concertino.runtime.shutdown import ShutdownWatchdog
 from concertino.runtime.tasks import hide_from_all_tasks
+from concertino.runtime.worker_link import follow_parent
 from concertino.transports.listeners import Listener, listen_tcp, listen_unix, split_address
 from concertino.transports.stdio import bounded_stderr
 
@@ -76,6 +78,10 @@ class HttpFrontend:
         log = logging.getLogger("concertino")
         for address in self._server.addresses:
             log.info("Listening on %s", address)
+        await asyncio.wait((self._host.started,))
+        if self._host.start_failure is None:
+            follow_parent()
+            notify_ready()
         await self._server.closed
 
     def stop(self) -> None:

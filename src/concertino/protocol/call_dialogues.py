@@ -89,8 +89,13 @@ class CallDialogues:
         return Call(method, params, profile.meta, dialogue.answers, dialogue.state), opened
 
     def mark_used(self, opened: OpenedState) -> None:
-        """Reject this state from now on, because its call was accepted."""
-        self._seal().mark_used(opened)
+        """Reject this state from now on, because its call was accepted.
+
+        Raises RpcError if it was used meanwhile, by another process with the same key.
+        """
+        from concertino.protocol.dialogue import use_state
+
+        use_state(self._seal(), opened)
 
     def load_client_requests(self, incoming: SessionRequest, result: InputRequired) -> Dialogue:
         """Put the client requests in `result` into a call's dialogue, as unanswered. Return it.

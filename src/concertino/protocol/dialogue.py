@@ -61,6 +61,7 @@ __all__ = [
     "read_forwarded",
     "resume_dialogue",
     "to_wire_request",
+    "use_state",
 ]
 
 # The methods whose response may be input_required (basic/patterns/mrtr).
@@ -295,8 +296,20 @@ def resume_dialogue(
         opened = get_seal().open_token(token, bound())
         dialogue.resume(opened.content, answers)
     except InvalidState as exc:
-        raise RpcError(INVALID_PARAMS, f"Invalid params: requestState: {exc}") from None
+        raise _refuse_state(exc) from None
     return dialogue, opened
+
+
+def use_state(seal: Seal, opened: OpenedState) -> None:
+    """Use a state up. Raises RpcError if another process with the same key was faster."""
+    try:
+        seal.mark_used(opened)
+    except InvalidState as exc:
+        raise _refuse_state(exc) from None
+
+
+def _refuse_state(reason: InvalidState) -> RpcError:
+    return RpcError(INVALID_PARAMS, f"Invalid params: requestState: {reason}")
 
 
 def binding(

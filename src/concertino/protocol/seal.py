@@ -16,10 +16,20 @@ Spec: 2026-07-28 basic/patterns/mrtr "Server Requirements".
 from __future__ import annotations
 
 from binascii import Error, a2b_base64, b2a_base64
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
+from typing import Protocol
 
-__all__ = ["LIFETIME_S", "MAX_STATE", "NOT_OURS", "InvalidState", "OpenedState", "Seal", "digest"]
+__all__ = [
+    "LIFETIME_S",
+    "MAX_STATE",
+    "NOT_OURS",
+    "InvalidState",
+    "OpenedState",
+    "Seal",
+    "UsedStates",
+    "digest",
+]
 
 # How many seconds a token is valid: a person may need time to think about an answer.
 LIFETIME_S = 600.0
@@ -66,6 +76,20 @@ class OpenedState:
         self.issued = issued
 
 
+class UsedStates(Protocol):
+    """A record of used tokens that several processes share."""
+
+    def use(self, nonce: bytes, expires: float, /) -> bool:
+        """Note that a token is used, in one atomic step. Returns False if it was used before.
+
+        nonce: identifies the token.
+        expires: until when the token is valid, in seconds since the epoch. It must be remembered
+            until then.
+        Raises OSError if the record cannot be reached. The token is rejected then.
+        """
+        ...
+
+
 class Seal:
     """Makes and opens tokens. All connections share one, since a client may reconnect.
 
@@ -73,6 +97,9 @@ class Seal:
     clock: returns the time in seconds since the epoch.
     random: returns random bytes; its argument is how many.
     max_used: how many used tokens are remembered.
+    old_keys: more keys with which tokens may have been made.
+    record: remembers used tokens for all processes that have the same key; None if there is only
+        this process.
     """
 
     def __init__(
@@ -81,12 +108,15 @@ class Seal:
         clock: Callable[[], float],
         random: Callable[[int], bytes],
         max_used: int = MAX_USED,
+        old_keys: Sequence[bytes] = (),
+        record: UsedStates | None = None,
     ) -> None:
         import hmac
 
         self._digest = hmac.digest
         self._compare = hmac.compare_digest
-        self._key = key
+        self._keys = (key, *old_keys)
+        self._record = record
         self._clock = clock
         self._random = random
         self._max_used = max_used
@@ -105,7 +135,7 @@ class Seal:
         """
         issued = int(self._clock() * 1000)
         signed = self._random(NONCE) + issued.to_bytes(TIME, "big") + content
-        raw = self._mac(signed, bound) + signed
+        raw = self._mac(self._keys[0], signed, bound) + signed
         token = b2a_base64(raw, newline=False).translate(URL_SAFE).rstrip(b"=")
         if len(token) > MAX_STATE:
             raise ValueError(f"the state has {len(token)} characters; the limit is {MAX_STATE}")
@@ -127,7 +157,9 @@ class Seal:
             raise InvalidState(NOT_OURS) from None
 
         signed = raw[MAC:]
-        if len(raw) < HEAD or not self._compare(raw[:MAC], self._mac(signed, bound)):
+        if len(raw) < HEAD or not any(
+            self._compare(raw[:MAC], self._mac(key, signed, bound)) for key in self._keys
+        ):
             raise InvalidState(NOT_OURS)
 
         nonce = signed[:NONCE]
@@ -139,7 +171,19 @@ class Seal:
         return OpenedState(signed[NONCE + TIME :], nonce, issued)
 
     def mark_used(self, opened: OpenedState) -> None:
-        """Remember that a token was used; open_token() rejects it from now on."""
+        """Remember that a token was used; open_token() rejects it from now on.
+
+        Raises InvalidState if another process was faster, or if that cannot be found out.
+        """
+        if self._record is not None:
+            try:
+                is_first = self._record.use(opened.nonce, opened.issued / 1000 + LIFETIME_S)
+            except OSError:
+                raise InvalidState(
+                    "the record of used states cannot be reached; send it again later"
+                ) from None
+            if not is_first:
+                raise InvalidState("it was used before")
         self._used.add(opened.nonce)
         heappush(self._by_age, (opened.issued, opened.nonce))
 
@@ -151,8 +195,8 @@ class Seal:
             self._used.discard(nonce)
             self._forgotten_until = max(self._forgotten_until, issued)
 
-    def _mac(self, signed: bytes, bound: bytes) -> bytes:
-        return self._digest(self._key, bound + signed, "sha256")
+    def _mac(self, key: bytes, signed: bytes, bound: bytes) -> bytes:
+        return self._digest(key, bound + signed, "sha256")
 
 
 def digest(*parts: bytes) -> bytes:

@@ -270,7 +270,10 @@ class Session:
         # If the request was rejected as busy, it is no longer open. The client may then repeat it
         # with the same state.
         if opened_state is not None and incoming.open:
-            self.dialogues.mark_used(opened_state)
+            try:
+                self.dialogues.mark_used(opened_state)
+            except RpcError as exc:
+                return self.peer.fail(incoming, exc.code, exc.message, exc.data)
         if admitted:
             self.start(incoming)
         return None

@@ -19,8 +19,8 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache, partial
-from hashlib import sha256
 from inspect import isawaitable
+from pathlib import Path
 from time import time
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -34,9 +34,10 @@ from concertino.jsonrpc.messages import Id
 from concertino.jsonrpc.requests import OutgoingRequest
 from concertino.protocol.dialogue import Dialogue, downgrade_request, to_wire_request
 from concertino.protocol.request_profile import SessionRequest
-from concertino.protocol.seal import LIFETIME_S, Seal
+from concertino.protocol.seal import LIFETIME_S, Seal, UsedStates
 from concertino.protocol.session import Session
 from concertino.runtime.call_connection import CallConnection
+from concertino.runtime.state_keys import derive_keys
 from concertino.runtime.thread_waits import wait_in_thread
 from concertino.schema.elicitation_form import form_of
 from concertino.schema.json_values import encode_finite
@@ -71,9 +72,8 @@ __all__ = [
 
 log = logging.getLogger("concertino.host")
 
-# The environment variable with the key for states, so that several processes can share it.
-KEY = "CONCERTINO_STATE_KEY"
-MIN_KEY_CHARACTERS = 32
+# The environment variable with the file of a FileUsedStates.
+STATE_RECORD = "CONCERTINO_STATE_RECORD"
 # An error message shows at most this many characters of a client's answer.
 SHOWN = 200
 # elicit_url() accepts http:// URLs for these hosts only, and https:// for all.
@@ -90,20 +90,23 @@ def process_seal() -> Seal:
 
     Its key is random, or derived from CONCERTINO_STATE_KEY if that variable is set. Raises RpcError
     if the variable is too short. This is checked here and not at the start, so that only the calls
-    that ask their client fail.
+    that ask their client fail. CONCERTINO_STATE_RECORD names the file that tells processes with the
+    same key which states were used.
     """
-    text = os.environ.get(KEY)
-    if text is None:
+    try:
+        keys = derive_keys("requestState")
+    except ValueError as exc:
+        log.error("a client cannot be asked: %s", exc)
+        text = "Internal error: the client could not be asked"
+        raise RpcError(INTERNAL_ERROR, text) from None
+    if not keys:
         return Seal(os.urandom(32), time, os.urandom)
-    if len(text) < MIN_KEY_CHARACTERS:
-        log.error(
-            "a client cannot be asked: CONCERTINO_STATE_KEY: expected at least %d characters, "
-            "got %d",
-            MIN_KEY_CHARACTERS,
-            len(text),
-        )
-        raise RpcError(INTERNAL_ERROR, "Internal error: the client could not be asked")
-    return Seal(sha256(text.encode()).digest(), time, os.urandom)
+    record: UsedStates | None = None
+    if path := os.environ.get(STATE_RECORD):
+        from concertino.runtime.used_states import FileUsedStates
+
+        record = FileUsedStates(Path(path))
+    return Seal(keys[0], time, os.urandom, old_keys=keys[1:], record=record)
 
 
 async def ask(

@@ -1,0 +1,199 @@
+"""Runs several processes of one server: `concertino serve TARGET --http ADDRESS --workers N`.
+
+The parent listens, and imports nothing of the server. Its workers are the same command again; they
+inherit the listening sockets and accept clients from the same queue. So a client that waits in the
+queue loses nothing when a worker dies. Parent and worker share a pair of sockets: a worker sends a
+byte when it serves, and ends when the parent has gone, however that came.
+The workers share a key for sealed states, and a record of those that were used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from concertino.runtime.client_questions import STATE_RECORD
+from concertino.runtime.service_manager import notify_ready
+from concertino.runtime.state_keys import STATE_KEY
+from concertino.runtime.worker_link import WORKER
+from concertino.transports.listeners import FIRST_INHERITED, Listener
+
+__all__ = ["run_workers"]
+
+log = logging.getLogger("concertino.workers")
+
+# The pause before a worker that has died is started again, when one died right after its start.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+# A worker that has served for so long is started again at once.
+STEADY_S = 5.0
+# After a signal, workers that have not ended by themselves are killed.
+KILL_AFTER_S = 30.0
+# Descriptors are moved above this one before they get the numbers that a worker expects.
+HIGH_DESCRIPTOR = 64
+
+
+def run_workers(count: int, listeners: Sequence[Listener]) -> int:
+    """Run workers until SIGTERM or SIGINT. Returns the exit code of the process.
+
+    count: how many.
+    listeners: where they accept clients.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="concertino-"))
+    environment = dict(os.environ)
+    environment.pop("NOTIFY_SOCKET", None)
+    if STATE_KEY not in environment:
+        environment[STATE_KEY] = secrets.token_urlsafe(32)
+    environment.setdefault(STATE_RECORD, str(folder / "used-states"))
+    try:
+        return asyncio.run(_Supervisor(count, listeners, environment).run())
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Worker:
+    """One worker process.
+
+    number: from 1 on; a worker that replaces a dead one has the same number.
+    link: our end of the pair of sockets.
+    """
+
+    def __init__(self, number: int, pid: int, link: socket.socket, now: float) -> None:
+        self.number = number
+        self.pid = pid
+        self.link = link
+        self.began = now
+        self.is_ready = False
+
+
+class _Supervisor:
+    """Starts workers, again when they die, and ends them."""
+
+    def __init__(
+        self, count: int, listeners: Sequence[Listener], environment: dict[str, str]
+    ) -> None:
+        self._count = count
+        self._listeners = listeners
+        self._environment = environment
+        self._loop: asyncio.AbstractEventLoop
+        self._workers: dict[int, _Worker] = {}
+        self._pause_s = FIRST_PAUSE_S
+        self._has_served = False
+        self._is_ending = False
+        self._code = 0
+        self._ended = asyncio.Event()
+
+    async def run(self) -> int:
+        """Run until a signal comes, or no worker can start. Returns the exit code."""
+        self._loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._end)
+        self._loop.add_signal_handler(signal.SIGCHLD, self._collect)
+        for number in range(1, self._count + 1):
+            self._start(number)
+        await self._ended.wait()
+        for listener in self._listeners:
+            listener.close()
+        return self._code
+
+    def _start(self, number: int) -> None:
+        if self._is_ending:
+            return
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        pid = os.fork()
+        if pid == 0:
+            self._become_worker(theirs)
+        theirs.close()
+        worker = self._workers[pid] = _Worker(number, pid, ours, self._loop.time())
+        self._loop.add_reader(ours, self._on_link, worker)
+
+    def _become_worker(self, link: socket.socket) -> None:
+        """Run the command again in this process, which was just forked. Does not return."""
+        try:
+            sockets = [listener.socket.fileno() for listener in self._listeners]
+            high = [
+                fcntl.fcntl(descriptor, fcntl.F_DUPFD, HIGH_DESCRIPTOR)
+                for descriptor in (*sockets, link.fileno())
+            ]
+            for number, descriptor in enumerate(high):
+                os.dup2(descriptor, FIRST_INHERITED + number)
+                os.close(descriptor)
+            environment = {
+                **self._environment,
+                "LISTEN_PID": str(os.getpid()),
+                "LISTEN_FDS": str(len(sockets)),
+                WORKER: str(FIRST_INHERITED + len(sockets)),
+            }
+            command = [sys.executable, "-m", "concertino", *sys.argv[1:]]
+            os.execve(sys.executable, command, environment)
+        finally:
+            # os.execve() has failed. Nothing of the parent may run here.
+            os._exit(1)
+
+    def _on_link(self, worker: _Worker) -> None:
+        """Note that a worker serves, or that it has closed its end."""
+        if not worker.link.recv(64):
+            self._loop.remove_reader(worker.link)
+            return
+        worker.is_ready = True
+        if not self._has_served and all(worker.is_ready for worker in self._workers.values()):
+            self._has_served = True
+            log.info("%d workers serve", self._count)
+            notify_ready()
+
+    def _collect(self) -> None:
+        """Handle the end of workers."""
+        for worker in list(self._workers.values()):
+            pid, status = os.waitpid(worker.pid, os.WNOHANG)
+            if pid:
+                self._on_end(worker, os.waitstatus_to_exitcode(status))
+        if self._is_ending and not self._workers:
+            self._ended.set()
+
+    def _on_end(self, worker: _Worker, code: int) -> None:
+        del self._workers[worker.pid]
+        self._loop.remove_reader(worker.link)
+        worker.link.close()
+        if self._is_ending:
+            return
+        if not self._has_served and not worker.is_ready:
+            # The server itself cannot start. The worker has said why.
+            self._code = code if code > 0 else 1
+            self._end()
+            return
+        how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
+        if self._loop.time() - worker.began >= STEADY_S:
+            self._pause_s = FIRST_PAUSE_S
+        log.error(
+            "worker %d (pid %d) %s; it is started again in %g s",
+            worker.number,
+            worker.pid,
+            how,
+            self._pause_s,
+        )
+        self._loop.call_later(self._pause_s, self._start, worker.number)
+        self._pause_s = min(LONGEST_PAUSE_S, self._pause_s * 2)
+
+    def _end(self) -> None:
+        """End the workers: each of them lets its calls finish."""
+        if self._is_ending:
+            return
+        self._is_ending = True
+        self._send_signal(signal.SIGTERM)
+        self._loop.call_later(KILL_AFTER_S, self._send_signal, signal.SIGKILL)
+        if not self._workers:
+            self._ended.set()
+
+    def _send_signal(self, number: signal.Signals) -> None:
+        for worker in self._workers.values():
+            os.kill(worker.pid, number)

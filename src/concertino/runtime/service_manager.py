@@ -1,0 +1,27 @@
+"""Tells systemd that a service has started. Source: sd_notify(3)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+
+__all__ = ["notify_ready"]
+
+log = logging.getLogger("concertino")
+
+
+def notify_ready() -> None:
+    """Send READY=1 to the service manager, if there is one that waits for it. Raises nothing."""
+    name = os.environ.pop("NOTIFY_SOCKET", "")
+    if not name.startswith(("/", "@")):
+        return
+    # An @ stands for the zero byte that an abstract address begins with.
+    address = "\0" + name[1:] if name.startswith("@") else name
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.setblocking(False)
+            sock.connect(address)
+            sock.send(b"READY=1")
+    except OSError as exc:
+        log.warning("NOTIFY_SOCKET: %s: %s", name, exc.strerror)

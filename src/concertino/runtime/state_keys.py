@@ -1,0 +1,35 @@
+"""The keys that several processes of one server share, derived from CONCERTINO_STATE_KEY.
+
+The variable holds one secret, or two as `NEW,OLD` while a secret is replaced: NEW seals, and what
+either of them has sealed is opened. Each purpose has a key of its own, so that a text that was
+signed for one purpose means nothing for another.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+
+__all__ = ["STATE_KEY", "derive_keys"]
+
+STATE_KEY = "CONCERTINO_STATE_KEY"
+MIN_KEY_CHARACTERS = 32
+
+
+def derive_keys(purpose: str) -> list[bytes]:
+    """Return the keys for a purpose, the one that seals first; [] if the variable is not set.
+
+    Raises ValueError if a secret is too short.
+    """
+    text = os.environ.get(STATE_KEY)
+    if text is None:
+        return []
+    secrets = [secret.strip() for secret in text.split(",")]
+    for secret in secrets:
+        if len(secret) < MIN_KEY_CHARACTERS:
+            raise ValueError(
+                f"{STATE_KEY}: expected at least {MIN_KEY_CHARACTERS} characters, got {len(secret)}"
+                + (" (a comma separates the new secret from the old one)" if "," in text else "")
+            )
+    message = f"concertino {purpose}".encode()
+    return [hmac.digest(secret.encode(), message, "sha256") for secret in secrets]
