@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from http.client import HTTPResponse
 from pathlib import Path
 
 from http_service import WAIT_S, Session, modern, modern_headers, read_event, request, serving
@@ -14,7 +15,7 @@ STREAMS = 50
 def test_a_hundred_open_streams_end_with_the_server() -> None:
     # No call runs, so nothing may wait for the drain time, which is longer than the test waits.
     with serving(SERVER, CONCERTINO_DRAIN_S="60") as service:
-        listening = []
+        listening: list[HTTPResponse] = []
         for number in range(STREAMS):
             message = modern(
                 "subscriptions/listen", id=number, notifications={"toolsListChanged": True}
