@@ -59,7 +59,7 @@ def test_the_reference_has_every_key_of_ours() -> None:
 
 @pytest.mark.parametrize(
     ("add_arguments", "title"),
-    [(approve.add_arguments, "approve"), (add_server_file_options, "serve, a file of servers")],
+    [(approve.add_arguments, "approve"), (add_server_file_options, "serve, a server file")],
 )
 def test_the_reference_has_every_option(
     add_arguments: Callable[[ArgumentParser], None], title: str

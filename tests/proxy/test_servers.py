@@ -43,7 +43,7 @@ DEAD = {"command": sys.executable, "args": ["-c", "import sys; sys.exit('out of 
 
 
 class Files:
-    """A folder with a file of servers, its approvals, and a note of each server's start."""
+    """A folder with a server file, its approvals, and a note of each server's start."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "mcp.json"

@@ -87,7 +87,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def _add_process_options(parser: ArgumentParser) -> None:
-    """Add the options for the server's process. Their names are those in a file of servers."""
+    """Add the options for the server's process. Their names are those in a server file."""
     group = parser.add_argument_group("the server's process")
     group.add_argument(
         "--isolation",

@@ -47,7 +47,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="[NAME=]TARGET",
         nargs="*",
         help="file.py, file.py:attribute, package.module:attribute, a folder of Markdown, or a "
-        "file of servers such as mcp.json; several are served as one, with the tools of each under "
+        "server file such as mcp.json; several are served as one, with the tools of each under "
         "its name",
     )
     add_log_format(parser)

@@ -1,4 +1,4 @@
-"""Files of servers as targets: `concertino serve mcp.json`, and the options for them."""
+"""Server files as targets: `concertino serve mcp.json`, and the options for them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OPENING_VARIABLE = "CONCERTINO_OPENING_S"
 
 
 class ServerFileOptions(Struct, frozen=True):
-    """The values of the options for a file of servers.
+    """The values of the options for a server file.
 
     trust: whether to approve the content of the file.
     inputs: id -> value.
@@ -57,7 +57,7 @@ NO_FILE_OPTIONS = ServerFileOptions()
 def add_server_file_options(parser: ArgumentParser) -> None:
     """Add --trust and --input, in a group of their own."""
     group = parser.add_argument_group(
-        "a file of servers: mcp.json, .vscode/mcp.json, config.toml, ~/.claude.json#PROJECT"
+        "a server file: mcp.json, .vscode/mcp.json, config.toml, ~/.claude.json#PROJECT"
     )
     group.add_argument(
         "--trust",

@@ -58,7 +58,7 @@ NAMED_TARGET = re.compile(r"([A-Za-z0-9_.-]+)=(.+)", re.DOTALL)
 class LoadedTarget(Struct, frozen=True):
     """The backend of a target, and the arguments of run() if the file itself calls it.
 
-    tools: the options for long lists of tools that a file of servers sets.
+    tools: the options for long lists of tools that a server file sets.
     """
 
     backend: Backend
@@ -84,7 +84,7 @@ def load_targets(
     options: for the folder among the targets. If no target is a folder, they make a library of
         their own, called `library`. If there are several folders, the URIs of each have the
         folder's name as their scheme. Name and version are for the composition if there is one.
-    file_options: for files of servers.
+    file_options: for server files.
     strict: whether to load all parts now, one after the other, and fail if one fails. Otherwise
         each part is loaded in a thread when the composition starts, and a failure is logged.
     traceback: whether to log the whole traceback of such a failure.
@@ -195,7 +195,7 @@ def load_target(
 
     A file without an attribute must contain a single server, or call run() on one.
     options: for a folder.
-    file_options: for a file of servers.
+    file_options: for a server file.
     Raises TargetError, and the exceptions of importing the target.
     """
     if os.path.isdir(target):

@@ -24,7 +24,7 @@ def add_tools_options(parser: ArgumentParser) -> None:
         "--tools",
         choices=("auto", "all", "search"),
         help="search: clients see two tools instead, find_tools and call_tool; auto: if the list "
-        "is longer than the budget; all: never (default, unless a file of servers says otherwise)",
+        "is longer than the budget; all: never (default, unless a server file says otherwise)",
     )
     group.add_argument(
         "--tools-budget",
@@ -50,7 +50,7 @@ def wrap_backend(
     """Return a backend with guards, and around them the search of tools if it is wanted.
 
     The guards are inside, so they see calls of the real tools, and not of `call_tool`.
-    from_file: the options that a file of servers sets; options of the command line override them.
+    from_file: the options that a server file sets; options of the command line override them.
     """
     if guard is not None:
         backend = guard(backend)

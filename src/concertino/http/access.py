@@ -1,7 +1,7 @@
-"""AccessRules: which requests may reach an HTTP server at all.
+"""AccessRules: refuses requests of foreign web pages, before anything else is read of them.
 
-A page in a browser can send requests to servers of its user's machine. The browser names the page
-in the header Origin; with DNS rebinding, the page's own name stands in the header Host. So a server
+A page in a browser can send requests to servers on its user's machine. The browser puts the page's
+origin into the header Origin, and with DNS rebinding the page's host name into Host. So a server
 on a loopback address accepts only loopback names in both, and other origins only if they are
 listed. A request without Origin does not come from a page.
 Sources: RFC 9110; Fetch Standard "CORS protocol"; MCP basic/transports "Security Warning".
@@ -49,7 +49,7 @@ class AccessRules:
         self._own_origin = own_origin
         self._origins = frozenset(origin.rstrip("/").lower() for origin in origins)
         self._checks_host = checks_host
-        # Heads that were accepted before: equal ones are one object, see HeadParser.
+        # Heads that were accepted before. Equal heads are the same object, see HeadParser.
         self._known: set[RequestHead] = set()
 
     def check(self, head: RequestHead) -> None:

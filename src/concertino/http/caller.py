@@ -1,4 +1,4 @@
-"""HttpCaller: who sends the requests that one Connection of a Host carries.
+"""HttpCaller: the user whose requests one Connection of a Host carries.
 
 A Connection belongs to one identity for its whole life, so that sealed states, sessions and
 proxied servers cannot get from one user to another. The token of that identity may change.
@@ -18,12 +18,12 @@ __all__ = ["HttpCaller", "identity_of"]
 class HttpCaller:
     """The principal of a Connection's requests.
 
-    facts: what is known about the client of the first request, see Connection.facts.
-    principal: that of the first request; None if there is no authorization.
+    facts: the facts about the client of the first request, see Connection.facts.
+    principal: the principal of the first request; None if there is no authorization.
     challenges: makes refusals; None if there is no authorization.
 
     Attribute:
-    identity: what all principals of the Connection have in common, see Principal.identity.
+    identity: the Principal.identity that all principals of the Connection have.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class HttpCaller:
         self._served = served
 
     def update(self, principal: Principal | None) -> None:
-        """Serve the requests from now on for this principal, who has the same identity."""
+        """Replace the principal by one with the same identity, for example with a new token."""
         if principal is None or principal == self._principal:
             return
         self._principal = principal

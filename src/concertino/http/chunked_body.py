@@ -23,8 +23,8 @@ class ChunkedBody:
 
     Attributes:
     parts: the decoded bytes.
-    size: how many bytes they are.
-    is_complete: whether the last chunk and the trailer fields have been seen.
+    size: the number of decoded bytes.
+    is_complete: whether the last chunk and the trailer fields have arrived.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """HttpConnection: one client's TCP or Unix connection to an HTTP server.
 
-Requests are answered one after the other; what a client sends meanwhile waits, up to a limit. The
-response to a request goes through an Exchange.
+Requests are answered one after the other. Further requests of the client wait meanwhile, up to a
+limit. Each response is sent by an Exchange.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ from concertino.protocol.principal import Principal
 
 __all__ = ["OK", "Exchange", "HttpConnection", "HttpTimeouts", "RequestHandler", "unavailable"]
 
-# While a request is being answered, at most this much of the next ones is read ahead.
+# The limit for input that is read ahead while a request is being answered, in bytes.
 READ_AHEAD_BYTES = 64 * 1024
-# A body that arrives more slowly than this, beyond body_s, is refused.
+# The lowest rate of a body, in bytes per second, after body_s; a slower body is refused.
 BODY_BYTES_PER_S = 10_000
-# How long input is read and ignored after an error response. If the connection were closed while
-# input is unread, the client might not get the response (RFC 9112, section 9.6).
+# The time for which input is read and ignored after an error response, in seconds. If the
+# connection were closed while input is unread, the client might not get the response (RFC 9112,
+# section 9.6).
 LINGER_S = 1.0
 # Reading a member of an enumeration takes a function call on Python 3.11.
 OK = HTTPStatus.OK
@@ -46,15 +47,15 @@ CHUNKED = b"Transfer-Encoding: chunked\r\n"
 
 
 class HttpTimeouts(Struct, frozen=True):
-    """How long an HTTP server waits, in seconds.
+    """The time limits of an HTTP server, in seconds.
 
-    head_s: for the rest of a request's head.
-    body_s: for a request's body, and one second longer for each 10 kB of it that has arrived.
-    idle_s: for the next request on a connection.
-    keep_alive_s: until a silent stream gets a comment, and until a call that has sent nothing gets
-        a stream.
-    unread_s: for a client to read more of a response.
-    session_s: for the next request of a session that has no open stream.
+    head_s: the limit for the head of a request to arrive.
+    body_s: the limit for the body, which is one second longer for each 10 kB that have arrived.
+    idle_s: the time without a request after which a connection is closed.
+    keep_alive_s: the time without output after which a comment is sent on a stream, or a stream is
+        begun for a call without any output yet.
+    unread_s: the limit for a client to read some more of a response.
+    session_s: the time without a request and without an open stream after which a session ends.
     """
 
     head_s: float = 10.0
@@ -66,11 +67,11 @@ class HttpTimeouts(Struct, frozen=True):
 
 
 class RequestHandler(Protocol):
-    """What an HttpConnection passes its requests to."""
+    """The object that answers the requests of an HttpConnection."""
 
     @property
     def parser(self) -> HeadParser:
-        """Return what parses the heads of the requests."""
+        """Return the parser for the heads of the requests."""
         ...
 
     @property
@@ -80,7 +81,7 @@ class RequestHandler(Protocol):
 
     @property
     def timeouts(self) -> HttpTimeouts:
-        """Return how long a connection waits."""
+        """Return the time limits of a connection."""
         ...
 
     def examine(self, transport: asyncio.Transport, /) -> Mapping[str, object]:
@@ -96,8 +97,8 @@ class RequestHandler(Protocol):
     ) -> Principal | asyncio.Future[Principal] | None:
         """Check a request before its body is read. Raises HttpError to refuse it.
 
-        Returns who has sent it, None if that is not known. A future, if it takes a while to find
-        that out; it may raise HttpError.
+        Returns the user who has sent it, or None if the user is not known. Returns a future if it
+        takes time to verify the user; the future may raise HttpError.
         """
         ...
 
@@ -117,16 +118,15 @@ class RequestHandler(Protocol):
 class Exchange:
     """One request and its response, which is a body or a stream of events.
 
-    The response begins with respond() or open_stream(). When it is complete, further calls do
-    nothing.
+    The response begins with respond() or open_stream(). After its end, further calls do nothing.
 
-    headers: more headers for the response, as whole lines, whatever it is.
+    headers: additional headers for the response, as whole lines.
 
     Attributes:
     on_disconnect: called when the client has closed the connection before the end of the response.
     on_idle: called when a request has waited for keep_alive_s, and its response has not begun.
     on_end: called when the response is complete, or cannot be sent any more.
-    principal: who has sent the request; None if that is not known.
+    principal: the user who has sent the request; None if the user is not known.
     """
 
     __slots__ = (
@@ -248,11 +248,11 @@ class HttpConnection(asyncio.Protocol):
     handler: answers the requests.
 
     Attributes:
-    facts: what is known about the client, see Connection.facts.
+    facts: the facts about the client, see Connection.facts.
     exchange: the request that is being answered; None while there is none.
     reserved_bytes: the size of the body of the current request, if it is large.
     is_ending: whether the connection will be closed after the current response.
-    on_close: called when the connection is closed, however that came.
+    on_close: called when the connection has been closed, by either side.
     on_drain: called with the number of unread bytes when the client has read some output.
     """
 
@@ -358,9 +358,9 @@ class HttpConnection(asyncio.Protocol):
             self._reader.principal = principal
 
     def _on_principal(self, head: RequestHead, verdict: asyncio.Future[Principal]) -> None:
-        """Read the rest of a request, because it is known now who has sent it; or refuse it."""
+        """Read the rest of a request, now that its user has been verified; or refuse it."""
         if self._transport is None or self.is_ending:
-            # The failure of a client that has gone is nobody's concern.
+            # The client has left, so nobody needs the failure.
             _ = verdict.cancelled() or verdict.exception()
             return
         try:
@@ -374,7 +374,7 @@ class HttpConnection(asyncio.Protocol):
         self._resume_reading()
 
     def _on_body_due(self, head: RequestHead) -> None:
-        """Tell a client that waits for it that the body may come."""
+        """Send `100 Continue` to a client that waits for it before it sends the body."""
         self._activity.since = self._activity.now
         if head.expects_continue:
             self.send(CONTINUE)
@@ -406,7 +406,7 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def unread_bytes(self) -> int:
-        """Return how many bytes of output the client has not read, as far as that is known."""
+        """Return the number of bytes of output that the client has not read, as far as known."""
         waiting = 0
         for data in self._output:
             waiting += len(data)
@@ -463,7 +463,7 @@ class HttpConnection(asyncio.Protocol):
             self._close_when_sent()
 
     def close(self) -> None:
-        """Close the connection once the output is sent, whatever else is under way."""
+        """Close the connection as soon as the queued output is sent, even during a request."""
         self._close_when_sent()
 
     def abort(self) -> None:
@@ -477,8 +477,9 @@ class HttpConnection(asyncio.Protocol):
         return self.exchange is None and not self._reader.is_inside
 
     def check_time(self, now: float) -> None:
-        """Do what is due: send a comment on a silent stream, or end what takes too long.
+        """Apply the time limits: close the connection, refuse the request, or keep it alive.
 
+        A connection or request that exceeds a limit is ended; a silent stream gets a comment.
         now: the time by the loop's clock.
         """
         timeouts = self._handler.timeouts
@@ -497,7 +498,7 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(HttpError(HTTPStatus.REQUEST_TIMEOUT, "the request came too slowly"))
 
     def _arrival_limit_s(self) -> float:
-        """Return how long the request that is arriving may take."""
+        """Return the time limit for the request that is arriving, in seconds."""
         timeouts = self._handler.timeouts
         if not self._reader.has_head:
             return timeouts.head_s

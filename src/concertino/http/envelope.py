@@ -1,4 +1,4 @@
-"""What an HTTP server reads of a JSON-RPC message before the session does.
+"""Envelope: the members of a JSON-RPC message that an HTTP server reads before the session does.
 
 The headers of a request must agree with its body, and the form of the response depends on the kind
 of the message. Everything else in the message is checked by the session (protocol/session.py).
@@ -35,7 +35,7 @@ __all__ = [
 class _Meta(Struct, frozen=True):
     """The members of `_meta` that headers repeat, or that a request must have.
 
-    capabilities: empty if the member is missing.
+    capabilities: the client's capabilities; empty if the member is missing.
     """
 
     version: Any = field(default=None, name=VERSION)
@@ -43,7 +43,7 @@ class _Meta(Struct, frozen=True):
 
 
 class Params(Struct, frozen=True):
-    """The members of `params` that headers repeat, and the request that is cancelled."""
+    """The members of `params` that headers repeat, and the id in `notifications/cancelled`."""
 
     meta: _Meta | None = field(default=None, name="_meta")
     name: Any = None
@@ -54,11 +54,11 @@ class Params(Struct, frozen=True):
 
 
 class Envelope(Struct, frozen=True):
-    """One JSON-RPC message, as far as HTTP is concerned.
+    """Those members of one JSON-RPC message that matter for HTTP.
 
-    method: None for a response.
-    id: UNSET for a notification.
-    result, error: those of a response; empty if missing.
+    method: the method; None for a response.
+    id: the id; UNSET for a notification.
+    result, error: the members of a response, as JSON; empty if they are missing.
     """
 
     method: str | None = None
@@ -74,7 +74,7 @@ class Envelope(Struct, frozen=True):
 
 
 class _LooseEnvelope(Struct):
-    """A message whose params have another form than Params."""
+    """A message whose params do not have the types of Params."""
 
     method: Any = None
     id: Any = UNSET
@@ -87,10 +87,10 @@ class ResponseHead(Struct):
 
 
 class Malformed(ValueError):
-    """A body that is no JSON-RPC message.
+    """Raised for a body that is not a JSON-RPC message.
 
-    is_json: whether it is JSON at all.
-    id: the id of the message as JSON, if it was found.
+    is_json: whether the body is valid JSON.
+    id: the id of the message as JSON; None if none was found.
     """
 
     def __init__(self, text: str, *, is_json: bool, id: bytes | None = None) -> None:
@@ -142,7 +142,7 @@ def decode_messages(body: bytes) -> list[Envelope]:
 
 
 def _decode_json(decode: Callable[[bytes], T], body: bytes) -> T:
-    """Decode a body. Raises Malformed for what is no JSON, ValidationError for another shape."""
+    """Decode a body. Raises Malformed for invalid JSON, and ValidationError for wrong types."""
     try:
         # msgspec does not check that members which it leaves undecoded are valid UTF-8.
         if not body.isascii():
@@ -190,7 +190,8 @@ BASE64_PREFIX, BASE64_SUFFIX = "=?base64?", "?="
 def decode_header_text(value: bytes) -> str | None:
     """Return the text of an `Mcp-Name` or `Mcp-Param-...` header; None if it is malformed.
 
-    Text that a header cannot carry comes as `=?base64?...?=`, with standard Base64 of UTF-8.
+    Text with characters that headers must not contain has the form `=?base64?...?=`, with standard
+    Base64 of its UTF-8.
     """
     try:
         text = value.decode("ascii")

@@ -1,7 +1,7 @@
 """EventStream: the events of one request of a session, or those that belong to no request.
 
-Events have ids, so that a client whose connection was lost can ask for what it has missed. What was
-sent is kept for that, within the limits of an EventStore.
+Events have ids, so that a client that has lost its connection can ask for the events that it has
+missed. For this purpose, an EventStore keeps the events that were sent, within limits.
 Spec: 2025-11-25 basic/transports "Resumability and Redelivery".
 """
 
@@ -19,19 +19,19 @@ from concertino.jsonrpc.messages import Id
 
 __all__ = ["EventBudget", "EventStore", "EventStream", "parse_event_id"]
 
-# How many bytes of events are kept for one session, and for all sessions of a server.
+# The limits for the events kept for one session, and for all sessions of a server, in bytes.
 SESSION_BYTES = 4 * 1024 * 1024
 TOTAL_BYTES = 64 * 1024 * 1024
-# How many events are kept for one session.
+# The largest number of events kept for one session.
 SESSION_EVENTS = 1000
-# What the client accepts that opens a stream with GET.
+# The forms of a response that a client accepts if it opens a stream with GET.
 STREAM_ONLY = AcceptedForms(json=False, stream=True)
 
 
 class EventBudget:
-    """How many bytes of events all sessions of a server keep together.
+    """The memory for the events that all sessions of a server keep.
 
-    limit_bytes: how many they may keep.
+    limit_bytes: the limit for all events together, in bytes.
     """
 
     def __init__(self, limit_bytes: int = TOTAL_BYTES) -> None:
@@ -119,7 +119,7 @@ class EventStream:
         self._sent = 0
 
     def attach(self, exchange: Exchange, on_disconnect: Callable[[], object]) -> None:
-        """Let an HTTP response carry the stream. The one that did so before ends.
+        """Send the stream on this HTTP response from now on. The previous response ends.
 
         on_disconnect: called when the client has closed that response.
         """
@@ -158,10 +158,10 @@ class EventStream:
             self.exchange.send_event(encode_event(frame, self._event_id(self._last)))
 
     def resume(self, last_number: int | None = None) -> None:
-        """Begin the current response with what the client has missed.
+        """Begin the current response with the events that the client has missed.
 
-        last_number: the number of the last event that it has got; by default the last one that was
-            sent.
+        last_number: the number of the last event that the client has received; by default the
+            number of the last event that was sent.
         """
         exchange = self.exchange
         if exchange is None:
@@ -174,7 +174,7 @@ class EventStream:
             exchange.send_event(encode_event(event.frame, self._event_id(event.number)))
 
     def end(self) -> None:
-        """End the current response. One that has not begun and may be no stream gets no body."""
+        """End the current response. It has no body if it has not begun and cannot be a stream."""
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
             exchange.on_disconnect = None
@@ -191,7 +191,7 @@ class EventStream:
 
 
 def parse_event_id(value: bytes) -> tuple[int, int] | None:
-    """Return the number of the stream and that of the event; None for no id of ours."""
+    """Return the numbers of the stream and of the event; None if the id is malformed."""
     stream, _, number = value.partition(b"-")
     if not (stream.isdigit() and number.isdigit() and len(value) < 40):
         return None

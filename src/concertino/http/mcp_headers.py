@@ -1,4 +1,4 @@
-"""McpHeaders: what the headers of a request say about MCP.
+"""McpHeaders: the headers of a request that concern MCP.
 
 Spec: 2025-11-25 basic/transports; 2026-07-28 basic/transports/streamable-http.
 """
@@ -20,15 +20,15 @@ SESSION = "Mcp-Session-Id"
 
 
 class McpHeaders(Struct, frozen=True):
-    """The headers that matter to the MCP endpoint; None for those that are missing.
+    """The headers that the MCP endpoint reads. A missing header is None.
 
-    accepted: what Accept allows.
-    is_json: whether the body is JSON.
-    version: MCP-Protocol-Version.
-    method: Mcp-Method.
-    name: Mcp-Name, decoded; also None if it is malformed.
-    session: Mcp-Session-Id.
-    repeated: the name of a header that came more than once, and must not.
+    accepted: the forms of the response that Accept allows.
+    is_json: whether Content-Type says that the body is JSON.
+    version: the value of MCP-Protocol-Version.
+    method: the value of Mcp-Method.
+    name: the decoded value of Mcp-Name; also None if it is malformed.
+    session: the value of Mcp-Session-Id.
+    repeated: the name of a header that must not be repeated, but is.
     """
 
     accepted: AcceptedForms

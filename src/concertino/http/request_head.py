@@ -1,7 +1,7 @@
 """RequestHead: the request line and the headers of an HTTP/1.1 request.
 
-httptools (llhttp) parses them. This module refuses what llhttp lets pass but a server of JSON
-requests never needs, and remembers heads, since most requests of a client begin with the same one.
+httptools (llhttp) parses them. This module also refuses requests that llhttp accepts but that a
+server of JSON never needs. It caches heads, since most requests of a client have the same head.
 Sources: RFC 9110, RFC 9112.
 """
 
@@ -22,15 +22,15 @@ except ModuleNotFoundError:
 __all__ = ["HeadParser", "HttpError", "RequestHead", "bad_request", "feed_parser"]
 
 MAX_HEADERS = 64
-# How many heads are remembered, and how long they may be.
+# The largest number of cached heads, and the longest of them, in bytes.
 REMEMBERED = 256
 REMEMBERED_BYTES = 2048
 
 
 class HttpError(Exception):
-    """A request that is refused with an HTTP status.
+    """Raised to refuse a request with an HTTP status.
 
-    headers: more headers for the response, as bytes of whole lines.
+    headers: additional headers for the response, as bytes of whole lines.
     """
 
     def __init__(self, status: HTTPStatus, text: str, headers: bytes = b"") -> None:
@@ -70,7 +70,7 @@ class RequestHead(Struct, frozen=True, eq=False):
 
 
 class HeadParser:
-    """Parses the heads of requests, and remembers what it has parsed."""
+    """Parses the heads of requests, and caches the results."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, RequestHead] = {}
@@ -91,7 +91,7 @@ class HeadParser:
 
 
 class _Events:
-    """Collects what llhttp finds in a head."""
+    """Collects the URL and the headers that llhttp finds in a head."""
 
     def __init__(self) -> None:
         self.url = b""
@@ -148,7 +148,7 @@ def _parse(data: bytes) -> RequestHead:
 
 
 def _body_length(headers: dict[bytes, bytes], is_http_1_0: bool) -> int | None:
-    """Return how long the body is; None for chunks. Raises HttpError if it cannot be accepted."""
+    """Return the length of the body; None for chunks. Raises HttpError if it is not accepted."""
     if headers.get(b"content-encoding", b"identity").lower() != b"identity":
         raise HttpError(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Content-Encoding: the body must not be encoded"

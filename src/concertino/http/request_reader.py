@@ -14,7 +14,7 @@ from concertino.protocol.principal import Principal
 __all__ = ["HttpRequest", "RequestReader"]
 
 MAX_HEAD_BYTES = 16 * 1024
-# A body of more bytes is reported before it is read.
+# A larger body, in bytes, is reported before it is read.
 LARGE_BODY = 64 * 1024
 
 HEAD_END = b"\r\n\r\n"
@@ -23,8 +23,8 @@ HEAD_END = b"\r\n\r\n"
 class HttpRequest(Struct, frozen=True):
     """One HTTP request.
 
-    body: decoded, if it came in chunks.
-    principal: who has sent it; None if that is not known.
+    body: the body, with chunks decoded.
+    principal: the user who has sent it; None if the user is not known.
     """
 
     head: RequestHead
@@ -40,15 +40,14 @@ class RequestReader:
         `is_held`. Raises HttpError to refuse the request.
     on_body_due: called with the head afterwards, if the body has not arrived with it and the
         request is not held.
-    on_reserve: called with the size of a body that is large, before it is read; with the growing
-        size if it is not known before. Raises HttpError to refuse it.
-    max_body_bytes: the largest body.
+    on_reserve: called with the size of a large body before it is read. If the size is not known in
+        advance, called again as it grows. Raises HttpError to refuse the body.
+    max_body_bytes: the limit for a body, in bytes.
 
     Attributes:
-    principal: who has sent the request whose head was read last.
-    is_held: whether the rest of a request is not read, because it is being found out who has sent
-        it.
-    unused_bytes: how many bytes have arrived that no request or body has taken yet.
+    principal: the user who has sent the request whose head was read last.
+    is_held: whether the rest of the request must wait until its user has been verified.
+    unused_bytes: the number of bytes that have arrived and are not part of a parsed head or body.
     """
 
     def __init__(

@@ -47,12 +47,12 @@ STATUS_LINES = {
 class _DatedLines:
     """Lines of a response that end with the Date header, made once a second.
 
-    lines: what stands in front of the Date header.
+    lines: the lines before the Date header.
     """
 
     def __init__(self, lines: bytes = b"") -> None:
         self._lines = lines
-        # Until when the value is true, in seconds since the epoch.
+        # The time at which the value becomes outdated, in seconds since the epoch.
         self._end = 0.0
         self._value = b""
 

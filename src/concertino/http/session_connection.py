@@ -47,7 +47,7 @@ class _InitializeResult(Struct, rename="camel"):
 
 
 class _InitializeResponse(Struct):
-    """The response to `initialize`, as far as it matters here."""
+    """The member of the response to `initialize` that this module reads."""
 
     result: _InitializeResult | None = None
 
@@ -59,9 +59,9 @@ _decode_heads = Decoder(list[ResponseHead]).decode
 class SessionConnection:
     """The Connection of one session.
 
-    id: what the client names the session by.
-    caller: who has opened it.
-    budget: limits the events that are kept for clients who lose a connection.
+    id: the id of the session, which clients send in Mcp-Session-Id.
+    caller: the user who has opened the session.
+    budget: limits the events that are kept for clients that lose a connection.
     on_close: called when the session has ended.
 
     Attributes:
@@ -137,10 +137,10 @@ class SessionConnection:
     # Requests of the client
 
     def deliver(self, exchange: Exchange, accepted: AcceptedForms, ids: Sequence[Id]) -> None:
-        """Pass a message on to the server, and answer the HTTP request when that is possible.
+        """Pass a message on to the server, and answer the HTTP request when its response is there.
 
-        ids: those of the requests in the message. If it has none, the HTTP request is answered at
-            once.
+        ids: the ids of the JSON-RPC requests in the message. If there are none, the HTTP request is
+            answered at once.
         """
         receiver = self._receiver
         self.last_used = self._loop.time()
@@ -183,7 +183,7 @@ class SessionConnection:
         """Pass a `notifications/cancelled` on, and end the stream of the cancelled request.
 
         A cancelled request gets no response.
-        id: that of the request; None if the notification names none.
+        id: the id of the request; None if the notification contains none.
         """
         self.deliver(exchange, AcceptedForms(json=True, stream=True), ())
         stream = self._streams.find(id)
@@ -193,7 +193,7 @@ class SessionConnection:
                 stream.end()
 
     def listen(self, exchange: Exchange) -> None:
-        """Let a GET carry the standalone stream, or the one whose last event the client names.
+        """Answer a GET with the standalone stream, or with the stream of the last event id in it.
 
         Raises HttpError 400 if there is no such stream.
         """

@@ -1,4 +1,4 @@
-"""SessionOutput: what a session has sent, and its client has not read."""
+"""SessionOutput: counts the output of a session that its client has not read."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from concertino.http.connection import HttpConnection
 
 __all__ = ["SessionOutput"]
 
-# How often the unread output is looked at, while there is some.
+# The interval at which unread output is counted, in seconds.
 CHECK_S = 0.25
 
 
 class SessionOutput:
-    """The HTTP connections that carry a session's output, and how much of it is unread.
+    """The HTTP connections that carry a session's output, and the amount of unread output.
 
     on_drain: called with the number of unread bytes when the client has read some.
     """
@@ -28,7 +28,7 @@ class SessionOutput:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, connection: HttpConnection) -> None:
-        """Note that output was queued on a connection."""
+        """Add a connection on which output has been queued."""
         self._connections.add(connection)
 
     def flush(self) -> None:

@@ -24,7 +24,7 @@ class SessionStreams:
     on_use: called when the client has closed a stream, or a stream is complete.
 
     Attributes:
-    standalone: the stream for what belongs to no request. The client opens it with GET.
+    standalone: the stream for messages that belong to no request. The client opens it with GET.
     """
 
     def __init__(self, budget: EventBudget, on_use: Callable[[], object]) -> None:
@@ -65,7 +65,7 @@ class SessionStreams:
         return stream
 
     def finish(self, stream: EventStream, *ids: Id) -> None:
-        """Forget requests of a stream, because they are answered or cancelled; by default all."""
+        """Remove answered or cancelled requests from a stream; by default all requests."""
         for id in ids or list(stream.ids):
             stream.ids.discard(id)
             self._by_request.pop(id, None)
@@ -74,7 +74,7 @@ class SessionStreams:
             self._on_use()
 
     def listen(self, exchange: Exchange) -> None:
-        """Let a GET carry the standalone stream, or the one whose last event the client names.
+        """Answer a GET with the standalone stream, or with the stream of the last event id in it.
 
         Raises HttpError 400 if there is no such stream.
         """

@@ -30,7 +30,7 @@ from concertino.transports.connection import Receiver
 
 __all__ = ["StatelessConnection"]
 
-# Error code -> status. Other errors are those of a handler, and their response is a 200.
+# Error code -> HTTP status. Other errors come from handlers and are sent with status 200.
 STATUSES = {
     METHOD_NOT_FOUND: HTTPStatus.NOT_FOUND,
     PARSE_ERROR: HTTPStatus.BAD_REQUEST,
@@ -45,7 +45,7 @@ STATUSES = {
 class StatelessConnection:
     """The Connection of one client's requests of 2026-07-28, on one HTTP connection.
 
-    caller: who sends the requests.
+    caller: the user who sends the requests.
 
     Attribute:
     http: the HTTP connection; None while there is none, see stateless_pool.py.

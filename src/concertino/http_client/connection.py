@@ -1,8 +1,8 @@
 """StreamableHttpConnection: a Connection to a server that is reached by a URL.
 
-Each message is a POST of its own, and what the server answers is delivered as frames. What a user
-of a Connection cannot see is done here: headers, sessions of the older revisions, their own
-stream (GET), resumption, redirects, and waiting when the server asks for it.
+Each message is sent as a POST, and the messages in the response are delivered as frames. This class
+hides from its users the headers, the sessions of older revisions with their own stream (GET),
+resumption, redirects, and the pauses that a server asks for.
 
 A request that gets no response of JSON-RPC is answered with an error of the code HTTP_FAILURE, or
 METHOD_NOT_FOUND where the status says that the server does not know such requests: then a client
@@ -59,7 +59,7 @@ RETRY_S = 1.0
 MAX_RETRY_S = 30.0
 # A server that ends each stream at once and wants no pause would keep both sides busy.
 LEAST_RETRY_S = 0.01
-# How long the server may take to accept a notification, or a response.
+# The limit for the server to accept a notification or a response, in seconds.
 ACCEPTANCE_S = 30.0
 DELETE_S = 2.0
 
@@ -100,8 +100,8 @@ class _Session:
 class StreamableHttpConnection:
     """A Connection to the server at a URL.
 
-    headers: more headers for each request. They go to the origin of the URL only.
-    credentials: have the header Authorization; None to send none beside those in `headers`.
+    headers: additional headers for each request, which are sent only to the origin of the URL.
+    credentials: the source of the header Authorization; None for no header beyond `headers`.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class StreamableHttpConnection:
         self._pool.pause(paused)
 
     async def close(self, within_s: float) -> None:
-        """Give up what is under way, and end the session."""
+        """Abort all requests, and end the session."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -170,7 +170,7 @@ class StreamableHttpConnection:
         self._pool.close()
 
     async def _end_session(self, within_s: float) -> None:
-        """Tell the server that the session is over. Any answer will do."""
+        """Send the DELETE that ends the session. The response to it is ignored."""
         exchange = ClientExchange(self, "delete", self._url.path, self._max_bytes)
         self._exchanges.add(exchange)
         try:
@@ -217,7 +217,11 @@ class StreamableHttpConnection:
             exchange.abort()
 
     def _cancel(self, request_id: object) -> bool:
-        """Give up a request. Returns whether the server learns that from the lost connection."""
+        """Stop waiting for the response to a request.
+
+        Returns True if this closes the request's connection, so that the server needs no
+        notification of the cancellation.
+        """
         for exchange in self._exchanges:
             if exchange.id == request_id and exchange.id is not None:
                 self._exchanges.discard(exchange)
@@ -302,9 +306,10 @@ class StreamableHttpConnection:
         self._deliver(frame)
 
     def _examine(self, exchange: ClientExchange, frame: bytes) -> bytes:
-        """Note whether a message answers a request, and what the connection learns from it.
+        """Process a message of the server, and return the message to deliver.
 
-        Returns the message to deliver.
+        Marks the exchange as answered by a response, and reads the session's revision and the
+        annotations of tools from the responses that contain them.
         """
         try:
             head = _decode_head(frame)
@@ -445,7 +450,7 @@ class StreamableHttpConnection:
             self._receiver.on_frames((frame,))
 
     def _disconnect(self, reason: str) -> None:
-        """Report that the session is over."""
+        """Report the end of the session."""
         self._heads.session = ""
         if self._receiver is not None and not self._is_closed:
             self._receiver.on_disconnect(ConnectionError(reason))
@@ -453,7 +458,7 @@ class StreamableHttpConnection:
     # Streams of the older revisions
 
     def _on_session_open(self) -> None:
-        """Open the stream for what the server sends unasked, then send what has waited."""
+        """Open the stream for the server's own messages, then send the queued messages."""
         if not self._session.is_opening:
             return
         self._session.is_opening = False

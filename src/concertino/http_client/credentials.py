@@ -1,4 +1,4 @@
-"""Credentials: what a connection asks for the header Authorization of its requests.
+"""Credentials: the interface of the sources of a connection's header Authorization.
 
 The package `authorization` has the implementations. This package knows their interface only, since
 most servers ask for none.
@@ -28,7 +28,7 @@ class Refusal(Struct, frozen=True):
 
 
 class Credentials(Protocol):
-    """What shows to a server who is asking."""
+    """The source of the header Authorization, which tells a server who sends a request."""
 
     def header(self) -> str | None:
         """Return the value of Authorization to send now; "" for none.

@@ -15,7 +15,7 @@ BOM = b"\xef\xbb\xbf"
 
 
 class EventTooLong(ValueError):
-    """An event of a stream is longer than it may be."""
+    """Raised for an event of a stream that exceeds the limit."""
 
 
 class EventStreamParser:

@@ -22,17 +22,16 @@ __all__ = ["ClientExchange", "ExchangeOwner", "HttpFailure", "PostedMessage", "d
 
 RequestKind = Literal["post", "listen", "resume", "delete"]
 EVENT_STREAM = "text/event-stream"
-# Of the body of a refusal, this much is read.
+# The largest part of a refusal's body that is read, in bytes.
 MAX_REFUSAL_BYTES = 64 * 1024
 
 
 class HttpFailure(Exception):
-    """A request got no response of JSON-RPC.
+    """Raised if a request gets no JSON-RPC response.
 
-    status: of the response; 0 if there was none, or its form is wrong.
-    head: of the response.
-    may_resend: whether to send the request again, because the server cannot have seen it, or may
-        see it twice.
+    head: the head of the HTTP response; None if there was no response, or a malformed one.
+    may_resend: whether the request may be sent again: the server has not received it, or may
+        receive it twice.
     """
 
     def __init__(
@@ -53,7 +52,7 @@ class HttpFailure(Exception):
 
 
 class ExchangeOwner(Protocol):
-    """What an exchange reports to."""
+    """The receiver of an exchange's events."""
 
     def on_head(self, exchange: ClientExchange, head: ResponseHead, /) -> None:
         """Handle the head of a response with a status of success."""
@@ -77,10 +76,12 @@ class ExchangeOwner(Protocol):
 
 
 class PostedMessage(Struct, frozen=True):
-    """The message of a POST.
+    """The JSON-RPC message in a POST.
 
-    method: "" for none. id: of a request; None for anything else. is_modern: whether the message is
-    of 2026-07-28. envelope: what the frame contains.
+    method: the method of the message; "" for a response.
+    id: the id of a request; None for other messages.
+    is_modern: whether the message belongs to revision 2026-07-28.
+    envelope: the decoded head of the frame.
     """
 
     frame: bytes
@@ -93,7 +94,7 @@ class PostedMessage(Struct, frozen=True):
 class _Response:
     """The head of a response, and its body as far as it has come, unless it is a stream.
 
-    authorization: what the request had in this header.
+    authorization: the value of this header in the request.
     """
 
     def __init__(self, authorization: str = "") -> None:
@@ -121,9 +122,9 @@ class ClientExchange:
     Attributes:
     events: reads the stream of events; None for a response that is a body.
     is_answered: whether the response to the message has come.
-    is_over: whether nothing more is expected.
+    is_over: whether the exchange has ended, so that nothing more is received.
     tries: how many times the request was sent.
-    path: where the request goes, which a redirect changes.
+    path: the path of the request; a redirect changes it.
     expiry: a timer that gives up the request; None without a limit.
     """
 

@@ -1,4 +1,4 @@
-"""ConnectionPool: the connections to one server, of which idle ones are used again."""
+"""ConnectionPool: the connections to one server; it reuses idle ones."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ConnectionPool", "make_tls_context"]
 
-# More idle connections are closed.
+# The largest number of idle connections; further ones are closed.
 MAX_IDLE = 16
-# Servers close idle connections, usually after 5 s or more. What must not be sent twice is not sent
-# on a connection that may be closed at that moment.
+# Servers close idle connections, usually after 5 s or more. A request that must not be sent twice
+# uses only a connection that has been idle for less than this time, in seconds.
 SURE_S = 4.0
 CONNECT_S = 60.0
 
@@ -36,7 +36,7 @@ class ConnectionPool:
     def take(self, *, sure: bool = False) -> PooledConnection | None:
         """Return an idle connection; None if there is none.
 
-        sure: only one that was used a moment ago, so that the server has hardly closed it.
+        sure: whether to return only a connection that the server has very probably not closed.
         """
         while self._idle:
             connection = self._idle.pop()

@@ -21,7 +21,7 @@ except ModuleNotFoundError:
 
 __all__ = ["PooledConnection", "ResponseHead", "ResponseListener"]
 
-# The head of a response may have this many bytes, and so may what follows its body: trailers.
+# The limit for the head of a response, and for the trailers after its body, in bytes.
 MAX_HEAD_BYTES = 64 * 1024
 
 
@@ -38,7 +38,7 @@ class ResponseHead(Struct, frozen=True):
 
 
 class ResponseListener(Protocol):
-    """What gets the response to a request."""
+    """The receiver of the response to a request."""
 
     def on_head(self, head: ResponseHead, /) -> None:
         """Handle the head of the response. Informational responses are left out."""
@@ -62,7 +62,7 @@ class ResponseListener(Protocol):
 
 
 class _ResponseReader:
-    """Reads one response, and hands out its parts. httptools calls its `on_...` methods.
+    """Reads one response, and passes its parts on. httptools calls its `on_...` methods.
 
     Attributes:
     head: None until the head of the response is complete.
@@ -84,7 +84,7 @@ class _ResponseReader:
         self.is_complete = self.has_surplus = self.keeps_alive = False
 
     def feed(self, data: bytes) -> str:
-        """Read a piece of the response. Returns what is wrong with it; "" for nothing."""
+        """Read a piece of the response. Returns a description of an error in it; else ""."""
         self.quiet_bytes += len(data)
         try:
             self._parser.feed_data(data)
@@ -134,7 +134,7 @@ class PooledConnection(asyncio.Protocol):
     """One connection to a server.
 
     on_idle: called when a response is complete, and the connection may carry another request.
-    on_close: called when the connection is closed, however that came.
+    on_close: called when the connection has been closed, by either side.
 
     Attributes:
     idle_since: when the last response was complete, by the clock of the event loop.
@@ -179,7 +179,7 @@ class PooledConnection(asyncio.Protocol):
             transport.resume_reading()
 
     def abort(self) -> None:
-        """Close the connection at once. The listener hears nothing more."""
+        """Close the connection at once. No method of the listener is called any more."""
         self._listener = None
         self._is_closed = True
         if self._transport is not None:

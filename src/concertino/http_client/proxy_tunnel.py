@@ -1,4 +1,4 @@
-"""Tunnels through the HTTP proxies that the environment names: HTTPS_PROXY, HTTP_PROXY, NO_PROXY.
+"""Connects through the HTTP proxies in the variables HTTPS_PROXY, HTTP_PROXY and NO_PROXY.
 
 Source: RFC 9110, section 9.3.6 "CONNECT".
 """
@@ -47,7 +47,7 @@ def find_proxy(scheme: str, host: str, port: int) -> ProxyAddress | None:
 
 
 def _variable(name: str) -> str:
-    """Return a variable of the environment, whose name may also be in capital letters.
+    """Return an environment variable, whose name may be in small or in capital letters.
 
     In a CGI program, HTTP_PROXY is a header of the request (httpoxy), so only http_proxy counts.
     """

@@ -57,7 +57,7 @@ class ServerList(Struct, frozen=True):
 
 
 class ProjectServers(Struct, frozen=True):
-    """The servers for one folder, as another file of servers would have them.
+    """The servers for one folder, as another server file would have them.
 
     value: an object with `mcpServers`. folder: of the project; "" if there is none for this folder.
     warning: for the user; "" if there is none.

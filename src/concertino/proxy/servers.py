@@ -142,7 +142,7 @@ class Servers(BackendWrapper):
                 pass
 
         self._watcher = Watcher(sorted(map(str, folders)), report, log, is_recursive=False)
-        self._following = loop.create_task(self._follow(), name="follow a file of servers")
+        self._following = loop.create_task(self._follow(), name="follow a server file")
         await self._composed.start(outlet)
 
     async def close(self) -> None:
