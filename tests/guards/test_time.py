@@ -152,7 +152,8 @@ def test_work_that_goes_on_after_the_cancel_does_not_delay_the_answer() -> None:
     run(test)
 
 
-def test_what_is_left_is_bounded_and_ends_with_the_guard() -> None:
+@pytest.mark.parametrize("limits", [{}, {"max_in_flight": MAX_LATE_WORK + 10}])
+def test_what_is_left_is_bounded_and_ends_with_the_guard(limits: dict[str, int]) -> None:
     async def test() -> None:
         ended = 0
 
@@ -167,7 +168,7 @@ def test_what_is_left_is_bounded_and_ends_with_the_guard() -> None:
             finally:
                 ended += 1
 
-        guard = Guard(Does(stubborn), timeout_s=0.001)  # type: ignore[arg-type]
+        guard = Guard(Does(stubborn), timeout_s=0.001, **limits)  # type: ignore[arg-type]
         results = await asyncio.gather(
             *(
                 asyncio.ensure_future(guard.handle(CALL, ContextWithoutClient()))
@@ -176,12 +177,16 @@ def test_what_is_left_is_bounded_and_ends_with_the_guard() -> None:
         )  # type: ignore[arg-type]
         assert all(is_timed_out(each) for each in results)
         refused = await guard.handle(CALL, ContextWithoutClient())  # type: ignore[arg-type]
-        assert json.loads(refused.content[0].text)["code"] == "TOO_MANY_IN_FLIGHT"  # type: ignore[union-attr]
+        refusal = json.loads(refused.content[0].text)  # type: ignore[union-attr]
+        assert refusal["code"] == "TOO_MANY_IN_FLIGHT"
+        assert f"{MAX_LATE_WORK} calls go on" in refusal["error"]
         tasks = set(guard._limits.late_work.tasks)
         assert len(tasks) == MAX_LATE_WORK
         await guard.close()
         await asyncio.wait(tasks)
         assert ended == MAX_LATE_WORK
+        permits = guard._limits.permits
+        assert permits is None or permits.free == permits.capacity
 
     run(test)
 

@@ -534,6 +534,7 @@ _PIECES = [
     "password",
     "api_key",
     "hunter2hunter2",
+    "-secret-",
     "x" * 9,
     "\n",
     "'",
@@ -548,10 +549,24 @@ _PIECES = [
 ]
 
 
-@given(st.lists(st.sampled_from(_PIECES), max_size=12).map("".join), st.integers(-5, 40))
+# With and without characters that tokens of known shapes have.
+_ENVIRONMENTS = (
+    {"A_TOKEN": "hunter2hunter2", "B_TOKEN": "x" * 9},
+    {"A_TOKEN": "hunter2hunter2", "B_TOKEN": "-secret-"},
+    {"A_TOKEN": "ghp_16C7e42F292c6912E7710c838347Ae178B4a", "B_TOKEN": "BEARER x"},
+)
+
+
+@given(
+    st.lists(st.sampled_from(_PIECES), max_size=12).map("".join),
+    st.integers(-5, 40),
+    st.sampled_from(_ENVIRONMENTS),
+)
 @settings(max_examples=500)
-def test_a_text_that_is_called_clean_is_short_and_stays_as_it_is(text: str, most: int) -> None:
-    known = redact.refresh({"A_TOKEN": "hunter2hunter2", "B_TOKEN": "x" * 9})
+def test_a_text_that_is_called_clean_is_short_and_stays_as_it_is(
+    text: str, most: int, environment: dict[str, str]
+) -> None:
+    known = redact.refresh(environment)
     try:
         stays = known.string(text) == text
         is_clean = redact.make_clean_check(most)(text)
@@ -569,6 +584,18 @@ def test_the_least_text_with_a_field_is_not_clean(text: str) -> None:
         assert len(text) == 11
         assert not redact.make_clean_check(1000)(text)
         assert redact.make_clean_check(1000)(text[:-1])
+    finally:
+        redact.refresh()
+
+
+@pytest.mark.parametrize("character", "_-AJER.1")
+def test_a_text_with_a_secret_is_not_clean_whatever_characters_it_has(character: str) -> None:
+    secret = f"correct{character}horse"
+    redact.refresh({"A_TOKEN": secret, "B_TOKEN": "ghp_16C7e42F292c6912E7710c838347Ae178B4a"})
+    try:
+        for _ in range(2):
+            assert redact.make_clean_check(1000)("correct horse battery staple")
+            assert not redact.make_clean_check(1000)(f"the {secret} battery")
     finally:
         redact.refresh()
 

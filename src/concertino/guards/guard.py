@@ -110,13 +110,14 @@ class Guard(BackendWrapper):
         _check_positive("timeout_s", timeout_s, (int, float), "number of seconds")
         _check_positive("max_result_bytes", max_result_bytes, (int,), "number")
         self._visibility = Visibility(allow, deny)
+        permits = None if max_in_flight is None else Permits(max_in_flight)
         self._limits = GuardLimits(
-            None if max_in_flight is None else Permits(max_in_flight),
+            permits,
             timeout_s,
             max_result_bytes,
             redact,
             store or OversizeStore(),
-            LateWork(),
+            LateWork(permits),
             clock if clock is time.monotonic else _make_monotonic(clock),
         )
         self._operations = OperationTable(inner, self._limits, _read_rates(rate_limit), match)

@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_LATE_WORK", "GuardLimits", "LateWork", "OperationPolicy"]
 
+# More than any limit for concurrent calls that can be reached.
+ALL_PERMITS = 2**29
 # At most this many calls may continue after their time limit. Beyond that, calls are refused.
 MAX_LATE_WORK = 1024
 # The methods with arguments. A call with invalid arguments does not count for a rate.
@@ -64,23 +66,34 @@ SHOWN = 128
 class LateWork:
     """The calls that were answered with TIMED_OUT, but whose work continues.
 
+    permits: the limit for concurrent calls; None if there is none. All permits are taken while this
+        is full, so that a call that needs a permit need not look here.
+
+    Attributes:
     tasks: the tasks in which this work continues.
     is_full: whether there are so many that no more calls with a time limit may begin.
     """
 
-    __slots__ = ("is_full", "tasks")
+    __slots__ = ("_permits", "is_full", "tasks")
 
-    def __init__(self) -> None:
+    def __init__(self, permits: Permits | None = None) -> None:
         self.tasks: set[Task[None]] = set()
         self.is_full = False
+        self._permits = permits
 
     def add(self, task: Task[None]) -> None:
         self.tasks.add(task)
-        self.is_full = len(self.tasks) >= MAX_LATE_WORK
+        self._update()
 
     def remove(self, task: Task[None]) -> None:
         self.tasks.discard(task)
-        self.is_full = len(self.tasks) >= MAX_LATE_WORK
+        self._update()
+
+    def _update(self) -> None:
+        is_full = len(self.tasks) >= MAX_LATE_WORK
+        if self._permits is not None and is_full is not self.is_full:
+            self._permits.free += -ALL_PERMITS if is_full else ALL_PERMITS
+        self.is_full = is_full
 
 
 class GuardLimits(Struct, frozen=True):
@@ -146,8 +159,6 @@ class OperationPolicy:
         self.timeout_s = limits.timeout_s
         self.accepts_text = _make_text_check(limits.max_bytes, limits.redact)
         self._limits = limits
-        # Most operations have one rate at most, and a loop over one window takes 1 % of a small
-        # call's instructions (CPython 3.13).
         self._single_window = windows[0] if len(windows) == 1 else None
         self._clock = limits.clock
         self._needs_end_hook = bool(limits.permits or limits.timeout_s or self.accepts_text)
@@ -166,8 +177,11 @@ class OperationPolicy:
 
     def begin_method(self) -> BeginCall:
         """Return the function that begins calls of this operation."""
-        is_limited = self.windows or self._needs_end_hook
-        return self._begin_limited if is_limited else self._begin_unlimited
+        if not self.windows and not self._needs_end_hook:
+            return self._begin_unlimited
+        if self._single_window is not None and not self._counts_at_end:
+            return self._begin_within_rate
+        return self._begin_limited
 
     def _begin_unlimited(
         self,
@@ -180,6 +194,43 @@ class OperationPolicy:
         except ArgumentsRefused as exc:
             return self._refuse_arguments(exc.result)
 
+    def _begin_within_rate(
+        self,
+        call: Call,
+        context: Context,
+        slot: HooksSlot,
+    ) -> Work:
+        """Do the same as _begin_limited() for an operation with one rate, as most of them have.
+
+        Without its loops and questions, all guards together take 2 % less of a small call's
+        instructions (CPython 3.13).
+        """
+        permits = self.permits
+        if permits is not None:
+            if permits.free <= 0:
+                return self._refuse_when_busy(permits)
+        elif self.timeout_s is not None and self._limits.late_work.is_full:
+            return self._refuse_for_late_work()
+        window = self._single_window
+        assert window is not None
+        now = self._clock()
+        times = window.times
+        # The same as `window.wait_s(now) > 0`, without the function call.
+        if len(times) == window.calls and now - times[0] < window.within_s:
+            return self._refuse_for_rate(now)
+
+        try:
+            work = self._handle(call, context)
+        except (ArgumentsRefused, RpcError) as exc:
+            return self._end_at_once(exc)
+        times.append(now)
+        if permits is not None:
+            permits.free -= 1
+            slot.hooks = self
+        elif self._needs_end_hook:
+            slot.hooks = self
+        return work
+
     def _begin_limited(
         self,
         call: Call,
@@ -187,21 +238,15 @@ class OperationPolicy:
         slot: HooksSlot,
     ) -> Work:
         permits = self.permits
-        if (permits is not None and not permits.free) or (
-            self.timeout_s is not None and self._limits.late_work.is_full
-        ):
-            return self._refuse_when_busy()
-        single = self._single_window
+        if permits is not None:
+            if permits.free <= 0:
+                return self._refuse_when_busy(permits)
+        elif self.timeout_s is not None and self._limits.late_work.is_full:
+            return self._refuse_for_late_work()
         now = 0.0
-        if single is not None:
+        if self.windows:
             now = self._clock()
-            # The same as `single.wait_s(now) > 0`, without the function call.
-            times = single.times
-            if len(times) == single.calls and now - times[0] < single.within_s:
-                return self._refuse_for_rate(now)
-        elif self.windows:
-            now = self._clock()
-            if self._exceeds_a_rate(now):
+            if any(window.wait_s(now) > 0 for window in self.windows):
                 return self._refuse_for_rate(now)
 
         # If handle() raises already here, the call takes no permit and does not count.
@@ -209,15 +254,14 @@ class OperationPolicy:
             work = self._handle(call, context)
         except (ArgumentsRefused, RpcError) as exc:
             return self._end_at_once(exc)
-        if single is not None:
-            single.times.append(now)
-        elif self.windows:
-            self._count(now)
-        if self._counts_at_end:
-            work = self._handle_counted(work, now)
+        if self.windows:
+            for window in self.windows:
+                window.times.append(now)
+            if self._counts_at_end:
+                work = self._handle_counted(work, now)
+        if permits is not None:
+            permits.free -= 1
         if self._needs_end_hook:
-            if permits is not None:
-                permits.free -= 1
             slot.hooks = self
         return work
 
@@ -226,13 +270,6 @@ class OperationPolicy:
         if isinstance(error, ArgumentsRefused):
             return self._refuse_arguments(error.result)
         raise self.fail(error) from None
-
-    def _exceeds_a_rate(self, now: float) -> bool:
-        return any(window.wait_s(now) > 0 for window in self.windows)
-
-    def _count(self, now: float) -> None:
-        for window in self.windows:
-            window.times.append(now)
 
     async def _handle_counted(self, work: Work, began: float) -> Struct | Raw:
         """Await the work of a call. Do not count the call if its arguments were invalid.
@@ -266,10 +303,10 @@ class OperationPolicy:
             if began in window.times:
                 window.times.remove(began)
 
-    def _refuse_when_busy(self) -> Work:
-        if self.permits is not None and not self.permits.free:
-            return self._refuse_for_permits(self.permits)
-        return self._refuse_for_late_work()
+    def _refuse_when_busy(self, permits: Permits) -> Work:
+        if self._limits.late_work.is_full:
+            return self._refuse_for_late_work()
+        return self._refuse_for_permits(permits)
 
     # The next methods are coroutines, because the caller of begin_call() awaits its result.
 
