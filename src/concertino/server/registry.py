@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import threading
 from binascii import Error, a2b_base64, b2a_base64
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Generic, TypeVar
@@ -292,6 +291,9 @@ class Registry(Generic[E]):
 
         start = 0
         if last is not None:
+            # Imported here because most servers list all on one page.
+            from bisect import bisect_right
+
             numbers = [records[name].number for name in entries]
             start = bisect_right(numbers, _number_before(last, records))
         if self.is_limited:
