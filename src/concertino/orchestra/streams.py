@@ -276,7 +276,7 @@ _TEXTS = ("tool_name", "caller_plugin", "trace_parent", "provider", "session_id"
 
 
 def start_of_call(call: ToolRequest) -> StreamStart:
-    """Return the StreamStart that calls the same tool as a ToolRequest, for a caller of ours."""
+    """Return a StreamStart that calls the same tool as a ToolRequest of this process."""
     start = StreamStart(window=WINDOW_BYTES)
     _copy_call(call, start)
     return start

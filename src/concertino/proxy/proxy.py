@@ -2,10 +2,10 @@
 
     run(Proxy(["npx", "-y", "@modelcontextprotocol/server-everything"]))
 
-Calls and results pass undecoded where client and server are of one era; the session translates
-results where they are not, as those of any Backend. proxy/upstream.py has one connection to the
-server; this module decides which clients share one. proxy/manifests.py has what is known of the
-server before it has started: then clients need not wait for their first answers.
+If client and server speak the same era, calls and results are passed on undecoded; otherwise the
+session translates the results, as for any Backend. An Upstream (proxy/upstream.py) is one
+connection to the server; this module decides which clients share one. proxy/manifests.py remembers
+the server's features and lists from its last run, so that clients need not wait for first answers.
 """
 
 from __future__ import annotations
@@ -89,26 +89,30 @@ EVERYTHING: Mapping[str, Any] = {
 class Proxy:
     """A Backend that forwards every call to another server.
 
-    target: as for Client: a command, ServerParameters, `unix:PATH`, `tcp:HOST:PORT`, a Backend or
-    a Connection. name: for logs and errors, by default derived from the target.
-    era: see Client; with "auto", a server that speaks both eras is opened in that of its first
-    client. restart: when to restart a server that ended; by default soon, up to ten times
-    in a row, and again for a call half a minute later. stderr: see Client.
-    limits: of the connection to the server.
-    connect_s: how long the server may take to start.
-    isolation: which clients share one connection to the server, and so one process of it. `shared`:
-    all; `principal`: those of one verified user; `session`: none. By default one of the last two:
-    `session` for a server before 2026-07-28 that sets log levels or asks its client something.
-    heartbeat_s: report progress of our own to a client that wants progress, whenever the server has
-    been silent for so long; None for never.
-    parked: the calls that wait for an answer of their client, which no other proxy shares.
-    idle_s: end a server that has had no calls for so long, and start it again for the next call;
-    None for never.
-    opening_s: how long a client's first request waits for the server to start; then it is refused,
-    with the last line of the server's stderr, while the server goes on starting.
-    cache: keeps what servers offer. If the server has run before, clients get their first answers
-    and its lists from there, and calls wait for its start. For commands only.
-    lazy: do not start a server that is in the cache before a call needs it.
+    target: the server, as for Client: a command, ServerParameters, `unix:PATH`, `tcp:HOST:PORT`, a
+        Backend or a Connection.
+    name: the server's name in logs and errors; by default derived from the target.
+    era: see Client. With "auto", a server that speaks both eras is opened in the era of its first
+        client.
+    restart: when to restart a server that has ended; by default soon, up to ten times in a row, and
+        again for a call half a minute later.
+    stderr: see Client.
+    limits: the limits of the connection to the server.
+    connect_s: the limit for the start of the server, in seconds.
+    isolation: which clients share a connection to the server, and so a process of it. With
+        `shared`, all clients share it; with `principal`, the clients of one verified user; with
+        `session`, none. "auto" means `principal`, and `session` for a server before 2026-07-28
+        that sets log levels or asks its client something.
+    heartbeat_s: the time of silence after which the proxy sends progress of its own to a client
+        that wants progress, in seconds; None for never.
+    idle_s: the time without calls after which the server is ended, in seconds; it is started again
+        for the next call. None for never.
+    parked: the calls that wait for an answer of their client; not shared with other proxies.
+    opening_s: the time that a client's first request waits for the server to start, in seconds.
+        Then it is refused with the last line of the server's stderr; the start goes on.
+    cache: keeps the features and lists of servers. If the server has run before, clients get its
+        first answers and lists from the cache, and only calls wait for the start. For commands.
+    lazy: whether to start a server that is in the cache only when a call needs it.
     """
 
     def __init__(

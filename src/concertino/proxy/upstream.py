@@ -73,9 +73,10 @@ ClientMaker = Callable[..., Client]
 
 
 class UpstreamSettings(Struct, frozen=True):
-    """What all upstreams of a proxy have in common.
+    """The settings that all upstreams of a proxy share.
 
-    make_client: makes a Client of the server. heartbeat_s: see Proxy; None for no heartbeats.
+    make_client: makes a Client of the server.
+    heartbeat_s: see Proxy; None for no heartbeats.
     parked: the calls that wait for answers of their clients.
     on_question: called when a server before 2026-07-28 asks its client something.
     on_change: called with an upstream whose server reports that a list has changed.
@@ -92,12 +93,15 @@ class UpstreamSettings(Struct, frozen=True):
 class Upstream:
     """One connection to the server.
 
-    outlet: takes the changes that the server reports before a client session has made a call.
+    outlet: is notified of changes that the server reports before a client session makes a call.
     capabilities: the client capabilities to declare to a server before 2026-07-28.
     era: see Client.
-    sessions: the client sessions that have made calls. client: the client of the server.
+
+    Attributes:
+    sessions: the client sessions that have made calls.
+    client: the client of the server.
     watched: the resources whose changes are watched.
-    is_private: whether it serves one user or session only: then nobody else learns what it reports.
+    is_private: whether it serves only one user or session; its reports then go to nobody else.
     last_used: when the last call began, by the loop's clock; infinite before the first.
     host: the name of the last new client; "" before the first.
     learned_for: the principals whose lists have been read from the server.
