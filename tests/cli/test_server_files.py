@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -359,3 +360,29 @@ def test_a_file_that_cannot_be_used_ends_with_2(folder: Path, words: list[str], 
     code, _, err = approve(folder, *words)
     assert code == 2
     assert text in err
+
+
+def test_a_server_that_cannot_start_is_named_beside_those_that_are_listed(folder: Path) -> None:
+    write(folder, "good")
+    file = folder / "mcp.json"
+    content = json.loads(file.read_text())
+    content["mcpServers"]["bad"] = {"command": "python", "env": {"TOKEN": "${MY_TOKEN}"}}
+    file.write_text(json.dumps(content, indent=1))
+    assert approve(folder, "-y", "mcp.json")[0] == 0
+    command = [sys.executable, "-m", "concertino"]
+    ended = subprocess.run(
+        [*command, "tools", "--", *command, "serve", "mcp.json"],
+        cwd=folder,
+        env=environment(**variables(folder)),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert ended.stdout.startswith("good_")
+    assert re.fullmatch(
+        r"concertino tools: not served: bad: \S+mcp.json:\d+:\d+: bad.env.TOKEN: the variable "
+        r"MY_TOKEN is not set; set it, or write \$\{MY_TOKEN:-default\}\n",
+        ended.stderr,
+    )

@@ -316,7 +316,9 @@ def test_the_options_of(capsys: pytest.CaptureFixture[str], name: str) -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_commands_of(capsys: pytest.CaptureFixture[str], name: str) -> None:
     help = call_main(capsys, *name.split(), "--help").out
-    assert re.findall(r"^    ([a-z]+)(?:  |$)", help, re.MULTILINE) == COMMANDS[name]
+    # The order is for people.
+    found = re.findall(r"^    ([a-z]+)(?:  |$)", help, re.MULTILINE)
+    assert sorted(found) == sorted(COMMANDS[name])
 
 
 @pytest.mark.parametrize("name", DEFAULTS)

@@ -195,9 +195,14 @@ def test_a_file_without_servers_is_a_warning() -> None:
         ("[]", "mcp.json:1:1: the file: expected an object, got a list"),
         ("{", "mcp.json:1:2: expected JSON: expected a name or '}', got the end of the file"),
         (
-            '{"mcpservers": {}}',
+            '{"calculator": {}}',
             "mcp.json:1:1: the file: expected one of mcpServers, servers, mcp_servers, got none "
             "of them",
+        ),
+        (
+            '{"inputs": [],\n"mcpservers": {}}',
+            "mcp.json:2:1: the file: expected one of mcpServers, servers, mcp_servers, got "
+            "'mcpservers'; did you mean 'mcpServers'?",
         ),
         (
             '{"mcpServers": {},\n"servers": {}}',

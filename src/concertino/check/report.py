@@ -35,7 +35,7 @@ class TerminalReport:
         self._section = 0
 
     def format_server(self, server: ServerUnderTest) -> str:
-        """Return one line with the server's name, eras and tools, and its notes."""
+        """Return two lines with the server's name, eras and tools, and its notes."""
         eras: list[str] = []
         if server.legacy:
             eras.append(f"{server.revision} (initialize)")
@@ -44,7 +44,8 @@ class TerminalReport:
         count = len(server.tool_names)
         tools = f"{count} tool{'s' * (count != 1)}, {len(server.tools)} of them known to the cases"
         name = f"{server.name or 'a server'} {server.version}"
-        lines = [f"{name}: {' and '.join(eras)}; {tools}; cases speak {server.era}"]
+        # Two lines: they fit 80 columns.
+        lines = [f"{name}: {' and '.join(eras)}", f"{tools}; cases speak {server.era}"]
         for note in server.notes:
             lines += _format_paragraph("note", note)
         return "\n".join(lines)
@@ -105,7 +106,7 @@ def format_skips(results: Sequence[CaseResult]) -> str:
     if any(" has no tool " in reason for reason in reasons):
         lines += [
             "  To run them, offer these tools in a test build of the server.",
-            "  docs/reference/check.md says what each must do. A server that has all of them:",
+            "  `concertino docs check` says what each must do. A server that has all of them:",
             "  concertino check -- python -m concertino.check.reference_server",
         ]
     return "\n".join(lines)

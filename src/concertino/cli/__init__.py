@@ -27,12 +27,12 @@ FAILED, USAGE, INTERRUPTED = 1, 2, 130
 COMMANDS = {
     "demo": ("demo", "see a server started, called, broken and restarted"),
     "new": ("new", "write a small project: a server, its tests, its configuration"),
-    "serve": ("serve", "serve a server over stdin and stdout, or on sockets"),
-    "dev": ("dev", "serve a Python file that changes: each call runs what was saved last"),
+    "serve": ("serve", "serve a server over stdin and stdout, HTTP or sockets"),
+    "dev": ("dev", "serve a Python file while it is written"),
     "config": ("config", "print what clients need in their configuration for a server"),
-    "proxy": ("proxy", "stand in front of any server: supervise, guard, translate revisions"),
+    "proxy": ("proxy", "stand in front of a server: restart, guard, translate it"),
     "approve": ("approve", "let the servers of a file such as mcp.json run"),
-    "ps": ("ps", "show the servers behind all proxies: memory, calls, restarts, errors"),
+    "ps": ("ps", "show the servers behind all proxies: memory, calls, restarts"),
     "reap": ("reap", "end servers whose host has ended"),
     "connect": ("connect", "join stdin and stdout to a server that listens at a socket"),
     "login": ("login", "log in at a server that is reached by a URL"),
@@ -221,6 +221,6 @@ class UsageError(CommandFailure):
 
 def _tell_client(error: CommandFailure, words: Sequence[str]) -> bool:
     """Send a failure to the MCP client that has started this command. Returns whether it did."""
-    if any(word.startswith(("--unix", "--tcp")) for word in words):
+    if any(word.startswith(("--unix", "--tcp", "--http")) for word in words):
         return False
     return load("concertino.runtime.refusal").refuse_requests(0, 1, str(error))

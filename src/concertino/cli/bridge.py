@@ -27,6 +27,7 @@ DESCRIPTION = (
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of `concertino bridge` to its parser."""
+    parser.usage = "concertino bridge [OPTIONS]"
     parser.add_argument(
         "--orchestrator-addr",
         metavar="ADDR",

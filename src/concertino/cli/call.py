@@ -21,6 +21,7 @@ from concertino.cli.call_failures import (
 )
 from concertino.cli.ending_signals import run_until_signal
 from concertino.cli.server_options import (
+    TARGETS,
     add_server_options,
     client_options,
     parse_server,
@@ -34,18 +35,24 @@ from concertino.errors import ConcertinoError
 # Command -> its arguments, as the usage shows them. Other commands have none.
 USAGES = {"call": " NAME [ARGUMENT...]", "read": " URI", "prompt": " NAME [ARGUMENT...]"}
 
-DESCRIPTION = "Start a server, or connect to one, for this one command."
+DESCRIPTION = "The server is started, or connected to, for this one command."
+# Command -> what it does.
+DESCRIPTIONS = {
+    "tools": "List the tools of a server, with their arguments.",
+    "call": "Call a tool of a server, and print its result.",
+    "resources": "List the resources and resource templates of a server.",
+    "read": "Read a resource of a server.",
+    "prompts": "List the prompts of a server, with their arguments.",
+    "prompt": "Get a prompt of a server, with its arguments filled in.",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of one of the commands to its parser."""
     command = parser.prog.rpartition(" ")[2]
-    target = "-- COMMAND... | unix:PATH | tcp:HOST:PORT"
+    parser.description = f"{DESCRIPTIONS[command]} {DESCRIPTION}"
     # Continue the usage below the first line, so that it fits 80 columns.
-    indent = " " * len("usage: concertino ")
-    arguments = USAGES.get(command, "")
-    separator = f"\n{indent}" if arguments else " "
-    parser.usage = f"concertino {command} [OPTIONS]{arguments}{separator}{target}"
+    parser.usage = f"concertino {command} [OPTIONS]{USAGES.get(command, '')}\n{' ' * 18}{TARGETS}"
     parser.epilog = (
         "Exit codes: 0 success, 1 the server refused the request or the tool failed, 2 usage, "
         "3 the server could not be reached or ended, 4 no response in time, 5 the server broke "

@@ -9,10 +9,10 @@ import shutil
 import sys
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 from concertino.backend.user_errors import NESTED_LOOP_ADVICE
 from concertino.cli import CommandFailure
+from concertino.cli.address_hints import suggest_listening, suggest_path
 from concertino.cli.call_arguments import Parameters, example_command
 from concertino.cli.hanging_start import HangingStart
 from concertino.cli.suggestions import did_you_mean, suggest_program
@@ -34,7 +34,13 @@ from concertino.errors import (
 )
 from concertino.excerpts import shorten
 
-__all__ = ["describe_held_loop", "describe_traceback", "explain_failure", "explain_refusal"]
+__all__ = [
+    "describe_held_loop",
+    "describe_missing_parts",
+    "describe_traceback",
+    "explain_failure",
+    "explain_refusal",
+]
 
 FAILED, UNREACHABLE, LATE, GARBLED = 1, 3, 4, 5
 # (error, its code in JSON, its exit code). The first entry whose class matches is used.
@@ -80,7 +86,7 @@ def explain_failure(
         text, hint = _explain_start(error, server, path)
     elif isinstance(error, Disconnected) and not is_open:
         if _is_address(server):
-            hint = _suggest_listening(server[0])
+            hint = suggest_listening(server[0], error)
         elif error.exit_status is not None:
             text = _describe_exit(error, server)
             if error.stderr.rstrip().endswith("No module named 'concertino'"):
@@ -105,8 +111,8 @@ def explain_failure(
             if _is_address(server)
             else "write the command of an MCP server behind --, such as -- python server.py"
         )
-    elif isinstance(error, ProtocolError):
-        hint = "--trace shows every message"
+    elif isinstance(error, (ProtocolError, RpcError)):
+        hint = _suggest_for_refusal(error, server, is_open=is_open)
     return CommandFailure(text, hint, code, exit_code, _rpc(error))
 
 
@@ -131,17 +137,21 @@ def describe_held_loop(stderr: str) -> str:
     return f"the server warns: {warnings[-1]}" if warnings else ""
 
 
+def describe_missing_parts(stderr: str) -> list[str]:
+    """Return why servers of a file, or parts of a composition, are missing from what is served."""
+    return re.findall(r"\[ERROR\] \[composition\] cannot start: (.*)", stderr)
+
+
 def _is_address(server: Sequence[str]) -> bool:
     return len(server) == 1 and is_address(server[0])
 
 
-def _suggest_listening(address: str) -> str:
-    kind, _, place = address.partition(":")
-    if kind in ("http", "https"):
-        if kind == "https":
-            return "check the URL, and whether the server runs"
-        kind, place = "http", urlsplit(address).netloc
-    return f"to start a server there: concertino serve server.py --{kind} {shlex.quote(place)}"
+def _suggest_for_refusal(
+    error: ProtocolError | RpcError, server: Sequence[str], *, is_open: bool
+) -> str:
+    if not is_open and len(server) == 1 and (hint := suggest_path(server[0], str(error))):
+        return hint
+    return "--trace shows every message" if isinstance(error, ProtocolError) else ""
 
 
 def _explain_start(error: SpawnError, server: Sequence[str], path: str) -> tuple[str, str]:

@@ -143,7 +143,9 @@ def _format_argument(
     schema: dict[str, Any],
     root: dict[str, Any],
 ) -> str:
-    text = f"{name}: {describe_schema(schema, root)} {schema.get('description', '')}"
+    text = f"{name}: {describe_schema(schema, root)}"
+    if description := schema.get("description"):
+        text += f" - {description}"
     return escape_controls(" ".join(text.split()))
 
 

@@ -14,10 +14,7 @@ from collections.abc import Sequence
 from concertino.cli.serving import reject_extra_args
 
 DESCRIPTION = (
-    "Print a script that completes commands, options, choices and files when you press Tab. "
-    'bash: eval "$(concertino completion bash)" in ~/.bashrc. '
-    'zsh: eval "$(concertino completion zsh)" in ~/.zshrc, after compinit. '
-    "fish: concertino completion fish > ~/.config/fish/completions/concertino.fish."
+    "Print a script that completes commands, options, choices and files when you press Tab."
 )
 SHELLS = ("bash", "zsh", "fish")
 

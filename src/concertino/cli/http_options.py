@@ -213,8 +213,29 @@ def read_http_options(args: Namespace) -> tuple[HttpOptions | None, list[tuple[b
             TlsCertificate(options.tls)
     except ValueError as exc:
         raise UsageError(str(exc)) from None
-    addresses = [address for address in args.http if address != "systemd"]
-    return options, [split_http_address(address) for address in addresses]
+    addresses = [split_http_address(text) for text in args.http if text != "systemd"]
+    for is_unix, name in addresses:
+        if not is_unix:
+            _check_address(name)
+    return options, addresses
+
+
+def _check_address(text: str) -> None:
+    """Raise UsageError, with what to write, for an address that is not HOST:PORT."""
+    from concertino.transports.listeners import split_address
+
+    try:
+        split_address(text)
+    except ValueError:
+        address = text.partition("://")[2].partition("/")[0] if "://" in text else text
+        host, _, port = address.rpartition(":")
+        if not port.isdecimal() or int(port) > 65535:
+            host, port = (address.partition(":")[0] if text else ""), "8000"
+        what = "not a URL" if "://" in text else "or unix:PATH"
+        raise UsageError(
+            f"--http {text}: expected HOST:PORT, {what}",
+            f"write --http {host or '127.0.0.1'}:{port}; port 0 takes a free one",
+        ) from None
 
 
 def _check_combinations(values: dict[str, Any]) -> None:

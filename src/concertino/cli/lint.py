@@ -30,6 +30,7 @@ DESCRIPTION = (
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of `concertino lint` to its parser."""
+    parser.usage = "concertino lint [OPTIONS] [DIR]"
     parser.add_argument(
         "folder",
         metavar="DIR",

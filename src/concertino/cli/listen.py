@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
@@ -84,7 +85,10 @@ def serve_sockets(
         if not listeners:
             raise ValueError("LISTEN_FDS: no socket was given; name one with --unix or --tcp")
     except (ValueError, OSError) as exc:
-        log.error("%s", errno_message(exc))
+        text = errno_message(exc)
+        if isinstance(exc, OSError) and exc.errno == errno.EADDRINUSE and tcp:
+            text += "; another program listens there: choose another port, or 0 for a free one"
+        log.error("%s", text)
         exit_process(FAILED if isinstance(exc, OSError) else USAGE, writer)
 
     if workers is not None and not is_worker():

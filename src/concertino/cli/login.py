@@ -28,6 +28,7 @@ DESCRIPTION = (
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of `concertino login` to its parser."""
+    parser.usage = "concertino login [OPTIONS] URL"
     parser.add_argument("url", metavar="URL", help="of the server, such as https://host/mcp")
     add_repeatable(parser, "--scope", "SCOPE", "ask for this scope too; repeatable")
     parser.add_argument("--device", action="store_true", help="log in at another device, by a code")

@@ -34,6 +34,7 @@ DESCRIPTION = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `concertino orchestrate` to its parser."""
+    parser.usage = "concertino orchestrate [OPTIONS] plugins.yaml"
     parser.add_argument("file", metavar="plugins.yaml", help="file that lists the plugins")
     parser.add_argument(
         "--listen-addr",

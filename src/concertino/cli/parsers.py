@@ -38,10 +38,6 @@ def make_parser() -> tuple[argparse.ArgumentParser, Any]:
     parser = _Parser(
         prog="concertino",
         formatter_class=_Formatter,
-        description="Servers and clients for MCP, the Model Context Protocol.",
-        epilog="Environment variables: LOG_LEVEL, CONCERTINO_LOG_FORMAT, CONCERTINO_TRACE, "
-        "CONCERTINO_ORPHAN, RESOURCES_PATH, PROMPTS_PATH, CACHE_SIZE, and one for each limit, "
-        "such as CONCERTINO_MAX_MESSAGE_BYTES.",
     )
     parser.add_argument(
         "--version",
@@ -79,6 +75,13 @@ def parse(parser: argparse.ArgumentParser, name: str, words: Sequence[str]) -> a
 
 
 class _Parser(argparse.ArgumentParser):
+    def format_help(self) -> str:
+        """Return the help: that of a command ends with examples."""
+        from concertino.cli.help_text import describe_commands, examples
+
+        command = self.prog.removeprefix("concertino").strip()
+        return super().format_help() + examples(command) if command else describe_commands()
+
     def print_help(self, file: Any = None) -> None:
         """Write the help. Raises OSError if that fails, which argparse would ignore."""
         # sys.stdout is None if descriptor 1 is closed.

@@ -50,8 +50,8 @@ OPENING_VARIABLE = "CONCERTINO_OPENING_S"
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of `concertino proxy` to its parser."""
     parser.usage = (
-        "concertino proxy [options] -- COMMAND...\n"
-        "       concertino proxy [options] https://HOST/PATH | unix:PATH | tcp:HOST:PORT"
+        "concertino proxy [OPTIONS] -- COMMAND...\n"
+        "       concertino proxy [OPTIONS] https://HOST/PATH | unix:PATH | tcp:HOST:PORT"
     )
     parser.add_argument(
         "address", metavar="ADDRESS", nargs="*", help="of a server that runs: a URL, or a socket"

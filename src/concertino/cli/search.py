@@ -33,6 +33,7 @@ DESCRIPTION = (
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of `concertino search` to its parser."""
+    parser.usage = "concertino search [OPTIONS] DIR WORDS..."
     parser.add_argument(
         "folder", metavar="DIR", help="folder that holds resources/, or - for RESOURCES_PATH"
     )

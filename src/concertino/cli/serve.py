@@ -42,6 +42,7 @@ DESCRIPTION = (
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of `concertino serve` to its parser."""
+    parser.usage = "concertino serve [OPTIONS] [[NAME=]TARGET ...]"
     parser.add_argument(
         "targets",
         metavar="[NAME=]TARGET",

@@ -16,7 +16,18 @@ from concertino.client.client import Timeouts
 from concertino.client.targets import ServerParameters, Target, is_address, parse_target
 from concertino.logs.formats import escape_controls
 
-__all__ = ["add_server_options", "client_options", "parse_seconds", "parse_server", "search_path"]
+__all__ = [
+    "TARGETS",
+    "add_server_options",
+    "client_options",
+    "parse_seconds",
+    "parse_server",
+    "require_http",
+    "search_path",
+]
+
+# The server, as a usage shows it.
+TARGETS = "-- COMMAND... | URL | unix:PATH | tcp:HOST:PORT"
 
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
@@ -100,9 +111,21 @@ def parse_server(args: argparse.Namespace, server: Sequence[str]) -> Target:
             parse_target(server[0])
         except ValueError as exc:
             raise UsageError(str(exc)) from None
+        if not server[0].startswith(("unix:", "tcp:")):
+            require_http()
         return server[0]
     # Pass on all variables of the shell, for example for proxies and certificates.
     return ServerParameters(server[0], server[1:], env=env, cwd=args.cwd, inherit=tuple(os.environ))
+
+
+def require_http() -> None:
+    """Raise UsageError if the extra that HTTP needs is not installed."""
+    from importlib.util import find_spec
+
+    from concertino.installation import missing_extra
+
+    if find_spec("httptools") is None:
+        raise UsageError(missing_extra("HTTP", "http"))
 
 
 def parse_seconds(text: str) -> float:

@@ -21,7 +21,12 @@ from concertino.cli.call_arguments import (
     check_names,
     convert_texts,
 )
-from concertino.cli.call_failures import FAILED, describe_held_loop, explain_refusal
+from concertino.cli.call_failures import (
+    FAILED,
+    describe_held_loop,
+    describe_missing_parts,
+    explain_refusal,
+)
 from concertino.cli.call_output import (
     format_prompt,
     format_resource,
@@ -282,9 +287,14 @@ class ServerSession:
         return f"the server printed {client.stray} lines that are no answers; the last one: {line}"
 
     def print_news(self) -> None:
-        """Print new notes about the server: lines that are not messages, a blocked event loop."""
-        held = "" if self._shows_log else describe_held_loop(self.client.stderr_tail)
-        for text in (self._describe_skipped(), held):
+        """Print new notes about the server.
+
+        They are about lines that are not messages, a blocked event loop, and parts of a composition
+        that could not start.
+        """
+        log = "" if self._shows_log else self.client.stderr_tail
+        missing = [f"not served: {text}" for text in describe_missing_parts(log)]
+        for text in (self._describe_skipped(), describe_held_loop(log), *missing):
             if text and text not in self._printed:
                 self._printed.add(text)
                 self.print_note(text)

@@ -10,7 +10,7 @@ from typing import cast
 
 from concertino.cli import INTERRUPTED, UsageError
 from concertino.cli.ending_signals import run_until_signal
-from concertino.cli.server_options import add_server_options, parse_server
+from concertino.cli.server_options import TARGETS, add_server_options, parse_server
 from concertino.cli.shell_input import LineInput, StreamInput
 from concertino.cli.shell_session import Shell
 from concertino.cli.status_line import StatusLine
@@ -23,7 +23,7 @@ DESCRIPTION = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `concertino shell` to its parser."""
-    parser.usage = "concertino shell [OPTIONS] [-- COMMAND... | unix:PATH | tcp:HOST:PORT]"
+    parser.usage = f"concertino shell [OPTIONS]\n{' ' * 18}[{TARGETS}]"
     parser.epilog = (
         "Exit codes: 0 success, 2 usage, 130 Ctrl-C; if stdin is not a terminal, that of the first "
         "command that failed."

@@ -34,7 +34,7 @@ COMMANDS = {
     "level": ("LEVEL", "show log messages of this level and above"),
     "json": ("on|off", "print results as JSON"),
     "info": ("", "show what the server says about itself"),
-    "open": ("COMMAND...", "use another server: a command, a file, unix:PATH or tcp:HOST:PORT"),
+    "open": ("COMMAND...", "use another server: a command, a file or an address"),
     "restart": ("", "end the server and start it again"),
     "help": ("[TOOL]", "show the commands, or what a tool does"),
     "exit": ("", "end the session, as Ctrl-D does"),

@@ -67,6 +67,8 @@ class Shell:
                     return code
             elif self._input.is_terminal:
                 _print("No server yet: type open and its command, such as open server.py")
+                _print("help shows the commands of this session, Ctrl-D ends it;")
+                _print("`concertino --help` shows what else concertino does.")
             while (line := await self._read_line()) is not None:
                 failed = await self._run_interruptibly(line)
                 code = code or failed

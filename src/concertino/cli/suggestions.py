@@ -177,8 +177,8 @@ def suggest_program(command: Sequence[str], path: str) -> str:
         return "the first word behind -- is empty: is a variable of the shell not set?"
     if " " in program and not arguments:
         return f"write the words of the command apart: -- {program}"
-    if re.match(r"https?://", program):
-        return "a URL is all that stands behind --"
+    if hint := _suggest_url(program, is_alone=not arguments):
+        return hint
     for name in (program, f"{program}.py", f"{program}.js"):
         interpreter = INTERPRETERS.get(os.path.splitext(name)[1])
         if interpreter is not None and os.path.isfile(name):
@@ -196,6 +196,21 @@ def suggest_program(command: Sequence[str], path: str) -> str:
     if found := closest(program, _programs(path)):
         return f"did you mean -- {shlex.join((found, *arguments))}?"
     return f"install {program}, or write its whole path: -- /path/to/{program}"
+
+
+def _suggest_url(program: str, *, is_alone: bool) -> str:
+    """Return a suggestion for a server's address that was taken for a program; "" for others."""
+    if re.match(r"https?://", program, re.IGNORECASE):
+        return "a URL is all that stands behind --" if not is_alone else ""
+    if found := re.match(r"(https?)(:/?|//+)(?=\w)", program):
+        return f"write -- {found[1]}://{program[found.end() :]}"
+    if re.match(r"\w+://", program):
+        return "a URL of a server begins with http:// or https://"
+    if re.fullmatch(r"[\w.-]+:\d+", program):
+        return f"for a server over HTTP write -- http://{program}/mcp; at a socket -- tcp:{program}"
+    if re.match(r"[\w.-]+:\d+/|localhost/", program):
+        return f"for a server over HTTP write -- http://{program}"
+    return ""
 
 
 def _files(suffix: str) -> list[str]:

@@ -18,6 +18,7 @@ import asyncio
 import errno
 import os
 import signal
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
@@ -46,6 +47,8 @@ __all__ = [
     "Target",
     "TargetLocation",
     "is_address",
+    "is_tls_error",
+    "is_url",
     "parse_target",
 ]
 
@@ -280,7 +283,7 @@ def parse_target(target: Target) -> TargetLocation:
     if isinstance(target, HttpParameters):
         return _Remote(target)
     if isinstance(target, str):
-        return _Remote(HttpParameters(target)) if _is_url(target) else _parse_address(target)
+        return _Remote(HttpParameters(target)) if is_url(target) else _parse_address(target)
     if isinstance(target, Sequence):
         words = cast("Sequence[Any]", target)
         if not words or not all(isinstance(word, _WORD) for word in words):
@@ -301,11 +304,12 @@ def parse_target(target: Target) -> TargetLocation:
 
 def is_address(text: str) -> bool:
     """Return whether a text names a server to connect to, and not a program."""
-    return text.startswith(("unix:", "tcp:")) or _is_url(text)
+    return text.startswith(("unix:", "tcp:")) or is_url(text)
 
 
-def _is_url(text: str) -> bool:
-    return text.startswith(("http://", "https://"))
+def is_url(text: str) -> bool:
+    """Return whether a text begins as the URL of a server does."""
+    return text[:8].casefold().startswith(("http://", "https://"))
 
 
 @runtime_checkable
@@ -419,9 +423,21 @@ def _unreachable(name: str, exc: OSError) -> Disconnected:
     """Return the error for an address that cannot be connected to."""
     # asyncio has texts of its own, which do not say the reason.
     reason = exc.strerror or exc
-    if exc.errno is not None and exc.errno in errno.errorcode:
+    # The numbers of TLS errors are not those of the system.
+    if is_tls_error(exc):
+        # As in `[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)`.
+        text = str(exc)
+        reason = f"TLS: {text.partition('] ')[2].rpartition(' (_ssl')[0] or text}"
+    elif exc.errno is not None and exc.errno in errno.errorcode:
         reason = os.strerror(exc.errno)
     return Disconnected(f"{name}: {reason}")
+
+
+def is_tls_error(exc: BaseException | None) -> bool:
+    """Return whether a connection has failed in its encryption."""
+    # Without the module there was no encryption; importing it takes 10 ms.
+    ssl = sys.modules.get("ssl")
+    return ssl is not None and isinstance(exc, ssl.SSLError)
 
 
 class _Remote:

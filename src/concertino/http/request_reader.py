@@ -18,6 +18,8 @@ MAX_HEAD_BYTES = 16 * 1024
 LARGE_BODY = 64 * 1024
 
 HEAD_END = b"\r\n\r\n"
+# The first byte of a connection with TLS: RFC 8446, section 5.1. No HTTP method begins with it.
+TLS_HANDSHAKE = 0x16
 
 
 class HttpRequest(Struct, frozen=True):
@@ -144,6 +146,9 @@ class RequestReader:
         request and waits.
         """
         data = self._take()
+        if data[0] == TLS_HANDSHAKE:
+            # Its sender would wait until the time for a head is over.
+            raise HttpError(HTTPStatus.BAD_REQUEST, "expected HTTP without TLS")
         # RFC 9112, section 2.2: empty lines before a request are ignored.
         if data[0] in b"\r\n":
             data = data.lstrip(b"\r\n")

@@ -20,7 +20,7 @@ from typing import Any, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from concertino.near_names import suggestion
+from concertino.near_names import nearest_name, suggestion
 from concertino.proxy.claude_code_file import (
     CLAUDE_CODE,
     MAX_CLAUDE_CODE_BYTES,
@@ -202,6 +202,12 @@ def parse_server_file(data: bytes, path: str | os.PathLike[str]) -> ServerFile:
     return _FileReader(source).read(value)
 
 
+def _near_list(name: str) -> str | None:
+    """Return the name for the list of servers that a mistyped one stands for; None for others."""
+    by_folded = {known.casefold(): known for known in SERVER_LISTS}
+    return by_folded.get(name.casefold()) or nearest_name(name, SERVER_LISTS)
+
+
 class _FileReader:
     """Reads one file and collects the warnings about it."""
 
@@ -215,8 +221,13 @@ class _FileReader:
         members = reader.members(value, "the file")
         found = [name for name in SERVER_LISTS if name in members]
         if len(found) != 1:
-            problem = f"got {' and '.join(found)}" if found else "got none of them"
-            place = members[found[1]] if found else value
+            place, problem = value, "got none of them"
+            if found:
+                place, problem = members[found[1]], f"got {' and '.join(found)}"
+            for name, member in members.items():
+                if not found and (meant := _near_list(name)):
+                    place, problem = member, f"got {name!r}; did you mean {meant!r}?"
+                    break
             raise reader.error(
                 place, "the file", f"expected one of {', '.join(SERVER_LISTS)}, {problem}"
             )

@@ -1,0 +1,64 @@
+"""Hints for the user if no MCP server answers at an address: a URL, unix:PATH or tcp:HOST:PORT."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import socket
+from urllib.parse import SplitResult, urlsplit
+
+from concertino.client.targets import is_tls_error, is_url
+from concertino.errors import Disconnected
+
+__all__ = ["suggest_listening", "suggest_path"]
+
+# Hosts on which the user can start a server.
+LOCAL_NAMES = ("127.0.0.1", "localhost", "::1")
+# What servers say about a URL that is not that of an MCP endpoint.
+MISSING = re.compile(r"nothing is served here|\bHTTP (404|405|501)\b|with text/html")
+
+
+def suggest_listening(address: str, error: Disconnected) -> str:
+    """Return what to do about an address where no server answers."""
+    kind, _, place = address.partition(":")
+    if is_url(address):
+        url = urlsplit(address)
+        if (hint := _suggest_scheme(url, error)) is not None:
+            return hint
+        kind, place = url.scheme, url.netloc
+        if kind == "https" or url.hostname not in LOCAL_NAMES:
+            return "check the URL, and whether the server runs"
+        if url.port is None:
+            return "the URL has no port, so 80 was tried; for example: -- http://127.0.0.1:8000/mcp"
+    return f"to start a server there: concertino serve server.py --{kind} {shlex.quote(place)}"
+
+
+def _suggest_scheme(url: SplitResult, error: Disconnected) -> str | None:
+    """Return what to do if encryption or the host's name is the reason; None for other reasons."""
+    cause, text = error.__cause__, str(error)
+    if isinstance(cause, socket.gaierror):
+        return "check the name of the host in the URL"
+    if is_tls_error(cause):
+        if "certificate" in text:
+            return "SSL_CERT_FILE=FILE names a file with the certificates to trust"
+        plain = url._replace(scheme="http").geturl()
+        return f"the server speaks no TLS there; without it: -- {plain}"
+    if url.scheme == "http" and "no HTTP/1.1" in text:
+        return f"if the server speaks TLS there: -- {url._replace(scheme='https').geturl()}"
+    return None
+
+
+def suggest_path(address: str, text: str) -> str:
+    """Return the URL to write if that of a server may be incomplete; "" if the reason is another.
+
+    text: the error that the first request got.
+    """
+    if not is_url(address):
+        return ""
+    url = urlsplit(address)
+    if url.hostname == "0.0.0.0":
+        own = url._replace(netloc=url.netloc.replace("0.0.0.0", "127.0.0.1")).geturl()
+        return f"0.0.0.0 stands for all addresses of a server; for a client: -- {own}"
+    if url.path.rstrip("/") == "/mcp" or MISSING.search(text) is None:
+        return ""
+    return f"most servers have the path /mcp: -- {url._replace(path='/mcp').geturl()}"
