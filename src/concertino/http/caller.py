@@ -22,7 +22,8 @@ class HttpCaller:
     principal: the principal of the first request; None if there is no authorization.
     challenges: makes refusals; None if there is no authorization.
 
-    Attribute:
+    Attributes:
+    principal: the principal of the last request.
     identity: the Principal.identity that all principals of the Connection have.
     """
 
@@ -34,7 +35,7 @@ class HttpCaller:
     ) -> None:
         self.facts = facts if principal is None else {**facts, "principal": principal}
         self.identity = identity_of(principal)
-        self._principal = principal
+        self.principal = principal
         self._challenges = challenges
         self._served: ServerConnection | None = None
 
@@ -44,9 +45,9 @@ class HttpCaller:
 
     def update(self, principal: Principal | None) -> None:
         """Replace the principal by one with the same identity, for example with a new token."""
-        if principal is None or principal == self._principal:
+        if principal is None or principal is self.principal or principal == self.principal:
             return
-        self._principal = principal
+        self.principal = principal
         if self._served is not None:
             self._served.identify(principal)
 

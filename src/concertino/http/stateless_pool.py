@@ -46,7 +46,9 @@ class StatelessPool:
         principal = exchange.principal
         if connection is None:
             return self._bind(exchange)
-        if principal is None or principal.identity == connection.caller.identity:
+        caller = connection.caller
+        # Requests with the same token have the same object.
+        if principal is caller.principal or identity_of(principal) == caller.identity:
             return connection
         self._release(http, connection)
         return self._bind(exchange)
