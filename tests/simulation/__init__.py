@@ -11,6 +11,8 @@ clock, a seeded world.
     world.py           one run: all of the above together, and what must hold after every turn
     interleavings.py   every order of the events around one request and two
     seeds.py           runs many seeds, or one and shows it
+    proxy_world.py     a proxy between clients and processes of its server, which die at any step
+    processes.py       those processes: they read, work, ask and end
     faults.py          small fixed dialogues in which the n-th system call, allocation or turn fails
 
 What is simulated is the world around concertino; nothing of concertino itself is replaced but the

@@ -14,10 +14,11 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from simulation.interleavings import run_all
+from simulation.proxy_world import run_proxy, trace_proxy
 from simulation.world import run, trace
 
 KEPT = Path(__file__).with_name("seeds.txt")
@@ -55,11 +56,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="store_true",
         help="instead of seeds, every order of the events around two requests: interleavings.py",
     )
+    parser.add_argument(
+        "--proxy",
+        action="store_true",
+        help="simulate a proxy and the processes of its server instead: proxy_world.py",
+    )
     options = parser.parse_args(arguments)
     if options.orders:
         return run_all(options.jobs)
     if options.replay is not None:
-        trace(options.replay, lambda line: print(line[:400]))
+        show = trace_proxy if options.proxy else trace
+        show(options.replay, lambda line: print(line[:400]))
         return 0
     began = time.monotonic()
     pieces = range(options.first, options.first + options.seeds, PIECE)
@@ -67,7 +74,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failed: dict[int, Sequence[str]] = {}
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
         for number, found in enumerate(
-            pool.imap_unordered(_piece, [(at, min(at + PIECE, last)) for at in pieces]), 1
+            pool.imap_unordered(
+                _proxy_piece if options.proxy else _piece,
+                [(at, min(at + PIECE, last)) for at in pieces],
+            ),
+            1,
         ):
             failed |= found
             if sys.stdout.isatty():
@@ -84,25 +95,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for seed, problems in sorted(failed.items())[:SHOWN]:
         print(
             f"seed {seed}: {len(problems)} violations, the first: {problems[0][:1000]}\n   "
-            f" scripts/soak simulation --replay {seed}"
+            f" scripts/soak simulation {'--proxy ' if options.proxy else ''}--replay {seed}"
         )
-    keep(failed)
+    if not options.proxy:
+        keep(failed)
     return 1 if failed else 0
 
 
 def _piece(bounds: tuple[int, int]) -> dict[int, Sequence[str]]:
+    return _run_piece(bounds, run)
+
+
+def _proxy_piece(bounds: tuple[int, int]) -> dict[int, Sequence[str]]:
+    return _run_piece(bounds, run_proxy)
+
+
+def _run_piece(
+    bounds: tuple[int, int], run_seed: Callable[[int], Sequence[str]]
+) -> dict[int, Sequence[str]]:
     gc.freeze()
     found: dict[int, Sequence[str]] = {}
     for seed in range(*bounds):
-        if problems := attempt(seed):
+        if problems := attempt(seed, run_seed):
             found[seed] = problems
     return found
 
 
-def attempt(seed: int) -> Sequence[str]:
+def attempt(seed: int, run_seed: Callable[[int], Sequence[str]] = run) -> Sequence[str]:
     """Run one seed; what is raised out of the loop is a violation too."""
     try:
-        return run(seed)
+        return run_seed(seed)
     except Exception as why:
         return [f"raised out of the loop: {why!r}"]
 

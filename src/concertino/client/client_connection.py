@@ -235,6 +235,9 @@ class ClientConnection:
         if self._supervisor is not None:
             await self._supervisor.close()
         await self._bring_down()
+        if self._started is not None:
+            # Another one if a start was cancelled while it cleaned up.
+            await self._started.close()
         # This comes last, because the server may write to stderr until its end.
         if self._stderr_lines is not None:
             self._stderr_lines.close()
@@ -242,8 +245,8 @@ class ClientConnection:
     def _on_closed(self, closing: asyncio.Task[None]) -> None:
         # asyncio.run() cancels all tasks at its end, even those that have not begun. Then close()
         # has done nothing, so kill the server at once.
-        if closing.cancelled() and self._last is not None:
-            self._last.opened.abandon()
+        if closing.cancelled() and self._started is not None:
+            self._started.opened.abandon()
 
     # State
 

@@ -133,7 +133,8 @@ class ComposedBackend:
         """Serve these parts from now on instead of the present ones.
 
         A part that is the same object as before goes on undisturbed. A part that is removed or
-        replaced is closed when its calls have ended, or after `rules.drain_s`.
+        replaced is closed when its calls have ended, or after `rules.drain_s`. Nothing is awaited
+        here, so two changes never overlap, nor does a change overlap with the end.
         """
         before = dict(self.parts)
         gone = {name: part for name, part in before.items() if parts.get(name) is not part}
@@ -141,11 +142,11 @@ class ComposedBackend:
         self.parts.update(parts)
         self._names.set_parts(parts)
         for name, part in gone.items():
-            await self._starts.forget(name)
+            start = self._starts.forget(name)
             self._owners.drop(name)
             self._pages.forget(name)
             self._views.pop(name, None)
-            self._calls.remove(name, partial(_close, name, part))
+            self._calls.remove(name, partial(_close_after_start, start, name, part))
         for name, part in parts.items():
             if before.get(name) is not part:
                 self._calls.add(name)
@@ -486,6 +487,13 @@ class _PartNotifier:
     async def opens_with_handshake(self, within_s: float) -> bool:
         outlet = self._outlet
         return outlet is not None and await opens_with_handshake(outlet, within_s)
+
+
+async def _close_after_start(start: asyncio.Task[None] | None, name: str, part: Backend) -> None:
+    """Close a part whose start was cancelled, when that has ended."""
+    if start is not None:
+        await asyncio.wait((start,))
+    await _close(name, part)
 
 
 async def _close(name: str, part: Backend) -> None:

@@ -86,12 +86,20 @@ class PartStarts:
         self._tasks[name] = asyncio.create_task(self._run(name, notifier, has_ended))
         self.starting[name] = has_ended
 
-    async def forget(self, name: str) -> None:
-        """Forget a part that has been removed, and cancel its start."""
-        await _cancel([self._tasks.pop(name)] if name in self._tasks else [])
-        self._wanted.pop(name, None)
-        self.failures.pop(name, None)
-        self._errors.pop(name, None)
+    def forget(self, name: str) -> asyncio.Task[None] | None:
+        """Forget a part that has been removed, and cancel its start.
+
+        Returns the task to wait for before the part is closed; None if the part was never started.
+        """
+        task = self._tasks.pop(name, None)
+        if task is not None:
+            task.cancel()
+        if (has_ended := self.starting.pop(name, None)) is not None:
+            # Here, because a task that is cancelled before its first step does nothing at all.
+            has_ended.set_result(None)
+        for table in (self._wanted, self.failures, self._errors):
+            table.pop(name, None)
+        return task
 
     def _some_serve(self) -> bool:
         return bool(self._parts.keys() - self.starting - self.failures.keys())
@@ -147,7 +155,9 @@ class PartStarts:
     def _finish_first_start(self, name: str, has_ended: asyncio.Future[None]) -> None:
         """Wake all who wait for the first start of a part, which has succeeded or failed."""
         if not has_ended.done():
-            self.starting.pop(name, None)
+            # Perhaps another part has the name now.
+            if self.starting.get(name) is has_ended:
+                del self.starting[name]
             has_ended.set_result(None)
 
     async def _report_late(self, name: str) -> None:
@@ -181,6 +191,8 @@ class PartStarts:
             task = asyncio.current_task()
             if isinstance(exc, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise
+            if self._parts.get(name) is not part:
+                return False
             self._errors[name] = exc
             text = start_failure_text(f"{name}: {describe_failure(exc)}")
             # The numbers are ignored, since process ids and times differ from try to try.

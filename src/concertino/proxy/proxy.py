@@ -4,15 +4,16 @@
 
 If client and server speak the same era, calls and results are passed on undecoded; otherwise the
 session translates the results, as for any Backend. An Upstream (proxy/upstream.py) is one
-connection to the server; this module decides which clients share one. proxy/manifests.py remembers
-the server's features and lists from its last run, so that clients need not wait for first answers.
+connection to the server, and proxy/upstream_pool.py has all of them; this module decides which
+clients share one. proxy/manifests.py remembers the server's features and lists from its last run,
+so that clients need not wait for first answers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -35,7 +36,7 @@ from concertino.client.negotiation import Era, HandshakeChoice
 from concertino.client.server_stderr import Sink
 from concertino.client.supervision import Restart
 from concertino.client.targets import ServerParameters, Target, parse_target
-from concertino.errors import METHOD_NOT_FOUND, ConcertinoError, RpcError
+from concertino.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, ConcertinoError, RpcError
 from concertino.excerpts import shorten
 from concertino.jsonrpc.limits import Limits
 from concertino.protocol.call import ServerFeatures
@@ -43,11 +44,13 @@ from concertino.protocol.revisions import by_name
 from concertino.proxy.failures import to_rpc_error
 from concertino.proxy.features import features_before_start, features_of
 from concertino.proxy.heartbeat import Heartbeat
+from concertino.proxy.input_required import ParkedState, read_state, restore
 from concertino.proxy.manifest_cache import Manifest, ManifestCache
 from concertino.proxy.manifests import Manifests, describe_differences
 from concertino.proxy.parked_calls import ParkedCalls
 from concertino.proxy.server_status import ServerStatus, add_source, remove_source
-from concertino.proxy.upstream import Upstream, UpstreamSettings
+from concertino.proxy.upstream import Upstream, UpstreamSettings, resume_parked
+from concertino.proxy.upstream_pool import FIRST, Opening, UpstreamPool
 from concertino.transports.guardian import guardian
 from concertino.transports.process import ShutdownTimeouts
 
@@ -75,9 +78,6 @@ MAX_LINE = 200
 
 Isolation = Literal["auto", "shared", "principal", "session"]
 LIST_KINDS: tuple[ChangeKind, ...] = ("tools", "prompts", "resources")
-# Identifies the server that is started before any client needs one.
-FIRST = object()
-
 # What a server before 2026-07-28 is told of its client when that is not known yet.
 EVERYTHING: Mapping[str, Any] = {
     "elicitation": {"form": {}, "url": {}},
@@ -177,13 +177,7 @@ class Proxy:
         self._manifests = _make_manifests(self.name, target, era, cache)
         self._features = self._unknown = features_before_start(self.name)
         self._outlet: Notifier
-        # The upstream for sessions that have none yet; None once it belongs to some.
-        self._unclaimed: Upstream | None = None
-        # Any hashable: what sessions that share an upstream have in common.
-        self._upstreams: dict[object, Upstream] = {}
-        self._openings: dict[object, _Opening] = {}
-        self._by_session: dict[CallerSession | None, Upstream] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._pool = UpstreamPool(self.name)
         self._watched: frozenset[str] = frozenset()
 
     # Backend
@@ -217,40 +211,11 @@ class Proxy:
         start() has failed, one process is started. Raises ConcertinoError if a new process does not
         start; then the old ones go on.
         """
-        if self._openings:
-            # What they have loaded may be old already.
-            await asyncio.wait([opening.task for opening in self._openings.values()])
-        old = self._open_upstreams()
-        running = [upstream for upstream in old if upstream.client.state != "closed"]
-        new = [
-            Upstream(self._settings, self._outlet, item.capabilities, item.era) for item in running
-        ]
-        if not new:
-            new = [self._make_first()]
-        openings = [asyncio.ensure_future(upstream.open()) for upstream in new]
-        try:
-            await asyncio.gather(*openings)
-        except BaseException:
-            # When one fails, gather() leaves the others under way.
-            for opening in openings:
-                opening.cancel()
-            await asyncio.gather(*openings, return_exceptions=True)
-            await asyncio.gather(*(upstream.close() for upstream in new))
-            raise
-        if not running:
-            self._unclaimed = new[0]
-            await new[0].watch(self._watched)
-        for before, upstream in zip(running, new, strict=False):
-            if before is self._unclaimed:
-                self._unclaimed = upstream
-            for table in (self._upstreams, self._by_session):
-                for key in [key for key, item in table.items() if item is before]:
-                    table[key] = upstream  # pyright: ignore[reportArgumentType]
-            await upstream.take_over(before)
-            self._run_closing(before.close_after_calls())
-        for upstream in new:
+        had_none = not self._pool.list_open()
+        for upstream in await self._pool.renew(self._make_again):
             self._on_list_changed(upstream)
-        if not running:
+        await self.watch(self._watched)
+        if had_none:
             self._outlet.report_change("features")
 
     def features(self) -> ServerFeatures:
@@ -262,8 +227,13 @@ class Proxy:
 
         Raises RpcError as the server does, and with -32603 if it has ended.
         """
+        if call.state:
+            state = read_state(call.state)
+            if isinstance(state, ParkedState):
+                return await resume_parked(self._settings, state, call, context)
+            call = restore(call, state)
         session = context.caller.session
-        upstream = self._by_session.get(session)
+        upstream = self._pool.of(session)
         if upstream is None and call.method in LIST_METHODS:
             if (known := self._known_list(call, session)) is not None:
                 revision, result = known
@@ -273,7 +243,7 @@ class Proxy:
             # behind: it needs no process of its own.
             if session is None:
                 await self._wait_for_first()
-                upstream = self._upstream_for_lists()
+                upstream = self._pool.find_for_lists()
         if upstream is None:
             upstream = await self._assign_patiently(session, context)
             upstream.host = context.client.title or context.client.name or upstream.host
@@ -284,7 +254,7 @@ class Proxy:
         self._watched = uris
         rest = uris
         wanted: dict[Upstream, frozenset[str]] = {}
-        for upstream in self._open_upstreams():
+        for upstream in self._pool.list_open():
             own = frozenset[str]().union(*(item.subscribed_uris for item in upstream.sessions))
             wanted[upstream] = own & uris
             rest -= own
@@ -306,7 +276,7 @@ class Proxy:
 
         Before the client's first call there is nothing that the server could know of it.
         """
-        upstream = self._by_session.get(session)
+        upstream = self._pool.of(session)
         if upstream is not None and not upstream.is_modern:
             upstream.forward_notification(method, params)
 
@@ -315,43 +285,21 @@ class Proxy:
         remove_source(self._server_statuses)
         if self._idle_timer is not None:
             self._idle_timer.cancel()
-        openings = [opening.task for opening in self._openings.values()]
-        for opening in openings:
-            opening.cancel()
+        self._pool.stop_opening()
         self._settings.parked.cancel()
-        upstreams = self._open_upstreams()
         if self._manifests is not None:
             await self._manifests.close()
-        ends = [upstream.close() for upstream in upstreams]
-        await asyncio.gather(*ends, *self._closing, *openings, return_exceptions=True)
+        await self._pool.close()
         if self._is_guarded:
             self._is_guarded = False
             guardian.release()
 
     def _server_statuses(self) -> list[ServerStatus]:
         """Return what the processes of the server are doing, for `concertino ps`."""
-        starting = [opening.upstream for opening in self._openings.values()]
-        every = (self._unclaimed, *self._upstreams.values(), *starting)
-        upstreams = {item: None for item in every if item}
-        return [item.status() for item in upstreams] or [ServerStatus(self.name, "idle")]
+        statuses = [item.status() for item in self._pool.list_all()]
+        return statuses or [ServerStatus(self.name, "idle")]
 
     # Which client uses which upstream
-
-    def _open_upstreams(self) -> list[Upstream]:
-        """Return all upstreams that are open, each once."""
-        every = (*self._upstreams.values(), self._unclaimed)
-        return list(dict.fromkeys(item for item in every if item is not None))
-
-    def _upstream_for_lists(self) -> Upstream | None:
-        """Return an upstream for calls without a connection: one that no verified user has."""
-        return self._unclaimed or next(
-            (
-                upstream
-                for upstream in self._upstreams.values()
-                if not any(session.principal for session in upstream.sessions)
-            ),
-            None,
-        )
 
     def _key_of(self, session: CallerSession | None) -> object:
         """Return what the sessions have in common that share this session's upstream."""
@@ -366,32 +314,34 @@ class Proxy:
         """Return the upstream for a session, opened first if need be. Raises RpcError."""
         await self._wait_for_first()
         key = self._key_of(session)
-        upstream = self._upstreams.get(key)
-        if upstream is None and self._unclaimed is not None:
-            upstream, self._unclaimed = self._unclaimed, None
-            self._upstreams[key] = upstream
-        if upstream is None:
-            upstream = await self._wait_for(self._openings.get(key) or self._begin_for(key, client))
+        while (upstream := self._pool.claim(key)) is None:
+            # Not what it returns: it may have been replaced or ended meanwhile.
+            await self._wait_for(self._pool.openings.get(key) or self._begin_for(session, client))
+            key = self._key_of(session)
         upstream.is_private = key is not None
-        self._by_session[session] = upstream
+        is_new = self._pool.of(session) is None
+        self._pool.assign(session, upstream)
         self._learn_lists(upstream, self._principal_of(session))
-        if session is not None and session not in upstream.sessions:
-            upstream.sessions.add(session)
-            session.closed.add_done_callback(partial(self._on_session_end, session))
-            if self._watched:
-                await self.watch(self._watched)
+        if is_new and session is not None and self._watched:
+            await self.watch(self._watched)
         return upstream
 
     async def _wait_for_first(self) -> None:
         """Wait for the server that was started before any client needed one. Raises RpcError."""
-        if (first := self._openings.get(FIRST)) is not None:
+        if (first := self._pool.openings.get(FIRST)) is not None:
             await self._wait_for(first)
 
-    async def _wait_for(self, opening: _Opening) -> Upstream:
+    async def _wait_for(self, opening: Opening) -> None:
         """Wait until a server has started. Raises RpcError."""
         try:
             # Others may wait for it, so it goes on when this call is cancelled.
-            return await asyncio.shield(opening.task)
+            await asyncio.shield(opening.task)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not opening.task.cancelled() or (task is not None and task.cancelling()):
+                raise
+            text = f"Internal error: {self.name}: the proxy was closed"
+            raise RpcError(INTERNAL_ERROR, text) from None
         except ConcertinoError as exc:
             raise to_rpc_error(self.name, exc) from None
 
@@ -402,17 +352,29 @@ class Proxy:
         with Heartbeat(context, START_BEAT_S, self._describe_start, START_STEP):
             return await self._assign(session, context.client)
 
-    def _begin_first(self) -> _Opening:
+    def _begin_first(self) -> Opening:
         """Begin to start a server before any client needs one."""
-        return self._begin(FIRST, self._make_first())
+        return self._pool.begin(FIRST, self._make_first(), self._on_opened)
 
-    def _begin_for(self, key: object, client: ClientFacts) -> _Opening:
-        """Begin to start a server for a client, in the client's era."""
+    def _begin_for(self, session: CallerSession | None, client: ClientFacts) -> Opening:
+        """Begin to start a server for a client, in the client's era. Raises RpcError."""
 
         async def prefers_handshake() -> bool:
             return not by_name[client.protocol_version].modern
 
-        return self._begin(key, self._make_upstream(client.capabilities, prefers_handshake))
+        key = self._key_of(session)
+        upstream = self._make_upstream(client.capabilities, prefers_handshake)
+        try:
+            owner = session if key is session else None
+            return self._pool.begin(key, upstream, self._on_opened, owner)
+        except ConcertinoError as exc:
+            raise to_rpc_error(self.name, exc) from None
+
+    def _make_again(self, before: Upstream | None) -> Upstream:
+        """Return an upstream like another one, for a new process of the server."""
+        if before is None:
+            return self._make_first()
+        return Upstream(self._settings, self._outlet, before.capabilities, before.era)
 
     def _make_first(self) -> Upstream:
         """Return an upstream to be opened in the era of the first client."""
@@ -430,34 +392,14 @@ class Proxy:
             self._has_handshake = await opens_with_handshake(self._outlet, FIRST_MESSAGE_S)
         return self._has_handshake
 
-    def _begin(self, key: object, upstream: Upstream) -> _Opening:
-        """Begin to start a server, for the sessions with this key."""
-        task = asyncio.get_running_loop().create_task(self._open(key, upstream))
-        task.add_done_callback(self._on_opened)
-        opening = self._openings[key] = _Opening(upstream, task)
-        return opening
-
-    async def _open(self, key: object, upstream: Upstream) -> Upstream:
-        try:
-            await upstream.open()
-        finally:
-            del self._openings[key]
+    def _on_opened(self, upstream: Upstream) -> None:
         self._learn_features(upstream.client)
-        if key is FIRST:
-            self._unclaimed = upstream
+        if upstream is self._pool.unclaimed:
             self._learn_lists(upstream, b"")
-        else:
-            self._upstreams[key] = upstream
-        return upstream
-
-    def _on_opened(self, task: asyncio.Task[Upstream]) -> None:
-        # Perhaps nobody waits for it.
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.debug("%s: %s", self.name, error)
 
     def _describe_start(self, waited_s: float) -> str:
         """Return what people should know while a server starts."""
-        opening = next(iter(self._openings.values()), None)
+        opening = next(iter(self._pool.openings.values()), None)
         line = "" if opening is None else opening.upstream.client.stderr_tail.rpartition("\n")[2]
         text = f"{self.name} is still starting after {round(waited_s, 1):g} s"
         return f"{text}; it wrote last: {shorten(line, MAX_LINE)}" if line else text
@@ -465,35 +407,16 @@ class Proxy:
     def _describe_refusal(self) -> str:
         return f"Internal error: {self._describe_start(self._opening_s)}; try again later"
 
-    def _on_session_end(self, session: CallerSession, closed: object) -> None:
-        """Forget a session, and end the server that was started for it alone."""
-        upstream = self._by_session.pop(session, None)
-        if upstream is None:
-            return
-        upstream.sessions.discard(session)
-        if self._upstreams.get(session) is upstream:
-            self._end(upstream)
-
-    def _end(self, upstream: Upstream) -> None:
-        """End a server in the background. A new one is opened for the next call."""
-        for table in (self._upstreams, self._by_session):
-            for key in [key for key, item in table.items() if item is upstream]:
-                del table[key]  # pyright: ignore[reportArgumentType]
-        self._run_closing(upstream.close())
-
-    def _run_closing(self, closing_work: Coroutine[Any, Any, None]) -> None:
-        closing = asyncio.get_running_loop().create_task(closing_work)
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
-
     def _end_idle(self) -> None:
         """End the servers that had no calls for idle_s, and look again later."""
         assert self._idle_s is not None
         loop = asyncio.get_running_loop()
-        for upstream in {*self._upstreams.values()}:
+        for upstream in self._pool.list_open():
+            if upstream is self._pool.unclaimed:
+                continue
             if not upstream.is_busy and loop.time() - upstream.last_used >= self._idle_s:
                 log.info("%s: idle for %g s, so it is ended", self.name, self._idle_s)
-                self._end(upstream)
+                self._pool.end(upstream)
         self._idle_timer = loop.call_later(self._idle_s / 2, self._end_idle)
 
     def _on_question(self) -> None:
@@ -544,9 +467,10 @@ class Proxy:
         Raises RpcError for a list of a feature that it has not declared: most hosts ask for all
         lists when they open a server, and should not wait for its start to get nothing.
         """
-        if self._manifests is None or call.params or self._unclaimed is not None:
+        pool = self._pool
+        if self._manifests is None or call.params or pool.unclaimed is not None:
             return None
-        if self._key_of(session) in self._upstreams:
+        if pool.has(self._key_of(session)):
             return None
         manifest = self._manifests.get(self._principal_of(session))
         if manifest is None:
@@ -576,13 +500,6 @@ class Proxy:
                 if method.startswith(kind)
             ):
                 self._outlet.report_change(kind)
-
-
-class _Opening(Struct, frozen=True):
-    """A server that is starting."""
-
-    upstream: Upstream
-    task: asyncio.Task[Upstream]
 
 
 def _make_manifests(

@@ -33,9 +33,7 @@ from concertino.proxy.failures import named, to_rpc_error
 from concertino.proxy.forwarded_call import ForwardedCall, Question, SuspendableCall
 from concertino.proxy.heartbeat import Heartbeat
 from concertino.proxy.input_required import (
-    ServerState,
-    read_state,
-    restore,
+    ParkedState,
     to_input_required,
     to_parked_question,
 )
@@ -44,7 +42,7 @@ from concertino.proxy.server_status import ServerStatus, describe_error
 from concertino.types.client_requests import CLIENT_REQUESTS
 from concertino.types.results import LEVELS, Level
 
-__all__ = ["ClientMaker", "Upstream", "UpstreamSettings"]
+__all__ = ["ClientMaker", "Upstream", "UpstreamSettings", "resume_parked"]
 
 log = logging.getLogger("concertino.proxy")
 
@@ -187,12 +185,11 @@ class Upstream:
             self.watched = uris
             await self.client.watch(uris)
 
-    async def take_over(self, before: Upstream) -> None:
-        """Serve the sessions of another upstream from now on, and watch what it watches."""
+    def take_over(self, before: Upstream) -> None:
+        """Serve the sessions of another upstream from now on."""
         self.sessions, before.sessions = before.sessions, set()
         self.is_private = before.is_private
         self.host, self.last_used = before.host, before.last_used
-        await self.watch(before.watched)
 
     async def close_after_calls(self) -> None:
         """Wait for the calls that are under way, then close."""
@@ -221,15 +218,6 @@ class Upstream:
         Raises RpcError as the server does, and if it has ended.
         """
         self.last_used = asyncio.get_running_loop().time()
-        if call.state:
-            state = read_state(call.state)
-            if not isinstance(state, ServerState):
-                principal = _principal(context)
-                return await self._resume(
-                    self._settings.parked.take(state.handle, principal), call, context
-                )
-            call = restore(call, state)
-
         revision = self.client.protocol_version
         is_modern = by_name[revision].modern
         caller_is_modern = by_name[context.client.protocol_version].modern
@@ -278,23 +266,7 @@ class Upstream:
         forwarded.work.add_done_callback(partial(self._forget, forwarded))
         if self._orphaned:
             self._adopt_questions(forwarded)
-        return await self._end_of_round(forwarded)
-
-    async def _resume(
-        self, forwarded: SuspendableCall, call: Call, context: Context
-    ) -> Raw | InputRequired:
-        """Continue a call that its client has answered."""
-        forwarded.resume(context, call.answers)
-        return await self._end_of_round(forwarded)
-
-    async def _end_of_round(self, forwarded: SuspendableCall) -> Raw | InputRequired:
-        try:
-            if await forwarded.end_of_round():
-                return forwarded.work.result()
-        except ConcertinoError as exc:
-            raise to_rpc_error(self._settings.name, exc) from None
-        handle = self._settings.parked.park(forwarded)
-        return to_parked_question(forwarded.questions, handle)
+        return await _end_of_round(self._settings, forwarded)
 
     def _forget(self, forwarded: SuspendableCall, work: object) -> None:
         del self._calls[forwarded]
@@ -411,6 +383,32 @@ class Upstream:
         if not subscribers and not self.is_private:
             # A session that has subscribed and not made a call yet.
             self._outlet.report_update(uri)
+
+
+async def resume_parked(
+    settings: UpstreamSettings, parked: ParkedState, call: Call, context: Context
+) -> Raw | InputRequired:
+    """Continue a call that waits for its client, with the client's answers.
+
+    It needs no upstream: the server may have answered by itself, and have ended since then.
+    Raises RpcError if the call has ended, or is another user's.
+    """
+    forwarded = settings.parked.take(parked.handle, _principal(context))
+    forwarded.resume(context, call.answers)
+    return await _end_of_round(settings, forwarded)
+
+
+async def _end_of_round(
+    settings: UpstreamSettings, forwarded: SuspendableCall
+) -> Raw | InputRequired:
+    """Return the result of a call, or what it asks. Raises RpcError as the server does."""
+    try:
+        if await forwarded.end_of_round():
+            return forwarded.work.result()
+    except ConcertinoError as exc:
+        raise to_rpc_error(settings.name, exc) from None
+    handle = settings.parked.park(forwarded)
+    return to_parked_question(forwarded.questions, handle)
 
 
 def _principal(context: Context) -> bytes:

@@ -1,0 +1,256 @@
+"""UpstreamPool: the upstreams of one proxy, and which client sessions use which of them.
+
+Sessions that share an upstream have a key in common, which the proxy chooses. Whatever happens
+while an upstream opens (its client leaves, the proxy is closed, the upstream is replaced), each one
+that was begun here is closed here, so no process of a server is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+from msgspec import Struct
+
+from concertino.backend.caller import CallerSession
+from concertino.errors import Disconnected
+from concertino.proxy.upstream import Upstream
+
+__all__ = ["FIRST", "Opening", "UpstreamPool"]
+
+log = logging.getLogger("concertino.proxy")
+
+# The key of the upstream that is opened before any client needs one.
+FIRST = object()
+
+# Called with an upstream that has opened.
+OnOpened = Callable[[Upstream], object]
+
+
+class Opening(Struct, frozen=True):
+    """An upstream whose server is starting."""
+
+    upstream: Upstream
+    task: asyncio.Task[Upstream]
+
+
+class UpstreamPool:
+    """The upstreams of one proxy. name: of the server, for errors.
+
+    Attributes:
+    unclaimed: the upstream for sessions that have none yet; None once it belongs to some.
+    openings: those that are opening, by the key of their sessions.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.unclaimed: Upstream | None = None
+        self.openings: dict[object, Opening] = {}
+        self._name = name
+        self._by_key: dict[object, Upstream] = {}
+        self._by_session: dict[CallerSession | None, Upstream] = {}
+        # What goes on in the background: renewals, and ends of upstreams.
+        self._renewals: set[asyncio.Task[list[Upstream]]] = set()
+        self._ends: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    # Which there are
+
+    def of(self, session: CallerSession | None) -> Upstream | None:
+        """Return the upstream that a session uses; None before its first call."""
+        return self._by_session.get(session)
+
+    def has(self, key: object) -> bool:
+        """Return whether the sessions with this key have an upstream that is open."""
+        return key in self._by_key
+
+    def list_open(self) -> list[Upstream]:
+        """Return all upstreams that are open, each once."""
+        every = (*self._by_key.values(), self.unclaimed)
+        return list(dict.fromkeys(item for item in every if item is not None))
+
+    def list_all(self) -> list[Upstream]:
+        """Return all upstreams that are open or opening."""
+        starting = (opening.upstream for opening in self.openings.values())
+        return list(dict.fromkeys((*self.list_open(), *starting)))
+
+    def find_for_lists(self) -> Upstream | None:
+        """Return an upstream for calls without a connection: one that no verified user has."""
+        return self.unclaimed or next(
+            (
+                upstream
+                for upstream in self._by_key.values()
+                if not any(session.principal for session in upstream.sessions)
+            ),
+            None,
+        )
+
+    # Opening
+
+    def begin(
+        self,
+        key: object,
+        upstream: Upstream,
+        on_opened: OnOpened,
+        owner: CallerSession | None = None,
+    ) -> Opening:
+        """Begin to open an upstream for the sessions with this key.
+
+        on_opened: called when that has succeeded, before anybody uses it. owner: the only session
+        that it is for. Raises Disconnected if the proxy was closed.
+        """
+        self._check_open()
+        opening_work = self._open(key, upstream, on_opened, owner)
+        task = asyncio.get_running_loop().create_task(opening_work)
+        task.add_done_callback(self._on_opening_done)
+        opening = self.openings[key] = Opening(upstream, task)
+        return opening
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Disconnected(f"{self._name}: the proxy was closed")
+
+    async def _open(
+        self, key: object, upstream: Upstream, on_opened: OnOpened, owner: CallerSession | None
+    ) -> Upstream:
+        try:
+            await upstream.open()
+        finally:
+            del self.openings[key]
+        if owner is not None and owner.closed.done():
+            self._close_soon(upstream.close())
+            raise Disconnected(f"{self._name}: the client has gone")
+        other = self.unclaimed if key is FIRST else self._by_key.get(key)
+        if other is not None:
+            # A renewal has opened one meanwhile.
+            self._close_soon(upstream.close())
+            return other
+        if key is FIRST:
+            self.unclaimed = upstream
+        else:
+            self._by_key[key] = upstream
+        on_opened(upstream)
+        return upstream
+
+    def _on_opening_done(self, task: asyncio.Task[Upstream]) -> None:
+        # Perhaps nobody waits for it.
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.debug("%s: %s", self._name, error)
+
+    def claim(self, key: object) -> Upstream | None:
+        """Return the open upstream of the sessions with this key; they get the unclaimed one."""
+        upstream = self._by_key.get(key)
+        if upstream is None and self.unclaimed is not None:
+            upstream, self.unclaimed = self.unclaimed, None
+            self._by_key[key] = upstream
+        return upstream
+
+    def assign(self, session: CallerSession | None, upstream: Upstream) -> None:
+        """Let a session use an upstream until one of them ends."""
+        self._by_session[session] = upstream
+        if session is not None and session not in upstream.sessions:
+            upstream.sessions.add(session)
+            session.closed.add_done_callback(partial(self._on_session_end, session))
+
+    def _on_session_end(self, session: CallerSession, closed: object) -> None:
+        """Forget a session, and end the server that was started for it alone."""
+        upstream = self._by_session.pop(session, None)
+        if upstream is None:
+            return
+        upstream.sessions.discard(session)
+        if self._by_key.get(session) is upstream:
+            self.end(upstream)
+
+    # Replacing and ending
+
+    async def renew(self, make: Callable[[Upstream | None], Upstream]) -> list[Upstream]:
+        """Open an upstream in the place of each one, and return the new ones that are used now.
+
+        make: makes the new one for an old one; for None if none runs. The calls of the old ones may
+        end, then these are closed. Raises ConcertinoError if a new one does not open, and if the
+        proxy was closed; then the old ones go on.
+        """
+        self._check_open()
+        renewal = asyncio.get_running_loop().create_task(self._renew(make))
+        self._renewals.add(renewal)
+        renewal.add_done_callback(self._renewals.discard)
+        try:
+            return await renewal
+        except asyncio.CancelledError:
+            # Not if the calling task was cancelled, which close() does not do.
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():
+                self._check_open()
+            raise
+
+    async def _renew(self, make: Callable[[Upstream | None], Upstream]) -> list[Upstream]:
+        if self.openings:
+            # What they have loaded may be old already.
+            await asyncio.wait([opening.task for opening in self.openings.values()])
+        running = [item for item in self.list_open() if item.client.state != "closed"]
+        pairs = [(before, make(before)) for before in running or [None]]
+        opened = [asyncio.ensure_future(upstream.open()) for _, upstream in pairs]
+        try:
+            await asyncio.gather(*opened)
+        except BaseException:
+            # When one fails, gather() leaves the others under way.
+            for opening in opened:
+                opening.cancel()
+            await asyncio.gather(*opened, return_exceptions=True)
+            for _, upstream in pairs:
+                self._close_soon(upstream.close())
+            raise
+        return [upstream for before, upstream in pairs if self._replace(before, upstream)]
+
+    def _replace(self, before: Upstream | None, upstream: Upstream) -> bool:
+        """Use an upstream in the place of another one. Returns False if that has ended meanwhile.
+
+        before: None if there was none.
+        """
+        if before is None and self.unclaimed is None:
+            self.unclaimed = upstream
+            return True
+        if before is None or before not in self.list_open():
+            self._close_soon(upstream.close())
+            return False
+        if before is self.unclaimed:
+            self.unclaimed = upstream
+        for table in (self._by_key, self._by_session):
+            for key in [key for key, item in table.items() if item is before]:
+                table[key] = upstream  # pyright: ignore[reportArgumentType]
+        upstream.take_over(before)
+        self._close_soon(before.close_after_calls())
+        return True
+
+    def end(self, upstream: Upstream) -> None:
+        """End a server in the background. A new one is opened for the next call."""
+        for table in (self._by_key, self._by_session):
+            for key in [key for key, item in table.items() if item is upstream]:
+                del table[key]  # pyright: ignore[reportArgumentType]
+        self._close_soon(upstream.close())
+
+    def _close_soon(self, closing_work: Coroutine[Any, Any, None]) -> None:
+        closing = asyncio.get_running_loop().create_task(closing_work)
+        self._ends.add(closing)
+        closing.add_done_callback(self._ends.discard)
+
+    def stop_opening(self) -> None:
+        """Open nothing any more. What is opening ends."""
+        self._is_closed = True
+        openings = [opening.task for opening in self.openings.values()]
+        for task in (*openings, *self._renewals):
+            # A second cancellation would interrupt the end of what was started.
+            if not task.cancelling():
+                task.cancel()
+
+    async def close(self) -> None:
+        """Close all upstreams, and wait for their ends."""
+        self.stop_opening()
+        openings = [opening.task for opening in self.openings.values()]
+        await asyncio.gather(*openings, *self._renewals, return_exceptions=True)
+        for upstream in self.list_open():
+            self.end(upstream)
+        while self._ends:
+            await asyncio.wait(list(self._ends))
