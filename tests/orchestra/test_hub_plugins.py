@@ -410,7 +410,7 @@ async def answer(request, peer):
             record.getMessage() for record in caplog.records if record.name == "concertino.hub.loud"
         ]
         later = 20 * (time.monotonic() - began)
-        count = re.compile(r"\d+ lines of its stderr were dropped: it writes more than 20 a second")
+        count = re.compile(r"\d+ lines of its output were dropped: it writes more than 20 a second")
         async with asyncio.timeout(10):  # although it is quiet now
             while not any(count.fullmatch(record.getMessage()) for record in caplog.records):
                 await asyncio.sleep(0.01)

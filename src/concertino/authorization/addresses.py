@@ -21,7 +21,7 @@ from concertino.http_client.server_url import ServerUrl
 
 __all__ = ["AddressPolicy", "Reach", "find_reach", "resolve"]
 
-# How near a server is: on this machine, in a private network, or anywhere.
+# In which network a server is: on this machine, in a private network, or in the internet.
 Reach = Literal["loopback", "private", "public"]
 NAT64 = IPv6Network("64:ff9b::/96")
 # More addresses of one name are not tried.
@@ -42,9 +42,9 @@ async def resolve(url: ServerUrl) -> list[str]:
 
 
 def address_reach(text: str) -> Reach | None:
-    """Return how far an address reaches; None if it belongs to no server, such as multicast.
+    """Return in which network an address is; None if it belongs to no server, such as multicast.
 
-    An address inside of another one counts, as in IPv6 addresses of IPv4 ones.
+    For an IPv6 address that embeds an IPv4 address, the IPv4 address decides.
     """
     # A zone, as in fe80::1%eth0, says nothing about the reach.
     address = _inner(ip_address(text.partition("%")[0]))
@@ -76,9 +76,9 @@ def _inner(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
 
 
 async def find_reach(url: ServerUrl) -> Reach:
-    """Return how near a server is, by all of its addresses: the farthest counts.
+    """Return in which network a server is. If its addresses differ, the widest network counts.
 
-    A server that only a proxy can resolve is public.
+    A server whose name only a proxy can resolve is public.
     """
     try:
         reaches = [address_reach(address) for address in await resolve(url)]
@@ -90,7 +90,10 @@ async def find_reach(url: ServerUrl) -> Reach:
 
 
 class AddressPolicy:
-    """Checks URLs that come from others. reach: of the MCP server on whose behalf they are used."""
+    """Checks URLs that come from documents which an MCP server has named.
+
+    reach: the network of the MCP server. Its URLs must not lead to a nearer network.
+    """
 
     def __init__(self, reach: Reach) -> None:
         self._allowed: dict[Reach, tuple[Reach | None, ...]] = {
@@ -103,7 +106,8 @@ class AddressPolicy:
     async def check(self, url: ServerUrl) -> list[str]:
         """Return the addresses that may be connected to for a URL.
 
-        Raises AuthorizationError if one of them is not allowed, OSError if there is none.
+        Raises AuthorizationError if one of them is not allowed, or if the URL is not https while
+        one of the servers is on another machine. Raises OSError if the host has no address.
         """
         addresses = await resolve(url)
         reaches = {address: address_reach(address) for address in addresses}
@@ -114,7 +118,7 @@ class AddressPolicy:
         for address, reach in reaches.items():
             if reach not in self._allowed[self._reach]:
                 raise AuthorizationError(
-                    f"{url.text}: its address {address} is not public; a server on the internet "
-                    "must not lead clients into their own network"
+                    f"{url.text}: its address {address} is in a nearer network than the MCP "
+                    "server; a server must not lead clients to addresses that it cannot reach"
                 )
         return addresses

@@ -188,7 +188,11 @@ class LoginFlow:
         redirect_uri: str,
         address: str,
     ) -> TokenResponse:
-        """Return the tokens for the code in an address to which the browser was led."""
+        """Exchange an authorization code for tokens.
+
+        redirect_uri: the one of the authorization request.
+        address: the URL to which the authorization server redirected the browser; it has the code.
+        """
         return await self._endpoint(found, client).request(
             {
                 "grant_type": "authorization_code",

@@ -1,7 +1,8 @@
-"""Finds out as which client to log in: identify_client().
+"""Chooses the OAuth client under whose id to log in: identify_client().
 
-In this order: a client that was registered before, a client id metadata document, a registration
-by ourselves (RFC 7591), and else an error that says what is missing.
+The first of these that there is: a client that the user has registered, a client id metadata
+document, the client of an earlier login, and a new dynamic registration (RFC 7591). Without any,
+an error says what is missing.
 Spec: 2026-07-28 basic/authorization "Client Registration".
 """
 
@@ -50,10 +51,11 @@ async def identify_client(
     known: ClientIdentity | None,
     known_issuer: str,
 ) -> ClientIdentity:
-    """Return as which client to log in at an authorization server.
+    """Return the OAuth client under whose id to log in at an authorization server.
 
-    known, known_issuer: as which client we have logged in before, and where. A registration of ours
-        is used again, at the same issuer and for the same redirect.
+    known: the client of an earlier login; None if there was none. A client that was registered
+        dynamically is used again for the same issuer and redirect URI.
+    known_issuer: the issuer of that login.
     Raises AuthorizationError, and OSError if the server cannot be reached.
     """
     if settings.client_id:

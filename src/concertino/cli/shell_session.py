@@ -304,7 +304,11 @@ class Shell:
             await self._catalogue.fetch(self._session.client)
 
     async def _ask(self, request: Elicitation, server: Implementation) -> Any:
-        """Ask the user the questions of an elicitation. Returns a handler's answer."""
+        """Ask the user for the fields of an elicitation, as an elicitation handler of Client does.
+
+        Returns the values by field name, or "decline" or "cancel". Declines a URL without asking,
+        and everything if the input is not a terminal.
+        """
         self._status.clear()
         if request.mode == "url" or not self._input.is_terminal:
             self._note(f"the server asks: {request.message}; this is refused here")

@@ -435,7 +435,7 @@ class Channel:
         message = decode(frame)
         if type(message) is not Message:
             self.skipped.add(frame, "not a JSON-RPC message")
-        elif message.id is UNSET or not self.skipped.is_late(message.id):
+        elif message.id is UNSET or not self.skipped.take_late(message.id):
             self.skipped.add(frame, "a response to no request of this client")
 
     def on_frame_too_long(self, size: int) -> None:
@@ -461,7 +461,7 @@ class Channel:
                     "less, or allow more with Limits or CONCERTINO_MAX_MESSAGE_BYTES"
                 )
             )
-        elif id is None or not self.skipped.is_late(id):
+        elif id is None or not self.skipped.take_late(id):
             self._oversize.discarded_bytes = size
             self.skipped.add(head, f"longer than {limit} bytes")
 

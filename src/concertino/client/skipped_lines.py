@@ -17,7 +17,7 @@ from concertino.transports.connection import Connection, SupportsOversizeReports
 
 # This many skipped lines are kept for inspection. The same number of lines is logged at first.
 MAX_SKIPPED_KEPT = 8
-# After these, only the 10th, the 100th and so on are logged.
+# After the first MAX_SKIPPED_KEPT lines, only the 10th, the 100th and so on are logged.
 LOGGED_COUNTS = frozenset(10**power for power in range(1, 10))
 # The log text for a skipped line: its number, the reason and the line.
 SKIPPED = "line %d was skipped, it is %s: %s"
@@ -25,7 +25,8 @@ SKIPPED = "line %d was skipped, it is %s: %s"
 MAX_ABANDONED = 4096
 # If a line that is too long has not ended after this time, the connection is closed.
 ENDLESS_S = 10.0
-# One member near the beginning of a message, with its value if that is short.
+# One member at the beginning of a message. Its value is matched only if it is a short string or an
+# integer; otherwise the value is empty, and the next match fails.
 MEMBER = re.compile(
     rb'[\s{,]*"(jsonrpc|id|result|error|method|params)"\s*:\s*("[^"\\]*"|-?\d{1,18}|)'
 )
@@ -71,8 +72,11 @@ class SkippedLines:
             del self._abandoned[next(iter(self._abandoned))]
         self._abandoned[id] = None
 
-    def is_late(self, id: Id) -> bool:
-        """Return whether this is the id of an abandoned request, and forget the id."""
+    def take_late(self, id: Id) -> bool:
+        """Forget the id of an abandoned request, and count its response as late.
+
+        Returns whether the id was one.
+        """
         if id not in self._abandoned:
             return False
         del self._abandoned[id]
@@ -84,7 +88,8 @@ class OversizeWatch:
     """Watches lines that are longer than the limit.
 
     checks_at: when to call is_endless(), by the loop's clock; infinite if there is no such line.
-    discarded_bytes: the size of the last such line that could not be matched with a request.
+    discarded_bytes: set by the owner to the size of the last such line that could not be matched
+        with a request; 0 if there was none.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -95,13 +100,17 @@ class OversizeWatch:
     def on_oversize(self, now: float) -> bytes:
         """Start to watch a line that has exceeded the limit. Returns its first bytes, if known.
 
-        now: the time by the loop's clock, here and below.
+        now: the time by the loop's clock.
         """
         self.checks_at = min(self.checks_at, now + ENDLESS_S)
         return b"" if self._reports is None else self._reports.oversize_head
 
     def is_endless(self, now: float) -> bool:
-        """Return whether a line exceeded the limit ENDLESS_S ago and still has not ended."""
+        """Return whether a line that is too long is still arriving at `checks_at`.
+
+        Ends the watch, so call it once for each value of `checks_at`.
+        now: the time by the loop's clock.
+        """
         if now < self.checks_at:
             return False
         self.checks_at = FOREVER

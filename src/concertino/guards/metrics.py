@@ -218,7 +218,10 @@ class Metrics(BackendWrapper):
 
 
 def metrics_of(path: str) -> Callable[[Backend], Metrics]:
-    """Return a function that wraps a backend in Metrics. path: the file."""
+    """Return a function that wraps a backend in Metrics.
+
+    path: the metrics file, which Metrics writes for Prometheus.
+    """
     return partial(Metrics, path=path)
 
 

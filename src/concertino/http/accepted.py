@@ -36,7 +36,12 @@ def read_accept(value: bytes | None) -> AcceptedForms:
 
 
 def _allows(ranges: dict[str, bool], media_type: str) -> bool:
-    """Return what the most specific range says about a media type."""
+    """Return whether an Accept header allows a media type.
+
+    ranges: media range, such as `text/*` -> whether it is accepted. The most specific range that
+        matches decides.
+    Returns False if no range matches.
+    """
     kind = media_type.partition("/")[0]
     for media_range in (media_type, f"{kind}/*", "*/*"):
         if media_range in ranges:

@@ -1,4 +1,4 @@
-"""AccessRules: refuses requests of foreign web pages, before anything else is read of them.
+"""AccessRules: refuses requests of foreign web pages, before the rest of the request is read.
 
 A page in a browser can send requests to servers on its user's machine. The browser puts the page's
 origin into the header Origin, and with DNS rebinding the page's host name into Host. So a server
@@ -82,7 +82,11 @@ class AccessRules:
         return text.startswith(("http://", "https://")) and _host_name(text) in LOOPBACK_NAMES
 
     def response_headers(self, head: RequestHead) -> bytes:
-        """Return the headers that let a page of a listed origin read the response."""
+        """Return the CORS headers for a request that check() has accepted.
+
+        Empty for a request without Origin, and if no origins are listed: then a page of this
+        machine may send requests, but not read the responses.
+        """
         if not self._origins:
             return b""
         origin = head.headers.get(b"origin")
@@ -94,7 +98,10 @@ class AccessRules:
         )
 
     def preflight_headers(self, head: RequestHead) -> bytes | None:
-        """Return the headers of the response to OPTIONS; None if no page may use the server."""
+        """Return the headers of the response to OPTIONS.
+
+        None if no origins are listed, or if the request has no Origin and so is no preflight.
+        """
         if not self._origins or b"origin" not in head.headers:
             return None
         asked = head.headers.get(b"access-control-request-headers", b"").decode("latin-1")

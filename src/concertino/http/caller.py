@@ -51,9 +51,9 @@ class HttpCaller:
         if self._served is not None:
             self._served.identify(principal)
 
-    def describe_scopes(self, frame: bytes) -> bytes:
+    def scope_challenge(self, frame: bytes) -> bytes:
         """Return the headers of the response with the error INSUFFICIENT_SCOPE."""
-        return b"" if self._challenges is None else self._challenges.describe_scopes(frame)
+        return b"" if self._challenges is None else self._challenges.scope_challenge(frame)
 
 
 def identity_of(principal: Principal | None) -> bytes:

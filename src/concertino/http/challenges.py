@@ -37,8 +37,8 @@ _decode_error = Decoder(_ErrorResponse).decode
 class Challenges:
     """Makes the refusals of requests without sufficient authorization.
 
-    metadata_url: where the server's metadata is; None if it has none.
-    scopes: what every token must allow.
+    metadata_url: the URL of the protected resource metadata (RFC 9728); None if there is none.
+    scopes: the scopes that every token must have.
     """
 
     def __init__(self, metadata_url: str | None, scopes: Collection[str]) -> None:
@@ -64,10 +64,11 @@ class Challenges:
         text = "the token does not allow this"
         return self._refusal(HTTPStatus.FORBIDDEN, text, scopes, "insufficient_scope")
 
-    def describe_scopes(self, frame: bytes) -> bytes:
-        """Return the header for the response to an operation that needs more scopes.
+    def scope_challenge(self, frame: bytes) -> bytes:
+        """Return the header line WWW-Authenticate for a response with an INSUFFICIENT_SCOPE error.
 
-        frame: the JSON-RPC error INSUFFICIENT_SCOPE.
+        frame: the JSON-RPC error response. `data.scopes` are those that the operation needs; the
+            scopes of every token are added.
         """
         try:
             scopes = check_scopes(_decode_error(frame).error.data.scopes)
@@ -91,6 +92,6 @@ class Challenges:
 
 
 def _quote(value: str) -> str:
-    """Return a quoted string. What must not stand in one is left out."""
+    """Return a value as an HTTP quoted-string, without characters that are not printable ASCII."""
     text = "".join(char for char in value if " " <= char <= "~")
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -251,7 +251,7 @@ class SessionConnection:
             if stream.accepted.json or status is HTTPStatus.FORBIDDEN:
                 stream.exchange = None
                 is_forbidden = status is HTTPStatus.FORBIDDEN
-                headers = self.caller.describe_scopes(frame) if is_forbidden else b""
+                headers = self.caller.scope_challenge(frame) if is_forbidden else b""
                 exchange.respond(status, frame, headers)
                 return
         stream.send(frame)

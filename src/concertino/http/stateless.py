@@ -113,7 +113,7 @@ class StatelessConnection:
                 exchange.end_stream()
             else:
                 is_forbidden = outcome == INSUFFICIENT_SCOPE
-                headers = self.caller.describe_scopes(frame) if is_forbidden else b""
+                headers = self.caller.scope_challenge(frame) if is_forbidden else b""
                 exchange.respond(STATUSES.get(outcome, OK), frame, headers)
         elif self._accepted.stream:
             exchange.open_stream()

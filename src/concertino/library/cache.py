@@ -68,7 +68,7 @@ MEMORY = Path("/dev/shm")
 SPARE_BYTES = 16 * 2**20
 
 # The space that an index needs while its segments are merged, relative to the size of its
-# documents. Measured: 0.4 to 0.8.
+# documents. Measured: 0.4 to 0.8; the rest is a margin.
 INDEX_SHARE = 2.0
 
 
@@ -139,8 +139,8 @@ class IndexDirectory:
 class Cache:
     """The cache file of one library, in a folder that all libraries of a user share.
 
-    name: identifies the library. It contains the library's folders, and the options that change its
-        documents.
+    name: a text that is different for each library: the paths of its folders, and the options that
+        affect its documents.
     folder: the folder of the cache file; None for cache_folder().
     """
 
@@ -154,7 +154,7 @@ class Cache:
     def documents(self) -> dict[str, Document]:
         """Return the cached documents by path. Empty without a valid cache file.
 
-        A document is up to date if its file has the same size and modification time.
+        They may be out of date: the caller compares the size and modification time of each file.
         """
         content = self.load()
         return {} if content is None else {doc.path: doc for doc in content.documents}
@@ -162,7 +162,8 @@ class Cache:
     def load(self) -> CacheFile | None:
         """Return the content of the cache file. Later calls return the same object.
 
-        None if there is no file, or it is invalid. Raises TargetError if tantivy is not installed.
+        None if there is no file, or it is invalid. Raises TargetError if tantivy is not installed,
+        because its version is part of a valid header.
         """
         if not self._is_read:
             self._content = self._read()
@@ -170,7 +171,10 @@ class Cache:
         return self._content
 
     def release(self) -> None:
-        """Forget the content, which takes as much memory as the library."""
+        """Forget the content, which takes as much memory as the library.
+
+        load() returns None from now on.
+        """
         self._content = None
 
     def make_directory(

@@ -41,7 +41,8 @@ SEPARATOR = "\n\n---\n\n"
 # A part of a document is added only if at least this share of the budget is left.
 MIN_CUT_SHARE = 0.15
 
-# Joining two texts may save up to this many tokens.
+# Joining two texts may save up to this many tokens. So a document is tried even if its length
+# exceeds the free budget by that.
 SLACK = 16
 
 # If no document fits as a whole, this many documents are tried in part.
@@ -50,7 +51,7 @@ MAX_TRIED = 5
 # An entry of a catalog shows at most this many capabilities, and as many purposes.
 MAX_LISTED = 3
 
-# Matches the blank line after a paragraph.
+# Matches an empty line, if the match begins at the start of a line.
 PARAGRAPH = re.compile(r"$")
 
 
@@ -126,7 +127,8 @@ class _BudgetedText:
         self.count = count
         self.text = ""
         self.tokens = 0
-        # The sum of weigh() for the text, if tokens are estimated.
+        # If `count` is the estimate: the weight of the text. Weights can be added, and round_up()
+        # makes tokens of them, so only the new piece must be counted.
         self._weight = 0
 
     def add(self, gap: str, piece: str) -> bool:
@@ -157,7 +159,7 @@ class _BudgetedText:
         return self.text + gap + piece if self.text else piece
 
     def add_first_fitting(self, *closings: str) -> None:
-        """Add the first closing line that fits, if any fits."""
+        """Add the first of these closing lines that fits into the budget; none if none fits."""
         any(self.add(SEPARATOR, closing) for closing in closings)
 
     def to_result(self, uris: Sequence[str]) -> RenderedText:

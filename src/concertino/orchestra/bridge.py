@@ -35,7 +35,7 @@ NAME = "transport.stdio-client"
 # start() waits this long for the first attempt to connect.
 FIRST_S = 2.0
 # Time between two fetches of the lists.
-LOOK_S = 5.0
+REFRESH_S = 5.0
 
 
 class Bridge(HubBackend):
@@ -55,18 +55,19 @@ class Bridge(HubBackend):
     ) -> None:
         super().__init__(self._ask_over_link, self._forward_over_link, self._stream_over_link)
         self.address = address
+        # The hub's certificate has the name of its role, orchestrator.
         self._open = partial(
             open_link, address, certificates=certificates, name=NAME, expects="orchestrator"
         )
         self._connected = connected
         self._hub: ReconnectingLink
-        # The current connection of self._hub; its last connection while it is down.
+        # The current connection to the hub; while the hub is down, the last one.
         self._link: ForwardingConnection
         # Set when the first attempt to connect has succeeded or failed.
         self._first_attempt: asyncio.Event
         # Set when a connection is made, because the hub's lists may have changed.
-        self._look_now: asyncio.Event
-        self._look_task: asyncio.Task[None]
+        self._refresh_now: asyncio.Event
+        self._refresh_task: asyncio.Task[None]
 
     async def start(self, outlet: Notifier) -> None:
         """Begin to connect, and wait up to two seconds for the first attempt.
@@ -77,10 +78,10 @@ class Bridge(HubBackend):
         # The server can answer `initialize` now, because nothing below can fail.
         if isinstance(outlet, SupportsEarlyOpening):
             outlet.open_early()
-        self._first_attempt, self._look_now = asyncio.Event(), asyncio.Event()
+        self._first_attempt, self._refresh_now = asyncio.Event(), asyncio.Event()
         self._hub = ReconnectingLink(self.address, self._connect, on_change=self._on_link_change)
         self._hub.start()
-        self._look_task = asyncio.get_running_loop().create_task(self._look_at_lists())
+        self._refresh_task = asyncio.get_running_loop().create_task(self._refresh_lists())
         try:
             await asyncio.wait_for(self._first_attempt.wait(), FIRST_S)
         except TimeoutError:
@@ -88,9 +89,12 @@ class Bridge(HubBackend):
 
     async def close(self) -> None:
         """Close the link."""
-        self._look_task.cancel()
-        await asyncio.wait((self._look_task,))
+        self._refresh_task.cancel()
+        await asyncio.wait((self._refresh_task,))
         await self._hub.close()
+
+    # How HubBackend sends requests. Two of them return None while the hub is down; HubBackend then
+    # uses the first, which raises the reason.
 
     def _ask_over_link(self, request: PluginRequest, timeout_s: float) -> Awaitable[PluginResponse]:
         return self._hub.request(request, timeout_s)
@@ -112,18 +116,18 @@ class Bridge(HubBackend):
     def _on_link_change(self, is_up: bool) -> None:
         if is_up:
             self._first_attempt.set()
-            self._look_now.set()
+            self._refresh_now.set()
             if self._connected is not None:
                 self._connected(self.address)
 
-    async def _look_at_lists(self) -> None:
-        """Fetch the lists after each connect, and every few seconds while connected."""
+    async def _refresh_lists(self) -> None:
+        """Fetch the lists that a client has requested, after each connect and every REFRESH_S."""
         while True:
             try:
-                await asyncio.wait_for(self._look_now.wait(), LOOK_S)
+                await asyncio.wait_for(self._refresh_now.wait(), REFRESH_S)
             except TimeoutError:
                 pass
-            self._look_now.clear()
+            self._refresh_now.clear()
             if not self._hub.is_up:
                 continue
             try:

@@ -21,8 +21,8 @@ __all__ = ["PluginOutput"]
 
 # Lines of one plugin that are logged: per second in the long run, and at once.
 RATE, BURST = 20.0, 200.0
-# Dropped lines are reported after this time, even if no further line arrives.
-QUIET_S = 1.5
+# Dropped lines are reported this long after the first of them, at the latest.
+REPORT_S = 1.5
 READY = b"READY "
 MAX_ADDRESS = 512
 # A log line of a plugin that is made with concertino.
@@ -34,7 +34,8 @@ OUR_FORMAT = re.compile(
 class PluginOutput(StderrLines):
     """Reads and logs the output of a plugin's process.
 
-    It is called with chunks of stderr (see StderrLines), and is the Receiver of stdout.
+    Call the object with each chunk of stderr. It is also the Receiver of the connection that reads
+    stdout, whose lines are logged in the same way.
 
     log: the logger of the plugin's lines.
     assigned: the address at which the plugin must listen; empty if it chooses a port itself.
@@ -103,6 +104,7 @@ class _DroppedLines:
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
+        # A token bucket: a token for each line that may be logged now.
         self._tokens = BURST
         self._last = time.monotonic()
         self._count = 0
@@ -118,7 +120,7 @@ class _DroppedLines:
         # would be logged, each with a report about the lines dropped before it.
         if self._tokens < (RATE if self._count else 1):
             if self._report_timer is None:
-                self._report_timer = asyncio.get_running_loop().call_later(QUIET_S, self._report)
+                self._report_timer = asyncio.get_running_loop().call_later(REPORT_S, self._report)
             self._count += 1
             return False
 
@@ -131,5 +133,5 @@ class _DroppedLines:
     def _report(self) -> None:
         count, self._count, self._report_timer = self._count, 0, None
         self._log.warning(
-            "%d lines of its stderr were dropped: it writes more than %g a second", count, RATE
+            "%d lines of its output were dropped: it writes more than %g a second", count, RATE
         )

@@ -186,7 +186,10 @@ class PluginProcess:
         return pending
 
     async def stream(self, request: PluginRequest, timeout_s: float) -> ResponseStream:
-        """Send a stream_start, like ForwardingConnection.stream()."""
+        """Call a tool as a stream, and yield the plugin's responses.
+
+        See ForwardingConnection.stream(). Raises Disconnected while the plugin is not running.
+        """
         link = self._run.link
         if link is None or self.state != "running":
             raise Disconnected(f"it is not running ({self.state}): {self.reason}")

@@ -62,7 +62,8 @@ def read_private(path: Path) -> bytes | None:
 def write_private(path: Path, data: bytes, *, lasting: bool = True) -> None:
     """Write a file that only this user can read. Creates its folder if necessary.
 
-    lasting: see write_private_file(). Raises UnusableState.
+    lasting: whether to wait until the file is on the disk. If not, a power failure may damage it.
+    Raises UnusableState.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -73,7 +74,10 @@ def write_private(path: Path, data: bytes, *, lasting: bool = True) -> None:
 
 @contextmanager
 def lock_state(folder: Path) -> Generator[None, None, None]:
-    """Lock the state in a folder against other processes in a `with`. Raises UnusableState."""
+    """Hold the lock of a state folder inside `with`. Waits while another process holds it.
+
+    Raises UnusableState.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -87,7 +91,10 @@ def lock_state(folder: Path) -> Generator[None, None, None]:
 
 
 def read_state_key(folder: Path) -> bytes:
-    """Return this user's random key, creating it at the first use. Raises UnusableState."""
+    """Return the secret key with which the files of a state folder are authenticated.
+
+    It is random, and created at the first use. Raises UnusableState.
+    """
     path = folder / "key"
     if (key := read_private(path)) is None:
         with lock_state(folder):

@@ -254,7 +254,9 @@ class CallContext(Struct, eq=False):
 
 
 class CallCaller(Struct, eq=False):
-    """The Caller of one call. See backend.Caller, which describes its members.
+    """The facts about one call that a backend needs to forward it to another server.
+
+    It implements Caller (backend/caller.py), which describes the members.
 
     session: the connection that the call came on.
     request: the JSON-RPC request.

@@ -106,5 +106,5 @@ class EarlyInput:
         self.extend(min(self._timer.when(), self._loop.time() + within_s))
 
     def close(self) -> None:
-        """Stop the timer, so that it no longer calls release()."""
+        """Stop holding: cancel the timer, so that `release` is not called. The frames stay."""
         self._timer.cancel()

@@ -192,9 +192,11 @@ _late: set[asyncio.Future[None]] = set()
 
 
 class _ThreadStep:
-    """A function that a thread calls, and that can be dropped before the thread begins.
+    """A function that is to be called in a thread. drop() prevents the call before it begins.
 
-    ended: an event of the event loop; set when the function has returned or raised.
+    Attribute:
+    ended: an event of the event loop; set when the function has returned or raised. It is never set
+        if the function was dropped.
     """
 
     def __init__(self, function: Callable[[], Any]) -> None:

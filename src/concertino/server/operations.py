@@ -415,8 +415,11 @@ class _Outcome(NamedTuple):
 class _Operation:
     """One long operation: one call of a tool of Operations.
 
-    id: the handle.
-    done: the last (progress, total) that the handler has reported; None before.
+    id: the handle by which clients ask for the operation, its `operationId`.
+    name: the name of the tool.
+    state: "in_progress" until the operation ends.
+    message: the last message that the handler has reported.
+    last_progress: the last (progress, total) that the handler has reported; None before.
     waits: the futures of context.wait() in the handler's thread; cancelled with the operation.
     outcome: None until the handler has returned or raised.
     ended_at: when it ended, by the clock of Operations; None while it runs.
@@ -436,7 +439,7 @@ class _Operation:
         self.state: State = "in_progress"
         self.message = message
         self.estimated_time = estimated_time
-        self.done: tuple[float, float | None] | None = None
+        self.last_progress: tuple[float, float | None] | None = None
         self.waits: set[Future[Any]] = set()
         self.context = _OperationContext(context, self)
         self.task: asyncio.Task[None]
@@ -468,8 +471,8 @@ class _Operation:
         if self.estimated_time is not None:
             status["estimatedTime"] = self.estimated_time
         status["operationId"] = self.id
-        if self.done is not None:
-            done, total = self.done
+        if self.last_progress is not None:
+            done, total = self.last_progress
             status |= {"progress": done} if total is None else {"progress": done, "total": total}
         return status
 
@@ -478,8 +481,8 @@ class _Operation:
 
         context: the context of the waiting call; the operation's progress is sent to it.
         """
-        if self.done is not None:
-            context.progress(*self.done, self.message)
+        if self.last_progress is not None:
+            context.progress(*self.last_progress, self.message)
         if self.task.done() or not timeout_s:
             return
         self.listeners = (*self.listeners, context)
@@ -513,7 +516,7 @@ class _OperationContext(ContextWrapper):
         # of the call.
         sent = self.inner.progress(done, total, message)
         operation = self._operation
-        operation.done = done, total
+        operation.last_progress = done, total
         operation.message = operation.message if message is None else message
         for listener in operation.listeners:
             if listener is not self.inner:

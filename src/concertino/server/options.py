@@ -44,9 +44,11 @@ class ToolSettings(TypedDict, total=False):
     name: 1 to 128 of A-Z a-z 0-9 _ . - ; by default the function's name.
     title: name for people.
     description: text for the model; by default the docstring's.
-    read_only, destructive, idempotent, open_world: hints for clients of 2025-03-26 and later: the
-        tool changes nothing; it may destroy data; a second call with the same arguments has no
-        further effect; it uses systems outside of the server. None sends no hint.
+    read_only: hint that the tool changes nothing. Hints are for clients of 2025-03-26 and later;
+        None sends no hint.
+    destructive: hint that the tool may destroy data.
+    idempotent: hint that a second call with the same arguments has no further effect.
+    open_world: hint that the tool uses systems outside of the server.
     icons: pictures for a client's user interface.
     meta: `_meta` of the tool.
     inline: run a `def` on the event loop instead of in a thread; for functions that take
@@ -93,13 +95,13 @@ class ToolGuards(TypedDict, total=False):
 
 class AccessOptions(TypedDict, total=False):
     """
-    tags: texts such as {"admin"}, for enable(tags=...) and disable(tags=...); clients see them in
-        its `_meta`, as `concertino/tags`.
+    tags: texts such as {"admin"}, for enable(tags=...) and disable(tags=...). Clients see them in
+        the `_meta` of the tool, prompt or resource, as `concertino/tags`.
     visible: a function that takes the Context of a call or list and returns whether this caller may
         see and use it. It must be quick and cannot be an `async def`. None: everybody may.
-    scopes: texts such as {"orders:write"}: what the token of a caller over HTTP must allow. Lists
-        leave it out for other callers, and a call gets the status 403. Callers without a token,
-        as on stdin and stdout, are not limited.
+    scopes: the scopes that a caller's token must have, such as {"orders:write"}. Other callers with
+        a token do not see the tool, prompt or resource in lists, and get the status 403 if they
+        use it. Callers without a token, as on stdin and stdout, are not limited.
     """
 
     tags: Collection[str] | None

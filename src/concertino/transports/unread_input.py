@@ -57,7 +57,7 @@ class UnreadInput:
 def count_unread(writing: int) -> int:
     """Return how many bytes in a pipe nobody has read; 0 if that cannot be found out.
 
-    writing: the writing end of the pipe, here and below.
+    writing: the descriptor of the pipe's writing end.
     """
     count = bytearray(4)
     try:
@@ -68,10 +68,11 @@ def count_unread(writing: int) -> int:
 
 
 def read_back(writing: int) -> bytes:
-    """Read everything that is in a pipe.
+    """Take the bytes out of a pipe that no process has read.
 
-    Returns b"" if a process has the reading end open, and so may still read, or if there is no
-    /proc.
+    writing: the descriptor of the pipe's writing end. The reading end is opened again through
+        /proc.
+    Returns b"" if a process still has the reading end open, or if the system has no /proc.
     """
     poll = select.poll()
     poll.register(writing, 0)
