@@ -29,6 +29,7 @@ from concertino.protocol.dialogue import (
     read_forwarded,
     resume_dialogue,
     to_wire_request,
+    use_state,
 )
 from concertino.protocol.revisions import by_name
 from concertino.protocol.seal import LIFETIME_S, Seal
@@ -211,6 +212,18 @@ def test_such_an_answer_is_checked_when_it_is_asked_for_and_kept_only_then() -> 
 def test_what_is_no_state_is_invalid(token: str) -> None:
     with pytest.raises(RpcError, match=r"Invalid params: requestState") as error:
         accept_next_round(a_seal(), token, {})
+    assert error.value.code == -32602
+
+
+def test_a_state_that_another_process_was_faster_to_use_is_invalid() -> None:
+    class UsedElsewhere:
+        def use(self, nonce: bytes, until: float) -> bool:
+            return False
+
+    seal = Seal(bytes(32), lambda: 1e6, bytes, record=UsedElsewhere())
+    opened = seal.open_token(seal.create_token(b"", CALL), CALL)
+    with pytest.raises(RpcError, match=r"Invalid params: requestState") as error:
+        use_state(seal, opened)
     assert error.value.code == -32602
 
 

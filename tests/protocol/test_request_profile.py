@@ -26,6 +26,7 @@ from session_rig import (
 
 from concertino.errors import RpcError
 from concertino.protocol.call import ServerFeatures
+from concertino.protocol.principal import Principal
 from concertino.protocol.request_profile import ClientInfo, InitializeParams, Profiles
 from concertino.protocol.revisions import by_name
 from concertino.types.results import Implementation
@@ -94,6 +95,17 @@ def test_meta_of_2026_07_28_describes_the_client():
     assert (profile.client.name, profile.client.capabilities) == ("c", {"roots": {}})
     assert (profile.token, profile.level) == ("t", ERROR)
     assert profile.meta.keys() == {"x"}
+
+
+def test_requests_have_the_principal_that_was_identified_last():
+    alice, bob = Principal("alice"), Principal("bob")
+    legacy, modern = open_profiles(), Profiles(lambda: EVERYTHING)
+    for profiles, meta in ((legacy, raw({})), (modern, raw(META))):
+        for principal in (alice, bob, None):
+            profiles.identify(principal)
+            profile = profiles.read(meta)
+            assert profile is not None
+            assert profile.principal is principal
 
 
 def test_a_client_need_not_describe_itself():

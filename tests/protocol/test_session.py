@@ -59,7 +59,9 @@ from concertino.errors import RpcError
 from concertino.jsonrpc.limits import Limits
 from concertino.protocol.call import InputRequired, ServerFeatures
 from concertino.protocol.dialogue import to_wire_request
+from concertino.protocol.principal import Principal
 from concertino.protocol.request_profile import SessionRequest
+from concertino.protocol.seal import Seal
 from concertino.protocol.session import Session
 from concertino.types.results import (
     CallToolResult,
@@ -1423,6 +1425,27 @@ def test_a_retry_that_is_refused_because_there_are_too_many_does_not_spend_its_s
     rig.answer(first, TEXT)
     rig.session.admit()
     assert rig.started.pop().call.answers.keys() == {"who"}
+
+
+def test_a_retry_whose_state_another_process_has_used_is_refused():
+    class UsedElsewhere:
+        def use(self, nonce: bytes, until: float) -> bool:
+            return False
+
+    seal = Seal(bytes(32), lambda: 1e6, bytes, record=UsedElsewhere())
+    rig = Rig()
+    rig.session.dialogues._make_seal = lambda: seal  # pyright: ignore[reportPrivateUsage]
+    result = input_required_result(rig, 1, modern(CALL, **DECLARED), InputRequired({"who": WHO}))
+    retry = {**CALL, "requestState": result["requestState"], "inputResponses": {"who": ADA}}
+    assert code(rig.ask(2, "tools/call", modern(retry))) == BAD_PARAMS
+    assert rig.started == []
+
+
+def test_requests_are_served_for_the_principal_that_was_identified_last():
+    rig = Rig()
+    alice = Principal("alice")
+    rig.session.identify(alice)
+    assert rig.call(1, "tools/call", modern(CALL)).profile.principal is alice
 
 
 def test_the_first_call_after_the_handshake_may_have_members_of_a_retry():

@@ -44,6 +44,15 @@ class Mistake(NamedTuple):
 
 TARGETS = [
     Mistake(
+        "two servers in one file, and run() of the empty one",
+        {"calc.py": HEAD + "math = Server('math')\n" + ADD.replace("server", "math") + END},
+        "python calc.py",
+        0,
+        "[WARN] [calculator] calc.py: the server 'calculator' is served, and has no tools, prompts "
+        "or resources; the server 'math' has: call math.run() instead, or serve both with "
+        "compose()\n",
+    ),
+    Mistake(
         "a server inside of main()",
         {
             "calc.py": "from concertino import Server\ndef main():\n"

@@ -30,8 +30,12 @@ from concertino.transports.tcp_options import set_tcp_options
 # start.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal as _signal
     from argparse import ArgumentParser, Namespace
     from collections.abc import Sequence
+else:
+    # The C part of the module signal, whose import costs as much as that of typing.
+    import _signal
 
 UNREACHABLE = 3
 STDIN, STDOUT, STDERR = 0, 1, 2
@@ -286,9 +290,17 @@ class _Bridge:
         # is gone.
         poll = _watch_reader()
         poll.register(self._socket.fileno(), select.POLLIN)
+        # SIGINT may arrive just before poll(), or in the other thread. Neither would end poll().
+        wakeup, signalled = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        _signal.set_wakeup_fd(signalled)
+        poll.register(wakeup, select.POLLIN)
         while True:
-            if _is_gone(poll.poll()):
+            events = poll.poll()
+            if _is_gone(events):
                 return True
+            if all(descriptor == wakeup for descriptor, _ in events):
+                # KeyboardInterrupt is raised here.
+                continue
             try:
                 size = self._socket.recv_into(buffer)
             except OSError as exc:

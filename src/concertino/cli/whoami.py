@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from concertino.authorization.logins import Login
 
 DESCRIPTION = (
-    "Show the servers at which this user is logged in, each with its authorization server, its scopes "
-    "and how long its token is valid. Exit codes: 0, or 1 without a login at URL."
+    "Show the servers at which this user is logged in, each with its authorization server, its "
+    "scopes and how long its token is valid. Exit codes: 0, or 1 without a login at URL."
 )
 
 

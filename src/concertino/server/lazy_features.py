@@ -78,6 +78,11 @@ class LazyFeatures:
         self._lock = threading.RLock()
 
     @property
+    def is_empty(self) -> bool:
+        """Return whether nothing was registered, the tools included."""
+        return not self._tools.entries and self._resources is None and self._prompts is None
+
+    @property
     def resources(self) -> Resources:
         """Return the server's resources; on first use, import the module and make them."""
         with self._lock:

@@ -515,6 +515,16 @@ class Server:
             loop_factory=loop_factory,
         )
 
+    def _warn_of_other_servers(self) -> None:
+        """Log a warning if the main program has made other servers, which are not empty."""
+        variables = vars(sys.modules["__main__"])
+        servers = {name: value for name, value in variables.items() if isinstance(value, Server)}
+        filled = {name: item.name for name, item in servers.items() if not item._features.is_empty}
+        if filled and self in servers.values():
+            from concertino.server.unserved import warn_of_other_servers
+
+            warn_of_other_servers(filled, self.name, str(variables.get("__file__", "")))
+
     def asgi(
         self,
         path: str = "/mcp",
@@ -551,6 +561,8 @@ class Server:
         with self._lock:
             self._starts += 1
             self._notifiers = [*self._notifiers, outlet]
+        if self._features.is_empty:
+            self._warn_of_other_servers()
         self._registered_tools.report_host_limits(
             self.name, self._features.features.instructions or ""
         )

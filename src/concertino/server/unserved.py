@@ -1,15 +1,17 @@
-"""Reports a script that has imported Server, and ends without serving anything.
+"""Reports a script that serves nothing, or an empty server instead of another one.
 
-The usual causes are a missing `server.run()` at the end of the file, and sys.exit() before it.
-server/server.py calls this when the process ends and has served nothing.
+The usual causes of the first are a missing `server.run()` at the end of the file, and sys.exit()
+before it. server/server.py calls this when the process ends and has served nothing.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["report_unserved_script"]
+__all__ = ["report_unserved_script", "warn_of_other_servers"]
 
 # A script that contains one of these texts serves under some condition, so it is not reported.
 SERVES = ("run(", "serve(", "Host(", "Client(")
@@ -47,3 +49,21 @@ def report_unserved_script(server_class: type) -> None:
         f"or start it with: concertino serve {path}\n"
     )
     refuse_script_client(text)
+
+
+def warn_of_other_servers(filled: Mapping[str, str], served: str, file: str) -> None:
+    """Log a warning that the served server is empty, and others of its file are not.
+
+    filled: variable -> name of each other server that has tools, prompts or resources.
+    served: the name of the server that is served.
+    file: the path of the file that calls run().
+    """
+    variable, name = next(iter(filled.items()))
+    logging.getLogger(f"concertino.{served}").warning(
+        "%s: the server %r is served, and has no tools, prompts or resources; the server %r has: "
+        "call %s.run() instead, or serve both with compose()",
+        Path(file).name,
+        served,
+        name,
+        variable,
+    )
