@@ -794,3 +794,14 @@ def test_a_text_that_somebody_calls_a_secret_is_hidden_whatever_it_looks_like() 
     assert found == f"{REDACTED} {REDACTED} abc"
     refresh()
     assert redactor().text("7391") == REDACTED
+
+
+def test_renewed_secrets_are_hidden_for_one_more_renewal_and_then_forgotten() -> None:
+    for number in range(1000):
+        redact.learn_current_secrets("login", [f"access-{number:04}", f"refresh-{number:04}", ""])
+    # The same secrets again are no renewal.
+    redact.learn_current_secrets("login", ["access-0999"])
+    redact.learn_current_secrets("other", ["other-0000"])
+    text = "access-0999 refresh-0998 access-0997 other-0000"
+    assert redactor().text(text) == f"{REDACTED} {REDACTED} access-0997 {REDACTED}"
+    assert repr(redactor()) == "<Redactor of 5 secrets>"

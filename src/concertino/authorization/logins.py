@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from concertino.authorization.keyrings import find_keyring
 from concertino.errors import AuthorizationError
-from concertino.logs.redact import learn_secrets
+from concertino.logs.redact import learn_current_secrets
 from concertino.user_files import user_folder, write_private_file
 
 __all__ = ["ClientIdentity", "Login", "LoginStore", "login_key", "logins_folder"]
@@ -148,12 +148,16 @@ class LoginStore:
             raise AuthorizationError(
                 f"{path}: no login of this version; remove the file and log in again"
             ) from None
-        learn_secrets((login.access_token, login.refresh_token, login.client.client_secret))
+        learn_current_secrets(
+            key, (login.access_token, login.refresh_token, login.client.client_secret)
+        )
         return login
 
     def write(self, key: str, login: Login) -> None:
         """Keep a login. Raises AuthorizationError."""
-        learn_secrets((login.access_token, login.refresh_token, login.client.client_secret))
+        learn_current_secrets(
+            key, (login.access_token, login.refresh_token, login.client.client_secret)
+        )
         keyring = find_keyring()
         file = _LoginFile(login)
         if keyring.is_available:

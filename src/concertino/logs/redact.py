@@ -49,6 +49,7 @@ __all__ = [
     "REDACTED",
     "Redactor",
     "learn",
+    "learn_current_secrets",
     "learn_secrets",
     "make_clean_check",
     "redactor",
@@ -356,6 +357,9 @@ _default: Redactor | None = None
 _learned: dict[tuple[str, str], None] = {}
 # Secrets added by learn_secrets(). A dict keeps their order.
 _known: dict[str, None] = {}
+# The secrets of each owner that renews them: those of now, and those of before.
+_NO_SECRETS: tuple[frozenset[str], frozenset[str]] = frozenset(), frozenset()
+_renewed: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
 
 
 def redactor() -> Redactor:
@@ -429,8 +433,9 @@ def refresh(environment: Mapping[str, str] | None = None) -> Redactor:
     # _is_secret() still finds the words of the name, because of the two underscores.
     found |= {f"{name}__{number}": value for number, (name, value) in enumerate(_learned)}
     _default = Redactor.from_environment(found)
-    if _known:
-        _default = _default.including(_known)
+    renewed = [secret for pair in _renewed.values() for secrets in pair for secret in secrets]
+    if _known or renewed:
+        _default = _default.including([*_known, *renewed])
     return _default
 
 
@@ -457,6 +462,19 @@ def learn_secrets(values: Iterable[str]) -> None:
     new = {value: None for value in values if len(value) >= _LEAST_KNOWN}
     if not new.keys() <= _known.keys():
         _known.update(new)
+        refresh()
+
+
+def learn_current_secrets(owner: str, values: Iterable[str]) -> None:
+    """Add the secrets that an owner has now, such as the tokens of a login, which are renewed.
+
+    Its secrets of before stay too, because they may still be valid. Older ones are forgotten:
+    otherwise a process that runs for weeks would search each text for thousands of them.
+    """
+    new = frozenset(value for value in values if len(value) >= _LEAST_KNOWN)
+    current, _ = _renewed.get(owner, _NO_SECRETS)
+    if not new <= current:
+        _renewed[owner] = new, current
         refresh()
 
 
