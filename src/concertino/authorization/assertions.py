@@ -28,9 +28,10 @@ KEYS = {
 
 
 def sign_assertion(key: str, algorithm: str, client_id: str, issuer: str) -> str:
-    """Return an assertion of a client for one use at an authorization server.
+    """Return a signed assertion (RFC 7523) by which a client shows who it is, for one request.
 
-    key: in PEM. Raises AuthorizationError if it cannot sign with this algorithm.
+    key: the client's private key, in PEM.
+    Raises AuthorizationError if the key cannot sign with this algorithm.
     """
     if algorithm not in KEYS:
         raise AuthorizationError(

@@ -13,10 +13,10 @@ __all__ = ["open_page"]
 
 
 def open_page(url: str) -> bool:
-    """Open a page in a person's browser. Returns whether a program for that was started.
+    """Open a web page in the user's browser. Returns whether a browser was started.
 
-    No shell is involved: the address is one argument of the program. Raises AuthorizationError for
-    an address that is not of a web page.
+    No shell is involved: the URL is one argument of the program.
+    Raises AuthorizationError for a URL that is not http or https.
     """
     check_page(url)
     program = _find_program()

@@ -25,10 +25,10 @@ MAX_PARAMETERS = 64
 
 
 class Challenge(Struct, frozen=True):
-    """One way in which a server wants clients to show who they are.
+    """One challenge of a header WWW-Authenticate: a scheme and its parameters.
 
-    scheme: in lower case, such as `bearer`.
-    parameters: by name, in lower case. The first of several with one name counts.
+    scheme: the scheme in lower case, such as `bearer`.
+    parameters: parameter name in lower case -> value. Of several with one name, the first counts.
     """
 
     scheme: str
@@ -36,7 +36,7 @@ class Challenge(Struct, frozen=True):
 
 
 def parse_challenges(text: str) -> list[Challenge]:
-    """Return the challenges in a header. What is malformed is left out."""
+    """Return the challenges in a header WWW-Authenticate, without malformed ones."""
     challenges: list[Challenge] = []
     parameters: dict[str, str] = {}
     at = 0

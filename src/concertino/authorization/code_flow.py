@@ -23,9 +23,10 @@ MAX_RESPONSE = 16 * 1024
 
 
 def check_page(url: str) -> str:
-    """Return the address of a page, if a browser may be led there. Raises AuthorizationError.
+    """Return the URL of a login page, if it is safe to open it in a browser.
 
-    A server could name `file:`, `javascript:` or the address of another program.
+    A server could name `file:`, `javascript:` or the scheme of another program.
+    Raises AuthorizationError otherwise.
     """
     try:
         parsed = parse_url(url)
@@ -37,14 +38,14 @@ def check_page(url: str) -> str:
 
 
 class CodeRequest:
-    """A request for a code, and what its response must contain.
+    """A request for an authorization code, with the checks of its response.
 
-    metadata: of the authorization server whose response is expected.
-    redirect_uri: where the response goes.
+    metadata: the metadata of the authorization server that must respond.
+    redirect_uri: the URL to which the authorization server redirects the browser.
 
     Attributes:
-    page: the address of the page where a person permits access.
-    verifier: what proves, with the code, that we have asked for it.
+    page: the URL of the page on which the user permits access.
+    verifier: the PKCE code verifier, which shows that we have requested the code.
     """
 
     def __init__(
@@ -79,10 +80,11 @@ class CodeRequest:
         return hmac.compare_digest(_fields(query).get("state", "").encode(), self._state.encode())
 
     def read_response(self, address: str) -> str:
-        """Return the code in the address to which the browser was led.
+        """Return the authorization code in the URL to which the browser was redirected.
 
-        Raises AuthorizationError. The error of a response of another authorization server is not
-        shown, since anybody could have written it.
+        Raises AuthorizationError if there is none, or if the response is that of another
+        authorization server. The error text of such a response is not shown, because anybody could
+        have written it.
         """
         query = urlsplit(address).query
         if not self.expects(query):
@@ -105,7 +107,7 @@ class CodeRequest:
 
 
 def _fields(query: str) -> dict[str, str]:
-    """Return the parameters of a query. One that stands twice is left out: it has no meaning."""
+    """Return the parameters of a query, without those that occur twice: they mean nothing."""
     try:
         pairs = parse_qsl(query[:MAX_RESPONSE], keep_blank_values=True, max_num_fields=64)
     except ValueError:

@@ -49,9 +49,10 @@ async def request_by_device(
     fields: Mapping[str, str],
     prompt: DevicePrompt,
 ) -> TokenResponse:
-    """Return the tokens that a person permits at another device.
+    """Return the tokens after the user has permitted access on another device (RFC 8628).
 
-    fields: scope and resource. prompt: shows the page and the code.
+    fields: the fields `scope` and `resource` of the request.
+    prompt: shows the user the page to open and the code to type there.
     Raises AuthorizationError, and OSError if the server cannot be reached.
     """
     url = metadata.device_authorization_endpoint
@@ -88,5 +89,5 @@ async def request_by_device(
 
 
 def _visible(code: str) -> str:
-    """Return a code for a terminal. A server could send characters that control it."""
+    """Return a server's code without characters that would control the terminal."""
     return "".join(char for char in code[:64] if char.isprintable())

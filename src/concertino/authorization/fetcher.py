@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class FetchedResponse(Struct, frozen=True):
-    """A response. url: where it came from, after redirects."""
+    """A response. url: the URL that has sent it, after redirects."""
 
     url: str
     status: int
@@ -43,7 +43,7 @@ class FetchedResponse(Struct, frozen=True):
     body: bytes
 
     def decode(self, decoder: Decoder[T]) -> T:
-        """Return the decoded body. Raises AuthorizationError, which shows nothing of it."""
+        """Return the decoded body. Raises AuthorizationError, whose text contains nothing of it."""
         try:
             return decoder.decode(self.body)
         except ValidationError as exc:
@@ -144,7 +144,7 @@ class Fetcher:
 
 
 class _Collector:
-    """Collects one response. url: for messages."""
+    """Collects one response. url: the URL of the request, for messages."""
 
     def __init__(self, url: str) -> None:
         self.response: asyncio.Future[FetchedResponse] = asyncio.get_running_loop().create_future()

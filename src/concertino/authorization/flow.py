@@ -37,7 +37,7 @@ OFFLINE = "offline_access"
 
 
 class PageOpener:
-    """Shows a person the page of a login. Subclasses say how."""
+    """Shows the user the page of a login. Subclasses implement how."""
 
     def show(self, page: str) -> None:
         """Show a page, whose answer comes to a port of this machine."""
@@ -49,7 +49,10 @@ class PageOpener:
 
 
 class Discovery(Struct, frozen=True):
-    """Who authorizes clients of a server. challenge: the parameters of the server's challenge."""
+    """The metadata of a server and of its authorization server.
+
+    challenge: the parameters of the challenge in the server's response.
+    """
 
     resource: ResourceMetadata
     issuer: IssuerMetadata
@@ -62,9 +65,9 @@ async def make_fetcher(server: ServerUrl) -> Fetcher:
 
 
 class LoginFlow:
-    """Obtains access to one server.
+    """Obtains access tokens for one server.
 
-    opener: shows pages to a person; None if there is none.
+    opener: shows pages to the user; None if no user is there.
     """
 
     def __init__(
@@ -76,9 +79,9 @@ class LoginFlow:
         self._opener = opener
 
     async def discover(self, challenge: Mapping[str, str], known: Login | None) -> Discovery:
-        """Find out who authorizes clients of the server.
+        """Fetch the metadata of the server and of its authorization server.
 
-        challenge: the parameters of its challenge; empty if there was none.
+        challenge: the parameters of the challenge in the server's response; empty without one.
         Raises AuthorizationError, and OSError if a server cannot be reached.
         """
         url = challenge.get("resource_metadata", "")
@@ -90,10 +93,10 @@ class LoginFlow:
         return Discovery(resource, await discover_issuer(self._fetcher, issuer), challenge)
 
     async def log_in(self, found: Discovery, known: Login | None) -> Login:
-        """Obtain access.
+        """Obtain access tokens.
 
-        known: the login of before, whose registration is used again, and whose scopes are asked
-            for again, if it is of the same authorization server.
+        known: the previous login. If it is of the same authorization server, its client
+            registration is used again, and its scopes are requested again.
         Raises AuthorizationError, and OSError if a server cannot be reached.
         """
         settings, metadata = self._settings, found.issuer
@@ -138,10 +141,11 @@ class LoginFlow:
         )
 
     def _choose_scopes(self, found: Discovery, known: Login | None) -> tuple[str, ...]:
-        """Return what to ask for.
+        """Return the scopes to request.
 
-        The server's challenge is what the refused operation needs, and does not repeat what was
-        granted before. Without one, its metadata says what it has; without that, nothing is said.
+        The server's challenge names the scopes that the refused operation needs, but not those that
+        were granted before. Without a challenge, the scopes are those of the server's metadata, and
+        without these the request has no scopes.
         """
         challenge = found.challenge.get("scope", "").split()
         wanted = [*self._settings.scopes, *(challenge or found.resource.scopes_supported)]
@@ -241,7 +245,7 @@ def _unique(scopes: Iterable[str]) -> tuple[str, ...]:
 
 
 def _port_of(redirect_uri: str, known: Login | None) -> int:
-    """Return the port of the redirect that was chosen or registered before; 0 for none."""
+    """Return the port of the redirect URI that was chosen or registered before; 0 for none."""
     registered = "" if known is None else known.client.redirect_uri
     for uri in (redirect_uri, registered):
         if uri:

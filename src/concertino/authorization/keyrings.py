@@ -20,7 +20,10 @@ SERVICE = "concertino"
 
 
 class SecretStore(Protocol):
-    """Keeps small secrets by name. is_available: whether it can."""
+    """A store of small secrets by name.
+
+    is_available: whether this store can be used.
+    """
 
     is_available: bool
 
@@ -54,7 +57,7 @@ class _NoKeyring:
 
 
 class _SystemKeyring:
-    """The keyring that the package keyring has found."""
+    """The keyring of the operating system, through the package keyring."""
 
     is_available = True
 

@@ -22,7 +22,7 @@ __all__ = ["LazyCredentials"]
 class LazyCredentials:
     """The credentials for one server.
 
-    settings: how to obtain access; None to use only what `concertino login` has obtained.
+    settings: how to log in; None to use only logins that `concertino login` has stored.
     """
 
     def __init__(self, server: ServerUrl, settings: OAuth | None) -> None:

@@ -1,4 +1,4 @@
-"""Login: what a client keeps to use a server again, and LoginStore, where it is kept.
+"""Login: a client's access to one server, and LoginStore, which stores logins.
 
 Each login is a file of this user alone (mode 0600), written completely or not at all. With the
 package keyring and a working keyring of the system, the file has what `concertino whoami` shows,
@@ -40,10 +40,10 @@ LOCK_WITHIN_S = 60.0
 
 
 class ClientIdentity(Struct, frozen=True, kw_only=True):
-    """A client as an authorization server knows it.
+    """The registration of a client at an authorization server.
 
-    auth_method: how it shows its secret at the token endpoint, as in RFC 7591.
-    redirect_uri: with which it was registered; "" for any.
+    auth_method: how the client sends its secret to the token endpoint, as in RFC 7591.
+    redirect_uri: the redirect URI of the registration; "" if any may be used.
     is_registered_by_us: whether this client has registered itself.
     expires_at: when the secret expires, in seconds since 1970; 0 for never.
     """
@@ -59,11 +59,13 @@ class ClientIdentity(Struct, frozen=True, kw_only=True):
 class Login(Struct, frozen=True, kw_only=True):
     """The access to one server.
 
-    server: its URL. resource: how its authorization server calls it. issuer: that server. client:
-    who we are there.
-    scopes: what was asked for, and granted beyond that.
-    expires_at: when the access token expires, in seconds since 1970; None if nobody has said so.
-    obtained_at: when it was obtained.
+    server: the URL of the server.
+    resource: the resource identifier, which names the server to its authorization server.
+    issuer: the URL of the authorization server.
+    client: our registration at the authorization server.
+    scopes: the scopes that were requested, and others that were granted.
+    expires_at: when the access token expires, in seconds since 1970; None if that is not known.
+    obtained_at: when the access token was obtained.
     """
 
     server: str
@@ -84,14 +86,14 @@ class Login(Struct, frozen=True, kw_only=True):
     def is_valid(self, margin_s: float = 0) -> bool:
         """Return whether there is an access token that has not expired.
 
-        margin_s: for how long it is needed, in seconds.
+        margin_s: the time for which the token is needed, in seconds.
         """
         if not self.access_token:
             return False
         return self.expires_at is None or time.time() + margin_s < self.expires_at
 
     def without_tokens(self) -> Login:
-        """Return what is left after the access has ended: who we are."""
+        """Return the login without its tokens; the registration of the client stays."""
         return replace(self, access_token="", refresh_token="", expires_at=None)
 
     def without_refresh(self) -> Login:
@@ -117,7 +119,7 @@ class _LoginFile(Struct, frozen=True):
 
 
 class LoginStore:
-    """The logins of this user. folder: where they are kept."""
+    """The logins of this user. folder: the folder of their files."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = logins_folder() if folder is None else folder
@@ -183,9 +185,9 @@ class LoginStore:
 
     @asynccontextmanager
     async def lock(self, key: str) -> AsyncGenerator[None]:
-        """Let no other process read, refresh and write a login meanwhile.
+        """Hold the lock of a login inside `async with`, around reading, refreshing and writing it.
 
-        Raises AuthorizationError if another process has the lock for a minute.
+        Raises AuthorizationError if another process holds the lock for a minute.
         """
         path = self._path(key).with_suffix(".lock")
         try:

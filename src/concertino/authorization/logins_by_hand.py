@@ -25,9 +25,9 @@ BOTH = "application/json, text/event-stream"
 async def log_in(
     url: str, settings: OAuth, opener: PageOpener, store: LoginStore | None = None
 ) -> Login:
-    """Log in at a server, and keep what is needed to use it.
+    """Log in at a server, and store the login.
 
-    opener: shows pages to the person.
+    opener: shows pages to the user.
     Raises AuthorizationError, ValueError for a malformed URL, and OSError if a server cannot be
     reached.
     """
@@ -51,7 +51,7 @@ async def log_in(
 
 
 async def _ask(fetcher: Fetcher, server: ServerUrl) -> tuple[int, str]:
-    """Return the status and the challenge with which a server answers who is not logged in."""
+    """Return the status and the challenge of a server's response to a request without a token."""
     meta: dict[str, Any] = {
         "io.modelcontextprotocol/protocolVersion": MODERN.name,
         "io.modelcontextprotocol/clientCapabilities": {},
@@ -92,7 +92,7 @@ async def log_out(url: str, store: LoginStore | None = None) -> list[Login]:
 
 
 async def _revoke(server: ServerUrl, login: Login) -> None:
-    """Make the tokens invalid (RFC 7009). A failure is none of the user's business: they expire."""
+    """Revoke the tokens (RFC 7009). A failure is not reported, because tokens expire anyway."""
     token = login.refresh_token or login.access_token
     if not login.revocation_endpoint or not token:
         return

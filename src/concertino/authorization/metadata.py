@@ -25,7 +25,7 @@ MAX_ISSUERS = 16
 
 
 class ResourceMetadata(Struct, frozen=True):
-    """What a server says about its authorization (RFC 9728)."""
+    """The protected resource metadata of a server (RFC 9728)."""
 
     resource: str
     authorization_servers: tuple[str, ...] = ()
@@ -33,9 +33,9 @@ class ResourceMetadata(Struct, frozen=True):
 
 
 class IssuerMetadata(Struct, frozen=True, kw_only=True):
-    """What an authorization server says about itself (RFC 8414).
+    """The metadata of an authorization server (RFC 8414).
 
-    scopes_supported: None if it does not say so, as for the other members that have None.
+    scopes_supported: the scopes; None if the metadata has no such member, as for other members.
     """
 
     issuer: str
@@ -67,8 +67,8 @@ _issuer_decoder = Decoder(IssuerMetadata)
 async def discover_resource(fetcher: Fetcher, server: ServerUrl, url: str) -> ResourceMetadata:
     """Return the metadata of a server.
 
-    url: where the server says that it is (`resource_metadata` in its challenge); "" if it does not
-        say so. Then the two well-known places are tried.
+    url: the URL in the parameter `resource_metadata` of the server's challenge; "" without one.
+        Then the two well-known URLs are tried.
     A server without metadata may be one of 2025-03-26, which is its own authorization server.
     Raises AuthorizationError, and OSError if a server cannot be reached.
     """

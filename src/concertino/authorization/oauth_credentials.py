@@ -36,9 +36,9 @@ MAX_OPERATIONS = 1000
 
 
 class OAuthCredentials:
-    """Access tokens for one server, from its login in the store, or obtained as the settings say.
+    """Provides access tokens for one server: from the stored login, or by a new login.
 
-    settings: None to use only what `concertino login` has obtained.
+    settings: how to log in; None to use only logins that `concertino login` has stored.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class OAuthCredentials:
         return f"Bearer {login.access_token}"
 
     def _margin_s(self, login: Login) -> float:
-        """Return how long before its end a token is refreshed, in seconds."""
+        """Return the time before a token's end at which it is refreshed, in seconds."""
         if login.expires_at is None or not login.refresh_token:
             return 0.0
         if time.monotonic() < self._paused_until:

@@ -40,7 +40,7 @@ class RedirectListener:
 
     @property
     def redirect_uri(self) -> str:
-        """Return the address to which the browser is to be led."""
+        """Return the redirect URI, which leads the browser to this listener."""
         return f"http://127.0.0.1:{self._port}{PATH}"
 
     async def __aenter__(self) -> RedirectListener:
@@ -66,9 +66,10 @@ class RedirectListener:
         self._address.cancel()
 
     async def wait(self, expects: Callable[[str], bool], within_s: float = WITHIN_S) -> str:
-        """Return the address with which the browser comes.
+        """Return the URL that the browser requests after the login.
 
-        expects: whether a query answers the login. Raises AuthorizationError after within_s.
+        expects: returns whether the query of a URL is the response to this login.
+        Raises AuthorizationError after within_s.
         """
         self._expects = expects
         try:

@@ -22,7 +22,8 @@ class OAuth(Struct, frozen=True, kw_only=True, metaclass=HintingStructMeta):
     """How to obtain access to a server that asks for it.
 
     All are optional: without any, the client registers itself, and a person logs in.
-    client_id, client_secret: of a client that was registered with the authorization server before.
+    client_id: the id of a client that was registered with the authorization server before.
+    client_secret: the secret of that client.
     issuer: the authorization server that knows this client. The secret goes to no other one.
     client_metadata_url: an https URL that identifies this client and has its description (a client
         id metadata document), for authorization servers that accept one.

@@ -1,4 +1,4 @@
-"""Gate: lets those requests in whose token is accepted.
+"""Gate: accepts the requests whose token is valid, and refuses all others.
 
 A token comes in the header Authorization and nowhere else: not in the query, and not in the body.
 Source: RFC 6750; 2026-07-28 basic/authorization "Token Handling".
@@ -38,9 +38,9 @@ TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]+=*")
 
 
 class Gate:
-    """Lets those requests in whose token is accepted.
+    """Accepts the requests whose token is valid, and refuses all others.
 
-    authorization: whom to let in.
+    authorization: which tokens are accepted.
     challenges: makes the refusals.
     """
 
@@ -54,7 +54,7 @@ class Gate:
         self._pending: dict[bytes, asyncio.Task[Principal]] = {}
 
     def admit(self, head: RequestHead) -> Principal | asyncio.Future[Principal]:
-        """Return who has sent a request; a future if another server must be asked first.
+        """Return the principal of a request; a future of it if another server must be asked first.
 
         Raises HttpError to refuse the request, and so does the future.
         """
@@ -92,7 +92,7 @@ class Gate:
         return token
 
     def _check(self, principal: Principal) -> Principal:
-        """Return the principal. Raises HttpError 403 if its token does not allow enough."""
+        """Return the principal. Raises HttpError 403 if its token lacks a scope."""
         if principal.lacks(self._scopes):
             raise self.challenges.insufficient_scope(self._scopes)
         return principal
@@ -100,10 +100,10 @@ class Gate:
     def _verify(
         self, token: str, digest: bytes, first: int
     ) -> Principal | asyncio.Future[Principal]:
-        """Ask the verifiers whose a token is, until one accepts it.
+        """Ask the verifiers for the principal of a token, until one accepts the token.
 
-        first: the number of the first one to ask.
-        Raises InvalidToken with the reason of the last one, and HttpError.
+        first: the number of the verifier to begin with.
+        Raises InvalidToken with the reason of the last verifier, and HttpError.
         """
         reason = ""
         for number in range(first, len(self._verifiers)):
@@ -144,7 +144,7 @@ class Gate:
     async def _wait(
         self, token: str, digest: bytes, number: int, verdict: Awaitable[Principal]
     ) -> Principal:
-        """Return whose a token is. Raises HttpError."""
+        """Return the principal of a token, after a verifier's answer. Raises HttpError."""
         try:
             async with asyncio.timeout(VERIFY_S):
                 return self._check(self._accept(digest, await verdict))

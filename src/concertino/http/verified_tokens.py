@@ -1,4 +1,4 @@
-"""VerifiedTokens: which tokens were verified a moment ago.
+"""VerifiedTokens: a cache of the tokens that were verified recently.
 
 Verifying a signature takes 60 to 145 us, asking another server milliseconds. The tokens themselves
 are not kept, only their SHA-256.
@@ -23,9 +23,9 @@ REFUSED_S = 10.0
 class VerifiedTokens:
     """The results of verifying tokens, by the tokens' SHA-256.
 
-    cache_s: for how many seconds a token is believed.
+    cache_s: the time for which a result is used, in seconds.
     clock: returns the time in seconds; must not go backwards.
-    wall_clock: returns the seconds since the epoch, which the end of a token is compared with.
+    wall_clock: returns the seconds since the epoch, to compare with the end of a token.
     """
 
     def __init__(
@@ -39,9 +39,9 @@ class VerifiedTokens:
         self._refused: dict[bytes, tuple[str, float]] = {}
 
     def find(self, digest: bytes) -> Principal | None:
-        """Return whose a token is; None if that is not known any more.
+        """Return the principal of a token; None if the cache has no result for it.
 
-        Raises InvalidToken for one that was refused a moment ago.
+        Raises InvalidToken for a token that was refused recently.
         """
         accepted = self._accepted.get(digest)
         if accepted is not None:
@@ -57,7 +57,7 @@ class VerifiedTokens:
         return None
 
     def accept(self, digest: bytes, principal: Principal) -> None:
-        """Remember whose a token is, at most until its end."""
+        """Store the principal of a token, at most until the token's end."""
         within_s = self._cache_s
         if principal.expires is not None:
             within_s = min(within_s, principal.expires - self._wall_clock())

@@ -41,8 +41,8 @@ T = TypeVar("T")
 class IssuerClient:
     """Sends requests to one authorization server, each on a connection of its own.
 
-    issuer: its URL, as the operator has written it.
-    within_s: for how long each request may take.
+    issuer: the URL of the authorization server, as the operator has written it.
+    within_s: the time limit of each request, in seconds.
     Raises ValueError if the URL is malformed, or neither https nor of this machine.
     """
 
@@ -58,7 +58,7 @@ class IssuerClient:
     async def get(self, url: str, decoder: Decoder[T], *, is_trusted: bool) -> T | None:
         """Return the decoded response to a GET; None if the status is not 200, but below 500.
 
-        is_trusted: whether the URL is the operator's word.
+        is_trusted: whether the operator has configured the URL.
         Raises VerifierUnavailable.
         """
         return await self._limit(url, self._ask("GET", url, {}, b"", decoder, is_trusted))
@@ -66,7 +66,7 @@ class IssuerClient:
     async def post(
         self, url: str, fields: Mapping[str, str], headers: Mapping[str, str], decoder: Decoder[T]
     ) -> T | None:
-        """Return the decoded response to a form; see get(). The URL is the operator's word."""
+        """Return the decoded response to a form; see get(). The operator has configured the URL."""
         lines = {"Content-Type": "application/x-www-form-urlencoded", **headers}
         body = urlencode(fields).encode()
         return await self._limit(url, self._ask("POST", url, lines, body, decoder, True))
@@ -161,7 +161,7 @@ class IssuerClient:
 
 
 class _Response:
-    """Collects one response. done: its status and its body, at the end."""
+    """Collects one response. done: a future that gets its status and its body."""
 
     def __init__(self) -> None:
         self.done: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
@@ -220,7 +220,7 @@ async def _resolve(url: ServerUrl) -> list[str]:
 
 
 def _nearness(text: str) -> int:
-    """Return how near an address is. Link-local ones, such as a cloud's metadata, are NEVER."""
+    """Return in which network an address is; NEVER for link-local addresses (cloud metadata)."""
     address = ip_address(text.partition("%")[0])
     if isinstance(address, IPv6Address):
         address = address.ipv4_mapped or address.sixtofour or address

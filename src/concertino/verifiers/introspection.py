@@ -22,12 +22,13 @@ __all__ = ["Introspection"]
 
 
 class Introspection:
-    """A TokenVerifier for the tokens of one issuer, of whatever form.
+    """A TokenVerifier that asks the issuer of a token about it (RFC 7662).
 
-    issuer: its URL.
-    url: its introspection endpoint.
-    audience: for whom tokens must be issued (`aud`): usually the public URL of this server.
-    client_id, client_secret: by which the issuer knows this server.
+    issuer: the URL of the issuer.
+    url: the URL of its introspection endpoint.
+    audience: the audience that tokens must have (`aud`); usually the public URL of this server.
+    client_id: the id under which this server is registered at the issuer.
+    client_secret: the secret of that registration.
     wall_clock: returns the seconds since the epoch; for tests.
     Raises ValueError for an invalid value.
     """
@@ -67,7 +68,7 @@ class Introspection:
         return (self._issuer,)
 
     async def verify(self, token: str) -> Principal:
-        """Return whose a token is. Raises InvalidToken, VerifierUnavailable."""
+        """Return the principal of a token. Raises InvalidToken, VerifierUnavailable."""
         fields = {"token": token, "token_type_hint": "access_token"}
         claims = await self._client.post(self._url, fields, self._headers, _decoder)
         if claims is None:

@@ -42,7 +42,10 @@ LEEWAY_S = 30.0
 
 
 class _Header(Struct, frozen=True):
-    """The header of a token, as far as it is used. crit: what must be understood."""
+    """The members of a token's header that are used.
+
+    crit: the names of header members that a verifier must understand.
+    """
 
     alg: str
     typ: str = "jwt"
@@ -60,13 +63,13 @@ _decode_claims = Decoder(TokenClaims).decode
 
 
 class JwtVerifier:
-    """A TokenVerifier for the tokens of one issuer.
+    """A TokenVerifier for the JSON Web Tokens of one issuer.
 
-    issuer: its URL, exactly as its tokens have it in `iss`.
-    audience: for whom tokens must be issued (`aud`): usually the public URL of this server.
-    algorithms: those of the signatures; by default ALGORITHMS.
-    jwks_url: where the issuer's keys are; None to look that up in its metadata.
-    leeway_s: by how much clocks may differ, in seconds.
+    issuer: the URL of the issuer, exactly as its tokens have it in `iss`.
+    audience: the audience that tokens must have (`aud`); usually the public URL of this server.
+    algorithms: the accepted algorithms of signatures; by default ALGORITHMS.
+    jwks_url: the URL of the issuer's keys; None to read it from the issuer's metadata.
+    leeway_s: the accepted difference between clocks, in seconds.
     wall_clock: returns the seconds since the epoch; for tests.
     Raises ValueError for an invalid value.
     """
@@ -109,9 +112,9 @@ class JwtVerifier:
         return (self._issuer,)
 
     def verify(self, token: str) -> Principal | Awaitable[Principal]:
-        """Return whose a token is; an awaitable if keys must be fetched first.
+        """Return the principal of a token; an awaitable of it if keys must be fetched first.
 
-        Raises InvalidToken, and so does the awaitable, or VerifierUnavailable.
+        Raises InvalidToken. The awaitable raises InvalidToken or VerifierUnavailable.
         """
         header = self._read_header(token)
         keys = self._keys.find(header.kid, header.alg)
@@ -125,9 +128,9 @@ class JwtVerifier:
         return self._verify_with(token, header, keys)
 
     def _read_header(self, token: str) -> _Header:
-        """Return the header of a token, before anything of it can be believed.
+        """Return the header of a token whose signature was not verified yet.
 
-        Raises InvalidToken if it could not be accepted whatever its signature is.
+        Raises InvalidToken if the token cannot be accepted, whatever its signature is.
         """
         parts = token.split(".")
         if len(parts) != 3:

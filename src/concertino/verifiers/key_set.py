@@ -59,7 +59,8 @@ class IssuerKeys:
     """The keys of one issuer.
 
     client: fetches from the issuer.
-    issuer: its URL. jwks_url: where its keys are; None to look that up in its metadata.
+    issuer: the URL of the issuer.
+    jwks_url: the URL of the keys; None to read it from the issuer's metadata.
     clock: returns the time in seconds; must not go backwards.
     """
 
@@ -90,10 +91,10 @@ class IssuerKeys:
         ]
 
     async def fetch(self) -> None:
-        """Fetch the keys, unless that was tried a moment ago.
+        """Fetch the keys, unless they were fetched a moment ago.
 
-        Raises InvalidToken if it was, and succeeded: then the key is not among the issuer's. Raises
-        VerifierUnavailable if there are no keys, and the issuer does not answer.
+        Raises InvalidToken if the keys are new: then the issuer has no such key. Raises
+        VerifierUnavailable if there are no keys and the issuer does not answer.
         """
         if self._fetching is None and not self._may_try():
             if self._fetched_at is None:

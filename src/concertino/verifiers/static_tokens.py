@@ -34,12 +34,12 @@ MAX_FILE_BYTES = 1024 * 1024
 
 
 class StaticToken(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One token, as the file has it.
+    """The entry of one token in the file.
 
-    name: whose token it is; the subject of the principal.
-    sha256: of the token, in hexadecimal.
-    scopes: what it allows; None for everything.
-    expires: until when it is valid, in seconds since the epoch; None for no end.
+    name: the name of the token's owner, which becomes the subject of the principal.
+    sha256: the SHA-256 of the token, in hexadecimal.
+    scopes: the scopes of the token; None for all scopes.
+    expires: when the token expires, in seconds since the epoch; None for never.
     """
 
     name: str
@@ -101,7 +101,7 @@ class TokenFile:
             raise
 
     def state(self) -> tuple[int, int, int]:
-        """Return what changes when the file does. Raises ValueError."""
+        """Return a value that differs when the file has changed. Raises ValueError."""
         try:
             status = self.path.stat()
         except OSError as exc:
@@ -123,7 +123,7 @@ class StaticTokens:
         self._tokens = self._file.read()
 
     def verify(self, token: str) -> Principal:
-        """Return whose a token is. Raises InvalidToken."""
+        """Return the principal of a token. Raises InvalidToken."""
         self._reload()
         digest = sha256(token.encode()).hexdigest()
         found: StaticToken | None = None
@@ -148,7 +148,7 @@ class StaticTokens:
 def make_token(
     name: str, scopes: Collection[str] | None = None, expires: float | None = None
 ) -> tuple[str, StaticToken]:
-    """Return a new token, and what of it belongs into the file. Raises ValueError."""
+    """Return a new token, and its entry for the file. Raises ValueError."""
     token = PREFIX + secrets.token_urlsafe(32)
     allowed = None if scopes is None else check_scopes(scopes)
     return token, StaticToken(name, sha256(token.encode()).hexdigest(), allowed, expires)

@@ -20,7 +20,10 @@ MAX_NAME = 512
 
 
 class TokenClaims(Struct, frozen=True, kw_only=True):
-    """The claims that are used. active: what RFC 7662 says; True in a token itself."""
+    """The claims of a token that are used.
+
+    active: the member of an introspection response (RFC 7662); True for claims in a token itself.
+    """
 
     iss: str = ""
     sub: str = ""
