@@ -35,15 +35,16 @@ LOG_S = 1.0
 
 
 class Admission:
-    """Who may send which requests.
+    """Decides which requests are served, before their bodies are read.
 
-    endpoint: the path of the MCP endpoint. open_paths: what needs no token.
+    endpoint: the path of the MCP endpoint.
+    open_paths: the paths that need no token.
     Raises ValueError if the options do not fit the listeners, see check_exposure().
 
     Attributes:
     challenges: makes refusals of requests without sufficient authorization; None without
         authorization.
-    use: what the principals have under way; None without authorization.
+    use: counts the requests of each principal; None without authorization.
     """
 
     def __init__(
@@ -79,7 +80,10 @@ class Admission:
         self.use = PrincipalUse(options.principal_limits)
 
     def access_rules(self, origins: Sequence[str], *, checks_host: bool) -> AccessRules:
-        """Return the rules for the headers Host and Origin. checks_host: see AccessRules."""
+        """Return the rules for the headers Host and Origin.
+
+        checks_host: whether Host must name this server, see AccessRules.
+        """
         identity = self._identity
         own = () if identity is None else (identity.host,)
         return AccessRules(
@@ -92,9 +96,10 @@ class Admission:
     def admit(
         self, head: RequestHead, facts: Mapping[str, object]
     ) -> Principal | asyncio.Future[Principal] | None:
-        """Return who has sent a request, as RequestHandler.on_head() does.
+        """Return the principal of a request, as RequestHandler.on_head() does.
 
-        facts: what is known about the connection. Raises HttpError to refuse the request.
+        facts: the facts about the client of the connection.
+        Raises HttpError to refuse the request.
         """
         if self._proxies is not None:
             self._check_forwarded(self._proxies, head, facts)
@@ -112,7 +117,7 @@ class Admission:
             raise
 
     def begin(self, exchange: Exchange, principal: Principal) -> None:
-        """Count a request of a principal. Raises HttpError 429 if it is one too many."""
+        """Count a request of a principal. Raises HttpError 429 if the principal has too many."""
         if self.use is not None:
             self.use.begin(exchange, principal.identity)
 

@@ -37,10 +37,11 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 class AsgiApplication:
     """An ASGI application that serves a backend.
 
-    backend: what is served.
-    path: that of the MCP endpoint, within what the application is mounted at. The root is served
-        too, so that Mount("/mcp", ...) works.
-    options, limits: see HttpServer and Host.
+    backend: the Backend to serve.
+    path: the path of the MCP endpoint, below the path at which the application is mounted. The root
+        is served too, so that Mount("/mcp", ...) works.
+    options: the settings of the HTTP server, see HttpServer.
+    limits: the limits of the sessions, see Host.
     """
 
     def __init__(

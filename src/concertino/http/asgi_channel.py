@@ -120,8 +120,8 @@ class AsgiChannel(asyncio.Transport):
     ) -> None:
         """Give input to the connection.
 
-        receive: tells when the client leaves, if the request is complete now. It is called if the
-            response takes a while.
+        receive: the ASGI function that reports when the client leaves; None if the request is not
+            complete. It is called if the response takes a while.
         """
         if self._is_closed:
             self._wake()
@@ -215,11 +215,11 @@ class AsgiChannel(asyncio.Transport):
 
 
 class _ResponseMessages:
-    """The messages of ASGI that one response becomes.
+    """Converts the bytes of one response to ASGI messages.
 
     Attributes:
-    messages: those that are not sent.
-    held_bytes: how many bytes of the body they contain.
+    messages: the messages that were not sent yet.
+    held_bytes: the number of bytes of the body in these messages.
     is_complete: whether the response has ended.
     is_reusable: whether the connection stays open afterwards.
     """
@@ -305,7 +305,7 @@ def _encode_path(path: str) -> bytes:
 def _encode_head(path: str, scope: Mapping[str, Any], length: int | None) -> bytes:
     """Return the head of a request as bytes.
 
-    length: that of the body; None for a body in chunks.
+    length: the length of the body; None for a body in chunks.
     """
     headers: Iterable[tuple[bytes, bytes]] = scope["headers"]
     lines = [b"%b: %b" % pair for pair in headers if pair[0] not in HOP_BY_HOP]

@@ -41,7 +41,7 @@ class VerifierUnavailable(Exception):
 
 @runtime_checkable
 class TokenVerifier(Protocol):
-    """Tells whose a token is."""
+    """Verifies tokens, and returns their principals."""
 
     @property
     def issuers(self) -> Sequence[str]:
@@ -49,7 +49,7 @@ class TokenVerifier(Protocol):
         ...
 
     def verify(self, token: str, /) -> Principal | Awaitable[Principal]:
-        """Return whose a token is; an awaitable if another server must be asked first.
+        """Return the principal of a token; an awaitable of it if other servers must be asked.
 
         A token must be refused unless it was issued for this server (its audience).
         Raises InvalidToken, and VerifierUnavailable.
@@ -58,12 +58,13 @@ class TokenVerifier(Protocol):
 
 
 class Authorization(Struct, frozen=True):
-    """Whom an HTTP server lets in.
+    """The tokens that an HTTP server accepts.
 
-    verifiers: what tells whose a token is: TokenVerifiers, or functions that return a Principal, or
+    verifiers: the verifiers of tokens: TokenVerifiers, or functions that return a Principal, or
         None for a token that is refused. They are asked in this order until one accepts.
-    scopes: what every token must allow, whatever it is used for.
-    cache_s: for how many seconds a verified token is believed, at most 60.
+    scopes: the scopes that every token must have.
+    cache_s: the time for which a verified token is accepted without being verified again, in
+        seconds; at most 60.
     name: the name of the server for people, in its metadata.
     documentation: the URL of a page for developers, in its metadata.
     Raises ValueError if there is no verifier, or cache_s is greater.

@@ -26,7 +26,7 @@ class _Error(Struct, frozen=True):
 
 
 class _ErrorResponse(Struct, frozen=True):
-    """The response for InsufficientScope, as far as it matters here."""
+    """The members of the response with the error INSUFFICIENT_SCOPE that are read here."""
 
     error: _Error = _Error()
 
@@ -60,7 +60,10 @@ class Challenges:
         return self._refusal(HTTPStatus.UNAUTHORIZED, text, self._scopes, "invalid_token")
 
     def insufficient_scope(self, scopes: Collection[str]) -> HttpError:
-        """Return the refusal of a token that does not allow enough. scopes: all that are needed."""
+        """Return the refusal of a token that lacks scopes.
+
+        scopes: all scopes that are needed.
+        """
         text = "the token does not allow this"
         return self._refusal(HTTPStatus.FORBIDDEN, text, scopes, "insufficient_scope")
 

@@ -1,7 +1,7 @@
 """Checks that an HTTP server is not open to everybody by mistake: check_exposure().
 
-An address that other machines can reach needs authorization, or the word that there is none; TLS,
-or the word that a proxy in front has it; and the URL by which clients know the server.
+An address that other machines can reach needs three options: authorization or --no-auth, TLS or
+--behind-proxy, and the URL by which clients know the server.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["check_exposure"]
 def check_exposure(
     options: HttpOptions, listeners: Sequence[Listener], endpoint: str
 ) -> ResourceIdentity | None:
-    """Return by which URL clients know the server; None if it does not matter.
+    """Return the URL by which clients know the server; None if no URL is needed.
 
     endpoint: the path of the MCP endpoint.
     Raises ValueError, whose text says what to do, if an option is missing or makes no sense.

@@ -26,7 +26,7 @@ MAX_HOPS = 16
 class Forwarded(Struct, frozen=True):
     """Where a request comes from.
 
-    address: of the client, as far as trusted proxies know it.
+    address: the IP address of the client, as trusted proxies report it.
     is_unencrypted: whether the client has reached the proxy without TLS.
     """
 
@@ -35,13 +35,16 @@ class Forwarded(Struct, frozen=True):
 
 
 class TrustedProxies:
-    """The proxies whose headers are believed. networks: as in `10.0.0.0/8`."""
+    """The proxies whose headers are believed.
+
+    networks: their addresses or networks, such as `10.0.0.0/8`.
+    """
 
     def __init__(self, networks: Sequence[str]) -> None:
         self._networks: list[IPv4Network | IPv6Network] = [ip_network(item) for item in networks]
 
     def read(self, head: RequestHead, peer: str | None) -> Forwarded:
-        """Return where a request comes from.
+        """Return the client of a request.
 
         peer: the address of the other end of the connection; None for a Unix socket, whose clients
             are of the same user and are trusted.

@@ -19,9 +19,9 @@ class HttpOptions(Struct, frozen=True):
         Pages of this machine always may.
     max_connections: how many connections there may be at the same time.
     max_sessions: how many sessions of revisions before 2026-07-28 there may be.
-    timeouts: how long the server waits.
-    authorization: whom the server lets in; None to let everybody in who can connect.
-    principal_limits: what each principal may take. They hold with authorization.
+    timeouts: the time limits of connections and sessions.
+    authorization: the tokens that are accepted; None to serve everybody who can connect.
+    principal_limits: the limits of each principal; used with authorization only.
     public_url: the URL by which clients know the MCP endpoint. Without a path, `/mcp` is added.
     hosts: more names that clients may call the server by, in the header Host.
     tls: the certificate; None for connections without TLS.

@@ -51,7 +51,10 @@ class PrincipalLimits(Struct, frozen=True):
 
 
 class _Use:
-    """What one principal has under way. window: the requests that count for the rate."""
+    """The use of one principal.
+
+    window: the requests that count for the rate.
+    """
 
     __slots__ = ("bytes", "requests", "window")
 
@@ -74,7 +77,7 @@ class PrincipalUse:
         self._loop = asyncio.get_running_loop()
 
     def begin(self, exchange: Exchange, identity: bytes) -> None:
-        """Count a request until its end. Raises HttpError 429 if it is one too many."""
+        """Count a request until its end. Raises HttpError 429 if it exceeds a limit."""
         use = self._uses.get(identity)
         if use is None:
             use = self._add(identity)
@@ -110,6 +113,9 @@ class PrincipalUse:
 
 
 def too_many(text: str, wait_s: float = 1.0) -> HttpError:
-    """Return the refusal of a request that is one too many. wait_s: when to try again."""
+    """Return the refusal of a request above a limit.
+
+    wait_s: the time after which the client may try again, in seconds.
+    """
     header = b"Retry-After: %d\r\n" % max(1, ceil(wait_s))
     return HttpError(HTTPStatus.TOO_MANY_REQUESTS, text, header)
