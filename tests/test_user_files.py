@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from concertino.user_files import user_folder, write_private_file
+from concertino.user_files import read_private_file, user_folder, write_private_file
 
 
 def test_the_variable_sets_the_folder() -> None:
@@ -35,3 +35,21 @@ def test_nothing_is_left_where_it_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="key"):
         write_private_file(path, b"new")
     assert os.listdir(tmp_path) == ["key"]
+
+
+def test_a_private_file_is_read_only_if_nobody_else_can_have_changed_it(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    assert read_private_file(path, 4, 0o077, "a private file") is None
+    path.write_bytes(b"1234")
+    path.chmod(0o600)
+    assert read_private_file(path, 4, 0o077, "a private file") == b"1234"
+    with pytest.raises(ValueError, match=r"^expected at most 3 bytes$"):
+        read_private_file(path, 3, 0o077, "a private file")
+    path.chmod(0o644)
+    assert read_private_file(path, 4, 0o022, "a file of yours") == b"1234"
+    with pytest.raises(ValueError, match=r"^expected a private file$"):
+        read_private_file(path, 4, 0o077, "a private file")
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    with pytest.raises(OSError, match="Too many levels of symbolic links"):
+        read_private_file(link, 4, 0, "a private file")

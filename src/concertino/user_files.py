@@ -1,12 +1,13 @@
-"""Files of this user: the folders for them, and a function that writes a file completely."""
+"""Files of this user: the folders for them, and functions that read and write private files."""
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["user_folder", "write_private_file"]
+__all__ = ["read_private_file", "user_folder", "write_private_file"]
 
 
 def user_folder(
@@ -23,6 +24,28 @@ def user_folder(
     """
     value = environment.get(variable, "")
     return Path(value) if value.startswith("/") else Path.home() / default
+
+
+def read_private_file(path: Path, max_bytes: int, forbidden: int, expected: str) -> bytes | None:
+    """Return the content of a file of this user; None if it does not exist.
+
+    forbidden: the bits of its mode that must not be set.
+    expected: what the file should be like, for the error.
+    Raises OSError if the file cannot be read. Raises ValueError if it is longer than max_bytes,
+    belongs to another user, or has a forbidden bit.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    with open(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & forbidden:
+            raise ValueError(f"expected {expected}")
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise ValueError(f"expected at most {max_bytes} bytes")
+    return data
 
 
 def write_private_file(path: Path, data: bytes, *, lasting: bool = True) -> None:

@@ -15,7 +15,6 @@ import asyncio
 import fcntl
 import hashlib
 import os
-import stat
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -28,7 +27,7 @@ from msgspec.structs import replace
 from concertino.authorization.keyrings import find_keyring
 from concertino.errors import AuthorizationError
 from concertino.logs.redact import learn_current_secrets
-from concertino.user_files import user_folder, write_private_file
+from concertino.user_files import read_private_file, user_folder, write_private_file
 
 __all__ = ["ClientIdentity", "Login", "LoginStore", "login_key", "logins_folder"]
 
@@ -228,16 +227,10 @@ def _read_own_file(path: Path) -> bytes | None:
     Raises AuthorizationError if other users can read or write it.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return None
+        return read_private_file(
+            path, MAX_BYTES, 0o077, "a file that only you can read (mode 0600)"
+        )
     except OSError as exc:
         raise AuthorizationError(f"{path}: {exc.strerror}") from None
-    with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
-            raise AuthorizationError(f"{path}: expected a file that only you can read (mode 0600)")
-        data = file.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise AuthorizationError(f"{path}: expected at most {MAX_BYTES} bytes")
-    return data
+    except ValueError as exc:
+        raise AuthorizationError(f"{path}: {exc}") from None

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from concertino.errors import ConcertinoError
-from concertino.user_files import user_folder, write_private_file
+from concertino.user_files import read_private_file, user_folder, write_private_file
 
 __all__ = [
     "UnusableState",
@@ -44,19 +44,13 @@ def read_private(path: Path) -> bytes | None:
     Raises UnusableState if another user could have written it.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return None
+        return read_private_file(
+            path, MAX_BYTES, stat.S_IWGRP | stat.S_IWOTH, "a file that only you can write"
+        )
     except OSError as exc:
         raise UnusableState(f"{path}: {exc.strerror}") from None
-    with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise UnusableState(f"{path}: expected a file that only you can write")
-        data = file.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise UnusableState(f"{path}: expected at most {MAX_BYTES} bytes")
-    return data
+    except ValueError as exc:
+        raise UnusableState(f"{path}: {exc}") from None
 
 
 def write_private(path: Path, data: bytes, *, lasting: bool = True) -> None:
