@@ -16,12 +16,12 @@ from msgspec.json import Decoder, encode
 
 from concertino.authorization.addresses import AddressPolicy
 from concertino.errors import AuthorizationError
-from concertino.http_client.pool import make_tls_context
 from concertino.http_client.pooled_connection import PooledConnection, ResponseHead
 from concertino.http_client.server_url import ServerUrl, parse_url
+from concertino.http_client.single_requests import SingleRequests
 
 if TYPE_CHECKING:
-    import ssl
+    pass
 
 __all__ = ["FetchedResponse", "Fetcher"]
 
@@ -59,7 +59,7 @@ class Fetcher:
 
     def __init__(self, policy: AddressPolicy) -> None:
         self._policy = policy
-        self._tls: ssl.SSLContext | None = None
+        self._connections = SingleRequests()
 
     async def get(self, url: str) -> FetchedResponse:
         """Send a GET, and follow redirects. Raises AuthorizationError, OSError."""
@@ -122,25 +122,11 @@ class Fetcher:
             connection.abort()
 
     async def _connect(self, url: ServerUrl, addresses: list[str]) -> PooledConnection:
-        """Connect to the first address that accepts. Raises the OSError of the last one."""
-        if url.is_tls and self._tls is None:
-            self._tls = make_tls_context()
-        failure = OSError(f"{url.text}: no address")
-        for address in addresses:
-            connection = PooledConnection(lambda _: None, lambda _: None)
-            try:
-                await asyncio.get_running_loop().create_connection(
-                    lambda made=connection: made,
-                    address,
-                    url.port,
-                    ssl=self._tls if url.is_tls else None,
-                    server_hostname=url.host if url.is_tls else None,
-                )
-            except OSError as exc:
-                failure = OSError(f"{url.text}: {exc.strerror or exc}")
-            else:
-                return connection
-        raise failure
+        """Connect to the first address that accepts. Raises OSError, whose text names the URL."""
+        try:
+            return await self._connections.connect(url, addresses)
+        except OSError as exc:
+            raise OSError(f"{url.text}: {exc.strerror or exc}") from None
 
 
 class _Collector:

@@ -275,7 +275,7 @@ class RpcClient:
     # Streams
 
     async def stream(self, request: PluginRequest, timeout_s: float) -> ResponseStream:
-        """Send a stream_start, and yield its responses. See StreamingConnection.stream()."""
+        """Send a stream_start, and yield its responses. See ForwardingConnection.stream()."""
         id = request.stream_start.stream_id = request.request_id = new_request_id()
         request.stream_start.window = WINDOW_BYTES
         payload = request.SerializeToString()

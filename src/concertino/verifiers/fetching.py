@@ -19,12 +19,12 @@ from msgspec import DecodeError, ValidationError
 from msgspec.json import Decoder
 
 from concertino.http.authorization import VerifierUnavailable
-from concertino.http_client.pool import make_tls_context
-from concertino.http_client.pooled_connection import PooledConnection, ResponseHead
+from concertino.http_client.pooled_connection import ResponseHead
 from concertino.http_client.server_url import ServerUrl, parse_url
+from concertino.http_client.single_requests import SingleRequests
 
 if TYPE_CHECKING:
-    import ssl
+    pass
 
 __all__ = ["IssuerClient"]
 
@@ -49,7 +49,7 @@ class IssuerClient:
     def __init__(self, issuer: str, within_s: float = WITHIN_S) -> None:
         self._issuer = _parse(issuer)
         self._within_s = within_s
-        self._tls: ssl.SSLContext | None = None
+        self._connections = SingleRequests()
 
     def check_url(self, url: str) -> None:
         """Raise ValueError if a URL is malformed, or neither https nor of this machine."""
@@ -103,7 +103,7 @@ class IssuerClient:
         request = f"{method} {target.path} HTTP/1.1\r\n{head}\r\n".encode("ascii") + body
 
         response = _Response()
-        connection = await self._connect(target, addresses)
+        connection = await self._connections.connect(target, addresses)
         try:
             connection.send(request, response)
             status, content = await response.done
@@ -137,27 +137,6 @@ class IssuerClient:
                     "options if it is right"
                 )
         return addresses
-
-    async def _connect(self, url: ServerUrl, addresses: list[str]) -> PooledConnection:
-        """Connect to the first address that accepts. Raises the OSError of the last one."""
-        if url.is_tls and self._tls is None:
-            self._tls = make_tls_context()
-        failure = OSError("no address")
-        for address in addresses:
-            connection = PooledConnection(_do_nothing, _do_nothing)
-            try:
-                await asyncio.get_running_loop().create_connection(
-                    lambda made=connection: made,
-                    address,
-                    url.port,
-                    ssl=self._tls if url.is_tls else None,
-                    server_hostname=url.host if url.is_tls else None,
-                )
-            except OSError as exc:
-                failure = exc
-            else:
-                return connection
-        raise failure
 
 
 class _Response:
@@ -234,7 +213,3 @@ def _nearness(text: str) -> int:
 def _show(url: str) -> str:
     """Return a URL for messages, without its query."""
     return url.partition("?")[0][:200]
-
-
-def _do_nothing(_: object) -> None:
-    """Ignore that a connection is idle or closed: each is used once."""
