@@ -1,6 +1,6 @@
 """Claude Code's file, ~/.claude.json: the user's servers, and those of each of his projects.
 
-    {"mcpServers": {...}, "projects": {"/work/app": {"mcpServers": {...}, ...}, ...}, ...}
+    {"mcpServers": {...}, "projects": {"/home/ada/app": {"mcpServers": {...}, ...}, ...}, ...}
 
 It has much else, is often several megabytes long, and changes with every message that the user
 writes. So the lists of servers are cut out undecoded, and only they are read with their places.
