@@ -133,6 +133,9 @@ def read_node(
         return _NodeReader(events, max_depth, max_values, aliases).read_document()
     except yaml.MarkedYAMLError as exc:
         line = exc.problem_mark.line + 1 if exc.problem_mark else None
+        # libyaml 0.2.6 reads ahead of the events, and stops at a depth of 1,000 by itself.
+        if exc.problem == "exceeded maximum nesting depth":
+            raise YamlLimit(line, f"is nested more than {max_depth} deep") from None
         raise InvalidYaml(line, exc.problem or "cannot be read") from None
     # The text has a character that YAML does not allow. PyYAML reports no line for it.
     except (yaml.YAMLError, UnicodeDecodeError) as exc:
