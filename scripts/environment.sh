@@ -38,10 +38,11 @@ install() {
         "$python" -m venv --clear "$venv" || return
     fi
 
-    wanted=$(checksum pyproject.toml)
+    wanted=$(checksum pyproject.toml scripts/constraints.txt)
     if [ "$(cat "$venv/requirements.stamp" 2>/dev/null)" != "$wanted" ]; then
         "$venv/bin/python" scripts/requirements.py >"$venv/requirements.txt" || return
-        "$venv/bin/python" -m pip install --quiet --upgrade -r "$venv/requirements.txt" || return
+        "$venv/bin/python" -m pip install --quiet --upgrade \
+            -r "$venv/requirements.txt" -c scripts/constraints.txt || return
         echo "$wanted" >"$venv/requirements.stamp"
     fi
 
