@@ -1,8 +1,9 @@
 """The command line: `concertino COMMAND ...`.
 
-main() parses the words with argparse, and runs the module of the command. Only that module is
-imported, so that a server does not wait for the imports of other commands. A command reports a
-failure by raising CommandFailure.
+main() parses the command line with argparse and runs the module of the command, which COMMANDS
+names. Only that module is imported, so that a server need not wait for the imports of other
+commands. A command reports a failure by raising CommandFailure; main() writes it to stderr, sends
+it to the MCP client that has started the command, if there is one, and ends the process.
 """
 
 from __future__ import annotations
@@ -84,21 +85,25 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         try:
             code = _run(name, words, server)
         finally:
-            # Not at the interpreter's end, where a failure would not lead to the exit code 1.
+            # Flush here, because the interpreter would end with exit code 120 if its own flush at
+            # the end failed.
             _flush_stdout()
         sys.exit(code)
     except CommandFailure as exc:
         failure = exc
     except OSError as exc:
-        # The commands report files themselves.
+        # Only errors of stdout are expected here: commands turn errors about files, which have a
+        # file name, into a CommandFailure.
         if isinstance(exc, BrokenPipeError) or exc.filename is not None:
             raise
         failure = CommandFailure(f"stdout: {exc.strerror}")
         discard_stdout()
     command = name if name in COMMANDS else ""
     load("concertino.cli.failures").report(failure, command, as_json=as_json)
-    is_told = failure.is_for_client and name in STDIO_COMMANDS and _tell_client(failure, words)
-    sys.exit(FAILED if is_told and failure.code == "usage" else failure.exit_code)
+    is_answered = (
+        failure.is_for_client and name in STDIO_COMMANDS and _answer_client(failure, words)
+    )
+    sys.exit(FAILED if is_answered and failure.code == "usage" else failure.exit_code)
 
 
 def _flush_stdout() -> None:
@@ -169,7 +174,10 @@ def _run(name: str, words: Sequence[str], server: Sequence[str]) -> int:
 
 
 def _can_converse() -> bool:
-    """Return whether a person is at a terminal, and the interactive session is installed."""
+    """Return whether the interactive session can start.
+
+    It needs a terminal at stdin and stdout, and the package prompt_toolkit.
+    """
     # Any: both are None if their descriptors are closed.
     streams: Any = (sys.stdin, sys.stdout)
     if not all(stream is not None and stream.isatty() for stream in streams):
@@ -219,8 +227,12 @@ class UsageError(CommandFailure):
         super().__init__(text, hint, "usage", USAGE, is_for_client=True)
 
 
-def _tell_client(error: CommandFailure, words: Sequence[str]) -> bool:
-    """Send a failure to the MCP client that has started this command. Returns whether it did."""
+def _answer_client(error: CommandFailure, words: Sequence[str]) -> bool:
+    """Answer the requests of the MCP client that has started this command with the failure.
+
+    words: the words after the command. With options for sockets there is no client at stdin.
+    Returns whether a client was answered.
+    """
     if any(word.startswith(("--unix", "--tcp", "--http")) for word in words):
         return False
     return load("concertino.runtime.refusal").refuse_requests(0, 1, str(error))

@@ -14,7 +14,7 @@ __all__ = ["suggest_listening", "suggest_path"]
 
 # Hosts on which the user can start a server.
 LOCAL_NAMES = ("127.0.0.1", "localhost", "::1")
-# What servers say about a URL that is not that of an MCP endpoint.
+# Matches the error of a server whose URL is not that of its MCP endpoint.
 MISSING = re.compile(r"nothing is served here|\bHTTP (404|405|501)\b|with text/html")
 
 
@@ -23,7 +23,7 @@ def suggest_listening(address: str, error: Disconnected) -> str:
     kind, _, place = address.partition(":")
     if is_url(address):
         url = urlsplit(address)
-        if (hint := _suggest_scheme(url, error)) is not None:
+        if (hint := _explain_connecting(url, error)) is not None:
             return hint
         kind, place = url.scheme, url.netloc
         if kind == "https" or url.hostname not in LOCAL_NAMES:
@@ -33,8 +33,8 @@ def suggest_listening(address: str, error: Disconnected) -> str:
     return f"to start a server there: concertino serve server.py --{kind} {shlex.quote(place)}"
 
 
-def _suggest_scheme(url: SplitResult, error: Disconnected) -> str | None:
-    """Return what to do if encryption or the host's name is the reason; None for other reasons."""
+def _explain_connecting(url: SplitResult, error: Disconnected) -> str | None:
+    """Return a hint if the host has no address, or TLS failed or is missing; None otherwise."""
     cause, text = error.__cause__, str(error)
     if isinstance(cause, socket.gaierror):
         return "check the name of the host in the URL"
@@ -49,7 +49,9 @@ def _suggest_scheme(url: SplitResult, error: Disconnected) -> str | None:
 
 
 def suggest_path(address: str, text: str) -> str:
-    """Return the URL to write if that of a server may be incomplete; "" if the reason is another.
+    """Return a hint with the URL to use instead, if the host or path of this one may be wrong.
+
+    Returns "" if they seem right, or if the address is not a URL.
 
     text: the error that the first request got.
     """

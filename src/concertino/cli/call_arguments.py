@@ -53,6 +53,7 @@ PYTHON_TYPES: dict[str, tuple[type, ...]] = {
     "array": (list,),
     "object": (dict,),
 }
+# A JSON Schema, decoded.
 Schema = Mapping[str, Any]
 
 
@@ -79,6 +80,7 @@ def parse_arguments(words: Sequence[str]) -> GivenArguments:
     Raises UsageError, also for an argument that is given twice.
     """
     given = GivenArguments()
+    # The name of each argument -> the word that gave it, to report an argument that comes twice.
     word_of: dict[str, str] = {}
     for word in words:
         if word == "-" or word.startswith(("@", "{")):
@@ -110,7 +112,7 @@ def parse_arguments(words: Sequence[str]) -> GivenArguments:
 
 
 def _suggest_key(word: str) -> str:
-    """Return a hint for a word that is not an argument, since it has no KEY=."""
+    """Return a hint for a word without `KEY=`, which is therefore not an argument."""
     if word.endswith(":") and len(word) > 1:
         return f"write {shlex.quote(word[:-1])}=VALUE"
     separator = "" if word.startswith(("=", ":=")) else "="
@@ -217,9 +219,10 @@ def check_names(
 
     Raises UsageError for missing arguments, unless any JSON was given. Raises UsageError for an
     unknown argument if `takes.is_closed`, or if arguments are missing.
-    subject: the tool or prompt, for messages.
+    subject: the name of the tool or prompt, for messages.
+    takes: the arguments that it accepts.
     command: the words before `--`, for an example of a correct command.
-    server: the words after `--`, for this example.
+    server: the words after `--`, for the same example.
     """
     unknown = [name for name in given.texts if name not in takes.descriptions]
     missing = [name for name in takes.required if name not in given.texts]
@@ -312,6 +315,12 @@ def list_values(schema: Schema, name: str) -> list[str]:
 
 
 def _convert(name: str, text: str, alternatives: list[Schema], hint: str) -> Any:
+    """Return the value that a text stands for. Raises UsageError if no alternative allows it.
+
+    name: the name of the argument, for messages.
+    alternatives: the schemas of the argument, from _alternatives().
+    hint: the last line of the error.
+    """
     values = [value for alternative in alternatives for value in _enum(alternative)]
     types = {kind for item in alternatives if not _enum(item) for kind in _types(item)}
     is_open = any(not _enum(item) and not _types(item) for item in alternatives)
@@ -360,32 +369,33 @@ def _alternatives(schema: Any, root: Schema) -> list[Schema]:
     becomes {}. Returns [] for an argument without a schema.
     root: the schema in which references are looked up.
     """
-    found: list[Schema] = []
-    waiting: list[Any] = [] if schema is None else [schema]
+    alternatives: list[Schema] = []
+    unvisited: list[Any] = [] if schema is None else [schema]
     # Visit each schema once, because references may form cycles.
-    known: set[int] = set()
-    while waiting and len(known) < MAX_SCHEMAS:
-        item = waiting.pop(0)
+    visited: set[int] = set()
+    while unvisited and len(visited) < MAX_SCHEMAS:
+        item = unvisited.pop(0)
         if not isinstance(item, dict):
-            found.append({})
+            alternatives.append({})
             continue
-        if id(cast("object", item)) in known:
+        if id(cast("object", item)) in visited:
             continue
-        known.add(id(cast("object", item)))
+        visited.add(id(cast("object", item)))
         item = cast("dict[str, Any]", item)
         parts = [part for key in ("anyOf", "oneOf", "allOf") for part in _list_of(item.get(key))]
         if isinstance(item.get("$ref"), str):
-            parts.append(_follow(item["$ref"], root))
-        waiting[:0] = parts
+            parts.append(_resolve(item["$ref"], root))
+        unvisited[:0] = parts
         if not parts or _types(item) or _enum(item):
-            found.append(item)
-    return found
+            alternatives.append(item)
+    return alternatives
 
 
-def _follow(reference: str, root: Schema) -> Any:
-    """Return the schema for a reference such as `#/$defs/Color`.
+def _resolve(reference: str, root: Schema) -> Any:
+    """Return the schema to which a reference such as `#/$defs/Color` points.
 
-    If there is none, return True, the schema that allows everything.
+    Returns True, which is the schema that allows everything, if the reference points to nothing.
+    root: the schema that contains the reference.
     """
     if not reference.startswith("#/"):
         return True

@@ -35,7 +35,7 @@ from concertino.errors import (
 from concertino.excerpts import shorten
 
 __all__ = [
-    "describe_held_loop",
+    "describe_blocked_loop",
     "describe_missing_parts",
     "describe_traceback",
     "explain_failure",
@@ -131,7 +131,7 @@ def describe_traceback(stderr: str) -> str:
     return f"the server's log has a traceback from {path}:{place[2]}{advice}; -v shows it"
 
 
-def describe_held_loop(stderr: str) -> str:
+def describe_blocked_loop(stderr: str) -> str:
     """Return a server's last warning that a call has blocked its event loop, or ""."""
     warnings = re.findall(r"\[WARN\] \[host\] (.* has blocked the event loop .*)", stderr)
     return f"the server warns: {warnings[-1]}" if warnings else ""

@@ -57,18 +57,21 @@ def print_json(raw: Raw) -> None:
 
 def print_tool_result(result: CallToolResult) -> None:
     for block in result.content:
-        words = _error_words(block) if result.is_error and sys.stdout.isatty() else ""
-        if words:
-            _print_text(words)
+        message = _error_message(block) if result.is_error and sys.stdout.isatty() else ""
+        if message:
+            _print_text(message)
         else:
             _print_block(block)
-    # Print structured content only if there is no content, which repeats it.
+    # Usually the content repeats the structured content, so print the latter only on its own.
     if not result.content and result.structured_content is not UNSET:
         _print_text(format(encode(result.structured_content)).decode())
 
 
-def _error_words(block: ContentBlock) -> str:
-    """Return the message in a text block that is the JSON of an error; empty if it is not."""
+def _error_message(block: ContentBlock) -> str:
+    """Return the message of a tool error in JSON, as servers made with concertino send it.
+
+    Returns "" if the block is anything else.
+    """
     if not isinstance(block, TextContent):
         return ""
     try:
@@ -78,7 +81,10 @@ def _error_words(block: ContentBlock) -> str:
 
 
 class _InvalidArguments(Struct, tag_field="code", tag="INVALID_ARGUMENTS"):
-    """The error of a server made with concertino about invalid arguments. error: the message."""
+    """The JSON in which a server made with concertino reports invalid arguments of a tool.
+
+    error: the message for people.
+    """
 
     error: str
 

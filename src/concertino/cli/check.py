@@ -142,7 +142,10 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> int:
 
 
 class _CutOff(BaseException):
-    """Raised to end the run before its last case. exit_code: the exit code of the process."""
+    """Raised to end the run before its last case, after a signal or when stdout is closed.
+
+    exit_code: the exit code of the process.
+    """
 
     def __init__(self, reason: str, exit_code: int) -> None:
         super().__init__(reason)
@@ -232,6 +235,7 @@ def _print(text: str) -> None:
 
 
 def _cut_off(number: int, _: FrameType | None) -> NoReturn:
+    """Handle a signal: end the run and print what was found so far."""
     # Ignore further signals, which must not interrupt the report.
     for other in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(other, signal.SIG_IGN)

@@ -1,4 +1,8 @@
-"""What MCP clients want in their configuration to start a server: files, commands and texts."""
+"""Formats the configuration with which each MCP client starts a server.
+
+CLIENTS has a ClientFormat for each client: it turns a ClientEntry, which describes the server, into
+the text of a configuration file or into a shell command. `concertino config` and `new` use them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,12 @@ BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class ClientEntry(Struct, frozen=True):
-    """How a client starts a server. command: absolute words. env: additional variables."""
+    """A server, as a client's configuration describes it.
+
+    name: the name under which the client shows the server.
+    command: the program and its arguments. Paths are absolute.
+    env: environment variables for the server, besides those that the client passes on.
+    """
 
     name: str
     command: Sequence[str]
@@ -32,10 +41,11 @@ class ClientEntry(Struct, frozen=True):
 
 
 class ClientFormat(Struct, frozen=True):
-    """The format and the place of a client's configuration.
+    """The format and the location of a client's configuration.
 
     title: the client's name.
-    place: the configuration file, or "" if `format` returns a command for a shell.
+    place: the path of the configuration file; "" if `format` returns a shell command instead.
+    format: returns the text with which the client is configured.
     """
 
     title: str

@@ -15,7 +15,7 @@ from concertino.cli.parsers import make_whole_parser
 
 __all__ = ["CommandWords", "OptionWords", "Values", "find_commands"]
 
-# The names of values which mean that the value is a folder.
+# The metavars of options and arguments whose value is a folder, a file, or a documentation page.
 FOLDERS = frozenset(("DIR",))
 FILES = frozenset(("FILE", "PATH", "plugins.yaml", "TARGET", "[NAME=]TARGET"))
 TOPICS = "TOPIC"
@@ -47,6 +47,7 @@ class CommandWords(Struct, frozen=True):
     words: the command, such as ("certs", "issue"); () for `concertino` itself.
     commands: subcommand -> a one-line description.
     arguments: the values of the arguments, in order.
+    options: the options of the command, in the order of its help.
     has_rest: whether the last argument may be repeated.
     """
 
@@ -69,16 +70,17 @@ def find_commands() -> list[CommandWords]:
 
 # Any: argparse has no public API for the contents of a parser.
 def _walk(parser: Any, words: tuple[str, ...]) -> Iterator[CommandWords]:
+    """Yield the command of a parser, and then its subcommands. words: the words of the command."""
     options: list[OptionWords] = []
     arguments: list[Values] = []
     commands: dict[str, str] = {}
-    below: list[tuple[str, Any]] = []
+    subparsers: list[tuple[str, Any]] = []
     has_rest = False
     action: Any
     for action in parser._actions:
         if action.nargs == argparse.PARSER:
             commands = {choice.dest: choice.help for choice in action._choices_actions}
-            below = list(action.choices.items())
+            subparsers = list(action.choices.items())
         elif action.option_strings:
             values = None if action.nargs == 0 else _values(action)
             # add_repeatable() creates such options.
@@ -89,7 +91,7 @@ def _walk(parser: Any, words: tuple[str, ...]) -> Iterator[CommandWords]:
             arguments.append(_values(action))
             has_rest = has_rest or action.nargs in ("*", "+")
     yield CommandWords(words, tuple(options), commands, tuple(arguments), has_rest)
-    for name, subparser in below:
+    for name, subparser in subparsers:
         yield from _walk(subparser, (*words, name))
 
 

@@ -1,4 +1,8 @@
-"""Generates the scripts of `concertino completion`. SCRIPTS has a function for each shell."""
+"""Generates the scripts of `concertino completion`, which complete command lines in a shell.
+
+SCRIPTS has a function for each shell. It takes all commands (command_words.py) and returns the
+script, which is a template of that shell with the commands, options and values filled in.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,15 @@ __all__ = ["SCRIPTS"]
 
 def _bash(commands: Sequence[CommandWords]) -> str:
     """Return a script for bash 3.2 and newer, which needs no other package."""
+    # These are patterns and branches of `case` statements in _BASH. A pattern is `PATH:WORD`, where
+    # PATH is a command such as `certs issue`.
+    # Branches that change the path of the command when a subcommand follows.
     below: list[str] = []
+    # Patterns of the options that take a value.
     takers: list[str] = []
+    # Branches that complete the value of an option.
     values: list[str] = []
+    # Branches that complete options, subcommands and arguments.
     words: list[str] = []
     for command in commands:
         path = command.path
@@ -131,6 +141,7 @@ def _zsh(commands: Sequence[CommandWords]) -> str:
 
 
 def _zsh_function(command: CommandWords) -> str:
+    """Return a shell function that completes one command."""
     specs = [spec for option in command.options for spec in _zsh_option(option)]
     lines = [f"{_zsh_name(command.words)}() {{"]
     if command.commands:

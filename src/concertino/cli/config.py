@@ -51,7 +51,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
     else:
         name, words, variables = _resolve_target(args.target)
         command, env = [*start_command(), "serve", *words], variables | env
-    # Other characters do not survive in all clients.
+    # Some clients refuse names with other characters, or change them.
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", args.name or name).strip("-") or "server"
     entry = ClientEntry(name, command, env)
 
@@ -83,7 +83,9 @@ def _parse_env(variables: Sequence[str]) -> dict[str, str]:
 
 
 def _resolve_target(target: str) -> tuple[str, list[str], dict[str, str]]:
-    """Return a name for the server of a target, the target for use in any folder, and variables.
+    """Return how a client starts the target of `concertino serve` from any folder.
+
+    Returns a name for the server, the words after `concertino serve`, and environment variables.
 
     Raises UsageError for a target that does not exist.
     """

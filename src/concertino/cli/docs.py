@@ -63,7 +63,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
 
 def find_pages() -> dict[str, Path]:
-    """Return topic -> file, in the order of the documentation's start page.
+    """Return the pages of the documentation by topic, in the order of the links on its start page.
 
     A topic is the name of a page's file, with its folder if two pages have the same name.
     """
@@ -73,13 +73,13 @@ def find_pages() -> dict[str, Path]:
     folder = next((path for path in folders if path.is_dir()), folders[0])
     start = (folder / START_PAGE).read_text(encoding="utf-8")
 
-    def place(path: Path) -> int:
-        found = start.find(f"({path.relative_to(folder).as_posix()}")
-        return len(start) if found < 0 else found
+    def order_on_start_page(path: Path) -> int:
+        index = start.find(f"({path.relative_to(folder).as_posix()}")
+        return len(start) if index < 0 else index
 
     folders = [folder if name == folder.name else folder / name for name in SECTIONS]
     paths = [path for parent in folders for path in parent.glob("*.md") if path.name != START_PAGE]
-    paths.sort(key=lambda path: (place(path), path))
+    paths.sort(key=lambda path: (order_on_start_page(path), path))
     names = [path.stem for path in paths]
     return {
         path.stem if names.count(path.stem) == 1 else f"{path.parent.name}/{path.stem}": path

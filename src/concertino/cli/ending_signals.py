@@ -1,7 +1,7 @@
 """run_until_signal(): runs a command that starts servers, and ends the servers after a signal.
 
-By default SIGTERM and SIGHUP (the terminal was closed) end the process at once, and the servers
-would go on.
+By default SIGTERM and SIGHUP, which a closed terminal sends, end a process at once. The servers
+that the command has started would go on running.
 """
 
 from __future__ import annotations

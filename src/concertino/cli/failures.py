@@ -18,7 +18,8 @@ MAX_DATA_LINES = 20
 def report(failure: CommandFailure, command: str, *, as_json: bool) -> None:
     """Write a failure to stderr.
 
-    command: the command that has failed; empty if none was given.
+    command: the name of the command that has failed; empty if the command line names none.
+    as_json: whether to write one line of JSON instead of words.
     """
     if as_json:
         error: dict[str, Any] = {

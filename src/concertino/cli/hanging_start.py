@@ -18,12 +18,12 @@ from concertino.client.client import Client
 from concertino.errors import TimedOut
 from concertino.transports.process_exit import PROC, live_members
 
-__all__ = ["FAULTHANDLER", "HangingStart", "describe_place", "open_or_ask"]
+__all__ = ["FAULTHANDLER", "HangingStart", "describe_place", "open_or_dump_stack"]
 
-# The environment variables that the server needs for this.
+# The environment variables with which Python writes the stacks of its threads on SIGABRT.
 FAULTHANDLER = {"PYTHONFAULTHANDLER": "1"}
-# How long after the end of the wait the stack is read, so that the client has noticed the end
-# first.
+# SIGABRT is sent this long after the client's time limit. The client has then already raised
+# TimedOut; the signal alone would make it report that the server has ended.
 MARGIN_S = 0.1
 
 _FRAME = re.compile(r'^  File "([^"]+)", line (\d+) in (\S+)$', re.MULTILINE)
@@ -40,7 +40,7 @@ class HangingStart(TimedOut):
         self.place = place
 
 
-async def open_or_ask(client: Client) -> None:
+async def open_or_dump_stack(client: Client) -> None:
     """Open a client. If that takes too long or is cancelled, make the server write its stack.
 
     Raises the errors of Client.open(), or HangingStart if it took too long and there is a stack.
@@ -51,7 +51,7 @@ async def open_or_ask(client: Client) -> None:
     limit_s = client.timeouts.connect_s
     timer = None
     if limit_s < float("inf"):
-        timer = loop.call_later(limit_s + MARGIN_S, _ask, client)
+        timer = loop.call_later(limit_s + MARGIN_S, _request_stack, client)
     try:
         await asyncio.shield(opening)
     except TimedOut as exc:
@@ -60,7 +60,7 @@ async def open_or_ask(client: Client) -> None:
         raise
     except asyncio.CancelledError:
         if loop.time() - began_at >= PATIENCE_S:
-            _ask(client)
+            _request_stack(client)
         opening.cancel()
         await asyncio.wait([opening])
         raise
@@ -68,14 +68,15 @@ async def open_or_ask(client: Client) -> None:
         if timer is not None:
             timer.cancel()
         if opening.done() and not opening.cancelled():
-            # Somebody has to look at it, or asyncio reports it.
+            # asyncio would log an exception that nobody has retrieved.
             opening.exception()
 
 
-def _ask(client: Client) -> None:
-    """Send SIGABRT to the processes of a server that are written in Python.
+def _request_stack(client: Client) -> None:
+    """Send SIGABRT to the processes of a server that run Python, so that they write their stacks.
 
-    They may be children of others, as of `uv run`. Does nothing where there is no /proc.
+    The Python process may be a child of another program, such as `uv run`. Does nothing on systems
+    without /proc.
     """
     pid = client.pid
     if pid is None or client.exit_status is not None or not PROC.exists():
@@ -93,6 +94,7 @@ def _ask(client: Client) -> None:
 
 
 def _forbid_core_file(pid: int) -> None:
+    """Let the end by SIGABRT leave no core file."""
     import resource
 
     _, hard = resource.prlimit(pid, resource.RLIMIT_CORE)
@@ -108,7 +110,7 @@ def describe_place(stderr: str) -> str:
     _, found, stack = stderr.rpartition("Fatal Python error: Aborted")
     if not found:
         return ""
-    # The other threads precede or follow it.
+    # Take the stack of the current thread. Those of other threads come before and after it.
     stack = stack.partition("Current thread")[2].partition("\n\n")[0]
     frames: list[tuple[str, str, str]] = _FRAME.findall(stack)
     own = [frame for frame in frames if not _relative(frame[0]).startswith((os.pardir, os.sep))]

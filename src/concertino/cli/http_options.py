@@ -19,7 +19,7 @@ __all__ = ["HTTP_ONLY", "add_http_options", "read_http_options"]
 # The credentials of this server at an introspection endpoint. They are not options, because other
 # users of a machine can see those.
 CLIENT_ID, CLIENT_SECRET = "CONCERTINO_INTROSPECTION_ID", "CONCERTINO_INTROSPECTION_SECRET"
-# The options that make no sense without --http, by the name of their value.
+# Name in the parsed arguments -> the option, for each option that has no effect without --http.
 HTTP_ONLY = {
     "workers": "--workers",
     "allow_origin": "--allow-origin",
@@ -42,13 +42,14 @@ HTTP_ONLY = {
     "principal_rate": "--principal-rate",
 }
 MAX_WORKERS = 256
-# What needs another option, by the name of its value: that of the other option.
+# Option -> the option without which it has no effect. Both are named as in the parsed arguments.
 NEEDS = {
     "tls_key": "tls_cert",
     "auth_jwks": "auth_issuer",
     "auth_algorithm": "auth_issuer",
     "auth_introspection": "auth_issuer",
 }
+# The options that turn authorization on, and those that have no effect without one of them.
 VERIFIERS = ("auth", "auth_tokens", "auth_issuer")
 FOR_VERIFIERS = ("auth_scope", "auth_cache_s", "auth_audience", "principal_rate")
 
@@ -197,7 +198,7 @@ def read_http_options(args: Namespace) -> tuple[HttpOptions | None, list[tuple[b
         options = HttpOptions(
             origins=tuple(args.allow_origin),
             max_connections=args.max_connections or HttpOptions().max_connections,
-            # A session lives in one process, and its requests would come to any.
+            # A session lives in one process, but its requests may reach any of the workers.
             max_sessions=HttpOptions().max_sessions if args.workers is None else 0,
             authorization=_read_authorization(args),
             principal_limits=PrincipalLimits(rate=args.principal_rate),
@@ -209,7 +210,8 @@ def read_http_options(args: Namespace) -> tuple[HttpOptions | None, list[tuple[b
             no_auth=args.no_auth,
         )
         if options.tls is not None:
-            # Now, and not when the server starts: a wrong file is a wrong option.
+            # Read the files now and not when the server starts, so that a wrong file is reported as
+            # a wrong option.
             TlsCertificate(options.tls)
     except ValueError as exc:
         raise UsageError(str(exc)) from None
@@ -260,7 +262,7 @@ def _check_combinations(values: dict[str, Any]) -> None:
 
 
 def _read_authorization(args: Namespace) -> Authorization | None:
-    """Return whom to let in; None for everybody. Raises ValueError, UsageError."""
+    """Return which clients to let in; None for all of them. Raises ValueError, UsageError."""
     from concertino.http.authorization import Authorization
 
     verifiers: list[TokenVerifier | VerifyToken] = []
@@ -318,7 +320,10 @@ def _issuer_verifier(args: Namespace) -> TokenVerifier:
 
 
 def _load(target: str) -> Any:
-    """Return what --auth names. Raises UsageError if it is neither a function nor a verifier."""
+    """Return the object that --auth names: a function, a TokenVerifier or an Authorization.
+
+    Raises UsageError for any other object, and if there is none.
+    """
     from concertino.cli.targets import load_attribute
     from concertino.http.authorization import Authorization
 

@@ -17,7 +17,8 @@ __all__ = ["LoadingBackend", "Turn"]
 log = logging.getLogger("concertino")
 
 
-# How long a file is imported alone. Then the import of the next one begins.
+# The import of the next file begins when the previous one is done, but after this time at the
+# latest.
 TURN_S = 0.25
 
 
@@ -66,8 +67,9 @@ class LoadingBackend:
         self._name = name
         self._traceback = traceback
         self._inner: Backend | None = None
-        # All features that a target may have, for clients that connect before it is loaded.
-        self._unknown = ServerFeatures(
+        # Clients that connect before the target is loaded are offered all features that it may
+        # have.
+        self._possible_features = ServerFeatures(
             Implementation(name, "0.0.0"),
             tools=True,
             prompts=True,
@@ -93,7 +95,7 @@ class LoadingBackend:
         await inner.start(outlet)
 
     def features(self) -> ServerFeatures:
-        return self._unknown if self._inner is None else self._inner.features()
+        return self._possible_features if self._inner is None else self._inner.features()
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         return await self._loaded().handle(call, context)

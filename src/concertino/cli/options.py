@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from argparse import _ArgumentGroup as ArgumentGroup  # pyright: ignore[reportPrivateUsage]
 
 Options = ArgumentParser | ArgumentGroup
@@ -54,3 +54,11 @@ def add_trace(options: Options) -> None:
     options.add_argument(
         "--trace", action="store_true", default=None, help="show every message on stderr"
     )
+
+
+def parse_positive(text: str) -> int:
+    """Return the positive integer that a text stands for. Raises ArgumentTypeError for others."""
+    number = int(text)
+    if number < 1:
+        raise ArgumentTypeError(f"expected a positive number, got {text}")
+    return number

@@ -75,8 +75,10 @@ def parse(parser: argparse.ArgumentParser, name: str, words: Sequence[str]) -> a
 
 
 class _Parser(argparse.ArgumentParser):
+    """An ArgumentParser that raises UsageError, and whose help has examples."""
+
     def format_help(self) -> str:
-        """Return the help: that of a command ends with examples."""
+        """Return the overview of all commands, or the help of one command with its examples."""
         from concertino.cli.help_text import describe_commands, examples
 
         command = self.prog.removeprefix("concertino").strip()

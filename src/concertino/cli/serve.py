@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -17,6 +17,7 @@ from concertino.cli.options import (
     add_log_format,
     add_repeatable,
     add_trace,
+    parse_positive,
 )
 from concertino.cli.server_files import (
     ServerFileOptions,
@@ -100,18 +101,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     sockets.add_argument(
         "--max-connections",
         metavar="N",
-        type=_parse_positive,
+        type=parse_positive,
         help="largest number of clients at a time (default 512)",
     )
     add_tools_options(parser)
     add_guard_options(parser)
-
-
-def _parse_positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ArgumentTypeError(f"expected a positive number, got {text}")
-    return number
 
 
 def run(args: Namespace, server: Sequence[str]) -> NoReturn:

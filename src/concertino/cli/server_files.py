@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 FILE_SUFFIXES = (".json", ".toml")
-# Claude Code's file, and what stands between its path and a project in it.
+# Claude Code's file has servers for each project. `~/.claude.json#PATH` names the project at PATH.
 PROJECT_MARK = ".claude.json#"
 OPENING_VARIABLE = "CONCERTINO_OPENING_S"
 
@@ -40,9 +40,9 @@ OPENING_VARIABLE = "CONCERTINO_OPENING_S"
 class ServerFileOptions(Struct, frozen=True):
     """The values of the options for a server file.
 
-    trust: whether to approve the content of the file.
-    inputs: id -> value.
-    name, version: the name and version that clients see.
+    trust: whether to approve the servers of the file as they are now.
+    inputs: the values of the file's `${input:ID}` variables, by id.
+    name, version: the name and version of the server that clients see.
     """
 
     trust: bool = False
@@ -137,6 +137,6 @@ def opening_limits() -> Limits | None:
     try:
         limits = Limits.from_environment(os.environ)
     except ValueError:
-        # Reported when the process begins to serve.
+        # run_process() reports it when the process begins to serve.
         return None
     return limits if OPENING_VARIABLE in os.environ else replace(limits, opening_s=OPENING_S)

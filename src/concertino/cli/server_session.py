@@ -23,7 +23,7 @@ from concertino.cli.call_arguments import (
 )
 from concertino.cli.call_failures import (
     FAILED,
-    describe_held_loop,
+    describe_blocked_loop,
     describe_missing_parts,
     explain_refusal,
 )
@@ -36,7 +36,7 @@ from concertino.cli.call_output import (
     print_prompt,
     print_tool_result,
 )
-from concertino.cli.hanging_start import describe_place, open_or_ask
+from concertino.cli.hanging_start import describe_place, open_or_dump_stack
 from concertino.cli.status_line import StatusLine, show_waiting
 from concertino.cli.suggestions import did_you_mean
 from concertino.client.client import Client
@@ -108,7 +108,7 @@ class ServerSession:
         logging.getLogger("concertino").addHandler(self._warnings)
         with self._waiting("the server's first answer", self.client.timeouts.connect_s):
             try:
-                await open_or_ask(self.client)
+                await open_or_dump_stack(self.client)
             except asyncio.CancelledError:
                 self._stop_waiting()
                 if place := describe_place(self.client.stderr_tail):
@@ -252,9 +252,9 @@ class ServerSession:
 
     @contextmanager
     def _waiting(self, awaited: str, limit_s: float) -> Generator[None]:
-        """Show on a terminal that the command waits, until _stop_waiting().
+        """Show on the status line that the command waits, until _stop_waiting() is called.
 
-        awaited: the thing it waits for, in words.
+        awaited: what the command waits for, in words.
         limit_s: the time limit.
         """
         self._waiting_task = asyncio.create_task(
@@ -294,7 +294,7 @@ class ServerSession:
         """
         log = "" if self._shows_log else self.client.stderr_tail
         missing = [f"not served: {text}" for text in describe_missing_parts(log)]
-        for text in (self._describe_skipped(), describe_held_loop(log), *missing):
+        for text in (self._describe_skipped(), describe_blocked_loop(log), *missing):
             if text and text not in self._printed:
                 self._printed.add(text)
                 self.print_note(text)

@@ -39,7 +39,7 @@ COMMANDS = {
     "help": ("[TOOL]", "show the commands, or what a tool does"),
     "exit": ("", "end the session, as Ctrl-D does"),
 }
-LISTED = 1000
+MAX_SUGGESTIONS = 1000
 
 
 class Suggestion(Struct, frozen=True):
@@ -155,11 +155,12 @@ def _matching(suggestions: Iterable[Suggestion], word: str) -> list[Suggestion]:
     folded = word.casefold()
     everything = list(suggestions)
     begin = [item for item in everything if item.text.strip("'").casefold().startswith(folded)]
-    found = begin or [item for item in everything if folded in item.text.casefold()]
-    return found[:LISTED]
+    matching = begin or [item for item in everything if folded in item.text.casefold()]
+    return matching[:MAX_SUGGESTIONS]
 
 
 def _arguments(tool: Tool, given: Sequence[str]) -> list[Suggestion]:
+    """Suggest the arguments of a tool that are not given yet. given: the words after the tool."""
     takes = Parameters.of_schema(tool.input_schema)
     names = {word.partition("=")[0].removesuffix(":") for word in given}
     return [

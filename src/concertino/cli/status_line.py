@@ -1,4 +1,7 @@
-"""StatusLine: one line on the terminal that is redrawn: a progress bar, or the current wait."""
+"""StatusLine: the last line on a terminal, which shows a progress bar or how long a command waits.
+
+The line is redrawn in place, and removed before anything else is printed.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,7 @@ async def show_waiting(
     """Show how long the command has waited, until this coroutine is cancelled.
 
     Shows nothing for the first PATIENCE_S seconds.
-    awaited: the thing that the command waits for, in words.
+    awaited: what the command waits for, in words.
     limit_s: the time limit of the wait.
     print_news: prints news about the server above the line, if there are any.
     """

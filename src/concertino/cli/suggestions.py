@@ -32,11 +32,12 @@ SYNONYMS = {
 # Commands of other tools that do the same as our command `config`.
 CONFIGURING = frozenset(("install", "add", "configure", "deploy"))
 CLIENT_COMMANDS = frozenset(("tools", "call", "resources", "read", "prompts", "prompt", "check"))
+# Options of other tools for the address of a server, and for its transport.
 PORTS = frozenset(("--port", "--host", "--address", "--bind", "-p"))
 HTTP = frozenset(("--http", "--https", "--sse", "--url", "--transport", "--streamable-http"))
 # Suffix of a file -> the command that runs it.
 INTERPRETERS = {".py": "python", ".js": "node", ".mjs": "node", ".ts": "npx tsx", ".sh": "sh"}
-# Matches a word before the file of a server that belongs to the server's command.
+# Matches the words that may precede a server's file in its command, such as `uv run python`.
 STARTER = re.compile(r"(.*/)?(python[\d.]*|node|npx|tsx|sh|bash|uv|uvx|run)")
 
 
@@ -112,7 +113,9 @@ def suggest_for_unknown(
 
 
 def suggest_separator(command: str, words: Sequence[str], unknown: Sequence[str] = ()) -> str:
-    """Return the command line with the missing `--`, or an example if its place is not clear.
+    """Return a hint with the command line, in which the missing `--` is added.
+
+    If it is not clear where `--` belongs, the hint has an example instead.
 
     command: the command of concertino.
     words: the words after it.
@@ -145,7 +148,11 @@ def _word_after(word: str, words: Sequence[str]) -> str:
 
 
 def _suggest_address(command: str, option: str, value: str) -> str:
-    """Return a suggestion for an option for ports or HTTP that only other tools have."""
+    """Return a suggestion for an option of PORTS or HTTP, which other tools have.
+
+    command: the command of concertino that was given the option.
+    value: the value of the option; "" if it has none.
+    """
     port = value if option in ("--port", "-p") and value.isdecimal() else "8000"
     address = f"127.0.0.1:{port}"
     if command == "serve":

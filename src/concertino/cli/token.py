@@ -39,7 +39,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> int:
-    """Do what the action says."""
+    """Make, list or remove tokens, and return the exit code. Raises UsageError, CommandFailure."""
     reject_extra_args(args, server)
     if args.action == "list":
         if args.name is not None or args.scope or args.days is not None:

@@ -5,10 +5,11 @@ The module with the search is imported only if it is wanted.
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from concertino.cli.guards import GuardBackend
+from concertino.cli.options import parse_positive
 
 if TYPE_CHECKING:
     from concertino.backend.interface import Backend
@@ -29,16 +30,9 @@ def add_tools_options(parser: ArgumentParser) -> None:
     group.add_argument(
         "--tools-budget",
         metavar="TOKENS",
-        type=_parse_positive,
+        type=parse_positive,
         help="the longest list that --tools auto shows (default 10000)",
     )
-
-
-def _parse_positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ArgumentTypeError(f"expected a positive number, got {text}")
-    return number
 
 
 def wrap_backend(

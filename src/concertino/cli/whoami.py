@@ -58,7 +58,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
 
 def login_facts(login: Login) -> dict[str, Any]:
-    """Return what may be shown of a login, for programs."""
+    """Return a login without its secrets, as a JSON object for programs."""
     return {
         "server": login.server,
         "issuer": login.issuer,
@@ -71,7 +71,7 @@ def login_facts(login: Login) -> dict[str, Any]:
 
 
 def describe_login(login: Login) -> str:
-    """Return a login in words."""
+    """Return a login without its secrets, as a line for people."""
     parts = [login.server]
     if login.issuer != login.server:
         parts.append(f"by {login.issuer}")

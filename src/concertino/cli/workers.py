@@ -1,9 +1,10 @@
 """Runs several processes of one server: `concertino serve TARGET --http ADDRESS --workers N`.
 
-The parent listens, and imports nothing of the server. Its workers are the same command again; they
-inherit the listening sockets and accept clients from the same queue. So a client that waits in the
-queue loses nothing when a worker dies. Parent and worker share a pair of sockets: a worker sends a
-byte when it serves, and ends when the parent has gone, however that came.
+The parent process listens, and imports nothing of the server. Each worker runs the same command
+again; it inherits the listening sockets and accepts clients from the same queue. So a client that
+waits in the queue loses nothing when a worker dies. Parent and worker share a pair of sockets: a
+worker sends a byte when it is ready, and ends when the parent's end is closed, which also happens
+if the parent is killed.
 The workers share a key for sealed states, and a record of those that were used.
 """
 
@@ -32,9 +33,9 @@ __all__ = ["run_workers"]
 
 log = logging.getLogger("concertino.workers")
 
-# The pause before a worker that has died is started again, when one died right after its start.
+# A worker that has died is started again after a pause, which doubles up to the longest one.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
-# A worker that has served for so long is started again at once.
+# After the death of a worker that has run for so long, the pause is the first one again.
 STEADY_S = 5.0
 # After a signal, workers that have not ended by themselves are killed.
 KILL_AFTER_S = 30.0
@@ -45,8 +46,8 @@ HIGH_DESCRIPTOR = 64
 def run_workers(count: int, listeners: Sequence[Listener]) -> int:
     """Run workers until SIGTERM or SIGINT. Returns the exit code of the process.
 
-    count: how many.
-    listeners: where they accept clients.
+    count: the number of workers.
+    listeners: the sockets at which the workers accept clients.
     """
     folder = Path(tempfile.mkdtemp(prefix="concertino-"))
     environment = dict(os.environ)
@@ -63,8 +64,10 @@ def run_workers(count: int, listeners: Sequence[Listener]) -> int:
 class _Worker:
     """One worker process.
 
-    number: from 1 on; a worker that replaces a dead one has the same number.
-    link: our end of the pair of sockets.
+    number: from 1 on, for the log; a worker that replaces a dead one has the same number.
+    link: the parent's end of the pair of sockets.
+    began: when the worker was started, by the loop's clock.
+    is_ready: whether the worker has reported that it serves.
     """
 
     def __init__(self, number: int, pid: int, link: socket.socket, now: float) -> None:
@@ -76,7 +79,7 @@ class _Worker:
 
 
 class _Supervisor:
-    """Starts workers, again when they die, and ends them."""
+    """Starts the workers, starts those that die again, and ends all of them after a signal."""
 
     def __init__(
         self, count: int, listeners: Sequence[Listener], environment: dict[str, str]
@@ -97,7 +100,7 @@ class _Supervisor:
         self._loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._end)
-        self._loop.add_signal_handler(signal.SIGCHLD, self._collect)
+        self._loop.add_signal_handler(signal.SIGCHLD, self._reap_workers)
         for number in range(1, self._count + 1):
             self._start(number)
         await self._ended.wait()
@@ -141,7 +144,7 @@ class _Supervisor:
             os._exit(1)
 
     def _on_link(self, worker: _Worker) -> None:
-        """Note that a worker serves, or that it has closed its end."""
+        """Handle input from a worker: its byte means that it serves, the end that it is ending."""
         if not worker.link.recv(64):
             self._loop.remove_reader(worker.link)
             return
@@ -151,8 +154,8 @@ class _Supervisor:
             log.info("%d workers serve", self._count)
             notify_ready()
 
-    def _collect(self) -> None:
-        """Handle the end of workers."""
+    def _reap_workers(self) -> None:
+        """Handle SIGCHLD: find out which workers have ended, and start them again."""
         for worker in list(self._workers.values()):
             pid, status = os.waitpid(worker.pid, os.WNOHANG)
             if pid:
@@ -161,6 +164,10 @@ class _Supervisor:
             self._ended.set()
 
     def _on_end(self, worker: _Worker, code: int) -> None:
+        """Start a worker that has ended again, unless the server cannot start at all.
+
+        code: the exit code; a negative number is the signal that ended the worker.
+        """
         del self._workers[worker.pid]
         self._loop.remove_reader(worker.link)
         worker.link.close()
@@ -185,7 +192,7 @@ class _Supervisor:
         self._pause_s = min(LONGEST_PAUSE_S, self._pause_s * 2)
 
     def _end(self) -> None:
-        """End the workers: each of them lets its calls finish."""
+        """Send SIGTERM to the workers, which then let their calls finish, and later SIGKILL."""
         if self._is_ending:
             return
         self._is_ending = True
