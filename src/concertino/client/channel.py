@@ -74,11 +74,12 @@ class Channel:
 
     Attributes:
     over: whether the connection has ended.
-    fault: why this client has closed the connection, because the server misbehaves; "" otherwise.
+    fault: what the server did wrong, if the client has closed the connection for that reason; ""
+        otherwise.
     unread: after the end, the ids of the requests that the server had not read, so that they may be
         sent again; None if that is not known.
     skipped: the lines of the server that were skipped.
-    input: the state of reading, shared with the pending requests.
+    input: the state of reading frames, which the pending requests share.
     progress: the progress trackers of pending requests.
     peer: the JSON-RPC layer, with the table of pending requests.
     """
@@ -181,12 +182,12 @@ class Channel:
         id = outgoing.next_id
         outgoing.next_id = id + 1
 
-        # _fit() handles two rare cases: params with a newline, which would end the frame, and a
-        # frame that is too long.
+        # Two cases are rare: params with a newline, which would end the frame, and a frame that is
+        # too long.
         is_long = len(params) > JOINED_BYTES
         frame = prepared.join(id, params) if is_long else prepared.template % (id, params)
         if NEWLINE in params or len(frame) > output.max_message_bytes:
-            frame = self._fit(prepared, id, params)
+            frame = self._build_unusual_frame(prepared, id, params)
 
         # If no other request is pending, write at once, which saves a loop iteration, and look
         # whether the response has arrived already.
@@ -252,13 +253,16 @@ class Channel:
         if self.over:
             raise self.disconnected(label, self._deadlines.time() - now)
 
-    def _fit(
+    def _build_unusual_frame(
         self,
         prepared: PreparedRequest,
         id: int,
         params: bytes,
     ) -> bytes:
-        """Return the frame of a request without newlines. Raises ValueError if it is too long."""
+        """Return the frame of a request whose params contain newlines, or which is long.
+
+        Newlines between JSON tokens are removed. Raises ValueError if the frame is too long.
+        """
         frame = prepared.template % (id, one_line(params))
         limit = self._output.max_message_bytes
         if len(frame) > limit:
@@ -300,7 +304,7 @@ class Channel:
 
         cancels: whether to send notifications/cancelled, with this reason.
         """
-        # The cast is harmless: our ids are integers, and any other id is not in the table.
+        # The table has integers as keys. For an id of another type, get() returns None.
         outgoing = self.peer.outgoing.get(cast("int", id))
         if outgoing is None:
             return
@@ -312,13 +316,13 @@ class Channel:
             del self.peer.outgoing[outgoing.id]
 
     def fail_pending(self, error: ConcertinoError) -> None:
-        """Raise an error in all callers that wait for a response."""
+        """Let all pending requests raise an error in their callers."""
         for pending in list(self.peer.outgoing.values()):
             if isinstance(pending, PendingReply):
                 pending.done(error)
 
     def refuse(self, error: ConcertinoError) -> None:
-        """Raise an error in all callers that wait for a response, and end the channel."""
+        """Let all pending requests raise an error in their callers, and end the channel."""
         self.fail_pending(error)
         self.end()
 
@@ -358,6 +362,7 @@ class Channel:
     # Receiver
 
     def on_frames(self, batch: Sequence[bytes]) -> None:
+        """Handle all frames of one read, and resume the callers whose responses have arrived."""
         state = self.input
         state.heard = True
         # A step of a task cannot run inside another task. So callers are resumed at once only if
@@ -439,6 +444,10 @@ class Channel:
             self.skipped.add(frame, "a response to no request of this client")
 
     def on_frame_too_long(self, size: int) -> None:
+        """Fail the request whose response is too long, or count the line as skipped.
+
+        The Connection discards the line. Only its first bytes are known.
+        """
         limit = self._output.max_message_bytes
         head = self.input.frame = self._oversize.on_oversize(self._deadlines.time())
         self._deadlines.wake_at(min(self._deadlines.wakes_at, self._oversize.checks_at))

@@ -236,7 +236,7 @@ class ClientConnection:
             await self._supervisor.close()
         await self._bring_down()
         if self._started is not None:
-            # Another one if a start was cancelled while it cleaned up.
+            # This is not the last conversation if open() was cancelled during the negotiation.
             await self._started.close()
         # This comes last, because the server may write to stderr until its end.
         if self._stderr_lines is not None:

@@ -95,13 +95,13 @@ class Conversation:
     info: describes this client to the server.
     handlers: answer the server's requests.
     notification_handlers: the user's functions for notifications.
-    max_rounds: how often the server may ask for input during one request.
+    max_rounds: how often the server may ask for input during one request (2026-07-28).
     show: called with the direction and the text of each message; None to trace nothing.
 
     Attributes:
     server: the server's description of itself.
     channel: sends the requests.
-    requests: builds their params.
+    requests: builds the params of the requests.
     on_end: called if the server ends by itself.
     restart_note: a text about the restart, which is added to the errors of the requests that were
         pending when the server ended.
@@ -304,6 +304,7 @@ class Conversation:
         self._start_task(self._ping_regularly(every_s, within_s), "ping")
 
     async def _ping_regularly(self, every_s: float, within_s: float) -> None:
+        """Ping the server until the connection ends. See watch()."""
         channel = self.channel
         while True:
             await asyncio.sleep(every_s)
@@ -335,15 +336,16 @@ class Conversation:
         elif is_ping:
             peer.respond(incoming, b"{}")
         elif peer.admit(incoming):
-            self._begin(incoming)
+            self._start_answering(incoming)
 
-    def _begin(self, incoming: IncomingRequest) -> None:
+    def _start_answering(self, incoming: IncomingRequest) -> None:
         """Start a task that answers a request of the server."""
         task = self._start_task(self._answer(incoming), f"answer {incoming.method}")
         self.channel.peer.add_running(incoming)
         incoming.on_cancel = lambda reason: task.cancel()
 
     async def _answer(self, incoming: IncomingRequest) -> None:
+        """Answer a request of the server, and then start the requests that wait for their turn."""
         peer = self.channel.peer
         handlers = self.requests.handlers
         method = incoming.method
@@ -360,7 +362,7 @@ class Conversation:
         finally:
             incoming.on_cancel = None
         while (admitted := peer.pop_waiting()) is not None:
-            self._begin(admitted)
+            self._start_answering(admitted)
 
     # Notifications of the server
 

@@ -11,9 +11,9 @@ The client sends `server/discover` first:
 
 If the server refuses `initialize` with a modern error, it is modern after all and was only slow.
 
-Servers that speak both eras decide for one when they get the first message. Who prefers the legacy
-era, such as a proxy for its client, sends `initialize` first, and `server/discover` if that is
-refused.
+A server that speaks both eras chooses one of them by the first message that it gets. A proxy whose
+own client is a legacy one therefore sends `initialize` first, and `server/discover` only if the
+server refuses that (HandshakeChoice).
 Spec: 2026-07-28 basic/transports/stdio "Backward compatibility", basic/versioning, server/discover;
 2025-11-25 basic/lifecycle.
 """
@@ -53,8 +53,8 @@ from concertino.types.results import Implementation
 __all__ = ["Era", "HandshakeChoice", "open_conversation"]
 
 Era = Literal["auto", "modern", "legacy"]
-# Finds out the era like "auto", and sends `initialize` first if the function returns True. It is
-# called when the server has been started.
+# A function that is called when the server has been started. If it returns True, `initialize` is
+# sent first; otherwise the era is found out as with "auto".
 HandshakeChoice = Callable[[], Awaitable[bool]]
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 MODERN_ERRORS = frozenset((UNSUPPORTED_VERSION, MISSING_CAPABILITY))
@@ -154,6 +154,7 @@ def _explain(conversation: Conversation, error: BaseException) -> BaseException:
 
 
 async def _start(start: Callable[[], Awaitable[Conversation]], within_s: float) -> Conversation:
+    """Start a server and return its conversation. Raises TimedOut, and the errors of `start`."""
     try:
         async with asyncio.timeout(within_s):
             return await start()
@@ -191,7 +192,7 @@ async def _discover(
         if (
             not required
             and exc.code == UNSUPPORTED_VERSION
-            and _lists_only_legacy(_supported(exc.data))
+            and _lists_only_legacy(_listed_revisions(exc.data))
         ):
             return False
         if required or exc.code in MODERN_ERRORS:
@@ -247,8 +248,8 @@ def _lists_only_legacy(versions: Sequence[object]) -> bool:
     return MODERN.name not in listed and any(version in names for version in listed)
 
 
-def _supported(data: Any) -> Sequence[object]:
-    """Return the revisions in the data of an error; empty if there are none."""
+def _listed_revisions(data: Any) -> Sequence[object]:
+    """Return the revisions that the data of an error lists as `supported`; empty if it has none."""
     try:
         return list(data["supported"])
     except (TypeError, KeyError):

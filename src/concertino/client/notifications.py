@@ -46,7 +46,9 @@ class LogMessage(Struct, frozen=True):
 
 
 class NotificationHandlers(Struct, frozen=True):
-    """The user's functions for notifications, called on the event loop. None: not wanted.
+    """The functions for notifications that the user has passed to Client; None for the others.
+
+    They are called on the event loop.
 
     on_log: called with each log message; the argument `logged` of Client.
     on_list_changed: called with "tools", "prompts" or "resources"; may be an `async def`; the
@@ -140,6 +142,7 @@ class NotificationDispatcher:
         self._start_task(self._handle_changes(name), f"{name} changed")
 
     async def _handle_changes(self, name: str) -> None:
+        """Call on_list_changed for a list until the list has not changed during the call."""
         handler = self._handlers.on_list_changed
         assert handler is not None
         try:

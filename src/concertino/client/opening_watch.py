@@ -90,7 +90,7 @@ class OpeningWatch:
         if self._is_over or method not in OPENERS:
             return False
         self._repeats = True
-        self._watch()
+        self._schedule_check()
         return True
 
     def on_line(self, line: str) -> None:
@@ -102,9 +102,9 @@ class OpeningWatch:
         # The program may repeat the request with other text around it.
         self._repeats = self._repeats or _holds_request(line)
         if self._lines >= MAX_LINES:
-            self._conclude()
+            self._refuse_program()
         else:
-            self._watch()
+            self._schedule_check()
 
     def stop(self) -> None:
         """Stop watching, because a response has come or the connection has ended."""
@@ -117,9 +117,9 @@ class OpeningWatch:
         """Return the error for the end of the connection: NotAServer if it was no server."""
         # A server that fails at its start prints text too, but exits with another code than 0.
         wrote = self._repeats or self._lines
-        return self._no_server() if wrote and not error.exit_status else error
+        return self._not_a_server_error() if wrote and not error.exit_status else error
 
-    def _watch(self) -> None:
+    def _schedule_check(self) -> None:
         if self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(CHECK_S, self._check)
@@ -133,20 +133,21 @@ class OpeningWatch:
             self._read_at = now
         limit_s = ECHO_S if self._repeats else PROBE_S if self._is_optional else TEXT_S
         if now - self._read_at < limit_s:
-            self._watch()
+            self._schedule_check()
         elif self._is_optional:
             self._requests.fail_pending(
                 TimedOut(f"no answer within {limit_s:g} s after it was read")
             )
-            self._watch()
+            self._schedule_check()
         else:
-            self._conclude()
+            self._refuse_program()
 
-    def _conclude(self) -> None:
+    def _refuse_program(self) -> None:
+        """Fail the pending requests and end the channel, because the program is no MCP server."""
         self.stop()
-        self._requests.refuse(self._no_server())
+        self._requests.refuse(self._not_a_server_error())
 
-    def _no_server(self) -> NotAServer:
+    def _not_a_server_error(self) -> NotAServer:
         parameters = self._opened.parameters
         name = self._name
         if parameters is not None:
@@ -155,11 +156,12 @@ class OpeningWatch:
         if self._repeats and (not self._line or _holds_request(self._line)):
             text = f"{name} repeats what it is sent: it is no MCP server"
         else:
-            # Not its repr(): characters that cannot be printed are escaped already.
+            # Unprintable characters in the line are escaped already, so repr() is not used.
             text = f"{name} prints text that is no JSON-RPC: '{shorten(self._line, MAX_LINE)}'"
         tail = self._opened.tail()
         return NotAServer(f"{text}; its stderr ends with:\n{tail}" if tail else text)
 
 
 def _holds_request(line: str) -> bool:
+    """Return whether a line contains the name of a request with which a client opens a session."""
     return any(f'"{method}"' in line for method in OPENERS)

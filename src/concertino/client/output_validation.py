@@ -19,9 +19,10 @@ from concertino.client.pending_request import quote_frame
 from concertino.errors import ProtocolError, RegistrationError, ToolError
 from concertino.types.results import CallToolResult, Tool
 
-# `Any` in this file: JSON Schemas and JSON values are open trees.
+# JSON Schemas and JSON values may have any shape, so their type is Any in this file.
 T = TypeVar("T")
-# validate(result, size in bytes) returns what is wrong with the result; "" if it is valid.
+# A function that takes a result and its size in bytes. It returns what is wrong with the result; ""
+# if the result is valid.
 Validate = Callable[[CallToolResult, int], str]
 MAX_VIOLATIONS_SHOWN = 3
 
@@ -76,6 +77,10 @@ class OutputValidator:
 
 
 def _compile(schema: dict[str, Any]) -> Validate:
+    """Return a function that validates results against an output schema.
+
+    Raises RegistrationError if the schema cannot be enforced.
+    """
     from concertino.schema.custom_schema import DIALECT, check_size
     from concertino.schema.validation import VALIDATORS, violation_finder
 

@@ -63,7 +63,7 @@ class RequestBuilder:
     Before use() is called, it builds params without `_meta`, as for a legacy revision.
 
     info: describes this client.
-    handlers: have the capabilities of this client.
+    handlers: know the capabilities of this client.
 
     Attributes:
     is_modern: whether the revision is 2026-07-28.
@@ -159,6 +159,7 @@ class RequestBuilder:
         return _join_meta(meta, body)
 
     def _meta_of_caller(self, caller: ClientFacts, level: Level | None) -> bytes:
+        """Return the `_meta` for forwarding a call of another client, as JSON."""
         known = self._caller
         if known is None or known[0] is not caller or known[1] != level:
             self._caller = caller, level
@@ -166,6 +167,7 @@ class RequestBuilder:
         return self._encoded_caller_meta
 
     def _caller_members(self, caller: ClientFacts, level: Level | None) -> dict[str, Any]:
+        """Return the members of `_meta` with the name and the capabilities of another client."""
         own = Implementation(caller.name, caller.version, title=caller.title)
         members = {**self._meta, CAPABILITIES: caller.capabilities}
         if caller.name:

@@ -1,8 +1,9 @@
-"""RequestHandlers: answers a server's client requests with the functions that the user has passed.
+"""RequestHandlers: answers the requests of a server to its client, with the user's functions.
 
-Client requests are elicitation, sampling and roots. A request for which the user has passed no
-function is refused. The values of a form are completed with its defaults and checked against its
-schema before they are sent. This module opens no URL: the user's function can ask a person to.
+These "client requests" are elicitation, sampling and roots. A request for which the user has passed
+no function to Client is refused. The values of a form are completed with its defaults and checked
+against its schema before they are sent. This module opens no URL: the user's function may do so,
+after it has asked a person.
 Spec: 2026-07-28 client/elicitation, client/sampling, client/roots.
 """
 
@@ -124,6 +125,10 @@ class RequestHandlers:
             raise RpcError(INVALID_PARAMS, f"Invalid params: {exc}") from None
 
     async def _answer_elicitation(self, request: Elicitation, server: Implementation) -> bytes:
+        """Return the result of elicitation/create.
+
+        Raises RpcError, and DecodeError for a malformed form.
+        """
         is_url = request.mode == "url"
         if is_url and not self._elicit_urls:
             raise RpcError(INVALID_PARAMS, "Invalid params: mode: this client did not offer url")
@@ -148,6 +153,7 @@ class RequestHandlers:
             ) from None
 
     async def _answer_sampling(self, request: Sampling, server: Implementation) -> bytes:
+        """Return the result of sampling/createMessage. Raises RpcError."""
         if (request.tools or request.tool_choice) and "tools" not in self._sampling:
             raise RpcError(
                 INVALID_PARAMS, "Invalid params: tools: this client did not offer sampling.tools"
@@ -163,6 +169,7 @@ class RequestHandlers:
         return encode(answer)
 
     async def _list_roots(self) -> list[Root]:
+        """Return the roots, from the user's function if there is one. Raises RpcError."""
         roots: Any = self._roots
         if callable(roots):
             roots = await _call("roots", roots)

@@ -75,6 +75,7 @@ class SessionState:
             raise
 
     async def _subscribe(self, uri: str) -> None:
+        """Send the request of the server's revision that subscribes to a resource."""
         conversation = await self._usable_conversation(f"subscribe {uri}")
         if not self._connection.is_modern:
             await self._connection.call("resources/subscribe", encode({"uri": uri}), uri)

@@ -1,7 +1,9 @@
-"""Keeps track of the lines of a server's output that a client skips.
+"""Keeps count of the lines of a server's output that a client skips.
 
-These are lines that are not JSON-RPC messages, such as prints; responses to no pending request; and
-lines that are longer than Limits.max_message_bytes (OversizeWatch).
+A client skips lines that are not JSON-RPC messages, such as a tool's prints; responses to no
+pending request; and lines that are longer than Limits.max_message_bytes. The Channel reports each
+of them to SkippedLines, and uses OversizeWatch to notice that a line which is too long does not
+end.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ class SkippedLines:
     def take_late(self, id: Id) -> bool:
         """Forget the id of an abandoned request, and count its response as late.
 
-        Returns whether the id was one.
+        Returns False if no abandoned request has this id.
         """
         if id not in self._abandoned:
             return False
@@ -85,11 +87,14 @@ class SkippedLines:
 
 
 class OversizeWatch:
-    """Watches lines that are longer than the limit.
+    """Watches a line that is longer than the limit, while the Connection discards it.
 
-    checks_at: when to call is_endless(), by the loop's clock; infinite if there is no such line.
-    discarded_bytes: set by the owner to the size of the last such line that could not be matched
-        with a request; 0 if there was none.
+    If the line has not ended after ENDLESS_S seconds, the Channel closes the connection.
+
+    checks_at: when the Channel has to call is_endless(), by the loop's clock; infinite if no line
+        is watched.
+    discarded_bytes: the size of the last line that was too long and could not be matched with a
+        request; 0 if there was none. The Channel sets it.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -98,17 +103,19 @@ class OversizeWatch:
         self._reports = connection if isinstance(connection, SupportsOversizeReports) else None
 
     def on_oversize(self, now: float) -> bytes:
-        """Start to watch a line that has exceeded the limit. Returns its first bytes, if known.
+        """Start to watch a line that has exceeded the limit.
 
         now: the time by the loop's clock.
+        Returns the first bytes of the line; empty if the Connection does not keep them.
         """
         self.checks_at = min(self.checks_at, now + ENDLESS_S)
         return b"" if self._reports is None else self._reports.oversize_head
 
     def is_endless(self, now: float) -> bool:
-        """Return whether a line that is too long is still arriving at `checks_at`.
+        """Return whether the watched line has still not ended when its time is over.
 
-        Ends the watch, so call it once for each value of `checks_at`.
+        Returns False before `checks_at`. Afterwards the line is no longer watched, so this returns
+        True at most once for each line.
         now: the time by the loop's clock.
         """
         if now < self.checks_at:
@@ -118,9 +125,10 @@ class OversizeWatch:
 
 
 def parse_head(head: bytes) -> tuple[bool, int | None]:
-    """Read the first bytes of a message: return whether it is a response, and its id.
+    """Return whether a message is a response, and the id of that response.
 
-    The id is None if it comes after the result, or is no integer.
+    head: the first bytes of the message.
+    The id is None if it comes after the result or is not an integer, and for other messages.
     """
     id: int | None = None
     position = 0

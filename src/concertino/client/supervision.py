@@ -215,6 +215,7 @@ class Supervisor:
         return True
 
     async def _give_up(self) -> None:
+        """Stop restarting the server. Requests that wait for it raise Disconnected."""
         self.state = "failed"
         self._failed_at = asyncio.get_running_loop().time()
         self._settled.set()

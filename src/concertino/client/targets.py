@@ -1,6 +1,7 @@
-"""Targets: parses what a Client is to connect to, and opens the connection.
+"""Parses the target of a Client, which says where its server is, and opens the connection to it.
 
-A target is one of these:
+parse_target() returns a TargetLocation, whose open() starts or reaches the server and returns an
+OpenTarget: the Connection, and the process if one was started. A target is one of these:
 
 ["python", "server.py"]   a program, started for this client alone
 ServerParameters(...)     the same, with an environment, a working directory and time limits
@@ -129,7 +130,7 @@ def _check_env(env: Any) -> None:
 
 
 _WORD = (str, os.PathLike)
-# Words of a command that start a program and do not name the server.
+# Words of a command that start a program, and so are not used as the name of the server.
 LAUNCHERS = frozenset(
     ("run", "tool", "exec", "dlx", "x", "uv", "uvx", "npx", "python", "python3", "node")
 )
@@ -156,9 +157,9 @@ class OpenTarget:
 
     @property
     def start_failure(self) -> Exception | None:
-        """Return the exception with which a Backend in this process has failed to start, or None.
+        """Return the exception with which a Backend in this process has failed to start.
 
-        None for all other targets.
+        Returns None if it has started, and for all other targets.
         """
         return None
 
@@ -434,8 +435,8 @@ def _unreachable(name: str, exc: OSError) -> Disconnected:
 
 
 def is_tls_error(exc: BaseException | None) -> bool:
-    """Return whether a connection has failed in its encryption."""
-    # Without the module there was no encryption; importing it takes 10 ms.
+    """Return whether an exception is an error of TLS."""
+    # If the module was not imported, TLS was not used. Importing it here would take 10 ms.
     ssl = sys.modules.get("ssl")
     return ssl is not None and isinstance(exc, ssl.SSLError)
 

@@ -29,9 +29,9 @@ from concertino.types.results import CallToolResult, Tool
 
 __all__ = ["WrappedResults"]
 
-# Which values of a tool are wrapped: all of them; only those that are not objects; those for which
-# the text of the result shows it; none.
-_Wrapping = Literal["each", "others", "by_text", "none"]
+# Which results of a tool are wrapped: all of them; only values that are not objects; those whose
+# text is the JSON of the value alone; none.
+_Wrapping = Literal["all", "non_objects", "by_text", "none"]
 
 
 class WrappedResults:
@@ -87,24 +87,29 @@ class WrappedResults:
 
 
 def _wrapping_of(schema: dict[str, Any] | None) -> _Wrapping:
+    """Return which results of a tool are wrapped, by its output schema."""
     if schema is None:
         return "by_text"
     if schema.get(WRAPS_RESULT) is True:
-        return "each"
+        return "all"
     branches: Any = schema.get("anyOf")
     first: Any = cast("list[Any]", branches)[0] if isinstance(branches, list) and branches else None
     is_marked = isinstance(first, dict) and cast("dict[str, Any]", first).get(WRAPS_RESULT) is True
-    return "others" if is_marked else "none"
+    return "non_objects" if is_marked else "none"
 
 
 def _is_wrapped(content: dict[str, Any], text: str, wrapping: _Wrapping) -> bool:
-    if wrapping in ("each", "none"):
-        return wrapping == "each"
+    """Return whether structured content is `{"result": value}` around the real value.
+
+    text: the text of the result, which usually is the structured content or the value as JSON.
+    """
+    if wrapping in ("all", "none"):
+        return wrapping == "all"
     value = content["result"]
     try:
-        shown = decode(text)
+        text_value = decode(text)
     except DecodeError:
-        return wrapping == "others" and not isinstance(value, dict)
-    if wrapping == "others":
-        return not isinstance(value, dict) and shown != content
-    return shown == value
+        return wrapping == "non_objects" and not isinstance(value, dict)
+    if wrapping == "non_objects":
+        return not isinstance(value, dict) and text_value != content
+    return text_value == value
