@@ -88,6 +88,21 @@ def test_calls_of_a_tool_that_never_returned_start_little_by_little() -> None:
     assert running == [32, 128, 512, 1024, 1024, 1024]
 
 
+def test_calls_that_run_in_threads_start_later_but_not_never() -> None:
+    rig = Rig()
+    for id in range(600):
+        rig.start(id)
+    in_threads = {("tools/call", b'"a"')}
+    running: list[tuple[float, int]] = []
+    for tick in range(1, 25):
+        rig.peer.unread.on_slow_calls(tick * 0.5, in_threads)
+        running.append((tick * 0.5, start_waiting(rig)))
+    # The first tick is at 0.5 s.
+    assert [count for now, count in running if now < 5.5] == [8] * 10
+    assert [count for now, count in running if 5.5 <= now < 10.5] == [32] * 10
+    assert [count for now, count in running if now >= 10.5] == [128] * 4
+
+
 def test_the_first_result_of_a_tool_lets_the_other_calls_start() -> None:
     rig = Rig()
     first = rig.start(0)

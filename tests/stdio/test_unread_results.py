@@ -20,6 +20,7 @@ MIB = 2**20
 MARGIN = 64 * MIB
 SERVER = """
 import asyncio
+import time
 from concertino import Server
 
 server = Server("unread")
@@ -31,6 +32,11 @@ async def big(size: int) -> str:
     global begun
     begun += 1
     await asyncio.sleep(0.01)
+    return "x" * size
+
+@server.tool
+def slow(size: int) -> str:
+    time.sleep(2)
     return "x" * size
 
 @server.tool
@@ -176,6 +182,15 @@ def test_results_beyond_the_budget_are_dropped_when_nobody_reads_and_say_that_th
                 r"result of 9\d{6} bytes dropped: 20 MiB are unread; the call .* was carried out",
                 error["message"],
             )
+
+
+def test_slow_calls_in_threads_do_not_make_all_their_results_at_once(folder: Path) -> None:
+    with Unread(folder) as unread:
+        client = unread.client()
+        client.send(*(call(id, "slow", {"size": 10**7}) for id in range(40)))
+        # Six results of the first calls are held, and two have waited for drain_s.
+        unread.process.until_stderr("results were dropped: the client does not read")
+        assert unread.growth() < 64 * MIB + MARGIN
 
 
 def test_a_slow_reader_gets_results_that_wait_for_room(folder: Path) -> None:

@@ -15,7 +15,7 @@ Peer (jsonrpc/peer.py) has one UnreadResults; all peers of a process share a Pro
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.requests import IncomingRequest, Kind
@@ -31,6 +31,9 @@ FIRST_CALLS = 8
 # While none returns, the number of calls that may start grows by this factor after each GROWTH_S.
 GROWTH = 4
 GROWTH_S = 0.5
+# The same for calls that run in threads. Threads make their results at the same time, and a result
+# counts only when it is complete. More calls may start then, since the first may wait for them.
+THREAD_GROWTH_S = 5.0
 # The number stops growing when each result is expected to have this size.
 LEAST_UNKNOWN_BYTES = 32 * 1024
 # The largest number of bytes in responses that wait, for all connections together.
@@ -73,14 +76,18 @@ class ProcessBudget:
         """Return the expected size of a result, for a kind of call that has never returned."""
         return self._guesses[kind][0] if kind in self._guesses else self._first
 
-    def lower_guess(self, kind: Kind, now: float) -> None:
+    def lower_guess(self, kind: Kind, now: float, in_threads: bool = False) -> None:
         """Lower the expected size of results of a kind, so that more calls of it may start.
 
-        Does nothing if this was done less than GROWTH_S ago.
+        Does nothing if this was done less than GROWTH_S ago. For calls that run in threads, does
+        nothing if it was done, or first tried, less than THREAD_GROWTH_S ago.
         now: the time in seconds.
         """
-        guess, lowered_at = self._guesses.get(kind, (self._first, 0.0))
-        if now - lowered_at >= GROWTH_S:
+        if in_threads:
+            guess, lowered_at = self._guesses.setdefault(kind, (self._first, now))
+        else:
+            guess, lowered_at = self._guesses.get(kind, (self._first, 0.0))
+        if now - lowered_at >= (THREAD_GROWTH_S if in_threads else GROWTH_S):
             self._guesses[kind] = max(guess // GROWTH, min(guess, LEAST_UNKNOWN_BYTES)), now
 
     def record_size(self, kind: Kind, size: int) -> None:
@@ -197,10 +204,14 @@ class UnreadResults:
         """Remember the size of a call's response."""
         self._budget.record_size(incoming.kind or _kind(incoming), size)
 
-    def on_slow_calls(self, now: float) -> None:
-        """Let more calls start of the tools that have not returned yet, because they are slow."""
+    def on_slow_calls(self, now: float, in_threads: Collection[Kind] = ()) -> None:
+        """Let more calls start of the tools that have not returned yet, because they are slow.
+
+        now: the time in seconds.
+        in_threads: the kinds of calls that run in threads.
+        """
         for kind in self._unknown:
-            self._budget.lower_guess(kind, now)
+            self._budget.lower_guess(kind, now, kind in in_threads)
 
     def _expect(self, incoming: IncomingRequest, size: int) -> None:
         change = size - incoming.expected_bytes

@@ -127,7 +127,11 @@ class OutputFlow:
         unread = self._unread
         peer = self._session.peer
         now = self._loop.time()
-        unread.on_slow_calls(now)
+        if peer.waiting:
+            # Imported here, because few clients make calls wait.
+            from concertino.runtime.calls_in_threads import kinds_in_threads
+
+            unread.on_slow_calls(now, kinds_in_threads(self._loop))
         if now - self._moved_at >= self._drain_s:
             peer.drop_waiting_responses()
         if unread.dropped and not self._will_log_drops:

@@ -22,10 +22,11 @@ from contextvars import copy_context
 from itertools import islice
 from os import _exit, getpid
 from typing import Any, cast
+from weakref import WeakSet
 
 from msgspec import Struct, structs
 
-__all__ = ["Threads"]
+__all__ = ["Threads", "tasks_in_threads"]
 
 log = logging.getLogger("concertino.host")
 
@@ -42,6 +43,14 @@ SAMPLE = 8
 SAMPLE_DEPTH = 4
 # How often a thread whose result has not been taken checks whether the pool is closed.
 CLOSED_CHECK_S = 1.0
+
+# All pools of the process.
+_pools: WeakSet[Threads] = WeakSet()
+
+
+def tasks_in_threads(loop: asyncio.AbstractEventLoop) -> list[asyncio.Task[Any]]:
+    """Return the tasks of an event loop for which a thread of a pool runs a function."""
+    return [task for pool in _pools for task in pool.tasks_of(loop)]
 
 
 class _Job:
@@ -122,6 +131,7 @@ class Threads:
         # The jobs that run now, by the identifier of their thread.
         self._running: dict[int, _Job] = {}
         self._is_report_due = False
+        _pools.add(self)
 
     async def run(self, function: Callable[[], Any]) -> Any:
         """Call `function` in a thread of the pool and return its result.
@@ -179,6 +189,12 @@ class Threads:
             # The exception's traceback refers to this frame, and this frame to the exception. Break
             # the cycle: otherwise both stay until the next garbage collection.
             del error, job
+
+    def tasks_of(self, loop: asyncio.AbstractEventLoop) -> list[asyncio.Task[Any]]:
+        """Return the tasks of an event loop for which a thread runs a function."""
+        with self._changed:
+            running = list(self._running.values())
+        return [job.task for job in running if job.results.loop is loop and job.task is not None]
 
     def close(self) -> None:
         """Cancel the jobs that wait for a thread, and end all threads.
