@@ -179,6 +179,7 @@ OPTIONS: dict[str, dict[str, str]] = {
     "plugin": {},
     "plugin markdown": {"--workspace": VALUE, **PLUGIN},
     "plugin sqlite": {"--file": VALUE, **PLUGIN},
+    "plugin mcp": {"--id": VALUE, **PLUGIN},
     "token": {"--file": VALUE, "--scope": VALUE, "--days": VALUE},
     "certs": {},
     "certs init": {"--certs-dir": VALUE, "--days": VALUE},
@@ -221,7 +222,7 @@ COMMANDS = {
         "docs",
         "completion",
     ],
-    "plugin": ["markdown", "sqlite"],
+    "plugin": ["markdown", "sqlite", "mcp"],
     "certs": ["init", "issue", "show", "renew"],
 }
 # What a command does when an option is not given, as its help says it.

@@ -1061,6 +1061,7 @@ StorageReadResponse
     3 version: int64
     1000 metadata_json: optional bytes
     1001 failure: StorageFailure
+    1002 contents_json: optional bytes
 StorageWriteRequest
     1 path: string
     2 content: bytes
@@ -1085,11 +1086,13 @@ StorageListRequest
 StorageListResponse
     1 entries: repeated StorageEntry
     1001 failure: StorageFailure
+    1002 templates_json: repeated bytes
 StorageEntry
     1 path: string
     2 size: int64
     3 version: int64
     4 modified_at: google.protobuf.Timestamp
+    1001 resource_json: optional bytes
 StreamStart
     1 stream_id: string
     2 tool_name: string

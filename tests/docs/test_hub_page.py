@@ -27,7 +27,10 @@ REFERENCE = DOCS / "reference" / "plugins-file.md"
 @pytest.mark.slow
 def test_the_page_s_commands_do_what_it_says(tmp_path: Path) -> None:
     assert paste(PAGE, tmp_path) == ["greeter.py", "storage.py"]
-    [file] = blocks(PAGE.read_text(), "yaml")
+    file, with_servers = blocks(PAGE.read_text(), "yaml")
+    (tmp_path / "with-servers.yaml").write_text(with_servers)
+    ids = [entry.id for entry in read_plugins(tmp_path / "with-servers.yaml").enabled]
+    assert ids == ["tools.files", "tools.tickets"]
     (tmp_path / "plugins.yaml").write_text(file)
     said = run_shell(PAGE, tmp_path)
     assert "Greet somebody." in said
@@ -66,6 +69,7 @@ def test_the_reference_has_every_member_and_its_file_is_one(
         "path",
         "warnings",
         "line",
+        "is_mcp",
     }
     assert members | {"tcp_addr"} <= rows
     [file] = blocks(page, "yaml")

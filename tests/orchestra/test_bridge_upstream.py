@@ -253,7 +253,7 @@ ROWS: list[Row] = [
     ("resources/read without a URI", {}, "resources/read", {}, error(-32602, "uri")),
     (
         "of another scheme",
-        {},
+        {"storage_read": make_failure("storage_not_found", "no plugin has resources")},
         "resources/read",
         {"uri": "https://example.com"},
         error(-32602, "orchestra://"),

@@ -216,7 +216,7 @@ async def test_tools_have_ten_minutes_and_everything_else_half_a_one() -> None:
     assert told.asked == [
         ("tool_call", CALL_S),
         ("list_tools", TIMEOUT_S),
-        *[("storage_list", TIMEOUT_S)] * 3,
+        *[("storage_list", TIMEOUT_S)] * 4,
     ]
     assert (CALL_S, TIMEOUT_S) == (600.0, 30.0)
 
@@ -248,7 +248,7 @@ async def test_of_three_kinds_of_resources_one_that_fails_ends_the_others() -> N
     with pytest.raises(RpcError) as caught:
         await HubBackend(ask).handle(Call("resources/list"), CONTEXT)
     assert caught.value.message == "orchestrator: gone"
-    assert sorted(ended) == ["docs/", "features/"]
+    assert sorted(ended) == ["", "docs/", "features/"]
 
 
 # Translation
@@ -386,12 +386,13 @@ def test_every_resource_that_is_listed_can_be_read_under_its_uri(ids: list[str])
 
 
 def test_an_empty_document_with_a_version_is_there() -> None:
-    (found,) = read_result("orchestra://notes/x", StorageReadResponse(version=1)).contents
+    empty = PluginResponse(storage_read=StorageReadResponse(version=1))
+    (found,) = read_result("orchestra://notes/x", empty).contents
     assert found.text == ""
-    with_metadata = StorageReadResponse(metadata=pack({"a": 1}).struct)
+    with_metadata = PluginResponse(storage_read=StorageReadResponse(metadata=pack({"a": 1}).struct))
     assert read_result("orchestra://notes/x", with_metadata).contents[0].text == ""
     with pytest.raises(ResourceNotFound):
-        read_result("orchestra://notes/x", StorageReadResponse())
+        read_result("orchestra://notes/x", PluginResponse(storage_read=StorageReadResponse()))
 
 
 @pytest.mark.parametrize(

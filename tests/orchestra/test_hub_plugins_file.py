@@ -137,7 +137,7 @@ def test_a_variable_without_a_value_is_the_hub_s(
         ("plugins:\n- id: a\n  binary: a\n  enabled: maybe\n",
          ":4: plugins[0] (a).enabled: expected true or false, got 'maybe'"),
         ("plugins:\n- id: a\n  binary: a\n  sokcet: true\n",
-         ":4: plugins[0]: expected one of id, binary, args"),
+         ":4: plugins[0]: expected one of binary, config, provides_storage, socket, id, args"),
         ("plugins:\n- id: a\n  binary: a\n  args: --x\n", ":4: plugins[0] (a).args: expected a "
          "list, got '--x'"),
         ("plugins:\n- id: a\n  binary: a\n  args: [[x]]\n", ":4: plugins[0] (a).args[0]: expected "

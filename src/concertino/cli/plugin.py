@@ -1,4 +1,4 @@
-"""`concertino plugin markdown|sqlite`: run a storage plugin. A hub starts this command."""
+"""`concertino plugin markdown|sqlite|mcp`: run a plugin. A hub starts this command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FAILED = 1
 
 DESCRIPTION = (
-    "Run a storage plugin for the plugins and clients of a hub. The hub starts this command: "
+    "Run a plugin for the plugins and clients of a hub. The hub starts this command: "
     "`binary: concertino` and `args: [plugin, markdown, --workspace=DIR]` in plugins.yaml. "
     "Exit codes: 0 after a shutdown, 1 when it could not start or was refused, 2 usage."
 )
@@ -47,7 +47,13 @@ def add_arguments(parser: ArgumentParser) -> None:
         default="orchestra.db",
         help="database file, created if it does not exist (default orchestra.db)",
     )
-    for kind in (markdown, sqlite):
+    mcp = kinds.add_parser(
+        "mcp",
+        help="an MCP server, for an entry with `protocol: mcp`: the hub sends the server",
+        formatter_class=formatter,
+    )
+    mcp.add_argument("--id", metavar="ID", required=True, help="the id of the plugin")
+    for kind in (markdown, sqlite, mcp):
         add_flags(kind)
 
 
@@ -58,6 +64,13 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
         from concertino.errors import ConcertinoError
         from concertino.orchestra.plugin import Plugin
         from concertino.orchestra.plugin_main import run_plugin
+
+        if args.kind == "mcp":
+            from concertino.orchestra.mcp_plugin import McpPlugin
+            from concertino.runtime.entry import begin_program
+
+            begin_program()
+            run_plugin(McpPlugin(args.id), args)
     except ImportError as exc:
         _exit_failure(args, exc)
 

@@ -24,6 +24,7 @@ from typing import Literal
 from concertino.orchestra.certificates import Certificates, default_folder
 from concertino.orchestra.hub_calls import CALL_S, ToolCalls, forward_request, plugin_id
 from concertino.orchestra.hub_listeners import HubListeners
+from concertino.orchestra.mcp_resources import answer_from_plugins
 from concertino.orchestra.message_peek import peek_tool_call
 from concertino.orchestra.pending_response import PendingResponse
 from concertino.orchestra.plugin_messages import (
@@ -43,7 +44,7 @@ from concertino.orchestra.rpc_interface import (
     Respond,
     error_response,
 )
-from concertino.orchestra.storage import DEFAULT_STORAGE
+from concertino.orchestra.storage import DEFAULT_STORAGE, RESOURCES
 from concertino.orchestra.streams import (
     ResponseStream,
 )
@@ -242,6 +243,8 @@ class Hub:
             return await forward_request(plugin, "prompt", name, request, kind)
         if kind.startswith("storage_"):
             name = getattr(request, kind).storage_type or DEFAULT_STORAGE
+            if name == RESOURCES:
+                return await self._answer_resources(request, kind, peer)
             plugin = self.routes.storage.get(name)
             if not self._is_started and kind not in LIST_REQUESTS:
                 plugin = await self._await_provider(lambda: self.routes.storage.get(name), peer)
@@ -253,6 +256,16 @@ class Hub:
         return error_response(
             request.request_id, "unknown_request", f"the hub does not answer {kind}"
         )
+
+    async def _answer_resources(
+        self, request: PluginRequest, kind: str, peer: RemotePeer
+    ) -> PluginResponse:
+        await self._wait_settled(peer)
+        plugins = [
+            partial(forward_request, plugin, "storage", RESOURCES, request, kind)
+            for plugin in self.routes.resources
+        ]
+        return await answer_from_plugins(request, plugins)
 
     def stream(self, start: StreamStart, peer: RemotePeer) -> ResponseStream:
         """Forward a stream_start. Yields the responses; the last one is always a stream_end."""

@@ -46,7 +46,7 @@ from concertino.orchestra.translation import (
     call_result,
     caller_fields,
     encode_sorted,
-    entries_of,
+    list_of,
     list_request,
     prompt_request,
     prompt_result,
@@ -56,6 +56,9 @@ from concertino.orchestra.translation import (
     read_response,
     read_result,
     resources_of,
+    server_list_request,
+    server_resources_of,
+    server_templates_of,
     tools_of,
 )
 from concertino.protocol.call import ServerFeatures
@@ -242,21 +245,28 @@ class HubBackend:
 
     async def _list_resources(self, call: Call) -> Struct:
         _refuse_cursor(call)
-        responses = await _gather([self._ask(list_request(kind)) for kind in KINDS])
+        requests = [*map(list_request, KINDS), server_list_request()]
+        *responses, of_servers = await _gather([self._ask(request) for request in requests])
         resources = [
             resource
             for kind, response in zip(KINDS, responses, strict=True)
-            for resource in resources_of(entries_of(response), kind)
+            for resource in resources_of(list_of(response).entries, kind)
         ]
-        return ListResourcesResult(resources)
+        return ListResourcesResult([*resources, *server_resources_of(list_of(of_servers))])
 
     async def _list_templates(self, call: Call) -> Struct:
         _refuse_cursor(call)
-        return _TEMPLATE_LIST
+        try:
+            of_servers = server_templates_of(list_of(await self._ask(server_list_request())))
+        except RpcError as exc:
+            # The hub is down, or a Go program that does not know this request.
+            log.debug("no templates of MCP servers: %s", exc)
+            of_servers = []
+        return ListResourceTemplatesResult([*TEMPLATES, *of_servers])
 
     async def _read_resource(self, call: Call) -> Struct:
         uri, request = read_request(call.params)
-        return read_result(uri, read_response(await self._ask(request), "storage_read"))
+        return read_result(uri, await self._ask(request))
 
     async def _ask(self, request: PluginRequest) -> PluginResponse:
         try:
@@ -275,8 +285,6 @@ class HubBackend:
         return cached.update(read_response(response, kind))
 
 
-# One object, so that it is encoded once.
-_TEMPLATE_LIST = ListResourceTemplatesResult(TEMPLATES)
 _LIST_REQUESTS: dict[str, Callable[[], Any]] = {
     "list_tools": ListToolsRequest,
     "list_prompts": ListPromptsRequest,

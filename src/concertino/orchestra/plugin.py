@@ -108,7 +108,7 @@ class Plugin(Server):
         self._requests = PluginRequests(
             id,
             self,
-            self._registered_tools,
+            lambda name, context: self._registered_tools.find(name, context) is not None,
             lambda: self._features.prompts.prompts.entries,
             self._storages,
             self._threads.run,

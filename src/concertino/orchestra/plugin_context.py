@@ -41,6 +41,15 @@ _LEVELS: Mapping[Level, int] = {
 }
 
 
+class _StreamCaller(DetachedCaller):
+    """The Caller of a tool that is called as a stream: it gets progress."""
+
+    wants_progress = True
+
+
+_CALLER, _STREAM_CALLER = DetachedCaller(), _StreamCaller()
+
+
 class PluginContext:
     """A Context. Create it in the task that handles the call; threads may use it.
 
@@ -65,7 +74,10 @@ class PluginContext:
         self._loop = loop = asyncio.get_running_loop()
         self._task = asyncio.current_task(loop)
 
-    caller = DetachedCaller()
+    @property
+    def caller(self) -> DetachedCaller:
+        return _CALLER if self._chunks is None else _STREAM_CALLER
+
     # The hub has authorized the call, and does not tell for whom.
     principal = None
 

@@ -355,18 +355,20 @@ class StorageReadRequest(_message.Message):
     def __init__(self, path: _Optional[str] = ..., storage_type: _Optional[str] = ...) -> None: ...
 
 class StorageReadResponse(_message.Message):
-    __slots__ = ("content", "metadata", "version", "metadata_json", "failure")
+    __slots__ = ("content", "metadata", "version", "metadata_json", "failure", "contents_json")
     CONTENT_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     METADATA_JSON_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    CONTENTS_JSON_FIELD_NUMBER: _ClassVar[int]
     content: bytes
     metadata: bytes
     version: int
     metadata_json: bytes
     failure: StorageFailure
-    def __init__(self, content: _Optional[bytes] = ..., metadata: _Optional[bytes] = ..., version: _Optional[int] = ..., metadata_json: _Optional[bytes] = ..., failure: _Optional[_Union[StorageFailure, _Mapping]] = ...) -> None: ...
+    contents_json: bytes
+    def __init__(self, content: _Optional[bytes] = ..., metadata: _Optional[bytes] = ..., version: _Optional[int] = ..., metadata_json: _Optional[bytes] = ..., failure: _Optional[_Union[StorageFailure, _Mapping]] = ..., contents_json: _Optional[bytes] = ...) -> None: ...
 
 class StorageWriteRequest(_message.Message):
     __slots__ = ("path", "content", "metadata", "expected_version", "storage_type", "metadata_json")
@@ -421,24 +423,28 @@ class StorageListRequest(_message.Message):
     def __init__(self, prefix: _Optional[str] = ..., pattern: _Optional[str] = ..., storage_type: _Optional[str] = ...) -> None: ...
 
 class StorageListResponse(_message.Message):
-    __slots__ = ("entries", "failure")
+    __slots__ = ("entries", "failure", "templates_json")
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    TEMPLATES_JSON_FIELD_NUMBER: _ClassVar[int]
     entries: _containers.RepeatedCompositeFieldContainer[StorageEntry]
     failure: StorageFailure
-    def __init__(self, entries: _Optional[_Iterable[_Union[StorageEntry, _Mapping]]] = ..., failure: _Optional[_Union[StorageFailure, _Mapping]] = ...) -> None: ...
+    templates_json: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, entries: _Optional[_Iterable[_Union[StorageEntry, _Mapping]]] = ..., failure: _Optional[_Union[StorageFailure, _Mapping]] = ..., templates_json: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class StorageEntry(_message.Message):
-    __slots__ = ("path", "size", "version", "modified_at")
+    __slots__ = ("path", "size", "version", "modified_at", "resource_json")
     PATH_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     MODIFIED_AT_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_JSON_FIELD_NUMBER: _ClassVar[int]
     path: str
     size: int
     version: int
     modified_at: _timestamp_pb2.Timestamp
-    def __init__(self, path: _Optional[str] = ..., size: _Optional[int] = ..., version: _Optional[int] = ..., modified_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    resource_json: bytes
+    def __init__(self, path: _Optional[str] = ..., size: _Optional[int] = ..., version: _Optional[int] = ..., modified_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., resource_json: _Optional[bytes] = ...) -> None: ...
 
 class StreamStart(_message.Message):
     __slots__ = ("stream_id", "tool_name", "arguments", "caller_plugin", "arguments_json", "trace_parent", "provider", "session_id", "window")

@@ -25,7 +25,9 @@ from concertino.orchestra.plugin_messages import (
     PluginManifest,
     PluginRequest,
     PluginResponse,
+    PromptDefinition,
     ShutdownRequest,
+    ToolDefinition,
 )
 from concertino.orchestra.plugin_run import HubEnvironment, LaunchSettings, PluginRun
 from concertino.orchestra.plugins_file import PluginEntry
@@ -147,9 +149,20 @@ class PluginProcess:
         )
 
     def on_register(self, manifest: PluginManifest) -> None:
-        """Store the manifest that the plugin has sent to register at the hub."""
+        """Store the manifest that the plugin has sent to register at the hub.
+
+        A plugin that runs and registers again has other tools or prompts now: fetch its lists.
+        """
         storage = frozenset(self.entry.provides_storage) | frozenset(manifest.provides_storage)
         self.features = msgspec.structs.replace(self.features, manifest=manifest, storage=storage)
+        self._on_change()
+        if self.state == "running":
+            self._run.fetch_again(self._on_lists)
+
+    def _on_lists(
+        self, tools: Sequence[ToolDefinition], prompts: Sequence[PromptDefinition]
+    ) -> None:
+        self.features = msgspec.structs.replace(self.features, tools=tools, prompts=prompts)
         self._on_change()
 
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:

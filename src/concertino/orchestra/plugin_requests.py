@@ -14,8 +14,8 @@ from typing import Any, cast
 from msgspec import UNSET, DecodeError, Raw, Struct, ValidationError
 from msgspec.json import Decoder, decode, encode
 
-from concertino.backend.interface import Backend, Call
-from concertino.errors import ConcertinoError, RpcError
+from concertino.backend.interface import Backend, Call, Context
+from concertino.errors import INVALID_PARAMS, ConcertinoError, RpcError
 from concertino.orchestra.failures import prompt_failure
 from concertino.orchestra.plugin_context import PluginContext
 from concertino.orchestra.plugin_hooks import LifecycleHooks
@@ -50,7 +50,6 @@ from concertino.orchestra.structs import (
     unpack_json,
 )
 from concertino.orchestra.tool_calls import encode_result, encode_text_result
-from concertino.server.tools import Tools
 from concertino.types.resources_and_prompts import GetPromptResult, ListPromptsResult
 from concertino.types.results import CallToolResult, ListToolsResult, TextContent
 
@@ -64,7 +63,7 @@ class PluginRequests:
 
     name: the plugin's id.
     backend: handles the calls of tools and prompts.
-    tools: the plugin's tools, to find out whether a tool exists.
+    has_tool: returns whether the plugin has a tool of this name for a caller.
     prompt_names: returns the names of the current prompts.
     storages: the stores, by storage type.
     in_thread: runs a function that may block.
@@ -79,7 +78,7 @@ class PluginRequests:
         self,
         name: str,
         backend: Backend,
-        tools: Tools,
+        has_tool: Callable[[str, Context], bool],
         prompt_names: Callable[[], Collection[str]],
         storages: Mapping[str, Storage],
         in_thread: InThread,
@@ -88,7 +87,7 @@ class PluginRequests:
     ) -> None:
         self._name = name
         self._backend = backend
-        self._tools = tools
+        self._has_tool = has_tool
         self._prompt_names = prompt_names
         self._storages = storages
         self._in_thread = in_thread
@@ -127,6 +126,8 @@ class PluginRequests:
     async def _boot(self, request: PluginRequest) -> PluginResponse:
         try:
             await self._hooks.run_boot(dict(request.boot.config))
+        except ConcertinoError as exc:
+            return PluginResponse(boot=BootResult(error=str(exc)))
         except Exception as exc:
             logging.getLogger(f"concertino.{self._name}").exception("booting failed")
             return PluginResponse(boot=BootResult(error=f"{type(exc).__name__}: {exc}"))
@@ -166,7 +167,7 @@ class PluginRequests:
         call = request.tool_call
         name = call.tool_name
         context = PluginContext(self._backend, self._name, request, chunks)
-        if self._tools.find(name, context) is None:
+        if not self._has_tool(name, context):
             return error_response("", "tool_not_found", f"{self._name} has no tool {name!r}")
 
         # Absent arguments stay absent; the tool's schema decides whether that is valid.
@@ -179,7 +180,8 @@ class PluginRequests:
         except InvalidStruct as exc:
             return error_response("", "validation_error", f"arguments: {exc}")
         except RpcError as exc:
-            return error_response("", "validation_error", _error_text(exc))
+            code = "validation_error" if exc.code == INVALID_PARAMS else "handler_error"
+            return error_response("", code, _error_text(exc))
         except (NotAStruct, PackedTooLarge) as exc:
             return error_response("", "handler_error", f"the result of {name}: {exc}")
 
@@ -276,8 +278,9 @@ class PluginRequests:
 
 def _error_text(error: RpcError) -> str:
     """Return an error's message and its `details`, as one line."""
-    # The errors of this package have an object as data, or no data.
-    details = cast(Mapping[str, Any], error.data or {}).get("details")
+    # Errors of this package have an object as data, or no data; those of other servers anything.
+    data = error.data
+    details = cast("dict[str, Any]", data).get("details") if isinstance(data, dict) else None
     return f"{error.message}: {details}" if details else error.message
 
 
@@ -286,7 +289,7 @@ def _tool_response(result: CallToolResult) -> PluginResponse | bytes:
 
     The response contains one JSON object. Its field `structured` says what the object is:
 
-    RESULT     the structured content itself, if it is an object and all content is text
+    RESULT     the structured content itself, if it is an object and the text is its JSON
     DATA       {"text": ..., "content": ..., "data": the structured content}
     UNKNOWN    {"text": ..., "content": ...}, without structured content
 
@@ -316,7 +319,9 @@ def _tool_response(result: CallToolResult) -> PluginResponse | bytes:
     if structured is not UNSET:
         json = bytes(structured) if isinstance(structured, Raw) else encode(structured)
         kind = ToolResponse.RESULT
-        if len(members) > 1 or not json.lstrip().startswith(b"{"):
+        is_object = json.lstrip().startswith(b"{")
+        # The text of other MCP servers may say more than the structured content.
+        if len(members) > 1 or not is_object or not _is_same_json(text, json):
             members.append(b'"data":%s' % json)
             kind = ToolResponse.DATA
     if kind != ToolResponse.RESULT:
@@ -330,6 +335,16 @@ def _tool_response(result: CallToolResult) -> PluginResponse | bytes:
             success=True, result=packed.struct, result_json=packed.json, structured=kind
         )
     )
+
+
+def _is_same_json(text: str, json: bytes) -> bool:
+    """Return whether a text has the same JSON value; true for an empty text, too."""
+    if not text or text.encode("utf-8", "surrogatepass") == json:
+        return True
+    try:
+        return decode(text) == decode(json)
+    except DecodeError:
+        return False
 
 
 def _tool_failure(text: str) -> PluginResponse:

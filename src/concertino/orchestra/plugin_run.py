@@ -39,7 +39,13 @@ from concertino.orchestra.plugin_messages import (
 )
 from concertino.orchestra.plugin_output import PluginOutput
 from concertino.orchestra.plugins_file import PluginEntry
-from concertino.orchestra.rpc_interface import ForwardingConnection, HandshakeFailure
+from concertino.orchestra.rpc_interface import (
+    TIMEOUT_S,
+    ForwardingConnection,
+    HandshakeFailure,
+    RpcConnection,
+)
+from concertino.proxy.file_server import START_S
 from concertino.transports.process import INHERITED, ChildProcess, ShutdownTimeouts, spawn
 
 __all__ = ["HubEnvironment", "LaunchSettings", "PluginRun"]
@@ -48,6 +54,8 @@ __all__ = ["HubEnvironment", "LaunchSettings", "PluginRun"]
 READY_S = 10.0
 # Time limit for register, and for each list.
 STEP_S = 10.0
+# Time limit for the boot of an MCP server: that for its start, and some time to report a failure.
+MCP_BOOT_S = START_S + 15.0
 # Time between two health pings, and time limit for the answer to one.
 HEALTH_S = 5.0
 # A plugin that sleeps for this time (idleness.py) no longer delays other plugins and requests:
@@ -123,6 +131,7 @@ class PluginRun:
         self._settings = settings
         self._log = settings.log
         self._child: ChildProcess | None = None
+        self._fetching: asyncio.Task[None] | None = None
 
     @property
     def pid(self) -> int | None:
@@ -265,13 +274,22 @@ class PluginRun:
             reason = response.register.reject_reason or _error_text(response)
             raise HandshakeFailure(f"it refuses to be {id}: {reason}")
 
-        # With the longer default time limit, since on_boot functions may take long.
-        config = dict(self._settings.entry.config)
-        response = await link.request(PluginRequest(boot=BootRequest(config=config)))
+        # With a longer time limit, since on_boot functions may take long, and npx may have to
+        # install an MCP server.
+        entry = self._settings.entry
+        limit_s = MCP_BOOT_S if entry.is_mcp else TIMEOUT_S
+        request = PluginRequest(boot=BootRequest(config=dict(entry.config)))
+        response = await link.request(request, limit_s)
         if not response.boot.ready:
             reason = response.boot.error or _error_text(response)
             raise HandshakeFailure(f"it could not boot: {reason}")
 
+        return await self.fetch_lists(link)
+
+    async def fetch_lists(
+        self, link: RpcConnection
+    ) -> tuple[list[ToolDefinition], list[PromptDefinition]]:
+        """Return the plugin's tools and prompts. link: the connection to the plugin."""
         response = await link.request(PluginRequest(list_tools=ListToolsRequest()), STEP_S)
         if not response.HasField("list_tools"):
             self._log.warning("it does not list its tools: %s", _error_text(response))
@@ -280,6 +298,26 @@ class PluginRun:
         # Old Go plugins do not know this request and return an error: they have no prompts.
         response = await link.request(PluginRequest(list_prompts=ListPromptsRequest()), STEP_S)
         return tools, list(response.list_prompts.prompts)
+
+    def fetch_again(
+        self, on_lists: Callable[[list[ToolDefinition], list[PromptDefinition]], object]
+    ) -> None:
+        """Fetch the tools and prompts of the running plugin in the background.
+
+        on_lists: called with them, unless the plugin does not answer. A second call while one is
+            under way starts again, since the first may miss the latest change.
+        """
+        if self._fetching is not None:
+            self._fetching.cancel()
+
+        async def fetch() -> None:
+            assert self.link is not None
+            try:
+                on_lists(*await self.fetch_lists(self.link))
+            except ConcertinoError as exc:
+                self._log.warning("its lists could not be fetched again: %s", exc)
+
+        self._fetching = asyncio.get_running_loop().create_task(fetch())
 
     async def wait_end(self) -> str:
         """Wait until the process exits, the connection is lost, or a health ping fails.
@@ -333,6 +371,8 @@ class PluginRun:
     async def close(self, reason: str) -> None:
         """Close the connection, and end the process and its whole group."""
         link, self.link = self.link, None
+        if self._fetching is not None:
+            self._fetching.cancel()
         try:
             if link is not None:
                 await link.close(reason)

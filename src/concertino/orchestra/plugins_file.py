@@ -24,6 +24,9 @@ from msgspec import Struct
 
 from concertino.errors import ConcertinoError
 from concertino.installation import missing_extra
+from concertino.orchestra.mcp_entry import MCP_MEMBERS, read_mcp_entry
+from concertino.orchestra.storage import RESOURCES
+from concertino.proxy.value_reader import InvalidServerFile
 from concertino.transports.listeners import split_address
 from concertino.yaml_core import InvalidYaml, YamlLimit, YamlNode, import_parser, is_null, read_node
 
@@ -43,6 +46,12 @@ _BOOLS = {
     **dict.fromkeys(("true", "yes", "on", "y"), True),
     **dict.fromkeys(("false", "no", "off", "n"), False),
 }
+
+# The members of every plugin's entry, and those that only plugins of the plugin protocol have.
+MEMBERS = ("id", "args", "env", "enabled", "provides_ai", "depends_on", "protocol")
+OWN_MEMBERS = ("binary", "config", "provides_storage", "socket")
+MCP = "mcp"
+PROTOCOLS = ("orchestra", MCP)
 
 T = TypeVar("T")
 
@@ -66,6 +75,8 @@ class PluginEntry(Struct, frozen=True):
     depends_on: ids of plugins to start before this one.
     socket: whether the plugin uses a Unix socket instead of QUIC.
     line: the line of the entry in the file.
+    is_mcp: whether the plugin is an MCP server (`protocol: mcp`); `config` then has the server, and
+        the other fields start `concertino plugin mcp`.
     """
 
     id: str
@@ -79,6 +90,7 @@ class PluginEntry(Struct, frozen=True):
     depends_on: tuple[str, ...] = ()
     socket: bool = False
     line: int = 0
+    is_mcp: bool = False
 
 
 class PluginsFile(Struct, frozen=True):
@@ -179,14 +191,20 @@ class _Reader:
 
     def _entry(self, node: YamlNode, number: int) -> PluginEntry:
         label = f"plugins[{number}]"
-        names = tuple(name for name in PluginEntry.__struct_fields__ if name != "line")
-        members = self._members(node, label, names)
-        for name in ("id", "binary"):
+        members = self._members(node, label, (*OWN_MEMBERS, *MEMBERS, *MCP_MEMBERS))
+        is_mcp = self._optional(members, "protocol", self._is_mcp, label) or False
+        for name in ("id",) if is_mcp else ("id", "binary"):
             if name not in members:
                 raise self._error(node, f"{label}.{name}: expected a text, got nothing")
         id = self._text(members["id"], f"{label}.id")
         self._check_name(members["id"], f"{label}.id", id)
         label = f"{label} ({id})"
+        for name in OWN_MEMBERS if is_mcp else MCP_MEMBERS:
+            if name in members:
+                expected = "no `protocol: mcp`" if is_mcp else "`protocol: mcp`"
+                raise self._error(members[name], f"{label}.{name}: expected {expected} beside it")
+        if is_mcp:
+            return self._mcp_entry(node, label, id, members)
 
         # Like the Go implementation, replace this one argument: the plugin's working directory is
         # not the folder of the file.
@@ -204,6 +222,43 @@ class _Reader:
             self._optional(members, "depends_on", self._texts, label) or (),
             self._optional(members, "socket", self._bool, label) or False,
             node.line,
+        )
+
+    def _is_mcp(self, node: YamlNode, label: str) -> bool:
+        protocol = self._text(node, label)
+        if protocol not in PROTOCOLS:
+            raise self._error(
+                node, f"{label}: expected one of {', '.join(PROTOCOLS)}, got {protocol!r}"
+            )
+        return protocol == MCP
+
+    def _mcp_entry(
+        self,
+        node: YamlNode,
+        label: str,
+        id: str,
+        members: Mapping[str, YamlNode],
+    ) -> PluginEntry:
+        """Read the entry of an MCP server: it runs behind `concertino plugin mcp`."""
+        env = self._optional(members, "env", self._environment, label) or {}
+        try:
+            server = read_mcp_entry(str(self._path), id, label, node, members, env)
+        except InvalidServerFile as exc:
+            raise InvalidPluginsFile(str(exc)) from None
+        return PluginEntry(
+            id,
+            "concertino",
+            ("plugin", "mcp", f"--id={id}"),
+            # The plugin needs the hub's variables for the references ${...}. The server gets few.
+            env=dict.fromkeys(os.environ),
+            config={"file": str(self._path.absolute()), "server": server},
+            enabled=self._optional(members, "enabled", self._bool, label) or False,
+            provides_storage=(RESOURCES,),
+            provides_ai=self._optional(members, "provides_ai", self._texts, label) or (),
+            depends_on=self._optional(members, "depends_on", self._texts, label) or (),
+            socket=True,
+            line=node.line,
+            is_mcp=True,
         )
 
     def _binary(self, text: str) -> str:

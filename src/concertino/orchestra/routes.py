@@ -31,6 +31,7 @@ from concertino.orchestra.plugin_messages import (
     PromptDefinition,
     ToolDefinition,
 )
+from concertino.orchestra.storage import RESOURCES
 
 __all__ = ["PluginFeatures", "PluginProvider", "Routes", "build_routes"]
 
@@ -66,6 +67,7 @@ class Routes(Struct, Generic[P], frozen=True, eq=False):
     tools, prompts, storage: name -> the plugin that provides it. A tool that only AI bridges offer,
         each for its own provider, is not in `tools`.
     ai_tools: AI provider -> name of a tool -> the bridge for that provider.
+    resources: the plugins with resources of MCP servers, which provide that storage type together.
     tool_list, prompt_list: the responses to list requests, sorted by name. All requests share one
         object; the sender overwrites its request_id.
     conflicts: a message for each offer that is refused.
@@ -76,6 +78,7 @@ class Routes(Struct, Generic[P], frozen=True, eq=False):
     ai_tools: Mapping[str, Mapping[str, P]]
     prompts: dict[str, P]
     storage: dict[str, P]
+    resources: tuple[P, ...]
     tool_list: PluginResponse
     prompt_list: PluginResponse
     conflicts: tuple[str, ...]
@@ -230,7 +233,7 @@ def build_routes(plugins: Sequence[P]) -> Routes[P]:
                 bridges.setdefault(tool.name, plugin)
         for prompt in features.prompts:
             prompts.add(plugin, prompt)
-        for kind in sorted(features.storage):
+        for kind in sorted(features.storage - {RESOURCES}):
             provider = storage.setdefault(kind, plugin)
             if provider is not plugin:
                 other = plugin
@@ -248,6 +251,7 @@ def build_routes(plugins: Sequence[P]) -> Routes[P]:
         ai_tools,
         prompts.providers,
         storage,
+        tuple(plugin for plugin in plugins if RESOURCES in plugin.features.storage),
         PluginResponse(list_tools=ListToolsResponse(tools=tools.definitions())),
         PluginResponse(list_prompts=ListPromptsResponse(prompts=prompts.definitions())),
         tuple(messages.conflicts),

@@ -26,6 +26,7 @@ __all__ = [
     "CREATE",
     "DEFAULT_STORAGE",
     "MAX_CONTENT_BYTES",
+    "RESOURCES",
     "UPSERT",
     "Storage",
     "StorageEntry",
@@ -42,6 +43,8 @@ __all__ = [
 
 # The storage type of requests that name none.
 DEFAULT_STORAGE = "markdown"
+# The storage type of the resources of MCP servers. Several plugins can provide it together.
+RESOURCES = "mcp"
 # Special values of expected_version. CREATE: fail if the document exists. UPSERT: always write.
 CREATE, UPSERT = 0, -1
 MAX_PATH_BYTES = 4096

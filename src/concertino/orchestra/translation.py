@@ -18,7 +18,7 @@ server/resources.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 from urllib.parse import quote, unquote_to_bytes
 
@@ -50,7 +50,7 @@ from concertino.orchestra.plugin_messages import (
     ToolDefinition,
     ToolResponse,
 )
-from concertino.orchestra.storage import StorageError, check_path
+from concertino.orchestra.storage import RESOURCES, StorageError, check_path
 from concertino.orchestra.structs import (
     InvalidStruct,
     NotAStruct,
@@ -84,7 +84,7 @@ __all__ = [
     "call_result",
     "caller_fields",
     "encode_sorted",
-    "entries_of",
+    "list_of",
     "list_request",
     "prompt_request",
     "prompt_result",
@@ -94,6 +94,9 @@ __all__ = [
     "read_response",
     "read_result",
     "resources_of",
+    "server_list_request",
+    "server_resources_of",
+    "server_templates_of",
     "tools_of",
 ]
 
@@ -131,6 +134,9 @@ Params = Mapping[str, Raw]
 _parse_text = Decoder(str).decode
 _parse_content = Decoder(ContentBlock).decode
 _parse_texts = Decoder(dict[str, str]).decode
+_parse_resource = Decoder(Resource).decode
+_parse_template = Decoder(ResourceTemplate).decode
+_parse_contents = Decoder(list[ResourceContents]).decode
 _parse_schema = Decoder(dict[str, Any]).decode
 # Sorted, because Go programs send the members of an object in another order each time.
 encode_sorted = Encoder(order="sorted").encode
@@ -425,22 +431,47 @@ def list_request(kind: str) -> PluginRequest:
     return PluginRequest(storage_list=StorageListRequest(prefix=f"{kind}/"))
 
 
-def entries_of(response: PluginResponse) -> Sequence[StorageEntry]:
-    """Return the entries in the response to a list_request(). Empty if the hub has no storage.
+def server_list_request() -> PluginRequest:
+    """Return the request for the resources and templates of the MCP servers behind a hub."""
+    return PluginRequest(storage_list=StorageListRequest(storage_type=RESOURCES))
+
+
+def list_of(response: PluginResponse) -> StorageListResponse:
+    """Return the list in the response to a list request. Empty if the hub has no such storage.
 
     Raises RpcError.
     """
     if response.HasField("tool_call") and response.tool_call.error_code in NO_STORAGE:
         log.debug("no resources: %s", _error_text(response.tool_call))
-        return ()
+        return StorageListResponse()
 
     found: StorageListResponse = read_response(response, "storage_list")
     if found.HasField("failure"):
         if found.failure.code in NO_STORAGE:
             log.debug("no resources: %s", found.failure.message)
-            return ()
+            return StorageListResponse()
         raise RpcError(INTERNAL_ERROR, f"storage: {found.failure.message or found.failure.code}")
-    return found.entries
+    return found
+
+
+def server_resources_of(found: StorageListResponse) -> list[Resource]:
+    """Return the resources of MCP servers in a list, in its order, without invalid ones."""
+    return _decode_all((entry.resource_json for entry in found.entries), _parse_resource)
+
+
+def server_templates_of(found: StorageListResponse) -> list[ResourceTemplate]:
+    """Return the resource templates of MCP servers in a list, without invalid ones."""
+    return _decode_all(found.templates_json, _parse_template)
+
+
+def _decode_all(texts: Iterable[bytes], parse: Callable[[bytes], T]) -> list[T]:
+    decoded: list[T] = []
+    for text in texts:
+        try:
+            decoded.append(parse(text))
+        except (ValidationError, DecodeError) as exc:
+            log.warning("a resource of an MCP server is left out: %s", exc)
+    return decoded
 
 
 def resources_of(entries: Iterable[StorageEntry], kind: str) -> list[Resource]:
@@ -469,7 +500,9 @@ def read_request(params: Params) -> tuple[str, PluginRequest]:
         raise RpcError(
             INVALID_PARAMS, f"resources/read params.uri: expected a text: {exc}"
         ) from None
-    return uri, PluginRequest(storage_read=StorageReadRequest(path=_storage_path(uri)))
+    if uri.startswith(SCHEME) or len(uri) > MAX_URI:
+        return uri, PluginRequest(storage_read=StorageReadRequest(path=_storage_path(uri)))
+    return uri, PluginRequest(storage_read=StorageReadRequest(path=uri, storage_type=RESOURCES))
 
 
 def _storage_path(uri: str) -> str:
@@ -486,13 +519,23 @@ def _storage_path(uri: str) -> str:
     return path
 
 
-def read_result(uri: str, response: StorageReadResponse) -> ReadResourceResult:
+def read_result(uri: str, answer: PluginResponse) -> ReadResourceResult:
     """Return the result of a resources/read. Raises ResourceNotFound, RpcError."""
+    codes = answer.storage_read.failure.code, answer.tool_call.error_code
+    if not uri.startswith(SCHEME) and any(code in NO_STORAGE for code in codes):
+        # There are no MCP servers behind the hub, so only its own resources can be meant.
+        _storage_path(uri)
+    response: StorageReadResponse = read_response(answer, "storage_read")
     if response.HasField("failure"):
         failure = response.failure
         if failure.code in ("not_found", "invalid_path"):
             raise ResourceNotFound(uri)
         raise RpcError(INTERNAL_ERROR, f"storage: {failure.message or failure.code}")
+    if response.HasField("contents_json"):
+        try:
+            return ReadResourceResult(_parse_contents(response.contents_json))
+        except (ValidationError, DecodeError) as exc:
+            raise RpcError(INTERNAL_ERROR, f"{uri}: its contents are invalid: {exc}") from None
     # A Go program's response for a missing document: empty, with version 0, which no document has.
     if not response.content and not response.version and not response.metadata:
         raise ResourceNotFound(uri)

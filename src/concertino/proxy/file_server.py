@@ -29,7 +29,7 @@ from concertino.proxy.server_launch import UnreadLaunch, read_launch_secrets
 from concertino.proxy.server_options import GUARD_KEYS, ServerOptions
 from concertino.proxy.tool_options import merge_renames
 
-__all__ = ["FileServer", "WithheldServer"]
+__all__ = ["START_S", "FileServer", "WithheldServer"]
 
 log = logging.getLogger("concertino.proxy")
 

@@ -43,6 +43,7 @@ __all__ = [
     "ServerEntry",
     "ServerFile",
     "parse_server_file",
+    "read_server_entry",
     "read_server_file",
 ]
 
@@ -202,6 +203,20 @@ def parse_server_file(data: bytes, path: str | os.PathLike[str]) -> ServerFile:
     return _FileReader(source).read(value)
 
 
+def read_server_entry(
+    source: str,
+    name: str,
+    member: FileMember,
+    label: str,
+) -> ServerEntry:
+    """Read the entry of one server in a file of another format. Raises InvalidServerFile.
+
+    source: the path of the file, for errors.
+    label: the path of the entry within the file, for errors.
+    """
+    return _FileReader(source).read_entry(name, member, label)
+
+
 def _near_list(name: str) -> str | None:
     """Return the name for the list of servers that a mistyped one stands for; None for others."""
     by_folded = {known.casefold(): known for known in SERVER_LISTS}
@@ -271,7 +286,16 @@ class _FileReader:
             raise reader.error(
                 member, list_label, f"expected a name of 1 to {MAX_NAME} visible characters"
             )
-        label = f"{list_label}.{name}"
+        return self.read_entry(name, member, f"{list_label}.{name}")
+
+    def read_entry(
+        self,
+        name: str,
+        member: FileMember,
+        label: str,
+    ) -> ServerEntry:
+        """Return the entry of one server. label: its path within the file."""
+        reader = self._reader
         members = reader.members(member.value, label)
         fields: dict[str, Any] = {"name": name, "line": member.line, "column": member.column}
         defaults: dict[str, Any] = {}

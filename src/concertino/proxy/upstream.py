@@ -26,6 +26,7 @@ from concertino.errors import (
     ConcertinoError,
     Disconnected,
     RpcError,
+    SpawnError,
 )
 from concertino.protocol.call import InputRequired
 from concertino.protocol.revisions import by_name
@@ -160,7 +161,10 @@ class Upstream:
         except ConcertinoError as exc:
             # Its text says all; the class and the place where it was raised would add nothing.
             text = named(self._settings.name, str(exc))
-            if isinstance(exc.__cause__, (FileNotFoundError, ConnectionRefusedError)):
+            is_address = not isinstance(exc, SpawnError)
+            if is_address and isinstance(
+                exc.__cause__, (FileNotFoundError, ConnectionRefusedError)
+            ):
                 text += "; start the server that listens there, or correct the address"
             raise ConcertinoError(text) from None
 

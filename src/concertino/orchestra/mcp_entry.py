@@ -1,0 +1,139 @@
+"""Reads the entry of an MCP server in a plugins file.
+
+    - id: tools.github
+      protocol: mcp
+      command: npx -y @modelcontextprotocol/server-github
+      env:
+        GITHUB_TOKEN:
+      enabled: true
+
+The members are those of a server in a server file (proxy/server_file.py), and are checked by the
+same code. The hub sends them to the plugin's process as the JSON of a server file with one server.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.json import encode
+
+from concertino.proxy.file_values import FileMember, FileValue
+from concertino.proxy.server_file import read_server_entry
+from concertino.proxy.value_reader import InvalidServerFile
+from concertino.yaml_core import InvalidYaml, YamlNode, is_null, read_value
+
+__all__ = ["MCP_MEMBERS", "read_mcp_entry"]
+
+OPTIONS = "x-concertino"
+# The members of an MCP server's entry that the entries of other plugins do not have.
+MCP_MEMBERS = ("command", "url", "headers", "cwd", OPTIONS)
+# Options that need the user's approvals or the cache of `concertino serve mcp.json`.
+UNSUPPORTED_OPTIONS = ("pin", "cache", "lazy")
+
+
+def read_mcp_entry(
+    source: str,
+    id: str,
+    label: str,
+    node: YamlNode,
+    members: Mapping[str, YamlNode],
+    env: Mapping[str, str | None],
+) -> str:
+    """Return the server of an entry, as the JSON of a server file.
+
+    source: the path of the plugins file, for errors.
+    label: the path of the entry within the file, for errors.
+    node: the entry, and `members` its members by name.
+    env: the variables of the entry; None as a value stands for the value in the hub's environment.
+    Raises InvalidServerFile with the line of a wrong member.
+    """
+    found = {name: _to_value(value) for name, value in members.items() if name in MCP_MEMBERS}
+    args = _words(source, f"{label}.args", members["args"]) if "args" in members else []
+    if "command" in members:
+        command = _words(source, f"{label}.command", members["command"])
+        line = members["command"].line
+        found["command"] = FileValue(command[0], line, 1)
+        args = [*command[1:], *args]
+    elif args:
+        raise _error(source, members["args"].line, f"{label}.args: expected a command, got none")
+    if args:
+        line = members["args" if "args" in members else "command"].line
+        found["args"] = FileValue(tuple(FileValue(arg, line, 1) for arg in args), line, 1)
+    if env:
+        variables = {name: f"${{{name}}}" if text is None else text for name, text in env.items()}
+        found["env"] = _from_texts(variables, members["env"].line)
+
+    fields = {name: FileMember(value, value.line, 1) for name, value in found.items()}
+    try:
+        entry = read_server_entry(
+            source, id, FileMember(FileValue(fields, node.line, 1), node.line, 1), label
+        )
+    except InvalidServerFile as exc:
+        # A YAML node has no column.
+        place, _, problem = str(exc).partition(":1: ")
+        raise InvalidServerFile(f"{place}: {problem}") from None
+    for option in UNSUPPORTED_OPTIONS:
+        if OPTIONS in members and option in read_value(members[OPTIONS]):
+            raise _error(
+                source,
+                members[OPTIONS].line,
+                f"{label}.{OPTIONS}.{option}: not possible for a plugin; leave it out, or serve "
+                "the server with `concertino serve mcp.json`",
+            )
+    assert entry.name == id
+    plain = {name: _plain(value) for name, value in found.items()}
+    return encode({"mcpServers": {id: plain}}).decode()
+
+
+def _error(source: str, line: int, problem: str) -> InvalidServerFile:
+    return InvalidServerFile(f"{source}:{line}: {problem}")
+
+
+def _words(source: str, label: str, node: YamlNode) -> list[str]:
+    """Return the words of a command: a list, or a text that is split as in a shell."""
+    if node.kind == "scalar" and not is_null(node):
+        try:
+            words = shlex.split(node.value)
+        except ValueError as exc:
+            raise _error(source, node.line, f"{label}: expected a command: {exc}") from None
+    elif node.kind == "sequence" and all(item.kind == "scalar" for item in node.value):
+        words = [item.value for item in node.value]
+    else:
+        raise _error(source, node.line, f"{label}: expected a command or a list of its words")
+    if not words:
+        raise _error(source, node.line, f"{label}: expected a command, got nothing")
+    return words
+
+
+def _to_value(node: YamlNode) -> FileValue:
+    """Return a node as a value of a server file. YAML nodes have no columns: column 1."""
+    if node.kind == "mapping":
+        members = {
+            key.value: FileMember(_to_value(value), key.line, 1) for key, value in node.value
+        }
+        return FileValue(members, node.line, 1)
+    if node.kind == "sequence":
+        return FileValue(tuple(map(_to_value, node.value)), node.line, 1)
+    try:
+        return FileValue(read_value(node), node.line, 1)
+    except InvalidYaml:
+        return FileValue(node.value, node.line, 1)
+
+
+def _from_texts(texts: Mapping[str, str], line: int) -> FileValue:
+    return FileValue(
+        {name: FileMember(FileValue(text, line, 1), line, 1) for name, text in texts.items()},
+        line,
+        1,
+    )
+
+
+# Any: a JSON value.
+def _plain(value: FileValue) -> Any:
+    """Return a value without its places."""
+    content = value.content
+    if isinstance(content, Mapping):
+        return {name: _plain(member.value) for name, member in content.items()}
+    return [_plain(item) for item in content] if isinstance(content, tuple) else content

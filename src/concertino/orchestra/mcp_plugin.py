@@ -1,0 +1,140 @@
+"""McpPlugin: an MCP server, in any language, as a plugin of a hub (`protocol: mcp`).
+
+The hub starts `concertino plugin mcp` for each such entry of its plugins file. This process starts
+the server, or connects to it, behind a Proxy with the guards and the isolation of the entry. Its
+tools and prompts become those of the plugin, and its resources become documents of the storage type
+RESOURCES (mcp_resources.py). When a list of the server changes, the plugin registers again, and the
+hub fetches the lists.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Mapping
+
+from concertino.backend.interface import Context, Notifier
+from concertino.errors import ConcertinoError
+from concertino.orchestra.mcp_resources import answer_from_server
+from concertino.orchestra.mcp_sessions import McpSessions, list_or_nothing
+from concertino.orchestra.plugin_hooks import LifecycleHooks
+from concertino.orchestra.plugin_messages import PluginManifest, PluginRequest, PluginResponse
+from concertino.orchestra.plugin_requests import PluginRequests
+from concertino.orchestra.rpc_interface import RemotePeer, RpcConnection
+from concertino.orchestra.storage import RESOURCES
+from concertino.orchestra.streams import ResponseStream
+from concertino.proxy.expansion import Expander
+from concertino.proxy.file_server import FileServer
+from concertino.proxy.server_file import parse_server_file
+from concertino.proxy.server_launch import expand_entry
+from concertino.proxy.value_reader import InvalidServerFile
+from concertino.runtime.threads import Threads
+
+__all__ = ["FILE", "SERVER", "McpPlugin"]
+
+# The members of the configuration that the hub sends at boot: the path of the plugins file, and the
+# server as the JSON of a server file.
+FILE, SERVER = "file", "server"
+
+
+class McpPlugin:
+    """A RunnablePlugin (plugin_main.py) that offers the features of an MCP server.
+
+    name: the plugin's id.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.hub: RpcConnection | None = None
+        self.on_end: Callable[[], None] = _do_nothing
+        self._log = logging.getLogger(f"concertino.{name}")
+        self._sessions = McpSessions(name, self._on_change)
+        self._prompts: frozenset[str] = frozenset()
+        self._threads = Threads(1)
+        self._hooks = LifecycleHooks(self._log)
+        self._hooks.boot.append(self._boot)
+        self._requests = PluginRequests(
+            name,
+            self._sessions,
+            _has_tool,
+            lambda: self._prompts,
+            {},
+            self._threads.run,
+            self._hooks,
+            lambda: self.on_end(),
+        )
+        self._registering: asyncio.Task[None] | None = None
+
+    async def _boot(self, config: Mapping[str, str]) -> None:
+        """Start the server. Raises ConcertinoError with the reason when that fails."""
+        if SERVER not in config:
+            raise ConcertinoError(
+                "expected an MCP server in the configuration; a hub sends it, for an entry with "
+                "`protocol: mcp` in plugins.yaml"
+            )
+        file = parse_server_file(config[SERVER].encode(), config.get(FILE, ""))
+        [entry] = file.servers
+        try:
+            launch = expand_entry(entry, file, Expander(file, os.environ, {}), {})
+        except InvalidServerFile as exc:
+            # The place in the text that the hub has sent means nothing to people.
+            raise ConcertinoError(str(exc).partition(f"{entry.name}.")[2]) from None
+        await self._sessions.open(FileServer(self.name, launch, entry.options))
+        await self._learn_prompts()
+
+    async def _learn_prompts(self) -> None:
+        prompts = await list_or_nothing(self._sessions.main.list_prompts())
+        self._prompts = frozenset(prompt.name for prompt in prompts)
+
+    def _on_change(self, name: str) -> None:
+        """Register again after a change of a list, so that the hub fetches the lists."""
+        if self._registering is None or self._registering.done():
+            self._registering = asyncio.get_running_loop().create_task(self._register_again())
+
+    async def _register_again(self) -> None:
+        if (hub := self.hub) is None:
+            return
+        try:
+            await self._learn_prompts()
+            await hub.request(PluginRequest(register=self.manifest()))
+        except ConcertinoError as exc:
+            self._log.warning("the hub does not know the changed lists yet: %s", exc)
+
+    # RunnablePlugin
+
+    def manifest(self) -> PluginManifest:
+        """Return the plugin's description of itself."""
+        return PluginManifest(id=self.name, language="mcp", provides_storage=[RESOURCES])
+
+    def answer(
+        self, request: PluginRequest, peer: RemotePeer
+    ) -> Awaitable[PluginResponse | bytes | ResponseStream]:
+        """Answer one request of the hub."""
+        kind = request.WhichOneof("request") or ""
+        if kind.startswith("storage_"):
+            return answer_from_server(request, self._sessions)
+        handler = self._requests.handlers.get(kind)
+        return self._requests.refuse(request) if handler is None else handler(request)
+
+    async def start(self, outlet: Notifier) -> None:
+        """Do nothing: the server starts when the hub has sent its configuration."""
+
+    async def shut_down(self) -> bool:
+        """Return True: there are no functions to run."""
+        return await self._hooks.run_shutdown()
+
+    async def close(self) -> None:
+        """End the server."""
+        if self._registering is not None:
+            self._registering.cancel()
+        await self._sessions.close()
+
+
+def _has_tool(name: str, context: Context) -> bool:
+    # The server refuses the tools that it does not have.
+    return True
+
+
+def _do_nothing() -> None:
+    pass

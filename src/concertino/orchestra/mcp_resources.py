@@ -1,0 +1,136 @@
+"""Resources of MCP servers in the plugin protocol: documents of the storage type RESOURCES.
+
+The path of a document is the URI of the resource. Our peers also read what storage has no fields
+for: the resource as JSON, resource templates, and all contents of a resource with their types.
+A hub answers for all its plugins together: the lists are joined, and a resource is read from the
+first plugin in the file that has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from msgspec import UNSET
+from msgspec.json import encode
+
+from concertino.client.client import Client
+from concertino.errors import ConcertinoError, ResourceNotFound, RpcError
+from concertino.orchestra.failures import storage_failure
+from concertino.orchestra.mcp_sessions import McpSessions, list_or_nothing
+from concertino.orchestra.plugin_messages import (
+    PluginRequest,
+    PluginResponse,
+    StorageEntry,
+    StorageListResponse,
+    StorageReadResponse,
+)
+from concertino.orchestra.storage import StorageError, check_pattern, matcher
+from concertino.orchestra.structs import encode_struct
+from concertino.types.resources_and_prompts import Resource
+from concertino.types.results import ReadResourceResult
+
+__all__ = ["answer_from_plugins", "answer_from_server"]
+
+READ_ONLY = "resources of MCP servers can only be read and listed"
+# Resources have no versions, and 0 means that there is no document.
+VERSION = 1
+
+
+async def answer_from_server(request: PluginRequest, sessions: McpSessions) -> PluginResponse:
+    """Answer a storage request with the resources of an MCP server."""
+    kind = request.WhichOneof("request") or ""
+    try:
+        client = sessions.main
+        if kind == "storage_list":
+            wanted = request.storage_list
+            return await _list(client, wanted.prefix, wanted.pattern)
+        if kind == "storage_read":
+            return _read(await client.read_resource(request.storage_read.path))
+        raise StorageError("storage_error", READ_ONLY)
+    except StorageError as exc:
+        return storage_failure("", kind, exc.code, str(exc))
+    except ConcertinoError as exc:
+        is_missing = isinstance(exc, RpcError) and exc.code in (-32602, -32002)
+        return storage_failure("", kind, "not_found" if is_missing else "storage_error", str(exc))
+
+
+async def _list(client: Client, prefix: str, pattern: str) -> PluginResponse:
+    resources: list[Resource] = await list_or_nothing(client.list_resources())
+    templates = await list_or_nothing(client.list_resource_templates())
+    matches = matcher(check_pattern(pattern)).fullmatch if pattern else _match_all
+    entries = [
+        StorageEntry(
+            path=resource.uri,
+            size=int(resource.size or 0),
+            version=VERSION,
+            resource_json=encode(resource),
+        )
+        for resource in resources
+        if resource.uri.startswith(prefix) and matches(resource.uri.rpartition("/")[2])
+    ]
+    return PluginResponse(
+        storage_list=StorageListResponse(
+            entries=entries, templates_json=[encode(template) for template in templates]
+        )
+    )
+
+
+def _match_all(name: str) -> bool:
+    return True
+
+
+def _read(result: ReadResourceResult) -> PluginResponse:
+    """Return the response with the contents of a resource. `content` has the first of them."""
+    if not result.contents:
+        raise ResourceNotFound
+    first = result.contents[0]
+    content = first.text.encode() if first.text is not UNSET else b""
+    if first.blob is not UNSET:
+        content = first.blob
+    metadata = {"uri": first.uri, "mimeType": first.mime_type or ""}
+    return PluginResponse(
+        storage_read=StorageReadResponse(
+            content=content,
+            metadata=encode_struct(metadata),
+            version=VERSION,
+            contents_json=encode(result.contents),
+        )
+    )
+
+
+# The hub's side
+
+Ask = Callable[[], Awaitable[PluginResponse]]
+
+
+async def answer_from_plugins(request: PluginRequest, plugins: Sequence[Ask]) -> PluginResponse:
+    """Answer a storage request with the resources of all plugins that have some.
+
+    plugins: a function for each plugin, in the order of the file, that sends it the request.
+    """
+    id, kind = request.request_id, request.WhichOneof("request") or ""
+    if kind == "storage_list":
+        return _join(id, await asyncio.gather(*(ask() for ask in plugins)))
+    if kind != "storage_read":
+        return storage_failure(id, kind, "storage_error", READ_ONLY)
+    response = storage_failure(id, kind, "storage_not_found", "no plugin has resources")
+    for ask in plugins:
+        response = await ask()
+        if response.HasField("storage_read") and not response.storage_read.HasField("failure"):
+            break
+    return response
+
+
+def _join(id: str, responses: Sequence[PluginResponse]) -> PluginResponse:
+    """Return one list of the lists of several plugins, without those that did not answer."""
+    entries: dict[str, StorageEntry] = {}
+    templates: dict[bytes, None] = {}
+    for response in responses:
+        for entry in response.storage_list.entries:
+            entries.setdefault(entry.path, entry)
+        templates |= dict.fromkeys(response.storage_list.templates_json)
+    joined = StorageListResponse(
+        entries=[entries[path] for path in sorted(entries)], templates_json=list(templates)
+    )
+    return PluginResponse(request_id=id, storage_list=joined)

@@ -1,0 +1,209 @@
+"""McpSessions: an MCP server for the callers of a plugin, with an MCP session for each of them.
+
+A caller is a session of a bridge, or another plugin. Each gets a session of its own at the proxy of
+the server, so that a server that remembers its client gets a process for each of them, as behind
+any Proxy (`isolation`). The session "" serves the lists and resources.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, NoReturn
+
+from msgspec import Raw, Struct
+
+from concertino.backend.interface import Backend, Call, Context, Notifier
+from concertino.client.client import Client, Timeouts
+from concertino.client.client_connection import FOREVER
+from concertino.errors import (
+    INTERNAL_ERROR,
+    METHOD_NOT_FOUND,
+    ConcertinoError,
+    NotSupported,
+    RpcError,
+)
+from concertino.jsonrpc.limits import Limits
+from concertino.protocol.call import ServerFeatures
+from concertino.proxy.features import features_before_start
+from concertino.proxy.file_server import START_S
+from concertino.runtime.host import Host
+from concertino.transports.memory import memory_pair
+from concertino.types.resources_and_prompts import GetPromptResult, ListPromptsResult
+from concertino.types.results import CallToolResult, ListToolsResult
+
+__all__ = ["McpSessions", "list_or_nothing"]
+
+# More sessions than this are closed, those first that were not used for the longest time.
+MAX_SESSIONS = 64
+# Time for a session to open, in seconds, when its server must be started first.
+OPEN_S = START_S + 5.0
+NOT_STARTED = "the server of the plugin does not run"
+TIMEOUTS = Timeouts(connect_s=OPEN_S, request_s=FOREVER, total_s=FOREVER)
+
+Handler = Callable[[Client, Mapping[str, Raw], Context], Awaitable[Struct]]
+
+
+class _Session:
+    """An open session. calls: how many calls run in it."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.calls = 0
+
+
+class McpSessions:
+    """A Backend for PluginRequests: handles the calls of a plugin's callers at an MCP server.
+
+    name: the plugin's id.
+    on_change: called with "tools", "prompts" or "resources" when that list has changed.
+    """
+
+    def __init__(self, name: str, on_change: Callable[[str], object]) -> None:
+        self._name = name
+        self._on_change = on_change
+        self._host: Host | None = None
+        # By caller and its session; the one that was used last is at the end.
+        self._sessions: dict[tuple[str, str], _Session] = {}
+        self._lock = asyncio.Lock()
+        self._main: Client | None = None
+        self._handlers: Mapping[str, Handler] = {
+            "tools/list": _list_tools,
+            "tools/call": _call_tool,
+            "prompts/list": _list_prompts,
+            "prompts/get": _get_prompt,
+        }
+
+    @property
+    def main(self) -> Client:
+        """Return the session for lists and resources. Raises RpcError before open()."""
+        if self._main is None:
+            raise RpcError(INTERNAL_ERROR, NOT_STARTED)
+        return self._main
+
+    async def open(self, server: Backend) -> None:
+        """Start the server, such as a FileServer. Raises ConcertinoError when that fails."""
+        host = self._host = Host(server, Limits(opening_s=OPEN_S))
+        await host.__aenter__()
+        try:
+            self._main = await self._connect(host, changed=self._on_change)
+        except BaseException as exc:
+            await self.close()
+            failure = host.start_failure if host.started.done() else None
+            if isinstance(exc, ConcertinoError) and isinstance(failure, ConcertinoError):
+                raise failure from None
+            raise
+
+    async def _connect(self, host: Host, **options: Any) -> Client:
+        ours, theirs = memory_pair()
+        host.attach(theirs)
+        # The session translates, so the era of the server does not matter here.
+        client = Client(
+            ours, name=self._name, era="modern", timeouts=TIMEOUTS, validate=False, **options
+        )
+        await client.open()
+        return client
+
+    async def start(self, outlet: Notifier) -> None:
+        """Do nothing: open() starts the server."""
+
+    def features(self) -> ServerFeatures:
+        return features_before_start(self._name)
+
+    async def watch(self, uris: frozenset[str]) -> None:
+        """Do nothing: the plugin protocol has no subscriptions to resources."""
+
+    async def handle(self, call: Call, context: Context) -> Struct | Raw:
+        """Handle a call in the session of its caller. Raises RpcError."""
+        handler = self._handlers[call.method]
+        try:
+            if call.method != "tools/call":
+                return await handler(self.main, call.params, context)
+            async with self._session(context) as client:
+                return await handler(client, call.params, context)
+        except ConcertinoError as exc:
+            _raise_rpc_error(exc)
+
+    @asynccontextmanager
+    async def _session(self, context: Context) -> AsyncGenerator[Client, None]:
+        """Lend the session of a caller for one call."""
+        meta = context.meta
+        key = str(meta.get("orchestra/caller", "")), str(meta.get("orchestra/session", ""))
+        session = self._sessions.pop(key, None)
+        if session is None:
+            host = self._host
+            if host is None:
+                raise RpcError(INTERNAL_ERROR, NOT_STARTED)
+            async with self._lock:
+                session = self._sessions.pop(key, None)
+                if session is None:
+                    session = _Session(await self._connect(host))
+        self._sessions[key] = session
+        session.calls += 1
+        try:
+            yield session.client
+        finally:
+            session.calls -= 1
+            await self._close_unused()
+
+    async def _close_unused(self) -> None:
+        """Close the sessions beyond MAX_SESSIONS that were not used for the longest time."""
+        excess = len(self._sessions) - MAX_SESSIONS
+        if excess > 0:
+            idle = [key for key, session in self._sessions.items() if not session.calls]
+            for key in idle[:excess]:
+                await self._sessions.pop(key).client.aclose()
+
+    async def close(self) -> None:
+        """Close all sessions, and end the server."""
+        clients = [session.client for session in self._sessions.values()]
+        self._sessions.clear()
+        if self._main is not None:
+            clients.append(self._main)
+        for client in clients:
+            await client.aclose()
+        host, self._host = self._host, None
+        if host is not None:
+            await host.__aexit__(None, None, None)
+
+
+async def _list_tools(client: Client, params: object, context: Context) -> Struct:
+    return ListToolsResult(await list_or_nothing(client.list_tools()))
+
+
+async def _list_prompts(client: Client, params: object, context: Context) -> Struct:
+    return ListPromptsResult(await list_or_nothing(client.list_prompts()))
+
+
+async def _call_tool(client: Client, params: Mapping[str, Raw], context: Context) -> Struct:
+    # Not call_tool(), which would unwrap structured content.
+    return await client.request(
+        "tools/call",
+        params,
+        into=CallToolResult,
+        progress=context.progress if context.caller.wants_progress else None,
+        meta={name: value for name, value in context.meta.items() if name == "traceparent"},
+    )
+
+
+async def _get_prompt(client: Client, params: Mapping[str, Raw], context: Context) -> Struct:
+    return await client.request("prompts/get", params, into=GetPromptResult)
+
+
+async def list_or_nothing(listing: Awaitable[list[Any]]) -> list[Any]:
+    """Return a list of a server; empty if the server does not have this kind of list."""
+    try:
+        return await listing
+    except NotSupported:
+        return []
+    except RpcError as exc:
+        if exc.code == METHOD_NOT_FOUND:
+            return []
+        raise
+
+
+def _raise_rpc_error(exc: ConcertinoError) -> NoReturn:
+    if isinstance(exc, RpcError):
+        raise exc
+    raise RpcError(INTERNAL_ERROR, str(exc)) from None

@@ -1,0 +1,337 @@
+"""mcp_plugin.py, mcp_sessions.py, mcp_resources.py: MCP servers as plugins of a hub.
+
+The servers are processes behind `concertino plugin mcp`: one of concertino, one of the official
+SDK, and one by hand that only knows a handshake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loops import on_a_loop
+from orchestra.hubs import SOMEBODY, call_tool, running, until, write_plugins_file
+from process_waits import wait_for_end
+
+from concertino import Client, RpcError, ToolError
+from concertino.orchestra.embedded_hub import EmbeddedHub
+from concertino.orchestra.hub import Hub
+from concertino.orchestra.plugin_pb2 import (
+    ListPromptsRequest,
+    PluginRequest,
+    PluginResponse,
+    PromptGetRequest,
+    StorageListRequest,
+    StorageReadRequest,
+    StorageWriteRequest,
+    StreamStart,
+    ToolRequest,
+)
+from concertino.orchestra.plugins_file import InvalidPluginsFile, read_plugins
+from concertino.orchestra.structs import pack, unpack
+
+pytestmark = pytest.mark.waits
+
+TESTS = Path(__file__).parents[1]
+OFFICIAL = TESTS / "interop" / "servers" / "mcp_2.py"
+PLAIN = TESTS / "proxy" / "plain_server.py"
+OURS = """
+import os
+from concertino import Context, Server, ToolError
+server = Server("ours")
+
+@server.tool
+def join(left: str, right: str) -> dict[str, str]:
+    "Join two texts."
+    return {"joined": left + right}
+
+@server.tool
+async def work(context: Context) -> str:
+    await context.progress(1, 2, "half")
+    return "done"
+
+@server.tool
+def refuse() -> str:
+    raise ToolError("NO", "not today")
+
+@server.tool
+def process() -> int:
+    return os.getpid()
+
+@server.tool
+def end() -> str:
+    os._exit(7)
+
+@server.tool
+async def grow(context: Context) -> str:
+    @server.tool(name="grown")
+    def grown() -> str:
+        return "new"
+    return "grown"
+
+@server.prompt
+def ask(topic: str) -> str:
+    "Ask about something."
+    return f"What is {topic}?"
+
+@server.resource("memo://one", mime_type="text/plain")
+def memo() -> str:
+    return "the first memo"
+
+@server.resource("memo://by/{name}")
+def memo_by(name: str) -> str:
+    return f"a memo by {name}"
+
+server.run()
+"""
+
+
+def mcp(id: str, *command: str | Path, **members: Any) -> dict[str, Any]:
+    """An entry of a plugins file for an MCP server that runs in this Python."""
+    words = [sys.executable, *map(str, command)]
+    return {"id": id, "protocol": "mcp", "command": words, "enabled": True, **members}
+
+
+def ours(folder: Path, id: str = "tools.ours", **members: Any) -> dict[str, Any]:
+    (folder / "ours.py").write_text(OURS)
+    return mcp(id, "ours.py", **members)
+
+
+async def ask_hub(hub: Hub, **content: Any) -> PluginResponse:
+    return await hub.answer(PluginRequest(request_id="1", **content), SOMEBODY)
+
+
+def result_of(response: PluginResponse) -> dict[str, Any]:
+    call = response.tool_call
+    assert call.success, call.error_message
+    return unpack(call.result, call.result_json)
+
+
+@on_a_loop
+async def test_servers_of_both_eras_offer_their_tools_through_the_plugin_protocol(
+    folder: Path,
+) -> None:
+    path = write_plugins_file(
+        folder,
+        ours(folder),
+        mcp("tools.official", OFFICIAL),
+        mcp("tools.plain", PLAIN, "plain", env={"STARTS": str(folder / "starts")}),
+    )
+    async with running(path) as hub:
+        names = [tool.name for tool in hub.routes.tool_list.list_tools.tools]
+        assert names == [
+            "add", "end", "fail", "greet", "grow", "join", "process", "refuse", "sleep", "slow",
+            "who", "work",
+        ]  # fmt: skip
+        assert result_of(await call_tool(hub, "join", left="a", right="b")) == {"joined": "ab"}
+        assert result_of(await call_tool(hub, "add", a=1, b=2))["text"] == "3"
+        facts = json.loads(result_of(await call_tool(hub, "who"))["text"])
+        assert facts["argv"] == ["plain"]
+
+        refused = (await call_tool(hub, "refuse")).tool_call
+        assert (refused.error_code, refused.error_message) == ("NO", "not today")
+        invalid = (await call_tool(hub, "join", left="a")).tool_call
+        assert invalid.error_code == "INVALID_ARGUMENTS"
+        assert "right" in invalid.error_message
+
+        start = StreamStart(stream_id="s", tool_name="work", window=2**20)
+        chunk, end = [item async for item in hub.stream(start, SOMEBODY)]
+        assert (chunk.stream_chunk.progress, chunk.stream_chunk.total) == (1, 2)
+        assert chunk.stream_chunk.data == b"half"
+        assert unpack(end.stream_end.result.result) == {"text": "done"}
+
+
+@on_a_loop
+async def test_prompts_and_resources_reach_other_plugins(folder: Path) -> None:
+    async with running(
+        write_plugins_file(folder, ours(folder), mcp("tools.official", OFFICIAL))
+    ) as hub:
+        prompts = (await ask_hub(hub, list_prompts=ListPromptsRequest())).list_prompts.prompts
+        assert [prompt.name for prompt in prompts] == ["ask", "review"]
+        found = await ask_hub(
+            hub, prompt_get=PromptGetRequest(prompt_name="ask", arguments={"topic": "time"})
+        )
+        assert found.prompt_get.messages[0].content.text == "What is time?"
+
+        wanted = StorageListRequest(storage_type="mcp")
+        entries = (await ask_hub(hub, storage_list=wanted)).storage_list.entries
+        assert [entry.path for entry in entries] == ["memo://one"]
+        read = StorageReadRequest(storage_type="mcp", path="memo://one")
+        document = (await ask_hub(hub, storage_read=read)).storage_read
+        assert document.content == b"the first memo"
+        assert unpack(document.metadata) == {"uri": "memo://one", "mimeType": "text/plain"}
+        # The second plugin has this one.
+        read = StorageReadRequest(storage_type="mcp", path="note://bob")
+        assert (await ask_hub(hub, storage_read=read)).storage_read.content == b"about bob"
+        read = StorageReadRequest(storage_type="mcp", path="none://x")
+        failure = (await ask_hub(hub, storage_read=read)).storage_read.failure
+        assert failure.code == "not_found"
+        write = StorageWriteRequest(storage_type="mcp", path="memo://one", content=b"x")
+        answer = (await ask_hub(hub, storage_write=write)).storage_write
+        assert not answer.success
+        assert answer.error == "resources of MCP servers can only be read and listed"
+
+
+@on_a_loop
+async def test_a_client_of_the_hub_has_everything_of_a_server(folder: Path) -> None:
+    path = write_plugins_file(folder, ours(folder), mcp("tools.official", OFFICIAL))
+    async with Client(EmbeddedHub(read_plugins(path))) as client:
+        result = await client.call_tool("join", {"left": "a", "right": "b"})
+        assert result.structured_content == {"joined": "ab"}
+        with pytest.raises(ToolError, match="not today"):
+            await client.call_tool("refuse", into=str)
+        heard: list[object] = []
+        await client.call_tool("slow", progress=lambda *report: heard.append(report))
+        assert heard[-1] == (3, 3, "step 3")
+
+        prompt = await client.get_prompt("review", {"code": "x = 1"})
+        assert prompt.messages[0].content.text == "Review x = 1"  # type: ignore[union-attr]
+        [resource] = await client.list_resources()
+        assert (resource.uri, resource.mime_type) == ("memo://one", "text/plain")
+        templates = [item.uri_template for item in await client.list_resource_templates()]
+        assert templates[3:] == ["memo://by/{name}", "note://{name}"]
+        [content] = (await client.read_resource("memo://by/ann")).contents
+        assert content.text == "a memo by ann"
+        with pytest.raises(RpcError, match="Resource not found"):
+            await client.read_resource("none://x")
+
+
+@on_a_loop
+async def test_a_changed_list_of_a_server_reaches_the_hub(folder: Path) -> None:
+    async with running(write_plugins_file(folder, ours(folder))) as hub:
+        changed = asyncio.Event()
+        hub.on_change = lambda name: changed.set()
+        await call_tool(hub, "grow")
+        async with asyncio.timeout(60):
+            while "grown" not in hub.routes.tools:
+                await changed.wait()
+                changed.clear()
+        assert result_of(await call_tool(hub, "grown")) == {"text": "new"}
+
+
+@on_a_loop
+async def test_a_server_that_ends_is_started_again_and_its_plugin_goes_on(folder: Path) -> None:
+    async with running(write_plugins_file(folder, ours(folder))) as hub:
+        plugin = hub.plugins["tools.ours"]
+        pid = plugin.pid
+        first = result_of(await call_tool(hub, "process"))["data"]
+        ended = (await call_tool(hub, "end")).tool_call
+        assert ended.error_code == "handler_error"
+        assert "exited with code 7" in ended.error_message
+        second = result_of(await call_tool(hub, "process"))["data"]
+        assert second != first
+        assert (plugin.pid, plugin.restarts) == (pid, 0)
+
+        # With its plugin's process, the server ends.
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        await until(hub, "tools.ours", "backing-off")
+        await until(hub, "tools.ours", "running")
+        wait_for_end(second)
+        assert result_of(await call_tool(hub, "process"))["data"] not in (first, second)
+
+
+@on_a_loop
+async def test_each_session_gets_a_process_of_its_own_with_isolation(folder: Path) -> None:
+    starts = {"STARTS": str(folder / "starts")}
+
+    async def processes(hub: Hub) -> list[int]:
+        pids: list[int] = []
+        for session in ("one", "two", "one"):
+            call = ToolRequest(tool_name="who", arguments=pack({}).struct, session_id=session)
+            facts = result_of(await ask_hub(hub, tool_call=call))["text"]
+            pids.append(json.loads(facts)["pid"])
+        return pids
+
+    for isolation, expected in (("session", 2), ("principal", 1)):
+        options = {"isolation": isolation}
+        entry = mcp("tools.plain", PLAIN, "plain", env=starts, **{"x-concertino": options})
+        async with running(write_plugins_file(folder, entry)) as hub:
+            pids = await processes(hub)
+            assert len(set(pids)) == expected
+            assert pids[0] == pids[2]
+
+
+@on_a_loop
+async def test_guards_of_the_entry_apply(folder: Path) -> None:
+    options = {"allow": ["join", "work"], "rename": {"join": "concatenate"}}
+    path = write_plugins_file(folder, ours(folder, **{"x-concertino": options}))
+    async with running(path) as hub:
+        assert sorted(hub.routes.tools) == ["concatenate", "work"]
+        assert result_of(await call_tool(hub, "concatenate", left="a", right="b")) == {
+            "joined": "ab"
+        }
+
+
+@on_a_loop
+async def test_a_server_that_cannot_start_says_why(folder: Path) -> None:
+    path = write_plugins_file(
+        folder,
+        {"id": "tools.none", "protocol": "mcp", "command": "no-such-program", "enabled": True},
+        mcp("tools.ends", "-c", "import sys; sys.exit('no licence')"),
+        mcp("tools.unset", "x.py", env={"KEY": "${NOT_SET_ANYWHERE}"}),
+        ours(folder),
+    )
+    async with running(path) as hub:
+        reasons = {plugin.id: plugin.reason for plugin in hub.plugins.values()}
+        expected = "it could not boot: no-such-program: command not found in PATH="
+        assert reasons["tools.none"].startswith(expected)
+        assert "no licence" in reasons["tools.ends"]
+        expected = "it could not boot: env.KEY: the variable NOT_SET_ANYWHERE is not set; set it"
+        assert reasons["tools.unset"].startswith(expected)
+        assert reasons["tools.ours"] == ""
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ("protocol: mcp", ":2: plugins[0] (a): expected command or url, got neither"),
+        ("protocol: mcp\n  command: x\n  url: y", ":5: plugins[0] (a).url: expected command or"),
+        ("protocol: mcp\n  binary: x", ":4: plugins[0] (a).binary: expected no `protocol: mcp`"),
+        ("binary: x\n  url: y", ":4: plugins[0] (a).url: expected `protocol: mcp` beside it"),
+        ("protocol: grpc", ":3: plugins[0].protocol: expected one of orchestra, mcp, got 'grpc'"),
+        ("protocol: mcp\n  command: 'x \"'", ":4: plugins[0] (a).command: expected a command: No"),
+        ("protocol: mcp\n  url: y\n  args: [x]", ":5: plugins[0] (a).args: expected a command"),
+        (
+            "protocol: mcp\n  command: x\n  x-concertino: {allwo: [y]}",
+            ":5: plugins[0] (a).x-concertino.allwo: no such member",
+        ),
+        (
+            "protocol: mcp\n  command: x\n  x-concertino: {pin: true}",
+            ":5: plugins[0] (a).x-concertino.pin: not possible for a plugin",
+        ),
+    ],
+)
+def test_a_mistake_in_the_entry_of_a_server_is_named(
+    tmp_path: Path, entry: str, expected: str
+) -> None:
+    path = tmp_path / "plugins.yaml"
+    path.write_text(f"plugins:\n- id: a\n  {entry}\n")
+    with pytest.raises(InvalidPluginsFile) as raised:
+        read_plugins(path)
+    assert str(raised.value).startswith(f"{path}{expected}")
+
+
+def test_the_words_of_a_command_are_split_as_in_a_shell(tmp_path: Path) -> None:
+    path = tmp_path / "plugins.yaml"
+    path.write_text(
+        "plugins:\n- id: a\n  protocol: mcp\n  command: npx -y 'a b' --port=1\n  args: [c]\n"
+        "  env: {HOME: , KEY: '7'}\n"
+    )
+    [entry] = read_plugins(path).plugins
+    assert json.loads(entry.config["server"]) == {
+        "mcpServers": {
+            "a": {
+                "command": "npx",
+                "args": ["-y", "a b", "--port=1", "c"],
+                "env": {"HOME": "${HOME}", "KEY": "7"},
+            }
+        }
+    }
+    assert not entry.enabled
