@@ -450,3 +450,13 @@ def test_a_request_waits_for_the_keys_and_then_is_served(issuer: Issuer) -> None
             other.may_answer.set()
             assert [item.getresponse().status for item in connections] == [200] * 3
             assert other.requests.count("/jwks") == 1
+
+
+def test_requests_without_a_body_wait_for_a_verifier_and_then_are_served() -> None:
+    verifier = Path(__file__).with_name("verifier_for_http.py")
+    with serving(SERVER, "--auth", f"{verifier}:verify") as service:
+        # No session is named: with a valid token, GET and DELETE are not allowed.
+        for method in ("GET", "DELETE", "HEAD"):
+            connection = service.connect()
+            answer = Answer(request(connection, method, headers=bearer("later")))
+            assert answer.status == 405, method

@@ -35,6 +35,9 @@ class AccessRules:
     own_origin: the origin of the server itself, whose pages may use it, too.
     checks_host: whether Host must name this server. False for a Unix socket, which no browser can
         reach.
+
+    Attribute:
+    has_origins: whether response_headers() returns any headers.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class AccessRules:
         self._hosts = LOOPBACK_NAMES.union(hosts)
         self._own_origin = own_origin
         self._origins = frozenset(origin.rstrip("/").lower() for origin in origins)
+        self.has_origins = bool(self._origins)
         self._checks_host = checks_host
         # Heads that were accepted before. Equal heads are the same object, see HeadParser.
         self._known: set[RequestHead] = set()

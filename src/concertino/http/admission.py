@@ -116,6 +116,11 @@ class Admission:
             self._log_refusal(refusal, head, facts)
             raise
 
+    @property
+    def checks_each_head(self) -> bool:
+        """Return whether admit() may decide otherwise when the same head comes again."""
+        return self._gate is not None
+
     def begin(self, exchange: Exchange, principal: Principal) -> None:
         """Count a request of a principal. Raises HttpError 429 if the principal has too many."""
         if self.use is not None:

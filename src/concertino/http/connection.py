@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from concertino.errors import INVALID_REQUEST
 from concertino.http.request_head import HeadParser, HttpError, RequestHead
-from concertino.http.request_reader import HttpRequest, RequestReader
+from concertino.http.request_reader import RequestReader
 from concertino.http.responses import (
     CONTINUE,
     EVENT_STREAM,
@@ -92,6 +92,11 @@ class RequestHandler(Protocol):
         """Register a new connection. Returns whether there is room for it."""
         ...
 
+    @property
+    def checks_each_head(self) -> bool:
+        """Return whether on_head() must be called although its client has sent the same head."""
+        ...
+
     def on_head(
         self, connection: HttpConnection, head: RequestHead, /
     ) -> Principal | asyncio.Future[Principal] | None:
@@ -115,60 +120,44 @@ class RequestHandler(Protocol):
         ...
 
 
-class Exchange:
+class Exchange(Struct, eq=False):
     """One request and its response, which is a body or a stream of events.
 
     The response begins with respond() or open_stream(). After its end, further calls do nothing.
 
+    head, body: the request.
+    principal: the user who has sent the request; None if the user is not known.
+    keeps_connection: whether the connection may carry another request after this one.
     headers: additional headers for the response, as whole lines.
-
-    Attributes:
     on_disconnect: called when the client has closed the connection before the end of the response.
     on_idle: called when a request has waited for keep_alive_s, and its response has not begun.
     on_end: called when the response is complete, or cannot be sent any more.
-    principal: the user who has sent the request; None if the user is not known.
     """
 
-    __slots__ = (
-        "body",
-        "connection",
-        "head",
-        "headers",
-        "is_done",
-        "is_stream",
-        "keeps_connection",
-        "on_disconnect",
-        "on_end",
-        "on_idle",
-        "principal",
-    )
-
-    def __init__(self, connection: HttpConnection, request: HttpRequest, headers: bytes) -> None:
-        self.connection = connection
-        self.head = request.head
-        self.body = request.body
-        self.principal = request.principal
-        self.headers = headers
-        # Whether the connection may carry another request after this one.
-        self.keeps_connection = request.head.keep_alive
-        self.on_disconnect: Callable[[], object] | None = None
-        self.on_idle: Callable[[], object] | None = None
-        self.on_end: Callable[[], object] | None = None
-        self.is_stream = False
-        self.is_done = False
+    connection: HttpConnection
+    head: RequestHead
+    body: bytes
+    principal: Principal | None
+    keeps_connection: bool
+    headers: bytes = b""
+    on_disconnect: Callable[[], object] | None = None
+    on_idle: Callable[[], object] | None = None
+    on_end: Callable[[], object] | None = None
+    is_stream: bool = False
+    is_done: bool = False
 
     def respond(self, status: HTTPStatus, body: bytes = b"", headers: bytes = b"") -> None:
         """Send a response that has no stream. headers: more headers, as whole lines."""
         if self.is_done or self.is_stream:
             return
-        keep_alive = self.keeps_connection and not self.connection.is_ending
+        connection = self.connection
+        keep_alive = self.keeps_connection and not connection.is_ending
         headers += self.headers
         if status is OK and keep_alive:
             response = encode_json_response(body, headers)
         else:
             response = encode_response(status, body, headers, keep_alive=keep_alive)
-        self.connection.send(response)
-        self._finish()
+        connection.end_exchange(self, response)
 
     def respond_cacheable(self, body: bytes, max_age_s: int) -> None:
         """Send a JSON body that clients may keep. HEAD gets its head only."""
@@ -179,8 +168,7 @@ class Exchange:
         )  # fmt: skip
         keep_alive = self.keeps_connection and not self.connection.is_ending
         head = encode_head(OK, described, keep_alive=keep_alive)
-        self.connection.send(head if self.head.method == "HEAD" else head + body)
-        self._finish()
+        self.connection.end_exchange(self, head if self.head.method == "HEAD" else head + body)
 
     def refuse(self, refusal: HttpError) -> None:
         """Send an error response."""
@@ -209,9 +197,7 @@ class Exchange:
     def end_stream(self) -> None:
         """End the stream."""
         if self.is_stream and not self.is_done:
-            if not self.head.is_http_1_0:
-                self.connection.send(LAST_CHUNK)
-            self._finish()
+            self.connection.end_exchange(self, b"" if self.head.is_http_1_0 else LAST_CHUNK)
 
     def keep_alive(self) -> None:
         """Send a comment on the stream. Before a response has begun, call on_idle."""
@@ -220,13 +206,6 @@ class Exchange:
             self.connection.flush()
         elif self.on_idle is not None:
             self.on_idle()
-
-    def _finish(self) -> None:
-        self.is_done = True
-        self.on_disconnect = self.on_idle = None
-        if self.on_end is not None:
-            self.on_end()
-        self.connection.on_exchange_end(self)
 
     def on_connection_lost(self) -> None:
         """End the exchange without a complete response, because the connection is closed."""
@@ -259,6 +238,7 @@ class HttpConnection(asyncio.Protocol):
     def __init__(self, handler: RequestHandler) -> None:
         self._handler = handler
         self._loop = asyncio.get_running_loop()
+        self._on_request = handler.on_request
         self._reader = RequestReader(
             handler.parser,
             self._on_head,
@@ -294,15 +274,16 @@ class HttpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.is_ending and self.exchange is None:
             return
-        if self.exchange is None and not self._reader.is_held:
-            self._activity.now = now = self._loop.time()
-            if not self._reader.is_inside:
-                self._activity.since = now
-            self._reader.feed(data)
-            self._read_requests()
+        reader = self._reader
+        if self.exchange is None and not reader.is_held:
+            is_first = not reader.unused_bytes and reader.head is None
+            self._read_requests(data)
+            if is_first and (reader.unused_bytes or reader.head is not None):
+                # A request has begun to arrive.
+                self._activity.since = self._loop.time()
             return
-        self._reader.feed(data)
-        if self._reader.held_bytes > READ_AHEAD_BYTES:
+        reader.feed(data)
+        if reader.held_bytes > READ_AHEAD_BYTES:
             self._pause_reading()
 
     def pause_writing(self) -> None:
@@ -327,31 +308,45 @@ class HttpConnection(asyncio.Protocol):
 
     # Input
 
-    def _read_requests(self) -> None:
-        """Pass on the requests that have arrived, until one of them waits for its answer."""
+    def _read_requests(self, data: bytes = b"") -> None:
+        """Pass on the requests that have arrived, until one of them waits for its answer.
+
+        data: bytes that have just arrived.
+        """
         reader = self._reader
-        while reader.unused_bytes and self.exchange is None and not self.is_ending:
+        while True:
             try:
-                request = reader.next()
+                request = reader.receive(data) if data else reader.next()
             except HttpError as refusal:
                 self._refuse(refusal)
                 return
             if request is None:
                 return
-            exchange = self.exchange = Exchange(self, request, b"")
-            self._activity.since = self._activity.now
+            head = request.head
+            exchange = self.exchange = Exchange(
+                self, head, request.body, request.principal, head.keep_alive
+            )
             try:
-                self._handler.on_request(exchange)
+                self._on_request(exchange)
             except HttpError as refusal:
                 exchange.refuse(refusal)
             if self._output:
                 self.flush()
+            if not exchange.is_done:
+                self._activity.since = self._loop.time()
+                return
+            if not reader.unused_bytes or self.is_ending:
+                return
+            data = b""
 
     def _on_head(self, head: RequestHead) -> None:
-        principal = self._handler.on_head(self, head)
+        handler = self._handler
+        principal = handler.on_head(self, head)
+        if not handler.checks_each_head:
+            self._reader.admitted = head
         if principal is not None:
             if isinstance(principal, asyncio.Future):
-                self._activity.since = self._activity.now
+                self._activity.since = self._loop.time()
                 self._reader.is_held = True
                 principal.add_done_callback(partial(self._on_principal, head))
                 return
@@ -369,13 +364,12 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(refusal)
             return
         self._reader.is_held = False
-        self._activity.now = self._loop.time()
         self._on_body_due(head)
         self._resume_reading()
 
     def _on_body_due(self, head: RequestHead) -> None:
         """Send `100 Continue` to a client that waits for it before it sends the body."""
-        self._activity.since = self._activity.now
+        self._activity.since = self._loop.time()
         if head.expects_continue:
             self.send(CONTINUE)
             self.flush()
@@ -407,9 +401,8 @@ class HttpConnection(asyncio.Protocol):
     @property
     def unread_bytes(self) -> int:
         """Return the number of bytes of output that the client has not read, as far as known."""
-        waiting = 0
-        for data in self._output:
-            waiting += len(data)
+        output = self._output
+        waiting = len(output[0]) if len(output) == 1 else sum(map(len, output))
         if self._activity.has_unsent and self._transport is not None:
             waiting += self._transport.get_write_buffer_size()
         return waiting
@@ -428,15 +421,21 @@ class HttpConnection(asyncio.Protocol):
             self._activity.since = self._loop.time()
             self._transport.write(data)
 
-    def on_exchange_end(self, exchange: Exchange) -> None:
-        """Go on to the next request, because the response to this one is complete."""
+    def end_exchange(self, exchange: Exchange, output: bytes) -> None:
+        """End an exchange with the last bytes of its response, and go on to the next request."""
+        exchange.is_done = True
+        exchange.on_disconnect = exchange.on_idle = None
+        if exchange.on_end is not None:
+            exchange.on_end()
+        if self._transport is not None and output:
+            self._output.append(output)
         if self.exchange is not exchange:
             return
         self.exchange = None
         self.reserved_bytes = 0
         if not exchange.keeps_connection or self.is_ending:
             self._close_when_sent()
-        elif self._reader.is_inside:
+        elif self._reader.unused_bytes:
             # Not at once: the caller may be inside of the handling of the last request.
             self._loop.call_soon(self._resume_reading)
 
@@ -444,8 +443,8 @@ class HttpConnection(asyncio.Protocol):
         transport = self._transport
         if transport is not None and not transport.is_reading() and not transport.is_closing():
             transport.resume_reading()
-        self._activity.now = self._loop.time()
-        self._read_requests()
+        if self.exchange is None and not self.is_ending:
+            self._read_requests()
 
     def _close_when_sent(self) -> None:
         self.is_ending = True
@@ -500,7 +499,7 @@ class HttpConnection(asyncio.Protocol):
     def _arrival_limit_s(self) -> float:
         """Return the time limit for the request that is arriving, in seconds."""
         timeouts = self._handler.timeouts
-        if not self._reader.has_head:
+        if self._reader.head is None:
             return timeouts.head_s
         return timeouts.body_s + self._reader.held_bytes / BODY_BYTES_PER_S
 
@@ -508,13 +507,11 @@ class HttpConnection(asyncio.Protocol):
 class _Activity:
     """When something happened on a connection, for its time limits.
 
-    now: when the input that is being handled has arrived, by the loop's clock.
-    since: when the state changed last that a time limit belongs to.
+    since: when the state changed last that a time limit belongs to, by the loop's clock.
     has_unsent: whether the system has not taken all output.
     """
 
     def __init__(self, now: float) -> None:
-        self.now = now
         self.since = now
         self.has_unsent = False
         self._unread_bytes = 0

@@ -11,6 +11,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
+from operator import attrgetter
 from typing import Any
 
 from msgspec import UNSET, UnsetType
@@ -22,7 +23,6 @@ from concertino.errors import (
     PARSE_ERROR,
     UNSUPPORTED_VERSION,
 )
-from concertino.http.accepted import AcceptedForms
 from concertino.http.caller import HttpCaller, identity_of
 from concertino.http.challenges import Challenges
 from concertino.http.connection import Exchange, unavailable
@@ -52,17 +52,16 @@ __all__ = ["McpEndpoint"]
 LEGACY_NAMES = frozenset(revision.name for revision in LEGACY)
 # The headers of this many different heads are remembered.
 REMEMBERED = 256
-NOTHING = AcceptedForms(json=False, stream=False)
 # In this revision a client may send several messages as an array.
 BATCH_REVISION = "2025-03-26"
 # Method -> the member of Params that the header Mcp-Name repeats.
 NAMED: dict[str, Callable[[Params], Any]] = {
-    "tools/call": lambda params: params.name,
-    "prompts/get": lambda params: params.name,
-    "resources/read": lambda params: params.uri,
-    "tasks/get": lambda params: params.task_id,
-    "tasks/update": lambda params: params.task_id,
-    "tasks/cancel": lambda params: params.task_id,
+    "tools/call": attrgetter("name"),
+    "prompts/get": attrgetter("name"),
+    "resources/read": attrgetter("uri"),
+    "tasks/get": attrgetter("task_id"),
+    "tasks/update": attrgetter("task_id"),
+    "tasks/cancel": attrgetter("task_id"),
 }
 
 
@@ -103,7 +102,7 @@ class McpEndpoint:
     def post(self, exchange: Exchange) -> None:
         """Serve a POST. Raises HttpError to refuse it."""
         headers = self._headers.get(exchange.head) or self._read_headers(exchange)
-        if not headers.is_json or headers.accepted == NOTHING:
+        if not headers.is_acceptable:
             raise _unacceptable(headers)
         body = exchange.body
         try:
@@ -123,7 +122,16 @@ class McpEndpoint:
         version = headers.version
         meta = message.params.meta
         if version == MODERN.name or (meta is not None and meta.version is not None):
-            self._post_stateless(exchange, headers, message)
+            id = message.id
+            if message.method is None:
+                raise HttpError(
+                    HTTPStatus.BAD_REQUEST, "a response, and the server has asked nothing"
+                )
+            if id is UNSET:
+                # Nothing depends on a client's notifications in this revision.
+                exchange.respond(HTTPStatus.ACCEPTED)
+            elif _check_headers(exchange, headers, message, id):
+                self._stateless.find(exchange).deliver(exchange, headers.accepted)
         elif version is not None and version not in LEGACY_NAMES and message.method != "initialize":
             known = [revision.name for revision in reversed(REVISIONS)]
             _refuse_version(exchange, message.id, version, known)
@@ -137,19 +145,6 @@ class McpEndpoint:
             self._headers.clear()
         self._headers[exchange.head] = headers
         return headers
-
-    def _post_stateless(self, exchange: Exchange, headers: McpHeaders, message: Envelope) -> None:
-        """Serve a request of 2026-07-28."""
-        if message.method is None:
-            raise HttpError(HTTPStatus.BAD_REQUEST, "a response, and the server has asked nothing")
-        if message.id is UNSET:
-            # Nothing depends on a client's notifications in this revision.
-            exchange.respond(HTTPStatus.ACCEPTED)
-            return
-        assert message.id is not None
-        if not _check_headers(exchange, headers, message, message.id):
-            return
-        self._stateless.find(exchange).deliver(exchange, headers.accepted)
 
     # Sessions
 
@@ -280,7 +275,7 @@ class McpEndpoint:
 
 def _unacceptable(headers: McpHeaders) -> HttpError:
     """Return the refusal of a POST by its Accept and Content-Type."""
-    if headers.accepted == NOTHING:
+    if not (headers.accepted.json or headers.accepted.stream):
         return HttpError(
             HTTPStatus.NOT_ACCEPTABLE, "Accept: expected application/json and text/event-stream"
         )

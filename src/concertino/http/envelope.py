@@ -10,8 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType, ValidationError, field
 from msgspec.json import Decoder
@@ -99,8 +98,6 @@ class Malformed(ValueError):
         self.id = id
 
 
-T = TypeVar("T")
-
 _decode = Decoder(Envelope).decode
 _decode_loose = Decoder(_LooseEnvelope).decode
 _decode_messages = Decoder(list[Envelope]).decode
@@ -109,9 +106,14 @@ _decode_messages = Decoder(list[Envelope]).decode
 def decode_envelope(body: bytes) -> Envelope:
     """Read a message. Raises Malformed if it is no JSON object."""
     try:
-        envelope = _decode_json(_decode, body)
+        # msgspec does not check that members which it leaves undecoded are valid UTF-8.
+        if not body.isascii():
+            str(body, "utf-8")
+        envelope = _decode(body)
     except ValidationError:
         return _read_loosely(body)
+    except (DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise _not_json(body, exc) from None
     if envelope.method is None and not envelope.result and not envelope.error:
         raise Malformed("Invalid Request: expected method, result or error", is_json=True)
     return envelope
@@ -134,29 +136,26 @@ def _read_loosely(body: bytes) -> Envelope:
 def decode_messages(body: bytes) -> list[Envelope]:
     """Read a batch. Raises Malformed if it is no array of objects."""
     try:
-        return _decode_json(_decode_messages, body)
+        if not body.isascii():
+            str(body, "utf-8")
+        return _decode_messages(body)
     except ValidationError:
         raise Malformed(
             "Invalid Request: expected an array of JSON-RPC messages", is_json=True
         ) from None
+    except (DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise _not_json(body, exc) from None
 
 
-def _decode_json(decode: Callable[[bytes], T], body: bytes) -> T:
-    """Decode a body. Raises Malformed for invalid JSON, and ValidationError for wrong types."""
-    try:
-        # msgspec does not check that members which it leaves undecoded are valid UTF-8.
-        if not body.isascii():
-            str(body, "utf-8")
-        return decode(body)
-    except ValidationError:
-        raise
-    except RecursionError:
-        from concertino.jsonrpc.deep_frames import read_outer_members
+def _not_json(body: bytes, exc: Exception) -> Malformed:
+    """Return the error for a body that is no JSON, or is nested too deeply."""
+    if not isinstance(exc, RecursionError):
+        return Malformed(f"Parse error: {exc}", is_json=False)
 
-        id = read_outer_members(body).id
-        raise Malformed("Parse error: nested too deeply", is_json=False, id=id) from None
-    except (DecodeError, UnicodeDecodeError) as exc:
-        raise Malformed(f"Parse error: {exc}", is_json=False) from None
+    from concertino.jsonrpc.deep_frames import read_outer_members
+
+    id = read_outer_members(body).id
+    return Malformed("Parse error: nested too deeply", is_json=False, id=id)
 
 
 # The beginning of a response that this server sends: its own encoder has written it, without white

@@ -23,6 +23,7 @@ class McpHeaders(Struct, frozen=True):
     """The headers that the MCP endpoint reads. A missing header is None.
 
     accepted: the forms of the response that Accept allows.
+    is_acceptable: whether a POST with these Accept and Content-Type can be served.
     is_json: whether Content-Type says that the body is JSON.
     version: the value of MCP-Protocol-Version.
     method: the value of Mcp-Method.
@@ -32,7 +33,7 @@ class McpHeaders(Struct, frozen=True):
     """
 
     accepted: AcceptedForms
-    is_json: bool
+    is_acceptable: bool
     version: str | None
     method: str | None
     name: str | None
@@ -49,9 +50,10 @@ def read_headers(head: RequestHead) -> McpHeaders:
         if (value := values.get(name.lower().encode())) is not None
     }
     name = values.get(NAME.lower().encode())
+    accepted = read_accept(values.get(b"accept"))
     return McpHeaders(
-        read_accept(values.get(b"accept")),
-        is_json(values.get(b"content-type")),
+        accepted,
+        is_json(values.get(b"content-type")) and (accepted.json or accepted.stream),
         texts.get(VERSION),
         texts.get(METHOD),
         None if name is None else decode_header_text(name),

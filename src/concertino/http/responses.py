@@ -45,13 +45,14 @@ STATUS_LINES = {
 
 
 class _DatedLines:
-    """Lines of a response that end with the Date header, made once a second.
+    """Lines of a response with the Date header, made once a second.
 
-    lines: the lines before the Date header.
+    before, after: what stands before and after the line of the Date header.
     """
 
-    def __init__(self, lines: bytes = b"") -> None:
-        self._lines = lines
+    def __init__(self, before: bytes = b"", after: bytes = b"") -> None:
+        self._before = before
+        self._after = after
         # The time at which the value becomes outdated, in seconds since the epoch.
         self._end = 0.0
         self._value = b""
@@ -60,12 +61,13 @@ class _DatedLines:
         now = time.time()
         if not self._end - 1 <= now < self._end:
             self._end = int(now) + 1.0
-            self._value = b"%bDate: %b\r\n" % (self._lines, formatdate(now, usegmt=True).encode())
+            date = formatdate(now, usegmt=True).encode()
+            self._value = b"%bDate: %b\r\n%b" % (self._before, date, self._after)
         return self._value
 
 
 _date_header = _DatedLines()
-_json_response = _DatedLines(JSON_RESPONSE)
+_json_response = _DatedLines(JSON_RESPONSE, b"Content-Length: ")
 
 
 def encode_head(status: HTTPStatus, headers: bytes, *, keep_alive: bool) -> bytes:
@@ -83,7 +85,8 @@ def encode_json_response(body: bytes, headers: bytes) -> bytes:
 
     headers: more headers, as whole lines.
     """
-    return b"%bContent-Length: %d\r\n%b\r\n%b" % (_json_response(), len(body), headers, body)
+    # Formatting all of it at once would take twice as long.
+    return b"".join((_json_response(), b"%d\r\n" % len(body), headers, b"\r\n", body))
 
 
 def encode_response(

@@ -8,7 +8,7 @@ Spec: 2026-07-28 basic/transports/streamable-http, basic/patterns/cancellation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 
 from concertino.errors import (
@@ -26,6 +26,7 @@ from concertino.http.connection import OK, Exchange, HttpConnection, unavailable
 from concertino.http.envelope import read_outcome
 from concertino.http.responses import KEEP_ALIVE_COMMENT, encode_event
 from concertino.jsonrpc.messages import Id
+from concertino.runtime.tasks import do_nothing
 from concertino.transports.connection import Receiver
 
 __all__ = ["StatelessConnection"]
@@ -59,17 +60,21 @@ class StatelessConnection:
         self._accepted = AcceptedForms(json=True, stream=True)
         # Made once, and not for each request.
         self._begin_stream = self._on_idle
+        # The HTTP connection's own method, because each call is flushed.
+        self.flush: Callable[[], None] = http.flush
         self.bind(http)
 
     def bind(self, http: HttpConnection) -> None:
         """Carry the requests that come on this HTTP connection from now on."""
         self.http = http
+        self.flush = http.flush
         http.on_close = self._on_close
         http.on_drain = self._on_drain
 
     def unbind(self) -> None:
         """Leave the HTTP connection to another caller. No request is under way."""
         http, self.http = self.http, None
+        self.flush = do_nothing
         if http is not None:
             http.on_close = http.on_drain = None
 
@@ -91,7 +96,8 @@ class StatelessConnection:
         receiver = self._receiver
         if receiver is None:
             raise unavailable("the server is shutting down")
-        self.caller.update(exchange.principal)
+        if exchange.principal is not self.caller.principal:
+            self.caller.update(exchange.principal)
         self._exchange = exchange
         self._accepted = accepted
         exchange.on_idle = self._begin_stream
@@ -119,10 +125,6 @@ class StatelessConnection:
             exchange.open_stream()
             exchange.send_event(encode_event(frame))
         return exchange.connection.unread_bytes
-
-    def flush(self) -> None:
-        if self.http is not None:
-            self.http.flush()
 
     def pause(self, paused: bool) -> None:
         """Do nothing: while a request is under way, no other one is read anyway."""
