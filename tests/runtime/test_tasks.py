@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
-import sys
 import warnings
 import weakref
 from collections.abc import Callable, Coroutine
@@ -518,26 +517,6 @@ async def test_a_call_that_fails_inside_a_running_task_says_so_too() -> None:
     assert await bench.all(1) == [("x", "SystemExit(3)")]
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="eager tasks always begin at once")
-@pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.filterwarnings("error")
-def test_a_call_that_is_cancelled_before_its_first_step_says_so_too(loop: str) -> None:
-    async def work() -> None:
-        raise AssertionError("it begins")
-
-    async def test() -> None:
-        bench = Bench(True)
-        # Inside a running task, where Python 3.11 begins it a loop iteration later.
-        task = bench._start(work(), "x")
-        assert task is not None
-        task.cancel()
-        assert await bench.all(1) == [("x", "CancelledError()")]
-
-    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
-        runner.run(test())
-    gc.collect()  # where a coroutine that was never awaited would be complained about
-
-
 @on_a_loop
 async def test_a_task_is_done_after_its_end_was_told() -> None:
     bench = Bench(True)
@@ -724,7 +703,7 @@ async def test_a_call_started_inside_a_running_task_has_a_task_of_its_own() -> N
 
     outer = asyncio.current_task()
     task = bench._start(work(), "x")
-    assert (task is None) == (sys.version_info >= (3, 12))
+    assert task is None
     assert await bench.all(1) == [("x", "another")]
     assert asyncio.current_task() is outer
 

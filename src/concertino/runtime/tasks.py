@@ -89,7 +89,7 @@ def subject_of(task: asyncio.Task[Any]) -> object:
         frame = work.cr_frame
     elif isinstance(work, GeneratorType):
         frame = work.gi_frame
-    functions = (_run, _steps, _run_later)
+    functions = (_run, _steps)
     if frame is None or all(frame.f_code is not function.__code__ for function in functions):
         return None
     values = frame.f_locals
@@ -281,26 +281,28 @@ def _start_on_3_11(
     """Return start(work, subject), see eager_task_runner(). It imitates eager tasks.
 
     During the first step, asyncio.current_task() must be the coroutine's task. _enter_task() and
-    _leave_task() do that; asyncio documents them for those who implement tasks ("Extending"). They
-    cannot be used while another task runs. Then the first step runs in the next loop iteration.
+    _leave_task() do that; asyncio documents them for those who implement tasks ("Extending"). If
+    start() is called by a task, that task is left meanwhile, as by eager tasks.
     """
 
     def start(work: Work, subject: Subject) -> asyncio.Task[None] | None:
         context = base.copy()
-        if asyncio.current_task(loop) is not None:
-            return _start_later(loop, work, subject, on_done, context)
-
+        caller = asyncio.current_task(loop)
         steps = _steps(work, subject, on_done)
         # The task will run the generator in the next loop iteration. The first step has been run
         # below by then, so the task continues after it.
         task: asyncio.Task[None] = asyncio.Task(
             cast("Coroutine[Any, Any, None]", steps), loop=loop, context=context
         )
+        if caller is not None:
+            _leave_task(loop, caller)
         _enter_task(loop, task)
         try:
             return None if context.run(next, steps, None) is None else task
         finally:
             _leave_task(loop, task)
+            if caller is not None:
+                _enter_task(loop, caller)
 
     return start
 
@@ -353,35 +355,6 @@ def _take_over(waiting: Any) -> Generator[Any, Any, tuple[Any, BaseException | N
         return (yield waiting), None
     except BaseException as exc:
         return None, exc
-
-
-def _start_later(
-    loop: asyncio.AbstractEventLoop,
-    work: Work,
-    subject: Subject,
-    on_done: OnDone[Subject],
-    context: Context,
-) -> asyncio.Task[None]:
-    """Start a coroutine as a plain task, whose first step runs in the next loop iteration."""
-    rest = _run_later(work, subject, on_done)
-
-    # Run into the `try` of _run_later(), so that it also catches a cancellation that comes before
-    # the task's first step.
-    rest.send(None)
-    return asyncio.Task(rest, loop=loop, context=context)
-
-
-async def _run_later(work: Work, subject: Subject, on_done: OnDone[Subject]) -> None:
-    """Do the same as _run(), after one loop iteration. If cancelled before, do not run `work`."""
-    try:
-        await asyncio.sleep(0)
-    except BaseException as exc:
-        work.close()
-        # GeneratorExit: the loop was closed and the task is being destroyed.
-        if isinstance(exc, GeneratorExit):
-            raise
-        return on_done(subject, None, exc)
-    return await _run(work, subject, on_done)
 
 
 def do_nothing() -> None:
