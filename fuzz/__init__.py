@@ -11,8 +11,8 @@ something: one JSON string a line, whose UTF-8 is the input (a byte that is no U
     python -m fuzz TARGET FILE|LINE...   give files, or lines of its corpus, to a target
     scripts/soak fuzz                    search, guided by coverage (soak/fuzz.py)
 
-The search is not here, and neither is anything that needs more than the package itself to run:
-tests/fuzz replays the corpus.
+The search is not here, and neither is anything that needs more than the package itself to run, but
+for `http_requests`, which needs httptools and h11. tests/fuzz replays the corpus.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ TARGETS = (
     "docstrings",
     "frames",
     "bridge",
+    "http_requests",
 )
 
 

@@ -48,6 +48,7 @@ def search(name: str, options: list[str]) -> None:
             "concertino.schema",
             "concertino.protocol",
             "concertino.orchestra",
+            "concertino.http",
             *models,
         ]
     ):

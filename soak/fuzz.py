@@ -1,6 +1,6 @@
 """Search, guided by coverage, for bytes that break framing, messages, sessions or arguments.
 
-Needs: atheris jsonschema-rs
+Needs: atheris jsonschema-rs httptools h11
 
     scripts/soak fuzz                                          every target for a minute each
     scripts/soak fuzz --target session --executions 100000000 --jobs 2

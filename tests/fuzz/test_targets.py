@@ -9,6 +9,7 @@ for what a session sends, `jsonschema` for what arguments may be.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -31,6 +32,7 @@ from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from concertino.client.client import Client
+from concertino.http import chunked_body, request_head
 from concertino.jsonrpc import framing, messages
 from concertino.jsonrpc.peer import Peer
 from concertino.orchestra import frames, structs
@@ -48,6 +50,7 @@ MUTATIONS = {
     "docstrings": 6000,
     "frames": 8000,
     "bridge": 2000,
+    "http_requests": 20000,
 }
 
 
@@ -320,6 +323,25 @@ def test_a_struct_that_is_misread_is_found(
         frames_target, "decode_struct", change_result(structs.decode_struct, change)
     )
     assert finds_fault("frames")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "wrong"),
+    [
+        (request_head, "_without_upgrade", lambda head: head.replace(b"\nX:", b"\nY:")),
+        (request_head, "REQUEST_LINE", re.compile(rb".* (/.*)")),
+        (request_head, "UPGRADE", re.compile(rb"\r\nupgrade:(?s:.)*?(?=\r\n)", re.IGNORECASE)),
+        (chunked_body, "SIZE", re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;(?s:.)*)?\r\n")),
+        (chunked_body, "TRAILER", re.compile(rb"(a)?(?s:.)*\r\n")),
+        (chunked_body, "NO_TRAILERS", frozenset[bytes]()),
+    ],
+    ids=["a header", "request line", "upgrade", "chunk", "trailer", "framing in a trailer"],
+)
+def test_a_lenient_reader_of_http_is_found(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, wrong: Any
+):
+    monkeypatch.setattr(owner, name, wrong)
+    assert finds_fault("http_requests")
 
 
 # --- the tools around the targets ---

@@ -15,7 +15,11 @@ __all__ = ["ChunkedBody"]
 MAX_LINE = 256 + 16
 # The longest block of trailer fields, which are ignored.
 MAX_TRAILER_BYTES = 4096
-SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?\r\n", re.DOTALL)
+# Both are stricter than the RFC: parsers disagree about spaces around the size.
+SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")
+TRAILER = re.compile(rb"(?:([!#$%&'*+.^_`|~0-9A-Za-z-]+):[\t\x20-\x7e\x80-\xff]*)?\r\n")
+# Trailer fields must not change where the message ends.
+NO_TRAILERS = frozenset((b"transfer-encoding", b"content-length"))
 
 
 class ChunkedBody:
@@ -71,7 +75,12 @@ class ChunkedBody:
             self._is_after_chunk = False
         elif self._is_trailer:
             self._trailer_bytes += len(line)
-            if self._trailer_bytes > MAX_TRAILER_BYTES or not line.endswith(b"\r\n"):
+            trailer = TRAILER.fullmatch(line)
+            if (
+                self._trailer_bytes > MAX_TRAILER_BYTES
+                or trailer is None
+                or (trailer[1] or b"").lower() in NO_TRAILERS
+            ):
                 raise bad_request("the trailer fields are malformed or too long")
             self.is_complete = line == b"\r\n"
         else:

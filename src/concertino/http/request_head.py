@@ -7,6 +7,7 @@ Sources: RFC 9110, RFC 9112.
 
 from __future__ import annotations
 
+import re
 from http import HTTPStatus
 from typing import Any
 
@@ -25,6 +26,12 @@ MAX_HEADERS = 64
 # The largest number of cached heads, and the longest of them, in bytes.
 REMEMBERED = 256
 REMEMBERED_BYTES = 2048
+# llhttp also reads lines without a version (HTTP/0.9) or with several spaces. Another parser in
+# front of this server may read those in another way.
+REQUEST_LINE = re.compile(rb"[^ \r\n]+ ([^ \r\n]+) HTTP/1\.[01]\r\n")
+# A header with other bytes, such as a newline that begins another header for other parsers, stays,
+# and llhttp refuses it.
+UPGRADE = re.compile(rb"\r\nupgrade:[\t\x20-\x7e\x80-\xff]*(?=\r\n)", re.IGNORECASE)
 
 
 class HttpError(Exception):
@@ -112,11 +119,19 @@ class _Events:
 
 def _parse(data: bytes) -> RequestHead:
     """Parse a head. Raises HttpError."""
+    line = REQUEST_LINE.match(data)
+    if line is None:
+        raise bad_request("expected a request line of HTTP/1.1, such as `POST /mcp HTTP/1.1`")
+    if not line[1].startswith(b"/") and line[1] != b"*":
+        raise bad_request("expected a target that begins with /")
     events = _Events()
-    feed_parser(events.parser, _without_upgrade(data))
+    try:
+        feed_parser(events.parser, _without_upgrade(data))
+    except httptools.HttpParserUpgrade:
+        raise bad_request("expected no CONNECT, and no other protocol") from None
     method: str = events.parser.get_method().decode("ascii")
     is_http_1_0: bool = events.parser.get_http_version() == "1.0"
-    if not events.url.startswith(b"/") and not (events.url == b"*" and method == "OPTIONS"):
+    if events.url == b"*" and method != "OPTIONS":
         raise bad_request("expected a target that begins with /")
     if len(events.headers) > MAX_HEADERS:
         raise HttpError(
@@ -135,6 +150,9 @@ def _parse(data: bytes) -> RequestHead:
             headers[name] = value
     if b"host" not in headers or b"host" in repeated:
         raise bad_request("expected exactly one Host header")
+    expect = headers.get(b"expect", b"").lower()
+    if expect not in (b"", b"100-continue"):
+        raise HttpError(HTTPStatus.EXPECTATION_FAILED, "Expect: expected 100-continue")
     return RequestHead(
         method,
         events.url.partition(b"?")[0].decode("ascii", "replace"),
@@ -143,7 +161,7 @@ def _parse(data: bytes) -> RequestHead:
         events.keep_alive,
         is_http_1_0,
         _body_length(headers, is_http_1_0),
-        headers.get(b"expect", b"").lower() == b"100-continue",
+        expect == b"100-continue",
     )
 
 
@@ -180,9 +198,4 @@ def _without_upgrade(head: bytes) -> bytes:
     With the header, llhttp would treat the body as the other protocol's data. Java's HTTP client
     offers `Upgrade: h2c` with its first request.
     """
-    lower = head.lower()
-    while (start := lower.find(b"\r\nupgrade:")) >= 0:
-        end = lower.index(b"\r\n", start + 2)
-        head = head[:start] + head[end:]
-        lower = lower[:start] + lower[end:]
-    return head
+    return UPGRADE.sub(b"", head)
