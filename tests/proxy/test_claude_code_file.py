@@ -191,3 +191,12 @@ def test_a_project_of_another_shape_hides_no_other_one(folder: Path) -> None:
     own = '{"mcpServers": {"a": {"command": "b"}}}'
     write(folder, f'{{"projects": {{"/x": 1, "/y": {{"disabledMcpServers": 5}}, "/z": {own}}}}}')
     assert commands(read(folder, "/z")) == {"a": "b"}
+
+
+def test_a_projects_server_is_used_before_the_users_wherever_it_stands_in_the_file(
+    folder: Path,
+) -> None:
+    own, users = (f'{{"a": {{"command": "{name}"}}}}' for name in ("own", "users"))
+    projects = f'"projects": {{"/x": {{"mcpServers": {own}}}}}'
+    write(folder, f'{{{projects}, "mcpServers": {users}}}')
+    assert commands(read(folder, "/x")) == {"a": "own"}

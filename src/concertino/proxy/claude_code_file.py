@@ -1,9 +1,11 @@
-"""Claude Code's file, ~/.claude.json: the user's servers, and those of each of his projects.
+"""Reads Claude Code's file, ~/.claude.json: the user's servers, and those of each project.
 
     {"mcpServers": {...}, "projects": {"/home/ada/app": {"mcpServers": {...}, ...}, ...}, ...}
 
-It has much else, is often several megabytes long, and changes with every message that the user
-writes. So the lists of servers are cut out undecoded, and only they are read with their places.
+The file also contains other data of Claude Code, is often several megabytes long, and changes with
+every message that the user writes. Parsing all of it with line numbers would take too long. So the
+lists of servers are first located in the undecoded text, and only these are parsed with the places
+of their values, which errors name.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ CLAUDE_CODE = ".claude.json"
 MAX_CLAUDE_CODE_BYTES = 64 * 2**20
 # The largest list of servers, in bytes.
 MAX_LIST_BYTES = 2**20
-# Behind so many characters of a line, the columns of errors begin at 1 again.
+# The columns in errors are those of the file modulo this number: a list on a very long line would
+# otherwise be parsed with as many spaces before it.
 MAX_COLUMN = 2**16
 # How many projects an error names.
 MAX_NAMED = 5
@@ -43,10 +46,12 @@ _names = Decoder(list[str]).decode
 
 
 class ServerList(Struct, frozen=True):
-    """A list of servers in the file. folder: of its project; "" for the user's own servers.
+    """A list of servers in the file.
 
-    text: undecoded. line, column: of its first character, from 1.
-    disabled: the names of servers that the user has switched off in this project.
+    folder: the folder of the project; "" for the user's own servers.
+    text: the undecoded JSON of the list.
+    line, column: the place of its first character in the file, from 1.
+    disabled: the names of servers that the user has disabled in this project.
     """
 
     folder: str
@@ -57,10 +62,11 @@ class ServerList(Struct, frozen=True):
 
 
 class ProjectServers(Struct, frozen=True):
-    """The servers for one folder, as another server file would have them.
+    """The servers for one folder, in the form of an ordinary server file.
 
-    value: an object with `mcpServers`. folder: of the project; "" if there is none for this folder.
-    warning: for the user; "" if there is none.
+    value: an object with the member `mcpServers`.
+    folder: the folder of the project; "" if no project has this folder.
+    warning: a message for the user; "" if there is none.
     """
 
     value: FileValue
@@ -69,7 +75,10 @@ class ProjectServers(Struct, frozen=True):
 
 
 def split_project(path: str) -> tuple[str, str | None]:
-    """Return the path of a file and the project, which may stand behind `#` for Claude Code's."""
+    """Split `~/.claude.json#FOLDER` into the path of the file and the folder of the project.
+
+    The folder is None if the path has no `#`, or is not that of Claude Code's file.
+    """
     file, mark, folder = path.partition(f"{CLAUDE_CODE}#")
     return (file + CLAUDE_CODE, folder) if mark else (path, None)
 
@@ -80,10 +89,15 @@ def read_project_servers(
     wanted: str | None,
     current: Path,
 ) -> ProjectServers:
-    """Return the servers for a project: the user's, and the project's own, which go before them.
+    """Return the servers for a project: its own ones, and the user's.
 
-    wanted: the project's folder; None for the project that `current`, or the nearest folder above
-    it, has. Raises InvalidServerFile, which names the projects with servers.
+    If both have a server of the same name, the project's one is used.
+    data: the content of the file.
+    source: the path of the file, for errors.
+    wanted: the project's folder; None for the project of `current`, or of the nearest folder above
+        it that is a project.
+    current: the current folder.
+    Raises InvalidServerFile. If there is no such project, the error names those with servers.
     """
     try:
         lists = list(read_server_lists(data))
@@ -91,14 +105,17 @@ def read_project_servers(
         raise _broken(data, source, exc) from None
     own = {item.folder: item for item in lists if item.folder}
     folder = _nearest(own, current) if wanted is None else _exact(own, source, wanted)
-    chosen = [item for item in lists if item.folder in ("", folder)]
+    # The project's list comes last, so that its servers replace the user's of the same name.
+    chosen = sorted(
+        (item for item in lists if item.folder in ("", folder)), key=lambda item: item.folder != ""
+    )
     disabled = own[folder].disabled if folder else frozenset[str]()
     merged: dict[str, FileMember] = {}
     place: FileValue | None = None
     for item in chosen:
         value = _parse(item, source)
         if not isinstance(value.content, Mapping):
-            # The reader of files says what is wrong with it.
+            # read_server_file() raises the error for a list that is not an object.
             return ProjectServers(_as_file(value), folder)
         merged.update(value.content)
         place = value
@@ -115,14 +132,15 @@ def read_project_servers(
 
 
 def read_server_lists(data: bytes) -> Iterator[ServerList]:
-    """Yield the user's list of servers, and that of each project; empty ones too.
+    """Yield the user's list of servers and that of each project, even if they are empty.
 
-    Raises DecodeError and RecursionError for what is no JSON, or has another shape.
+    Raises DecodeError and RecursionError if the data is not JSON of the expected structure.
     """
     whole = _members(data)
     at = 0
     for name, raw in whole.items():
-        # In order, so that an equal text before this one is not taken for it.
+        # The search begins behind the previous member, so that an equal text before it is not
+        # found instead.
         at = data.index(raw, at)
         if name == "mcpServers":
             yield _locate("", data, at, raw)
@@ -132,13 +150,19 @@ def read_server_lists(data: bytes) -> Iterator[ServerList]:
 
 
 def _read_projects(data: bytes, at: int, raw: Raw) -> Iterator[ServerList]:
+    """Yield the list of servers of each project.
+
+    at: the index in `data` at which the object of all projects begins.
+    raw: that object, undecoded.
+    """
     for folder, project in _members(raw).items():
         at = data.index(project, at)
         try:
             members = _members(project)
             disabled = frozenset(_names(members.get("disabledMcpServers", b"[]")))
         except DecodeError:
-            # The file belongs to Claude Code: one project of another shape hides no other one.
+            # Claude Code may change the format of its file. A project that cannot be read is
+            # skipped, so that the others can still be used.
             at += len(bytes(project))
             continue
         servers = members.get("mcpServers", Raw(b"{}"))
@@ -160,13 +184,17 @@ def _locate(
     raw: Raw,
     disabled: frozenset[str] = frozenset(),
 ) -> ServerList:
+    """Return the list of servers that begins at an index of the file, with its line and column."""
     line = data.count(b"\n", 0, at) + 1
     column = len(data[data.rfind(b"\n", 0, at) + 1 : at].decode(errors="replace")) + 1
     return ServerList(folder, bytes(raw), line, column, disabled)
 
 
 def _parse(item: ServerList, source: str) -> FileValue:
-    """Return a list with the places that its parts have in the file."""
+    """Parse a list of servers. Each value gets the place that it has in the file.
+
+    Raises InvalidServerFile.
+    """
     if len(item.text) > MAX_LIST_BYTES:
         raise InvalidServerFile(
             f"{source}:{item.line}: mcpServers: expected at most {MAX_LIST_BYTES} bytes"
@@ -179,11 +207,13 @@ def _parse(item: ServerList, source: str) -> FileValue:
 
 
 def _as_file(servers: FileValue) -> FileValue:
+    """Return an object whose only member is `mcpServers`."""
     line, column = servers.line, servers.column
     return FileValue({"mcpServers": FileMember(servers, line, column)}, 1, 1)
 
 
 def _disable(server: FileMember) -> FileMember:
+    """Return the entry of a server with `"disabled": true` added."""
     value = server.value
     if not isinstance(value.content, Mapping):
         return server
@@ -193,7 +223,7 @@ def _disable(server: FileMember) -> FileMember:
 
 
 def _nearest(projects: Mapping[str, ServerList], current: Path) -> str:
-    """Return the project of a folder, or of the nearest one above it that is a project; else ""."""
+    """Return the nearest project: that of a folder, or else of a folder above it; "" if none."""
     by_path = {os.path.realpath(folder): folder for folder in reversed(list(projects))}
     place = Path(os.path.realpath(current))
     for folder in (place, *place.parents):
@@ -207,7 +237,7 @@ def _exact(
     source: str,
     wanted: str,
 ) -> str:
-    """Return the project with a folder. Raises InvalidServerFile."""
+    """Return the project with the folder `wanted`. Raises InvalidServerFile if there is none."""
     path = os.path.realpath(Path(wanted).expanduser())
     for folder in projects:
         if os.path.realpath(folder) == path:
@@ -216,7 +246,7 @@ def _exact(
 
 
 def _name_projects(projects: Mapping[str, ServerList]) -> str:
-    """Return the projects that have servers of their own, for an error."""
+    """Return a clause for errors that names the projects with servers of their own."""
     folders = [folder for folder, item in projects.items() if item.text.strip(b"{} \t\r\n")]
     if not folders:
         return "no project has servers of its own"
@@ -225,7 +255,10 @@ def _name_projects(projects: Mapping[str, ServerList]) -> str:
 
 
 def _broken(data: bytes, source: str, problem: Exception) -> InvalidServerFile:
-    """Return the error for a file that is no JSON, or has another shape, with the place if known"""
+    """Return the error for a file that is not JSON of the expected structure.
+
+    The error has the place if the file is small enough to be parsed with places.
+    """
     if len(data) <= MAX_LIST_BYTES:
         try:
             parse_json(data.decode())
