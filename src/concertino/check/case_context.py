@@ -203,7 +203,7 @@ class CaseContext:
         self.expected[type(id), id] = ExpectedReplies(subject, least, most)
 
     def make_optional(self, id: Id) -> None:
-        """Allow that a registered request gets no response."""
+        """Accept that a registered request gets no response, as after its cancellation."""
         self.expected[type(id), id].least = 0
 
     # Writing
@@ -396,7 +396,7 @@ class CaseContext:
             raise Hang(f"the next request was not answered in {self.settings.timeout_s:g} s")
 
     def wait_for_stragglers(self) -> None:
-        """Wait a moment for messages that should not arrive."""
+        """Read output for a short time, so that messages which should not arrive are noticed."""
         self.process.read_for(min(0.05, self.settings.grace_s))
 
     def read_for(self, seconds: float) -> None:
@@ -423,6 +423,7 @@ class CaseContext:
         return response["result"]
 
     def _send_opening(self, message: Message, within_s: float | None) -> Message:
+        """Send the first request of the session, and return its response."""
         try:
             self.send(message)
         except Crash:

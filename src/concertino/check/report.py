@@ -44,7 +44,7 @@ class TerminalReport:
         count = len(server.tool_names)
         tools = f"{count} tool{'s' * (count != 1)}, {len(server.tools)} of them known to the cases"
         name = f"{server.name or 'a server'} {server.version}"
-        # Two lines: they fit 80 columns.
+        # The text would not fit into 80 columns as one line.
         lines = [f"{name}: {' and '.join(eras)}", f"{tools}; cases speak {server.era}"]
         for note in server.notes:
             lines += _format_paragraph("note", note)
@@ -73,6 +73,7 @@ class TerminalReport:
 
 
 def _explain(result: CaseResult) -> list[str]:
+    """Return lines that say what the case did, what it expected, what came, and the log's end."""
     case = result.case
     lines = _format_paragraph("it", case.does)
     lines += _format_paragraph("expected", f"{case.expected} [{case.source}]")

@@ -40,7 +40,7 @@ class CaseResult(Struct, frozen=True):
     """The verdict on one case.
 
     seconds: how long the case took.
-    came: one sentence for each finding.
+    came: what the server did instead of the expected reaction: one sentence for each finding.
     stderr: the last lines that the server has logged; empty for `ok` and `skipped`.
     """
 
@@ -103,6 +103,7 @@ def run_cases(
 
 
 def _run_case(server: ServerUnderTest, case: Case) -> CaseResult:
+    """Run one case with a new process of the server, then check the invariants."""
     if lack := server.find_lack((case.era, *case.needs)):
         return CaseResult(case, "skipped", 0.0, (lack,))
 
@@ -223,6 +224,7 @@ def _inspect_era(server: ServerUnderTest, era: str) -> None:
 
 
 def _explain_failed_opening(process: ServerProcess, finding: CheckFinding) -> str:
+    """Return the text of a finding, with the process's output added to it."""
     # A greeting on stdout or an error on stderr is the usual cause.
     lines = process.output.stray_lines
     stdout = f"; stdout held: {excerpt(lines[0].line)}" if lines else ""
@@ -231,6 +233,7 @@ def _explain_failed_opening(process: ServerProcess, finding: CheckFinding) -> st
 
 
 def _record_name(server: ServerUnderTest, opening: Message) -> None:
+    """Record the server's name, version and instructions from the result of its opening."""
     # 2026-07-28 moved serverInfo into `_meta`.
     info: Message = (
         opening.get("serverInfo")

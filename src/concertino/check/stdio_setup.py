@@ -43,7 +43,9 @@ PLAIN = StdioSetup()
 
 
 class OwnEnds(Struct):
-    """The check's ends of the three streams; -1 for a stream that is closed or has no other end.
+    """The descriptors of the check's ends of stdin, stdout and stderr.
+
+    A descriptor is -1 if the stream is closed, or if it is a file or device without another end.
 
     reads_stderr: whether the check reads stderr.
     """

@@ -30,8 +30,8 @@ ANALYSIS_VERSION = 1
 # The longest term, in characters. Longer words are keys, hashes or data.
 MAX_TERM = 64
 
-# A word of up to this many pieces (node.js, user_id) also becomes one term. With more pieces it is
-# a path or a call.
+# A word of up to this many pieces (node.js, user_id) is also indexed as one term. A word with more
+# pieces is probably a path or a function call.
 MAX_COMPOUND = 2
 
 # The number of different runs of characters whose terms are remembered (about 30 MB in all), and
@@ -145,7 +145,10 @@ class Analyser:
         return self.analyse(word).split()
 
     def stems(self, words: list[str]) -> list[str]:
-        """Return the stem of each word. words: only of a-z and digits. Nothing is remembered."""
+        """Return the stem of each word, without remembering it.
+
+        words: words of the characters a-z and digits only.
+        """
         return self._terms.stemmer.analyze(" ".join(words))
 
 

@@ -152,6 +152,10 @@ class DocumentRegistry:
             return self._find_alias(key)
 
     def _find_alias(self, key: str) -> Item | None:
+        """Return the file with this key, path, link or alias; None if there is none.
+
+        Raises Ambiguous. The caller holds the lock.
+        """
         for path in (
             self._keys.get(key, ""),
             key,
@@ -178,7 +182,7 @@ class DocumentRegistry:
         return next((known for known in sorted(self._counts) if singular(known) == wanted), None)
 
     def at(self, path: str) -> Item | None:
-        """Return the item at a path; None if there is none."""
+        """Return the file at a path, relative to its folder; None if there is none."""
         return self._items.get(path)
 
     def has(self, path: str) -> bool:

@@ -38,7 +38,10 @@ BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, 
 
 
 class PlainFile(Struct, frozen=True):
-    """A file that clients can list and read but not search: an image, or text not in UTF-8."""
+    """A file that clients can list and read but not search: an image, or text not in UTF-8.
+
+    The fields have the same meaning as those of Document.
+    """
 
     uri: str
     category: str
@@ -194,6 +197,11 @@ def _parse_argument(
     where: str,
     fields: _Fields,
 ) -> Argument:
+    """Return one argument of a prompt. Values of the wrong type are added to the problems.
+
+    values: the mapping in the front matter.
+    where: its place, such as `arguments[0]`, for problems.
+    """
     required = str(values.get("required") or "false").lower()
     if required not in BOOLEANS:
         fields.add_problem(

@@ -283,6 +283,11 @@ class Index:
         )
 
     def _commit(self, removed: Iterable[str], added: Sequence[tuple[int, Document]]) -> None:
+        """Write a change to tantivy's index. Blocks. Raises ValueError if it cannot be written.
+
+        removed: URIs of documents.
+        added: numbers and documents.
+        """
         writer = self._store.writer(BULK_HEAP_BYTES if len(added) > BULK else HEAP_BYTES, 1)
         for uri in removed:
             writer.delete_documents_by_term("uri", uri)
@@ -294,7 +299,9 @@ class Index:
         self._store.reload()
 
     def _rebuild_in_memory(self, documents: Mapping[int, Document]) -> None:
-        # Not in the directory: its files belong to the old index, which searches may still use.
+        """Replace tantivy's index by a new one that contains these documents."""
+        # The directory cannot be used: its files belong to the old index, which searches may still
+        # read.
         new = Index._create(documents.values(), self.count, None)
         self._store, self._snapshot, self._directory = new._store, new._snapshot, None
 
@@ -341,6 +348,7 @@ class Index:
         terms: Sequence[str],
         snapshot: _Snapshot,
     ) -> list[Hit]:
+        """Return the best documents that contain at least one of the terms."""
         # The URI decides the order of documents with the same score. So request more hits until all
         # documents with the score of the last wanted hit are among them.
         engine_query = self._make_query(query, terms)
@@ -480,6 +488,7 @@ def _make_schema() -> tantivy.Schema:
 
 
 def _make_entry(document: Document, number: int, analyser: Analyser) -> tantivy.Document:
+    """Return what tantivy stores of a document: its terms, and the fields of _make_schema()."""
     analyse = analyser.analyse
     title = analyse(f"{document.title} {document.id}")
     tags = analyse(" ".join(document.tags))

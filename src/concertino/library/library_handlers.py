@@ -228,11 +228,15 @@ class LibraryHandlers:
 
 
 def _listed(item: Item | None) -> Resource | None:
-    """Return an item's list entry without its size: a change of the size alone is not notified."""
+    """Return the part of a file's list entry whose change makes a new list.
+
+    The size is left out, so that clients get no notification when only the size has changed.
+    """
     return None if item is None else _resource(item, with_size=False)
 
 
 def _resource(item: Item, *, with_size: bool = True) -> Resource:
+    """Return a file's entry of `resources/list`."""
     size = item.size if with_size else None
     kind = mime_type_of(item.path)
     if isinstance(item, Document):
@@ -241,6 +245,7 @@ def _resource(item: Item, *, with_size: bool = True) -> Resource:
 
 
 def _string_param(call: Call, name: str) -> str:
+    """Return a string in the params. Raises RpcError -32602 if it is missing or no string."""
     try:
         return _decode_text(call.params[name])
     except KeyError:

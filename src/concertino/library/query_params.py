@@ -143,6 +143,7 @@ def _number(
     least: N,
     most: N,
 ) -> N:
+    """Return a parameter that is a number from `least` to `most`; `default` if it is missing."""
     text = _single(params, name)
     if text is None:
         return default

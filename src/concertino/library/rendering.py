@@ -41,8 +41,8 @@ SEPARATOR = "\n\n---\n\n"
 # A part of a document is added only if at least this share of the budget is left.
 MIN_CUT_SHARE = 0.15
 
-# Joining two texts may save up to this many tokens. So a document is tried even if its length
-# exceeds the free budget by that.
+# Two texts may have up to this many tokens less when they are joined. So a document is tried even
+# if it is longer than the rest of the budget by this many tokens.
 SLACK = 16
 
 # If no document fits as a whole, this many documents are tried in part.
@@ -174,6 +174,7 @@ def _render_entries(
     *,
     catalog: bool,
 ) -> RenderedText:
+    """Render the mode `catalog` or `index`: as many entries as fit, and a closing line."""
     make_entry = _catalog_entry if catalog else _index_line
     gap = "\n\n" if catalog else "\n"
     uris: list[str] = []
@@ -186,6 +187,7 @@ def _render_entries(
 
 
 def _render_full(text: _BudgetedText, hits: Sequence[Hit], length: Length) -> RenderedText:
+    """Render the mode `full`; see the docstring of the module."""
     uris: list[str] = []
     left_out: list[Hit] = []
     for hit in hits:
@@ -234,6 +236,7 @@ def _closing(text: _BudgetedText, added: int, total: int) -> str:
 
 
 def _add_whole(text: _BudgetedText, hit: Hit, length: Length) -> bool:
+    """Add a whole document if it fits. Returns whether it was added."""
     body = hit.document.body.strip()
     # Skip counting the joined text if the document is clearly too long.
     stripped = len(hit.document.body) - len(body)

@@ -26,7 +26,11 @@ MAX_LENGTH = 24
 
 
 class SpellingCorrection(Struct, frozen=True):
-    """A correction. word: the known word. term: the word's term in the index."""
+    """The correction of a mistyped word.
+
+    word: the word that some documents contain.
+    term: the term of that word in the index.
+    """
 
     word: str
     term: str

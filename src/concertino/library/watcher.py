@@ -76,7 +76,7 @@ class Watcher:
             self._log.debug(
                 "looking for changes every %g s; %s",
                 POLL_S,
-                missing_extra("hearing of them at once", "watch"),
+                missing_extra("being notified of them at once", "watch"),
             )
             watchfiles = None
 
@@ -88,7 +88,8 @@ class Watcher:
                     # The system's limit for watches is reached, a permission is missing, or a
                     # folder was removed.
                     self._log.warning(
-                        "changes are looked for every %g s, since the system does not tell: %s",
+                        "looking for changes every %g s, because the system does not report "
+                        "them: %s",
                         POLL_S,
                         exc,
                     )
@@ -104,7 +105,7 @@ class Watcher:
         return all(map(os.path.isdir, self._folders))
 
     def _watch(self, watch: Callable[..., Iterator[set[tuple[Any, str]]]]) -> None:
-        """Report changes until close() or until a folder was replaced."""
+        """Report changes until close() or until a folder was replaced. watch: watchfiles.watch."""
         before = self._identities()
         events = watch(
             *self._folders,
@@ -143,7 +144,7 @@ class Watcher:
             try:
                 self._report_change(paths)
             except Exception:
-                self._log.exception("a change could not be taken in")
+                self._log.exception("a change of the files could not be applied")
 
 
 class _StopEvent:
