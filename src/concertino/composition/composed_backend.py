@@ -1,7 +1,10 @@
-"""ComposedBackend: several backends as one.
+"""ComposedBackend: several backends, called parts, as one.
 
 Each call goes to the part that has the tool, prompt or resource, and carries the part's own name
-for it. Lists are concatenated in the order of the parts.
+for it. Lists are concatenated in the order of the parts. This class routes calls and notifications;
+other modules start the parts (part_starts.py), name their tools (part_names.py), join their lists
+(composed_lists.py) and know which part a resource belongs to (resource_owners.py). A PartView
+(part_view.py) translates between a part and the clients.
 """
 
 from __future__ import annotations
@@ -65,6 +68,8 @@ ELSEWHERE = frozenset((INVALID_PARAMS, RESOURCE_NOT_FOUND, METHOD_NOT_FOUND))
 class ComposedBackend:
     """A Backend that forwards each call to the part that has the tool, prompt or resource.
 
+    info: the name and version of the server that clients see.
+    parts: name -> backend.
     names: makes the names of tools and prompts that clients see.
     rules: settings for the start, the lists and the removal of parts.
     """
@@ -173,15 +178,16 @@ class ComposedBackend:
         self._report_changes()
 
     def _report_changes(self) -> None:
-        changes: tuple[ChangeKind, ...] = ("features", "tools", "prompts", "resources")
-        for what in changes:
-            self._report_change(what)
+        kinds: tuple[ChangeKind, ...] = ("features", "tools", "prompts", "resources")
+        for kind in kinds:
+            self._report_change(kind)
 
     def _report_change(self, what: ChangeKind) -> None:
         if self._outlet is not None:
             self._outlet.report_change(what)
 
     async def _refresh_owners(self) -> None:
+        """Learn which part each resource belongs to now, if that may have changed."""
         await self._directory.refresh(lambda: self._parts_with("resources"))
 
     def features(self) -> ServerFeatures:
@@ -253,6 +259,7 @@ class ComposedBackend:
         self._report_change(what)
 
     def _mark_change(self, what: str) -> None:
+        """Ask the parts for their resources again before the next call that needs them."""
         if what in ("resources", "features"):
             self._directory.has_changed = True
 
@@ -281,7 +288,7 @@ class ComposedBackend:
             raise invalid_params(f"name: expected the name of a {kind}")
         found = self._names.find(name)
         if found is None or not (self._starts.serves(found[0]) and self._names.is_known(name)):
-            found = await self._find_name(name, kind)
+            found = await self._resolve_name(name, kind)
         part_name, own_name = found
         part = self.parts[part_name]
         features = part.features()
@@ -300,7 +307,7 @@ class ComposedBackend:
                 raise _restore_name(error, kind, "name", name, own_name) from None
         return part_context.map_result(call.method, result)
 
-    async def _find_name(
+    async def _resolve_name(
         self,
         name: str,
         kind: str,
@@ -409,7 +416,7 @@ class ComposedBackend:
 
             return await self._call_by_uri(call, context, ref.uri, replace_uri)
         name = ref.name
-        part_name, own_name = await self._find_name(name, "prompt", "ref.name")
+        part_name, own_name = await self._resolve_name(name, "prompt", "ref.name")
         if not self.parts[part_name].features().completions:
             raise unknown_name("prompt", name, "ref.name")
         own_ref = Raw(encode(replace(ref, name=own_name)))
@@ -490,7 +497,7 @@ class _PartNotifier:
 
 
 async def _close_after_start(start: asyncio.Task[None] | None, name: str, part: Backend) -> None:
-    """Close a part whose start was cancelled, when that has ended."""
+    """Wait until the cancelled start of a part has ended, then close the part."""
     if start is not None:
         await asyncio.wait((start,))
     await _close(name, part)

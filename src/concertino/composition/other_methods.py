@@ -1,6 +1,7 @@
-"""OtherMethods: forwards the methods of extensions, which MCP itself does not define.
+"""OtherMethods: finds the part that handles a method which MCP itself does not define.
 
-A request of an extension is sent to one part only, because its params concern no other part.
+Such methods belong to extensions. A request of an extension is sent to one part only, because no
+other part would understand its params.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def has_tasks(features: ServerFeatures) -> bool:
 
 
 class OtherMethods:
-    """Joins those capabilities of the parts that concertino does not interpret."""
+    """Joins the parts' capabilities that concertino does not interpret, and routes by them."""
 
     def __init__(self) -> None:
         # Each clash that has been logged: the name of the capability, and the later of the two
@@ -79,22 +80,23 @@ class OtherMethods:
     def find(self, method: str, parts: Mapping[str, ServerFeatures]) -> str:
         """Return the part to which the requests of a method of an extension are sent.
 
-        That is the first part that declares a capability whose name the method begins with; without
-        such a part, the only part that declares any of these capabilities; without such a part, the
-        only part that accepts such requests. Raises RpcError if there is no such part, or several.
+        This is the first part with a capability whose name the method begins with. If there is
+        none, it is the only part with any capability that concertino does not interpret, or else
+        the only part that accepts requests of other methods. Raises RpcError if that leaves no
+        part, or several.
         parts: the features of the parts that have started, in the order of the composition.
         """
-        takers = {name: part for name, part in parts.items() if part.other_methods}
-        for name, part in takers.items():
+        accepting = {name: part for name, part in parts.items() if part.other_methods}
+        for name, part in accepting.items():
             if any(_covers(capability, method) for capability in _open_names(part)):
                 return name
-        declaring = [name for name, part in takers.items() if any(_open_names(part))]
-        for candidates in (declaring, list(takers)):
+        declaring = [name for name, part in accepting.items() if any(_open_names(part))]
+        for candidates in (declaring, list(accepting)):
             if len(candidates) == 1:
                 return candidates[0]
         text = f"method not found: {method[:80]}"
-        if takers:
-            text += f": none of {', '.join(takers)} declares a capability of this name"
+        if accepting:
+            text += f": none of {', '.join(accepting)} declares a capability of this name"
         raise RpcError(METHOD_NOT_FOUND, text)
 
 

@@ -56,6 +56,7 @@ class PartCalls:
         task.add_done_callback(self._closing.discard)
 
     async def _close(self, calls: CallsUnderWay, close: Callable[[], Awaitable[None]]) -> None:
+        """Wait for the calls of a removed part, at most drain_s seconds, then close the part."""
         await calls.wait(self._drain_s)
         await close()
 

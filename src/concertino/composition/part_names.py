@@ -1,4 +1,9 @@
-"""The names under which clients see the tools and prompts of a part."""
+"""The names under which clients see the tools and prompts of a composition's parts.
+
+Two parts may have a tool of the same name, so clients see it with a prefix for each part.
+PrefixNames is the way of compose(), BoundedNames that of server files, whose names a user chooses
+freely.
+"""
 
 from __future__ import annotations
 

@@ -132,6 +132,7 @@ class PartPages:
         task: asyncio.Task[PartPage],
         listing: ListMethod,
     ) -> None:
+        """Report that a part which was left out of a list has answered now."""
         self._late.discard(task)
         if not task.cancelled() and task.exception() is None:
             self._failures.pop((name, method), None)
@@ -162,6 +163,7 @@ class PartPages:
         call: Call,
         context: Context,
     ) -> PartPage:
+        """Send a list request to a part and return the page. Raises the exceptions of the part."""
         part_context = PartContext(context, self._view_of(name))
         result = await part.handle(call, part_context)
         if not isinstance(result, Raw):

@@ -1,4 +1,8 @@
-"""PartStarts: starts the parts of a composition, and knows which serve, start or have failed."""
+"""PartStarts: starts the parts of a composition, and knows the state of each.
+
+A part is starting, serves, or has failed. A part that has failed is started again later, as
+CompositionRules say.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +76,7 @@ class PartStarts:
             await self.cancel()
             raise
         if not self._rules.may_be_empty and len(self.failures) == len(self._parts):
-            # In the order of the parts, whichever failed first.
+            # Name them in the order of the parts, not of their failures.
             texts = [f"{name}: {describe_failure(self._errors[name])}" for name in self._parts]
             raise ConcertinoError("; ".join(texts))
         self._has_opened = True
@@ -186,7 +190,7 @@ class PartStarts:
         """Start a part and return whether it has started. The same failure is logged only once."""
         try:
             await part.start(notifier)
-        # Also SystemExit: no part may end the process of the others.
+        # BaseException includes SystemExit: no part may end the process in which the others run.
         except BaseException as exc:
             task = asyncio.current_task()
             if isinstance(exc, asyncio.CancelledError) and task is not None and task.cancelling():

@@ -1,4 +1,8 @@
-"""ResourceDirectory: asks the parts of a composition for the resources that they list."""
+"""ResourceDirectory: asks the parts of a composition which resources they list.
+
+It records the answers in the ResourceOwners, and asks again when the resources of a part have
+changed.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +45,11 @@ class ResourceDirectory:
         self._again_at: float | None = None
 
     async def settle(self, parts: Iterable[tuple[str, Backend]]) -> Clashes:
-        """Ask all parts for their resources, and record the owner of each URI."""
+        """Ask all parts for their resources, and record the owner of each URI.
+
+        Returns the URIs that several parts list. Raises the exceptions of the parts, unless the
+        rules have a time limit for lists; then a part that fails is left out.
+        """
         self.has_changed = False
         self._again_at = None
         named = list(parts)

@@ -64,10 +64,6 @@ class ResourceOwners:
         self._owners = {uri: owner for uri, owner in self._owners.items() if owner != part}
         self._set_mapped(part, set())
 
-    def owner_of(self, uri: str) -> str | None:
-        """Return the part that lists a URI or template in this form; None if none does."""
-        return self._owners.get(uri)
-
     def maps(self, part: str) -> bool:
         """Return whether clients see at least one URI of a part with a prefix."""
         return part in self._mapped

@@ -17,6 +17,8 @@ __all__ = ["list_tasks", "lists_tasks"]
 
 
 class _TaskPage(Struct, rename="camel"):
+    """A page of `tasks/list`, with its tasks undecoded."""
+
     tasks: list[Raw] = []
     next_cursor: str | None = None
 
