@@ -22,15 +22,15 @@ __all__ = ["ChangedTool"]
 
 _members = Decoder(dict[str, Raw]).decode
 # Members of a schema besides `properties` and `required` that may contain names of arguments.
-RULES = frozenset(("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentRequired")) | {
-    "dependentSchemas",
-    "dependencies",
-    "examples",
-    "patternProperties",
-}
+RULES = frozenset(
+    """allOf anyOf oneOf not if then else dependentRequired dependentSchemas dependencies examples
+    patternProperties""".split()  # noqa: SIM905
+)
 # Members of a schema that contain texts for people.
 TEXTS = ("description", "title", "$comment")
+# Members of a schema that contain values, which are not changed like texts.
 VALUES = ("enum", "const", "default", "required")
+# The text that replaces the name and the value of a hidden argument.
 HIDDEN = "[hidden]"
 # Shorter values are not treated as secrets, because they occur in too many texts by chance.
 LEAST_SECRET = 3
@@ -124,10 +124,14 @@ class ChangedTool:
         return Raw(encode(members))
 
     def _is_shown(self, own: str) -> bool:
-        """Return whether clients see an argument: no other one has taken its name."""
+        """Return whether clients see an argument.
+
+        They do not if it is hidden, or if another argument was renamed to its name.
+        """
         return own not in self._hidden and (own in self._renamed or own not in self._own_names)
 
     def _show_argument(self, own: str, schema: Raw) -> Raw:
+        """Return the schema of an argument as clients see it. own: the server's name of it."""
         change = self._change.arguments.get(own)
         if change is None or (change.description is None and change.default is UNSET):
             return self._reword_raw(schema) if self._hidden else schema
@@ -148,6 +152,7 @@ class ChangedTool:
 
     # Any: a JSON value.
     def _reword_texts(self, value: Any) -> Any:
+        """Return part of a definition with its texts translated, and its values unchanged."""
         if isinstance(value, str):
             return self.reword(value)
         if isinstance(value, list):
@@ -164,7 +169,7 @@ class ChangedTool:
         return texts
 
     def unknown_arguments(self, tool: RawTool) -> list[str]:
-        """Return the arguments with changes that the tool's schema does not have."""
+        """Return the arguments that have changes but are missing in the tool's input schema."""
         try:
             schema = _members(tool["inputSchema"])
             known = _members(schema["properties"])

@@ -20,10 +20,9 @@ NOTES = ("title", "$schema", "examples", "description")
 def describe_found(tools: Sequence[RawTool], budget: int) -> str:
     """Return the names, descriptions and input schemas of tools as JSON, the best tool first.
 
-    budget: the size of the JSON in estimated tokens. If it is not enough, tools are shortened step
-        by
-        step: only the first sentence of the description, then no texts in the schema, then only
-        the name and that sentence, then only the name.
+    budget: the size of the JSON in estimated tokens. If it is not enough for all tools, each one is
+        shortened step by step: to the first sentence of its description, to a schema without
+        texts, to the name and that sentence, and at last to the name alone.
     """
     shown: list[str] = []
     left = budget - estimate('{"tools":[]}')
@@ -55,7 +54,10 @@ def _forms(tool: RawTool) -> list[str]:
 
 
 def _without_notes(schema: Any) -> Any:
-    """Return a schema without its texts. Arguments that are called like such members are kept."""
+    """Return a schema without its texts.
+
+    An argument whose name is that of such a member, for example `title`, is kept.
+    """
     if isinstance(schema, list):
         return [_without_notes(item) for item in cast("list[Any]", schema)]
     if not isinstance(schema, Mapping):

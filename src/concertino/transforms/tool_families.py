@@ -1,8 +1,9 @@
-"""ToolFamilies: which server's tools a task is for, as far as its words tell.
+"""ToolFamilies: estimates from the words of a task which server's tools it needs.
 
-A composition calls tools `server_name`, and some servers do so themselves. Tools whose names begin
-alike are a family, and the words of a task say for which: `leaderboard` is said of no other server
-than Redis, even where its description of the right tool lacks the word.
+Tools whose names begin with the same words are a family: a composition calls tools `server_tool`,
+and some servers use such prefixes themselves. If a word occurs in the tools of one family only,
+such as `leaderboard` in those of Redis, a task with this word is probably for that family. This
+helps even if the description of the right tool does not contain the word.
 """
 
 from __future__ import annotations
@@ -16,17 +17,18 @@ from concertino.transforms.tool_words import is_verb, terms_of
 __all__ = ["ToolFamilies"]
 
 SEPARATOR = re.compile(r"[_./]+")
-# How many tools a family has at least, and how many parts of a name may name families.
+# The smallest number of tools in a family, and how many parts of a name may be the family's name.
 LEAST_SIZE = 4
 LEVELS = 2
-# A family that has a term this often is half as much about it as one that has nothing else.
+# A family in which a term occurs this often gets half of the largest possible weight for the term.
 SATURATION = 8.0
 
 
 class ToolFamilies:
-    """The families of some tools. It never changes.
+    """The families of a list of tools. An object never changes.
 
-    names: of the tools. postings: term -> number of a tool -> how often the tool has the term.
+    names: the names of the tools. A tool's index in this list is its number.
+    postings: term -> number of a tool -> how often the term occurs in the tool.
     """
 
     def __init__(
@@ -43,12 +45,17 @@ class ToolFamilies:
             if len(numbers) >= LEAST_SIZE:
                 for number in numbers:
                     self._of_tool[number].append(family)
-        # Term -> family -> how much it is about the term, by how few others are.
+        # Term -> family -> the weight of the term for this family.
         self._weights = {
             term: self._weigh(posting, len(members)) for term, posting in postings.items()
         }
 
     def _weigh(self, posting: Mapping[int, float], families: int) -> Mapping[str, float]:
+        """Return family -> the weight of a term, which is higher the fewer families have it.
+
+        posting: number of a tool -> how often the term occurs in it.
+        families: the number of all families.
+        """
         counts: dict[str, float] = {}
         for number, count in posting.items():
             for family in self._of_tool[number]:
@@ -57,9 +64,9 @@ class ToolFamilies:
         return {family: rarity * count / (SATURATION + count) for family, count in counts.items()}
 
     def rate(self, parts: Iterable[Mapping[str, float]]) -> list[float]:
-        """Return for each tool how much a task is for its family, from 0 to 1.
+        """Return for each tool how probably a task is for its family, as a number from 0 to 1.
 
-        parts: for each word of the task the terms to look for, with their weights.
+        parts: for each word of the task, the terms with its meaning and their weights.
         """
         rates: dict[str, float] = {}
         for part in parts:
@@ -69,7 +76,7 @@ class ToolFamilies:
                     best[family] = max(best.get(family, 0.0), weight * own)
             for family, rate in best.items():
                 rates[family] = rates.get(family, 0.0) + rate
-        # Weak hints stay weak.
+        # Without this minimum, even the weakest hint would rate its family with 1.
         highest = max(1.0, *rates.values()) if rates else 1.0
         return [
             max((rates.get(family, 0.0) / highest for family in families), default=0.0)
@@ -78,7 +85,10 @@ class ToolFamilies:
 
 
 def _families_of(name: str) -> list[str]:
-    """Return what may be the names of a tool's families: `jira` and `jira_sprint`, but no verb."""
+    """Return the possible names of a tool's families, such as `jira` and `jira_sprint`.
+
+    A prefix that ends with a verb, such as `create`, is not the name of a family.
+    """
     words = SEPARATOR.split(name)
     return [
         "_".join(words[:count])

@@ -41,6 +41,7 @@ FIELDS: Mapping[str, tuple[float, float]] = {
     "argument_texts": (0.2, 0.6),
     "tags": (1.5, 0.3),
 }
+# How soon further occurrences of a word in a tool count less (BM25's k1).
 SATURATION = 1.2
 # The share of a query's words that a tool has, weighted by their rarity, is raised to this power
 # and multiplies the score. So tools that have all words of the query come first.
@@ -48,16 +49,16 @@ COVERAGE = 0.35
 # If the whole name of a tool occurs in the query, its score is multiplied by 1 + this number.
 NAMED = 0.8
 # If a query contains the name of a group, the scores of its tools are multiplied by 1 + this
-# number. A group is a server, or part of one: tools whose names begin with the same word, which is
-# no verb.
+# number. A group is a server, or part of one: at least GROUP_SIZE tools whose names begin with the
+# same word, unless that is a verb.
 GROUPED = 0.5
+GROUP_SIZE = 5
 # If the query is a question, the score of a tool that changes something is multiplied by this.
 CHANGING = 0.7
-# How much the share of the server's words that a query has adds to the score of its tools.
+# The score of a tool is multiplied by 1 + this number * the rating of its family (0 to 1).
 FAMILY = 0.7
-GROUP_SIZE = 5
-# A word of the query that occurs in no tool is replaced by words with at least this likeness to it.
-# The likeness times LIKE_WEIGHT is their weight.
+# A word of the query that occurs in no tool is replaced by similar words. LIKENESS is the smallest
+# share of common groups of three letters; the share times LIKE_WEIGHT is the weight of the word.
 LIKENESS = 0.6
 LIKE_WEIGHT = 0.6
 # Further words of a query are ignored.
@@ -168,9 +169,10 @@ class ToolIndex:
         }
 
     def _parts_of(self, query: str) -> list[Mapping[str, float]]:
-        """Return for each word of a query the terms to look for, with weights.
+        """Return for each word of a query the terms to look for, with their weights.
 
-        A verb in a phrase means what the phrase does, and nothing alone.
+        A verb that is part of a known phrase is left out, because the phrase has a meaning of its
+        own: `throw away` does not mean `throw`.
         """
         meanings = find_meanings(query)
         parts = [
@@ -204,7 +206,10 @@ class ToolIndex:
         return best, matched
 
     def _expand(self, term: str, *, may_guess: bool) -> Mapping[str, float]:
-        """Return the terms to search for, with weights. An unknown term becomes similar ones."""
+        """Return the terms with the meaning of a term, with their weights.
+
+        may_guess: whether a term that no tool has may be replaced by similarly spelled ones.
+        """
         related = related_terms(term)
         if not may_guess or len(term) < 4 or any(other in self._postings for other in related):
             return related

@@ -1,4 +1,8 @@
-"""find_meanings(): what the phrases of a task mean in the words of tools (tool_meanings.txt)."""
+"""find_meanings(): translates phrases of a task into the words that tools use.
+
+For example `get rid of` means `delete`. The vocabulary is tool_meanings.txt. Each of its lines has
+the words of tools, ` < `, and phrases with this meaning, separated by commas.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +18,17 @@ from concertino.transforms.tool_words import MAX_QUERY, WORD, stem_of
 __all__ = ["Meanings", "find_meanings"]
 
 VOCABULARY = Path(__file__).with_name("tool_meanings.txt")
-# How many words may stand between two of a phrase: `throw the old one away`.
+# How many other words may be between two words of a phrase, as in `throw the old one away`.
 MAX_GAP = 3
-# How much the words of a line count whose phrase is found, by whether it has several words.
+# The weight of a line of the vocabulary if a phrase of several words is found, or a single word.
 PHRASE_WEIGHT = 0.8
 WORD_WEIGHT = 0.5
-# Each of n words counts 1/n**SHARE of that: several say more than one, but not n times as much.
+# If the line has n words of tools, each one gets the weight divided by n**SHARE. So several words
+# count more than one word, but not n times as much.
 SHARE = 0.25
-# Words without which a phrase means the same.
+# Words that are ignored, because phrases mean the same without them.
 ARTICLES = frozenset(("a", "an", "the", "my", "our", "your", "this", "that", "these", "those"))
-# `what's` and `don't` are two words.
+# Contractions, and the words that replace them: `don't` becomes `do not`.
 SHORT_FORMS = (
     (re.compile(r"n['\u2019]t\b"), " not"),
     (re.compile(r"['\u2019]ll\b"), " will"),
@@ -35,7 +40,12 @@ _Phrase = tuple[str, ...]
 
 
 class _Line(Struct, frozen=True):
-    """A line of the vocabulary: a phrase of it, and the terms that tools use."""
+    """One phrase of a line of the vocabulary.
+
+    number: the number of the line.
+    phrase: the stems of the words of the phrase.
+    terms: the stems of the words that tools use.
+    """
 
     number: int
     phrase: _Phrase
@@ -43,10 +53,11 @@ class _Line(Struct, frozen=True):
 
 
 class Meanings(Struct, frozen=True):
-    """What the phrases of a task mean.
+    """The meanings of the phrases in a task.
 
-    terms: each term that tools may use, with its weight; one may come several times. phrased: the
-    stems of the words that stand in phrases, and may mean something else alone.
+    terms: the terms that tools may use for it, each with its weight; a term may occur repeatedly.
+    phrased: the stems of the words that belong to a phrase of several words. Alone they may mean
+        something else.
     """
 
     terms: tuple[tuple[str, float], ...]
@@ -54,14 +65,17 @@ class Meanings(Struct, frozen=True):
 
 
 def find_meanings(query: str) -> Meanings:
-    """Return what the phrases of a query mean. Each line of the vocabulary counts once."""
+    """Return the meanings of the phrases in a query.
+
+    A line of the vocabulary counts once, even if several of its phrases are found.
+    """
     stems = _stems_of(query[:MAX_QUERY])
     by_first = _lines()
     weights: dict[int, tuple[_Line, float]] = {}
     phrased: set[str] = set()
     for start, stem in enumerate(stems):
         for line in by_first.get(stem, ()):
-            if not _stands_at(line.phrase, stems, start):
+            if not _occurs_at(line.phrase, stems, start):
                 continue
             weight = WORD_WEIGHT
             if len(line.phrase) > 1:
@@ -78,8 +92,11 @@ def find_meanings(query: str) -> Meanings:
     return Meanings(terms, frozenset(phrased))
 
 
-def _stands_at(phrase: _Phrase, stems: list[str], start: int) -> bool:
-    """Return whether a phrase begins at a word, with at most MAX_GAP words in each of its gaps."""
+def _occurs_at(phrase: _Phrase, stems: list[str], start: int) -> bool:
+    """Return whether a phrase occurs in a text, and begins with the word at index `start`.
+
+    Between two words of the phrase there may be up to MAX_GAP other words.
+    """
     at = start
     for stem in phrase[1:]:
         end = at + MAX_GAP + 2
@@ -99,7 +116,7 @@ def _stems_of(text: str) -> list[str]:
 
 @cache
 def _lines() -> Mapping[str, Iterable[_Line]]:
-    """Return the lines of the vocabulary, for each phrase, by the first word of it."""
+    """Return the phrases of the vocabulary, by the stem of their first word."""
     lines: dict[str, list[_Line]] = {}
     for number, text in enumerate(VOCABULARY.read_text(encoding="utf-8").splitlines()):
         if not text or text.startswith("#"):

@@ -49,6 +49,7 @@ from concertino.types.results import (
 __all__ = ["BUDGET_TOKENS", "FOUND_TOKENS", "ToolListOptions", "ToolSearch", "ToolsMode"]
 
 ToolsMode = Literal["auto", "all", "search"]
+# Defaults: the longest list that is shown as a whole, and the longest result of find_tools.
 BUDGET_TOKENS = 10_000
 FOUND_TOKENS = 2_000
 # The largest number of tools in the result of a search.
@@ -88,16 +89,18 @@ META_TOOLS = ListToolsResult([FIND, CALL])
 
 
 class ToolListOptions(Struct, frozen=True):
-    """The options of a ToolSearch; see there."""
+    """The options of a ToolSearch, as a server file sets them. See ToolSearch for their meaning."""
 
     mode: ToolsMode = "all"
     budget_tokens: int = BUDGET_TOKENS
 
 
-class _Listed(Struct):
-    """The tools of the inner backend that have a name.
+class _ToolList(Struct):
+    """The list of tools of the inner backend, as one user sees it.
 
     sources: the pages of the list, as the backend has sent them.
+    tools, names: the tools that have a name, and their names, in the same order.
+    tokens: the size of the list in estimated tokens.
     index: the index of the tools; None until the first search.
     """
 
@@ -140,7 +143,7 @@ class ToolSearch(BackendWrapper):
         self._budget = budget_tokens
         self._found_tokens = found_tokens
         # The lists that were read last, the newest first: users may see different tools.
-        self._lists: list[_Listed] = []
+        self._lists: list[_ToolList] = []
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         if not self._is_own(call):
@@ -149,9 +152,10 @@ class ToolSearch(BackendWrapper):
         return await handle(call, context)
 
     def call_starter(self) -> CallStarter | None:
-        """Return how to begin calls: all but the search's own as fast as without the search.
+        """Return a CallStarter that passes calls of the real tools to the inner backend's one.
 
-        None if the inner backend only has `handle`, or a subclass has overridden it here.
+        So these calls cost no more than without the search. Returns None if the inner backend has
+        only `handle`, or if a subclass of this class has overridden `handle`.
         """
         inner = call_starter_of(self.inner)
         if inner is None or not has_method_of(self, ToolSearch.handle, self.handle):
@@ -167,11 +171,12 @@ class ToolSearch(BackendWrapper):
                 return self.handle(call, context)
             return begin_inner(call, context, slot)
 
-        # Not the functions by name: a tool may have the name of one of the two.
+        # The inner starter's table of functions by tool name is not passed on, because it may have
+        # a tool that is called find_tools or call_tool.
         return CallStarter(begin, {}, inner.redacts)
 
     def _is_own(self, call: Call) -> bool:
-        """Return whether the search answers a call itself, at least with a long list."""
+        """Return whether this class handles a call itself, if the list of tools is long enough."""
         if self._mode == "all":
             return False
         if call.method == "tools/call":
@@ -179,6 +184,7 @@ class ToolSearch(BackendWrapper):
         return call.method == "tools/list"
 
     async def _handle_own(self, call: Call, context: Context) -> Struct | Raw:
+        """Handle a call of find_tools or call_tool."""
         name = call.name
         listed = self._lists[0] if self._lists else await self._read(call, context)
         if not self._is_searched(listed) and name in listed.names:
@@ -195,11 +201,15 @@ class ToolSearch(BackendWrapper):
         listed = await self._read(call, context)
         return META_TOOLS if self._is_searched(listed) else listed.sources[0]
 
-    def _is_searched(self, listed: _Listed) -> bool:
+    def _is_searched(self, listed: _ToolList) -> bool:
+        """Return whether clients see the two tools instead of this list."""
         return self._mode == "search" or listed.tokens > self._budget
 
-    async def _read(self, call: Call, context: Context) -> _Listed:
-        """Return the tools of the inner backend: the same object as long as they are equal."""
+    async def _read(self, call: Call, context: Context) -> _ToolList:
+        """Read the list of tools of the inner backend.
+
+        Returns the same object as long as the list is the same, so that its index is kept.
+        """
 
         async def fetch(cursor: str | None) -> Struct | Raw:
             params = {} if cursor is None else {"cursor": Raw(encode(cursor))}
@@ -261,14 +271,14 @@ class ToolSearch(BackendWrapper):
             return error_result(f"{error.message}{hint}")
 
 
-def _list_tools(pages: Sequence[ToolPage]) -> _Listed:
+def _list_tools(pages: Sequence[ToolPage]) -> _ToolList:
     named = [
         (tool, name) for page in pages for tool in page.tools if (name := name_of(tool)) is not None
     ]
     tools = [tool for tool, _ in named]
     tokens = estimate(encode(tools).decode())
     sources = [page.source for page in pages]
-    return _Listed(sources, tools, [name for _, name in named], tokens)
+    return _ToolList(sources, tools, [name for _, name in named], tokens)
 
 
 def _are_same(sources: Sequence[Struct | Raw], pages: Sequence[ToolPage]) -> bool:

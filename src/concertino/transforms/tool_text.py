@@ -17,8 +17,8 @@ SENTENCE_END = re.compile(r"(?<=[.!?])\s|\n")
 # The longest summary in characters, and how many levels of nested arguments are searched.
 MAX_SUMMARY = 200
 MAX_DEPTH = 3
-# How much of a text is searched, in characters, and how many arguments: what comes behind is rarely
-# about what the tool is for, and a server could fill the memory with it.
+# The largest number of characters of a text, and of arguments, that are searched. Further ones
+# rarely say what the tool is for, and a server could fill the memory with them.
 MAX_TEXT = 10_000
 MAX_ARGUMENTS = 200
 

@@ -1,4 +1,4 @@
-"""Splits texts about tools into terms (stems of words), and knows terms with the same meaning.
+"""Splits texts about tools into terms, which are stems of words, and finds terms of like meaning.
 
     terms_of("createPullRequest")         # ["creat", "pull", "request"]
     related_terms("add")                  # {"add": 1.0, "creat": 0.5, ...}
@@ -125,7 +125,8 @@ def stem_of(word: str) -> str:
 
 
 @cache
-def _groups() -> Mapping[str, Mapping[str, float]]:
+def _related_by_term() -> Mapping[str, Mapping[str, float]]:
+    """Return term -> the terms with the same meaning, with weights, from the vocabulary."""
     related: dict[str, dict[str, float]] = {}
     for lines, weight in (
         (VERBS.strip().splitlines(), VERB_WEIGHT),
@@ -175,4 +176,4 @@ def is_change(term: str) -> bool:
 
 def related_terms(term: str) -> Mapping[str, float]:
     """Return the terms with the meaning of a term, with weights. The term itself has 1.0."""
-    return _groups().get(term) or {term: 1.0}
+    return _related_by_term().get(term) or {term: 1.0}

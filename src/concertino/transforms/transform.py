@@ -86,7 +86,8 @@ class Transform(BackendWrapper):
                 )
         # Cursor -> the server's page, and the changed page that was made from it.
         self._pages: dict[bytes, tuple[Struct | Raw, Raw]] = {}
-        # The names of the server's tools on the pages since the first one, and what was reported.
+        # The names of the server's tools, from the first page of the list to the last one read, and
+        # the problems that were logged.
         self._names: set[str] = set()
         self._reported: set[str] = set()
         super().__init__(inner)
@@ -148,7 +149,7 @@ class Transform(BackendWrapper):
         return None if name in self._by_shown else tool
 
     def _report(self, problem: str) -> None:
-        """Log a warning, once: lists are asked for often."""
+        """Log a warning, but each only once, because clients often ask for the list."""
         if problem not in self._reported:
             self._reported.add(problem)
             log.warning("%s", problem)
