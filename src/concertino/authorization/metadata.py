@@ -21,7 +21,6 @@ __all__ = ["IssuerMetadata", "ResourceMetadata", "discover_issuer", "discover_re
 RESOURCE_PATH = "/.well-known/oauth-protected-resource"
 ISSUER_PATH = "/.well-known/oauth-authorization-server"
 OPENID_PATH = "/.well-known/openid-configuration"
-MAX_ISSUERS = 16
 
 
 class ResourceMetadata(Struct, frozen=True):

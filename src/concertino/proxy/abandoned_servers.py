@@ -2,7 +2,7 @@
 
 A server is abandoned if it carries the mark of a process that has ended (process_marks.py), or if
 it runs the command of a server in a host's file and its parent is the init process. Services,
-programs at a terminal, other users and other pid namespaces are never searched.
+programs at a terminal, processes of other users and of other pid namespaces are never ended.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ __all__ = ["AbandonedServer", "end_servers", "find_abandoned"]
 INITS = frozenset(("systemd", "init", "tini", "dumb-init", "docker-init", "catatonit"))
 # systemd sets this to the id of the process that it starts for a service.
 SERVICE = b"SYSTEMD_EXEC_PID="
+# Process id -> the state of the process.
 States = Mapping[int, ProcessState]
 
 
@@ -59,15 +60,15 @@ def find_abandoned(commands: Sequence[HostCommand]) -> list[AbandonedServer]:
     states = dict(live_processes())
     own = _with_ancestors(os.getpid(), states)
     namespace = pid_namespace()
-    found: dict[int, str] = {}
+    reasons: dict[int, str] = {}
     for pid, state in states.items():
-        if pid in own or state.terminal or not _is_ours(pid, namespace):
+        if pid in own or state.terminal or not _may_be_ended(pid, namespace):
             continue
-        if reason := _reason(pid, state, commands):
-            found[pid] = reason
+        if reason := _find_reason(pid, state, commands):
+            reasons[pid] = reason
     # The descendants of an abandoned process are part of it, and not listed separately.
-    roots = [pid for pid in found if states[pid].parent not in found]
-    servers = [_describe(pid, states, found[pid]) for pid in roots]
+    roots = [pid for pid in reasons if states[pid].parent not in reasons]
+    servers = [_describe(pid, states, reasons[pid]) for pid in roots]
     return sorted(servers, key=lambda server: -server.age_s)
 
 
@@ -79,7 +80,8 @@ def end_servers(servers: Iterable[AbandonedServer]) -> bool:
     members = {(server.pid, server.started_at) for server in servers}
 
     def find() -> set[tuple[int, int]]:
-        # The tree is recorded now: a process that loses its parent later could not be found by it.
+        # Record all descendants now. When a process ends, its children get another parent, and
+        # could no longer be found as its descendants.
         states = dict(live_processes())
         live = {(pid, state.started_at) for pid, state in states.items()}
         for pid, _ in members & live:
@@ -89,7 +91,7 @@ def end_servers(servers: Iterable[AbandonedServer]) -> bool:
     return end_processes(find, END_STEPS)
 
 
-def _is_ours(pid: int, namespace: int) -> bool:
+def _may_be_ended(pid: int, namespace: int) -> bool:
     """Return whether a process is this user's, in this pid namespace, and not a service."""
     try:
         if os.stat(f"/proc/{pid}").st_uid != os.geteuid():
@@ -102,7 +104,7 @@ def _is_ours(pid: int, namespace: int) -> bool:
     return SERVICE + str(pid).encode() not in environment.split(b"\0")
 
 
-def _reason(pid: int, state: ProcessState, commands: Sequence[HostCommand]) -> str:
+def _find_reason(pid: int, state: ProcessState, commands: Sequence[HostCommand]) -> str:
     """Return the reason why a process counts as abandoned; "" if it does not."""
     for mark in marks_of(pid):
         if mark.is_orphaned():
@@ -130,11 +132,12 @@ def _describe(pid: int, states: States, reason: str) -> AbandonedServer:
 
 
 def _with_ancestors(pid: int, states: States) -> set[int]:
-    found: set[int] = set()
-    while pid in states and pid not in found:
-        found.add(pid)
+    """Return the ids of a process and of all its ancestors."""
+    pids: set[int] = set()
+    while pid in states and pid not in pids:
+        pids.add(pid)
         pid = states[pid].parent
-    return found
+    return pids
 
 
 def _tree(root: int, states: States) -> set[int]:
@@ -143,10 +146,10 @@ def _tree(root: int, states: States) -> set[int]:
     for pid, state in states.items():
         children.setdefault(state.parent, []).append(pid)
     tree: set[int] = set()
-    waiting = [root]
-    while waiting:
-        pid = waiting.pop()
+    unvisited = [root]
+    while unvisited:
+        pid = unvisited.pop()
         if pid not in tree:
             tree.add(pid)
-            waiting += children.get(pid, ())
+            unvisited += children.get(pid, ())
     return tree

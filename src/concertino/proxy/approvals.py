@@ -43,7 +43,13 @@ class ToolPins(Struct, frozen=True):
 
 
 class ApprovedFile(Struct, frozen=True):
-    """The approvals for one server file. path: the file. servers, pins: by name of the server."""
+    """The approvals for one server file.
+
+    path: the path of the server file.
+    servers: name of a server -> its approved definition.
+    pins: name of a server -> its tools, for servers with the option `pin`.
+    format: the version of this format.
+    """
 
     path: str
     servers: Mapping[str, Definition] = {}
@@ -55,7 +61,10 @@ _decode = Decoder(ApprovedFile).decode
 
 
 class ApprovalStore:
-    """The approvals of this user. folder: where their files are; by default in the user's state."""
+    """The approvals of this user.
+
+    folder: the folder in which the approvals are stored; by default the user's state folder.
+    """
 
     def __init__(self, folder: Path | None = None) -> None:
         self._state = folder or state_folder()

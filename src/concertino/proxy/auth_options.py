@@ -1,4 +1,8 @@
-"""The key `auth` of a server under `x-concertino`: how to obtain access to it."""
+"""Reads the key `auth` of a server under `x-concertino`: how to obtain an access token for it.
+
+The values may contain `${...}`. They are read as templates from the file (read_auth), and become
+the OAuth settings of a Client when the server is started (make_settings).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,8 @@ from concertino.proxy.value_reader import Template, ValueReader
 
 __all__ = ["AuthTexts", "make_settings", "read_auth"]
 
-# Member -> its text, in which `${...}` is not replaced yet. Scopes are joined by blanks.
+# Name of a setting -> its text, in which `${...}` is not replaced yet. The text of `scopes` has
+# spaces between the scopes.
 AuthTexts = Mapping[str, Template]
 KEYS = (
     "client_id", "client_secret", "issuer", "client_metadata_url", "private_key", "key_algorithm",
@@ -20,7 +25,11 @@ KEYS = (
 
 
 def read_auth(reader: ValueReader, value: FileValue, label: str) -> AuthTexts:
-    """Return the settings in an object. Raises InvalidServerFile if they do not belong together."""
+    """Return the settings in an object of the file.
+
+    Raises InvalidServerFile for an unknown key, a wrong value, and settings that exclude each
+    other.
+    """
     texts: dict[str, Template] = {}
     for name, member in reader.known_members(value, label, KEYS).items():
         item, place = member.value, f"{label}.{name}"
@@ -38,7 +47,7 @@ def read_auth(reader: ValueReader, value: FileValue, label: str) -> AuthTexts:
 
 
 def make_settings(texts: Mapping[str, str]) -> OAuth:
-    """Return the settings, with everything replaced. Raises ValueError."""
+    """Return OAuth settings for texts in which `${...}` was replaced. Raises ValueError."""
     fields: dict[str, Any] = dict(texts)
     if "scopes" in fields:
         fields["scopes"] = tuple(fields["scopes"].split())

@@ -1,4 +1,8 @@
-"""Definitions: which program or address a server of a file means, in a form for approval."""
+"""Definitions: what the entry of a server in a file would run, in a form that a user can approve.
+
+A definition has a digest of each value, and the text of those that are not secret. approvals.py
+stores the approved definitions; a server whose definition has changed needs a new approval.
+"""
 
 from __future__ import annotations
 
@@ -100,6 +104,7 @@ def _plain_texts(entry: ServerEntry) -> dict[str, str]:
 
 
 def _templates(entry: ServerEntry) -> list[Template]:
+    """Return all texts of an entry that may contain `${...}`."""
     single = (entry.command, entry.url, entry.cwd, entry.env_file)
     return [
         *(template for template in single if template is not None),

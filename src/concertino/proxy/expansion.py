@@ -71,7 +71,11 @@ class Expander:
         return "".join(str(part) for part in parts)
 
     def parts(self, template: Template, label: str) -> Parts:
-        """Return a text with its references replaced, as parts, since it may contain secrets."""
+        """Replace the references in a text that may contain secrets.
+
+        Returns the text in parts: texts, and references to secrets, which are read only when the
+        server is started. Raises InvalidServerFile.
+        """
         text = template.text
         if text.startswith(SECRET):
             return (self._secret(text.removeprefix(SECRET), template, label),)

@@ -78,7 +78,7 @@ def describe_unapproved(approved: ApprovedFile, server: DefinedServer) -> list[s
 
 
 class FileParts:
-    """Keeps the parts of a composition for one server file.
+    """Makes the parts of a composition from one server file, and again when the file changes.
 
     store: the user's approvals.
     environment: the environment variables for `${VAR}`.
@@ -122,9 +122,10 @@ class FileParts:
         )
 
     def update(self, file: ServerFile) -> Mapping[str, Backend]:
-        """Return the parts for the present content of a file, the same ones for unchanged servers.
+        """Return the parts for the present content of the file: name -> backend.
 
-        Call set_options() before using the parts. Raises UnusableState.
+        An unchanged server keeps its part, which is the same object. Call set_options() before
+        using the parts. Raises UnusableState.
         """
         servers = self._define(file)
         approved = self._store.read(self.path)
@@ -150,6 +151,7 @@ class FileParts:
         expander: Expander,
         approved: ApprovedFile,
     ) -> FileServer | WithheldServer:
+        """Return the part for one server: the present one, a new one, or one that refuses calls."""
         entry = server.entry
         current = self._parts.get(entry.name)
         if server.problem:
@@ -183,7 +185,10 @@ class FileParts:
     def _unapproved(
         self, server: DefinedServer, approved: ApprovedFile
     ) -> FileServer | WithheldServer:
-        """Log a definition that is not approved. If the approved one runs, its server goes on."""
+        """Return the part for a server that is not approved, and log its definition.
+
+        If the server runs with the definition that was approved before, it continues to run.
+        """
         name = server.entry.name
         command = f"concertino approve {self.path}"
         if self._shown.get(name) != server.definition:
@@ -210,5 +215,5 @@ class FileParts:
 
 
 def _needs_no_restart(before: ServerOptions, now: ServerOptions) -> bool:
-    """Return whether all options are the same that cannot be changed while the process runs."""
+    """Return whether the process of a server may continue to run with other options."""
     return all(getattr(before, name) == getattr(now, name) for name in PROCESS_OPTIONS)

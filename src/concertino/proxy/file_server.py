@@ -1,4 +1,8 @@
-"""FileServer: one server of a server file as a Backend, with the options of its entry."""
+"""FileServer: one server of a server file as a Backend, with the options of its entry.
+
+Around the Proxy of the server are, from the inside outwards: PinnedTools, if the entry has `pin`; a
+Guard; a Transform; and FeaturesAsTools, each only if the options need it.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +46,9 @@ GUARD_OPTIONS = ("allow", "deny", *GUARD_KEYS)
 class FileServer:
     """A server that start() starts or connects to. If start() fails, it may be called again.
 
+    name: the name of the server in the file.
+    launch: the program or the address, with references to secrets that are not read yet.
+    options: the options of the entry.
     start_timeout_s: the limit for the start in the server's entry, in seconds; None for the
         default.
     pin: wraps the server in a PinnedTools; None if the entry does not ask for it.
@@ -63,7 +70,7 @@ class FileServer:
         self.options = options
         self.start_timeout_s = start_timeout_s
         self._pin = pin
-        # Without the cache: the pinned tools must be compared with those of the running server.
+        # Pinned tools must be compared with those of the running server, so do not use the cache.
         self._cache = cache if options.cache and pin is None else None
         self._pinned: PinnedTools | None = None
         self._outlet: Notifier | None = None
@@ -186,7 +193,10 @@ class FileServer:
 
 
 class _Relay:
-    """The Notifier of a server. outlet: the present receiver, replaced with the guards."""
+    """The Notifier of a started server, which forwards to another Notifier.
+
+    outlet: that Notifier. It is replaced when the guards around the server are replaced.
+    """
 
     def __init__(self, outlet: Notifier) -> None:
         self.outlet = outlet
@@ -202,7 +212,10 @@ class _Relay:
 
 
 class _StartedServer(BackendWrapper):
-    """A started server for guards to wrap. Its start() only sets the outlet."""
+    """A started server, around which guards are put.
+
+    Its start() only sets the outlet, so that new guards can be put around a running server.
+    """
 
     def __init__(self, inner: Backend, relay: _Relay) -> None:
         super().__init__(inner)

@@ -1,4 +1,9 @@
-"""The calls that a proxy has forwarded to its server and that are not answered yet."""
+"""The calls that a proxy has forwarded to its server and that are not answered yet.
+
+An older server asks its client with requests of its own, such as `elicitation/create`, while a call
+runs. Such a request is a Question here. A client of 2026-07-28 cannot get requests; it is asked by
+an `input_required` result instead. SuspendableCall converts between the two ways.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +48,11 @@ class Question:
 
 
 class ForwardedCall:
-    """A call that waits for its server. context: the context of the client's request."""
+    """A call that waits for the server's result.
+
+    method: the method of the call.
+    context: the context of the client's request.
+    """
 
     __slots__ = ("context", "method")
 

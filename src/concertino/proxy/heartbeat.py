@@ -1,7 +1,7 @@
 """Heartbeat: sends progress to a client while its server is silent.
 
-Some hosts cancel a call after 60 s without any message about it, and wait longer if there is
-progress.
+Some hosts cancel a call if they get no message about it for 60 s. Progress notifications prevent
+that.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from concertino.backend.interface import Context
 
 __all__ = ["Heartbeat"]
 
+# The default of `step`.
 STEP = 1e-6
 
 
@@ -27,8 +28,9 @@ class Heartbeat:
     Use it as a `with` block around the call.
     every_s: the time of silence after which it sends progress, in seconds.
     describe: returns the message for a call that has waited for so many seconds.
-    step: the number that each heartbeat adds to the progress so far. It must be small, since the
-        server's next progress has to be greater.
+    step: each heartbeat increases the progress by this share of it, or by this number if the
+        progress is less than 1. It must be small, because the server's next progress must still be
+        greater.
     """
 
     def __init__(

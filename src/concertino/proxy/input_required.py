@@ -84,7 +84,7 @@ def read_state(state: bytes) -> ServerState | ParkedState:
     try:
         return _decode_state(state)
     except DecodeError:
-        raise invalid_params("requestState: it is none of this proxy's") from None
+        raise invalid_params("requestState: not one of this proxy's") from None
 
 
 def restore(call: Call, known: ServerState) -> Call:

@@ -55,7 +55,11 @@ class Manifest(Struct, frozen=True):
 
 
 class _Stored(Struct, frozen=True):
-    """The content of a file. identity: a digest of what identify() returns for the server."""
+    """The content of a file.
+
+    identity: a keyed digest of the bytes that identify() returns for the server.
+    manifest: the server's features and lists.
+    """
 
     identity: str
     manifest: Manifest
@@ -92,7 +96,7 @@ class ManifestCache:
         try:
             key = read_state_key(self.folder)
         except UnusableState as exc:
-            log.warning("what servers offer is not kept: %s", exc)
+            log.warning("the features and lists of servers are not cached: %s", exc)
             return None
         digest = hmac.digest(key, identity, "sha256").hex()
         return ManifestFile(self.folder / f"{digest}.json", digest)
@@ -115,7 +119,7 @@ class ManifestFile:
                 raise ValueError(f"expected at most {MAX_BYTES} bytes")
             stored = _decoder.decode(data)
             if stored.identity != self._identity:
-                raise ValueError("it is the one of another server")
+                raise ValueError("it is about another server")
             for method, result in stored.manifest.lists.items():
                 # Raises ValidationError if the list has another structure.
                 decode(result, type=LIST_METHODS[method].result_type)
@@ -129,12 +133,14 @@ class ManifestFile:
         data = encode(_Stored(self._identity, manifest))
         try:
             if len(data) > MAX_BYTES:
-                log.info("what the server offers is not kept: it has %d bytes", len(data))
+                log.info(
+                    "the server's features and lists are not cached: they have %d bytes", len(data)
+                )
                 self.path.unlink(missing_ok=True)
             else:
                 write_private(self.path, data, lasting=False)
         except (UnusableState, OSError) as exc:
-            log.info("what the server offers is not kept: %s", exc)
+            log.info("the server's features and lists are not cached: %s", exc)
 
 
 def identify(

@@ -1,4 +1,8 @@
-"""Manifests: the manifests of one proxy's server, and how the proxy reads them from the server."""
+"""Manifests: the manifests of one proxy's server: its features and lists, from the last run.
+
+They are read from the running server in the background, and stored by a ManifestCache for the next
+run.
+"""
 
 from __future__ import annotations
 
@@ -77,6 +81,7 @@ class Manifests:
         principal: bytes,
         on_learned: OnLearned | None,
     ) -> None:
+        """Read the lists of a running server. If they differ from the known ones, store them."""
         known = self.get(principal)
         try:
             async with asyncio.timeout(LISTS_S):

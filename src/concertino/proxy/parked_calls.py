@@ -1,4 +1,8 @@
-"""ParkedCalls: the calls that wait for a client's answer between two requests (2026-07-28)."""
+"""ParkedCalls: calls to older servers that wait for an answer of a client of 2026-07-28.
+
+Such a client is asked by an `input_required` result. The call is parked until the client sends the
+request again, with its answer.
+"""
 
 from __future__ import annotations
 

@@ -118,6 +118,10 @@ class PinnedTools(BackendWrapper):
                 raise
 
     async def _compare(self) -> None:
+        """Find out which of the server's tools must be withheld, and log the differences.
+
+        Raises RpcError if the approvals cannot be read or written.
+        """
         listed = await list_items(self._name, self.inner, "tools/list")
         tools = {tool.name: _to_json(tool) for tool in listed}
         lines: list[str] = []
@@ -134,8 +138,8 @@ class PinnedTools(BackendWrapper):
         withheld = frozenset(name for name in tools if approved.get(name) != tools[name])
         if withheld and withheld != self._withheld:
             log.warning(
-                "%s: the definitions of tools are others than those approved, so they are "
-                "withheld: %s; to approve them: concertino approve %s",
+                "%s: these tools are withheld, because their definitions differ from the approved "
+                "ones: %s; to approve them: concertino approve %s",
                 self._name,
                 ", ".join(sorted(withheld)),
                 self._path,

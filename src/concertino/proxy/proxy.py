@@ -58,19 +58,23 @@ __all__ = ["HEARTBEAT_S", "OPENING_S", "SHUTDOWN", "Isolation", "Proxy"]
 
 log = logging.getLogger("concertino.proxy")
 
-# How a server is ended with the process that serves it: all steps fit into the time of its end.
+# The time limits for ending a server. Together they fit into the time that this process has for its
+# own end.
 SHUTDOWN = ShutdownTimeouts(stdin_closed_s=0.8, terminated_s=0.6, killed_s=0.5)
 
-# When a server that ended is started again. Clients wait for it, so the pauses stay short, and a
-# crash loop ends after 15 s in an error for each call; half a minute later a call tries again.
+# When a server that has ended is started again. Clients wait for it, so the pauses are short. After
+# about 15 s of failing starts, calls are answered with an error; a call half a minute later starts
+# the server again.
 RESTART = Restart(longest_s=2.0, retry_s=30.0)
-# After how many seconds of silence a caller that wants progress gets some.
+# The default of heartbeat_s.
 HEARTBEAT_S = 15.0
-# How long a client's first request waits for the server, if nothing is known of it.
+# The default of opening_s.
 OPENING_S = 10.0
-# How long a server that has been started waits for the message that tells the first client's era.
+# How long the session with a server that has been started is not opened, to wait for the message
+# that shows the first client's era.
 FIRST_MESSAGE_S = 2.0
-# How often a call that waits for the server's start reports progress, in seconds, and how much.
+# The interval at which a call that waits for the server's start reports progress, in seconds, and
+# the step of that progress.
 START_BEAT_S = 1.0
 START_STEP = 1e-9
 # How much of the server's last line on stderr is shown, in characters.
@@ -78,7 +82,8 @@ MAX_LINE = 200
 
 Isolation = Literal["auto", "shared", "principal", "session"]
 LIST_KINDS: tuple[ChangeKind, ...] = ("tools", "prompts", "resources")
-# What a server before 2026-07-28 is told of its client when that is not known yet.
+# The client capabilities that are declared to a server before 2026-07-28 if it is started before
+# any client is known.
 EVERYTHING: Mapping[str, Any] = {
     "elicitation": {"form": {}, "url": {}},
     "sampling": {"tools": {}, "context": {}},
@@ -219,13 +224,13 @@ class Proxy:
             self._outlet.report_change("features")
 
     def features(self) -> ServerFeatures:
-        """Return what the server offers; everything before it has started."""
+        """Return the server's features; all features before it has started."""
         return self._features
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
-        """Forward a call and return the server's result, or what it asks the client.
+        """Forward a call and return the server's result, which may be a question for the client.
 
-        Raises RpcError as the server does, and with -32603 if it has ended.
+        Raises RpcError with the server's error, or -32603 if the server has ended.
         """
         if call.state:
             state = read_state(call.state)
@@ -239,18 +244,21 @@ class Proxy:
                 revision, result = known
                 context.caller.pass_result(result, revision)
                 return result
-            # A list that is read without a client, as at the start of a composition, leaves nothing
-            # behind: it needs no process of its own.
+            # A composition reads lists at its start, without a client. This needs no process of its
+            # own, so any process will do that no verified user has.
             if session is None:
                 await self._wait_for_first()
                 upstream = self._pool.find_for_lists()
         if upstream is None:
-            upstream = await self._assign_patiently(session, context)
+            upstream = await self._assign_with_progress(session, context)
             upstream.host = context.client.title or context.client.name or upstream.host
         return await upstream.handle(call, context)
 
     async def watch(self, uris: frozenset[str]) -> None:
-        """Subscribe to these resources at the server: for each client where its calls go."""
+        """Subscribe to these resources at the server.
+
+        A resource is watched by the upstream of the client that has subscribed to it.
+        """
         self._watched = uris
         rest = uris
         wanted: dict[Upstream, frozenset[str]] = {}
@@ -258,7 +266,8 @@ class Proxy:
             own = frozenset[str]().union(*(item.subscribed_uris for item in upstream.sessions))
             wanted[upstream] = own & uris
             rest -= own
-        # Those of clients that have not made a call yet. No other user's server may report on them.
+        # The rest are resources of clients that have made no call yet, and so have no upstream. An
+        # upstream that belongs to one user must not watch them.
         for upstream in wanted:
             if not upstream.is_private:
                 wanted[upstream] |= rest
@@ -272,16 +281,16 @@ class Proxy:
         method: str,
         params: Mapping[str, Raw],
     ) -> None:
-        """Forward a notification, such as that the client's roots have changed, to its server.
+        """Forward a notification of a client, such as notifications/roots/list_changed.
 
-        Before the client's first call there is nothing that the server could know of it.
+        It is dropped before the client's first call, because no server knows of the client yet.
         """
         upstream = self._pool.of(session)
         if upstream is not None and not upstream.is_modern:
             upstream.forward_notification(method, params)
 
     async def close(self) -> None:
-        """End the server with everything that it started."""
+        """End all processes of the server, with everything that they have started."""
         remove_source(self._server_statuses)
         if self._idle_timer is not None:
             self._idle_timer.cancel()
@@ -295,27 +304,28 @@ class Proxy:
             guardian.release()
 
     def _server_statuses(self) -> list[ServerStatus]:
-        """Return what the processes of the server are doing, for `concertino ps`."""
+        """Return the state of each process of the server, for `concertino ps`."""
         statuses = [item.status() for item in self._pool.list_all()]
         return statuses or [ServerStatus(self.name, "idle")]
 
     # Which client uses which upstream
 
     def _key_of(self, session: CallerSession | None) -> object:
-        """Return what the sessions have in common that share this session's upstream."""
+        """Return the key of a session in the pool. Sessions with the same key share an upstream."""
         if not self._can_reopen or self._isolation == "shared":
             return None
         if self._isolation == "session":
             return session
-        # A call without a connection comes from a user as little known as one over stdin.
+        # A call without a session is treated like one of an unverified user, such as over stdin.
         return b"" if session is None else session.principal
 
     async def _assign(self, session: CallerSession | None, client: ClientFacts) -> Upstream:
-        """Return the upstream for a session, opened first if need be. Raises RpcError."""
+        """Return the upstream for a session. Opens one if there is none. Raises RpcError."""
         await self._wait_for_first()
         key = self._key_of(session)
         while (upstream := self._pool.claim(key)) is None:
-            # Not what it returns: it may have been replaced or ended meanwhile.
+            # Ask the pool again afterwards, because the opened upstream may have been replaced or
+            # ended in the meantime.
             await self._wait_for(self._pool.openings.get(key) or self._begin_for(session, client))
             key = self._key_of(session)
         upstream.is_private = key is not None
@@ -327,14 +337,14 @@ class Proxy:
         return upstream
 
     async def _wait_for_first(self) -> None:
-        """Wait for the server that was started before any client needed one. Raises RpcError."""
+        """Wait for the process that start() has begun to start, if any. Raises RpcError."""
         if (first := self._pool.openings.get(FIRST)) is not None:
             await self._wait_for(first)
 
     async def _wait_for(self, opening: Opening) -> None:
         """Wait until a server has started. Raises RpcError."""
         try:
-            # Others may wait for it, so it goes on when this call is cancelled.
+            # Other calls may wait for the same start, so it continues if this call is cancelled.
             await asyncio.shield(opening.task)
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -345,8 +355,13 @@ class Proxy:
         except ConcertinoError as exc:
             raise to_rpc_error(self.name, exc) from None
 
-    async def _assign_patiently(self, session: CallerSession | None, context: Context) -> Upstream:
-        """Return the upstream for a session, and report progress while its server starts."""
+    async def _assign_with_progress(
+        self, session: CallerSession | None, context: Context
+    ) -> Upstream:
+        """Return the upstream for a session, and report progress while its server starts.
+
+        Raises RpcError.
+        """
         if not context.caller.wants_progress:
             return await self._assign(session, context.client)
         with Heartbeat(context, START_BEAT_S, self._describe_start, START_STEP):
@@ -371,7 +386,10 @@ class Proxy:
             raise to_rpc_error(self.name, exc) from None
 
     def _make_again(self, before: Upstream | None) -> Upstream:
-        """Return an upstream like another one, for a new process of the server."""
+        """Return an upstream that replaces another one, for a new process of the server.
+
+        before: the upstream to replace; None if there is none.
+        """
         if before is None:
             return self._make_first()
         return Upstream(self._settings, self._outlet, before.capabilities, before.era)
@@ -387,18 +405,20 @@ class Proxy:
         return Upstream(self._settings, self._outlet, capabilities, era)
 
     async def _first_has_handshake(self) -> bool:
+        """Return whether the first client opens its session with a handshake. Waits for that."""
         # A server that is restarted keeps its era.
         if self._has_handshake is None:
             self._has_handshake = await opens_with_handshake(self._outlet, FIRST_MESSAGE_S)
         return self._has_handshake
 
     def _on_opened(self, upstream: Upstream) -> None:
+        """Learn the features of a server that has just started."""
         self._learn_features(upstream.client)
         if upstream is self._pool.unclaimed:
             self._learn_lists(upstream, b"")
 
     def _describe_start(self, waited_s: float) -> str:
-        """Return what people should know while a server starts."""
+        """Return a message for people: that the server is starting, and its last line on stderr."""
         opening = next(iter(self._pool.openings.values()), None)
         line = "" if opening is None else opening.upstream.client.stderr_tail.rpartition("\n")[2]
         text = f"{self.name} is still starting after {round(waited_s, 1):g} s"
@@ -408,7 +428,7 @@ class Proxy:
         return f"Internal error: {self._describe_start(self._opening_s)}; try again later"
 
     def _end_idle(self) -> None:
-        """End the servers that had no calls for idle_s, and look again later."""
+        """End the processes that have had no call for idle_s seconds. A timer calls this."""
         assert self._idle_s is not None
         loop = asyncio.get_running_loop()
         for upstream in self._pool.list_open():
@@ -424,7 +444,10 @@ class Proxy:
             self._isolate("it asks its client something")
 
     def _isolate(self, reason: str) -> None:
-        """Give each session that has made no call yet a server of its own."""
+        """From now on, give each session that has no upstream yet one of its own.
+
+        reason: completes the log message "each client gets a server process of its own: ...".
+        """
         self._isolation = "session"
         if self._can_reopen:
             log.info("%s: each client gets a server process of its own: %s", self.name, reason)
@@ -432,7 +455,7 @@ class Proxy:
     # What the server reports
 
     def _on_list_changed(self, upstream: Upstream) -> None:
-        """Learn what the server offers now: it may have been replaced by a newer one."""
+        """Learn the features and lists again. The process may be that of a newer version."""
         self._learn_features(upstream.client)
         if self._manifests is not None:
             principals = {self._principal_of(session) for session in upstream.sessions}
@@ -440,11 +463,12 @@ class Proxy:
                 self._manifests.learn(upstream.client, principal)
 
     def _learn_features(self, server: Client | Manifest) -> None:
-        """Take over what the server offers, and decide which clients share one."""
+        """Use these features from now on, and decide which clients share a process."""
         features = features_of(server)
         if features != self._features:
             self._features, before = features, self._features
-            # Clients have been told only what was known.
+            # Clients get no features before the first ones are known, so only later changes are
+            # reported.
             if before is not self._unknown:
                 self._outlet.report_change("features")
         if self._isolation == "auto":
@@ -456,16 +480,17 @@ class Proxy:
     # The lists that are known before the server runs
 
     def _principal_of(self, session: CallerSession | None) -> bytes:
-        """Return whose lists a session gets: users share none, unless they share the server."""
+        """Return the principal whose lists a session gets; b"" for the lists that all share."""
         if session is None or self._isolation == "shared":
             return b""
         return session.principal
 
     def _known_list(self, call: Call, session: CallerSession | None) -> tuple[str, Raw] | None:
-        """Return a list and its revision if it is known and the server does not run yet.
+        """Return the revision and the result of a list call from the last run of the server.
 
-        Raises RpcError for a list of a feature that it has not declared: most hosts ask for all
-        lists when they open a server, and should not wait for its start to get nothing.
+        Returns None if the list is not known, or if the server of this session already runs.
+        Raises RpcError if the server has not declared the feature. Most hosts ask for all lists
+        when they open a session, and should not have to wait for the start to get this error.
         """
         pool = self._pool
         if self._manifests is None or call.params or pool.unclaimed is not None:
@@ -481,13 +506,16 @@ class Proxy:
         return None if result is None else (manifest.revision, result)
 
     def _learn_lists(self, upstream: Upstream, principal: bytes) -> None:
-        """Keep what a server that has just started lists, unless that was done before."""
+        """Read the lists of a server that has just started, unless this was done for the principal.
+
+        They are stored for the next run.
+        """
         if self._manifests is not None and principal not in upstream.learned_for:
             upstream.learned_for.add(principal)
             self._manifests.learn(upstream.client, principal, self._on_learned)
 
     def _on_learned(self, known: Manifest | None, manifest: Manifest) -> None:
-        """Tell clients which lists have changed since the server ran last."""
+        """Notify clients of the lists that have changed since the last run of the server."""
         if known is None:
             return
         if differences := describe_differences(known, manifest):
@@ -508,7 +536,7 @@ def _make_manifests(
     era: Era,
     cache: ManifestCache | None,
 ) -> Manifests | None:
-    """Return what is known of a server; None if nothing is kept, as for all but commands."""
+    """Return the Manifests of a server; None without a cache, and for targets without a command."""
     if cache is None or isinstance(target, str):
         return None
     if not isinstance(target, ServerParameters):

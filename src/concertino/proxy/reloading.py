@@ -74,9 +74,10 @@ class ReloadingProxy(BackendWrapper):
         self._outlet: Notifier
         # The reason why the newest code does not run; "" if it runs.
         self._failure = ""
-        # Whether any code runs, and whether a client has been told why the newest code does not.
+        # Whether any code runs, the newest or an older one.
         self._serves = False
-        self._is_told = True
+        # Whether a client has got the reason why the newest code does not run.
+        self._is_failure_sent = True
         self._reloading: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
         self._comparing: asyncio.Task[None] | None = None
@@ -91,7 +92,7 @@ class ReloadingProxy(BackendWrapper):
         try:
             await self._proxy.start(outlet)
         except ConcertinoError as exc:
-            self._fail(exc)
+            self._record_failure(exc)
         else:
             self._serves = True
             self._compare_soon()
@@ -106,15 +107,15 @@ class ReloadingProxy(BackendWrapper):
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         """Forward a call to the code that was saved last."""
         if self._files.scan_s < CHEAP_S and self._files.have_changed():
-            self._begin()
+            self._begin_reload()
         if self._reloading is not None:
             # Not `await self._reloading`: if the call were cancelled, it would cancel the reload.
             await asyncio.wait((self._reloading,), timeout=WAIT_S)
         if not self._serves:
-            self._is_told = True
+            self._is_failure_sent = True
             raise RpcError(INTERNAL_ERROR, self._failure)
-        if not self._is_told and call.method == "tools/call":
-            self._is_told = True
+        if not self._is_failure_sent and call.method == "tools/call":
+            self._is_failure_sent = True
             text = f"{self._failure}\nThis call did nothing. The code before the change serves on."
             return error_result(text)
         return await self._proxy.handle(call, context)
@@ -135,12 +136,13 @@ class ReloadingProxy(BackendWrapper):
     # Changes
 
     async def _follow(self) -> None:
+        """Check the files at intervals, and reload after each change, until cancelled."""
         while True:
             await asyncio.sleep(max(POLL_S, POLL_SHARE * self._files.scan_s))
             if self._files.have_changed():
-                self._begin()
+                self._begin_reload()
 
-    def _begin(self) -> None:
+    def _begin_reload(self) -> None:
         """Start the new code, unless a start is already running."""
         if self._reloading is None:
             self._reloading = asyncio.get_running_loop().create_task(self._reload())
@@ -149,9 +151,10 @@ class ReloadingProxy(BackendWrapper):
     def _on_reloaded(self, reloading: asyncio.Task[None]) -> None:
         self._reloading = None
         if not reloading.cancelled() and (exc := reloading.exception()) is not None:
-            log.error("%s: a change could not be taken over", self._proxy.name, exc_info=exc)
+            log.error("%s: a change could not be applied", self._proxy.name, exc_info=exc)
 
     async def _reload(self) -> None:
+        """Wait until the files have settled, then start new processes that take over."""
         began = asyncio.get_running_loop().time()
         changed = self._files.accept()
         for _ in range(MAX_SETTLE_STEPS):
@@ -163,10 +166,10 @@ class ReloadingProxy(BackendWrapper):
         try:
             await self._proxy.renew()
         except ConcertinoError as exc:
-            self._fail(exc)
+            self._record_failure(exc)
             return
         was_serving, self._serves = self._serves, True
-        self._failure, self._is_told = "", True
+        self._failure, self._is_failure_sent = "", True
         took_ms = 1000 * (asyncio.get_running_loop().time() - began)
         log.info("%s: the new code serves after %.0f ms", self._proxy.name, took_ms)
         if not was_serving:
@@ -174,12 +177,12 @@ class ReloadingProxy(BackendWrapper):
             self._report(LISTS)
         self._compare_soon()
 
-    def _fail(self, exc: ConcertinoError) -> None:
+    def _record_failure(self, exc: ConcertinoError) -> None:
         """Record the reason why the newest code does not run."""
         reason = REASON.search(str(exc))
         # Keep only the reason; the text around it is about the protocol revision.
         self._failure = f"{self._proxy.name}: {reason[1] if reason else exc}"
-        self._is_told = False
+        self._is_failure_sent = False
         rest = "; the code before the change serves on" if self._serves else ""
         log.error("%s%s", self._failure, rest)
 
@@ -195,6 +198,7 @@ class ReloadingProxy(BackendWrapper):
             log.info("%s: the lists could not be compared: %s", self._proxy.name, exc)
 
     async def _compare(self) -> None:
+        """Notify clients of the lists that the new code has changed, and log changed tools."""
         before = self._definitions
         now = self._definitions = await self._read_definitions()
         if before is None:

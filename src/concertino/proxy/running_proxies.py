@@ -39,7 +39,8 @@ class RunningServer(Struct, frozen=True):
     proxy: the id of the proxy's process.
     host: the name of the client, or else of the program that has started the proxy.
     age_s, memory_bytes: the age and the memory of the server's process group; None if the server
-        has no process, or the system has no /proc. The other fields are those of ServerStatus.
+        has no process, or the system has no /proc.
+    The other fields are those of ServerStatus.
     """
 
     proxy: int
@@ -90,6 +91,7 @@ def _describe(
 
 
 def _read_statuses(environment: Mapping[str, str]) -> Iterator[ProxyStatus]:
+    """Yield the answer of each proxy. Removes the sockets of proxies that have ended."""
     for folder in status_folders(environment):
         try:
             remove_stale_sockets(folder)
@@ -103,7 +105,7 @@ def _read_statuses(environment: Mapping[str, str]) -> Iterator[ProxyStatus]:
             try:
                 status = _ask(path)
             except ConnectionRefusedError:
-                # Nobody accepts connections: the process was killed.
+                # The process was killed, and has left its socket.
                 path.unlink(missing_ok=True)
                 continue
             except (OSError, DecodeError):

@@ -54,7 +54,8 @@ MAX_NAME = 128
 # The names of the member that contains the servers, in the files of different hosts.
 SERVER_LISTS = ("mcpServers", "servers", "mcp_servers")
 OPTIONS_KEY = "x-concertino"
-# A smaller time limit is in seconds: hosts use different units, and no limit is below a second.
+# Hosts write time limits in seconds or in milliseconds. A smaller number than this is taken as
+# seconds, because no host has limits below one second.
 LEAST_TIMEOUT_MS = 1000
 TRANSPORTS = {
     **dict.fromkeys(("stdio", "local"), "stdio"),
@@ -217,8 +218,8 @@ def read_server_entry(
     return _FileReader(source).read_entry(name, member, label)
 
 
-def _near_list(name: str) -> str | None:
-    """Return the name for the list of servers that a mistyped one stands for; None for others."""
+def _suggest_list_name(name: str) -> str | None:
+    """Return the name in SERVER_LISTS that is similar to a mistyped one; None if none is."""
     by_folded = {known.casefold(): known for known in SERVER_LISTS}
     return by_folded.get(name.casefold()) or nearest_name(name, SERVER_LISTS)
 
@@ -240,7 +241,7 @@ class _FileReader:
             if found:
                 place, problem = members[found[1]], f"got {' and '.join(found)}"
             for name, member in members.items():
-                if not found and (meant := _near_list(name)):
+                if not found and (meant := _suggest_list_name(name)):
                     place, problem = member, f"got {name!r}; did you mean {meant!r}?"
                     break
             raise reader.error(
@@ -281,6 +282,10 @@ class _FileReader:
         member: FileMember,
         list_label: str,
     ) -> ServerEntry:
+        """Return the entry of one server. Raises InvalidServerFile; unknown keys are warnings.
+
+        list_label: the name of the list that contains the entry, such as `mcpServers`.
+        """
         reader = self._reader
         if not 0 < len(name) <= MAX_NAME or not name.isprintable():
             raise reader.error(
@@ -366,6 +371,7 @@ class _FileReader:
         return inputs
 
     def _input(self, value: FileValue, label: str) -> InputEntry:
+        """Return one input that the file declares (VS Code)."""
         reader = self._reader
         members = reader.members(value, label)
         if "id" not in members:
@@ -426,7 +432,7 @@ def _read_variables(
     value: FileValue,
     label: str,
 ) -> dict[str, Template]:
-    """Return variables. A null, as VS Code writes it, removes a variable from the server's."""
+    """Return environment variables. A variable whose value is null (VS Code) is left out."""
     variables: dict[str, Template] = {}
     for name, member in reader.members(value, label).items():
         if not name or "=" in name or "\0" in name:
@@ -492,6 +498,7 @@ def _read_not(
     value: FileValue,
     label: str,
 ) -> bool:
+    """Return the opposite of a flag, for `disabled`."""
     return not reader.flag(value, label)
 
 

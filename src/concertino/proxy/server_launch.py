@@ -1,4 +1,8 @@
-"""Turns the entry of a server into a command or address, with all references replaced."""
+"""Turns the entry of a server into the program to start or the address to connect to.
+
+This has two steps. expand_entry() replaces all references `${...}` but those to secrets, when the
+file is read. read_launch_secrets() reads the secrets, each time the server is started.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +29,14 @@ __all__ = ["LaunchTarget", "UnreadLaunch", "expand_entry", "read_launch_secrets"
 
 
 class UnreadLaunch(Struct, frozen=True):
-    """A launch whose secrets have not been read yet.
+    """The program or address of a server, with references to secrets that are not read yet.
 
-    env, headers, auth: their values as texts and references to secrets.
-    folder: the folder for relative paths.
+    command, args, cwd: the program to start; command is None for a server at a `url`.
+    env, headers, auth: variables, HTTP headers and OAuth settings. Each value is a sequence of
+        texts and references to secrets.
+    inherit: the names of environment variables to pass on from this process.
+    url: the address to connect to; None for a program.
+    folder: the folder for relative paths in secrets.
     """
 
     command: str | None

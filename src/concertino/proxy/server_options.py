@@ -1,4 +1,7 @@
-"""ServerOptions: the keys of a server under `x-concertino`, which other hosts ignore."""
+"""ServerOptions: the options of one server in a server file.
+
+They are the keys under `x-concertino` in the server's entry, which other hosts ignore.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Tells `concertino ps` at a Unix socket what the servers behind this process are doing.
+"""Reports the state of the servers behind this process to `concertino ps`, at a Unix socket.
 
-Nothing is recorded while calls run: the figures are counted by the servers' clients anyway, and are
-collected when somebody asks. The socket belongs to this user and is in a folder that nobody else
-can enter. Its name contains the id and the start time of this process, so that sockets of killed
-processes are recognized.
+Calls cost nothing more because of it: the figures are counted by the servers' clients anyway, and
+are collected only when `concertino ps` connects. The socket belongs to this user and is in a folder
+that nobody else can enter. Its name contains the id and the start time of this process, so that
+sockets of killed processes are recognized.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ __all__ = [
 
 log = logging.getLogger("concertino.proxy")
 
-# The delay of the socket after the first server's start, in seconds: the client waits for that
-# start.
+# The socket is opened this many seconds after the first server was added, so that it does not delay
+# the server's start, for which a client waits.
 OPEN_AFTER_S = 0.3
 MAX_SERVERS = 256
 MAX_ERROR = 400
@@ -114,6 +114,7 @@ class _StatusSocket:
                 self._listener = None
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Listen in the first folder in which that is possible."""
         from concertino.transports.listeners import listen_unix
 
         state = read_process_state(os.getpid())
@@ -130,6 +131,7 @@ class _StatusSocket:
                 return
 
     def _answer(self, listener: Listener) -> None:
+        """Accept a connection, send the state of all servers, and close the connection."""
         try:
             connection = listener.accept()
         except OSError:

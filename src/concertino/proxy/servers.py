@@ -41,7 +41,8 @@ log = logging.getLogger("concertino.proxy")
 
 # The time that clients wait for slow servers, in seconds.
 START_S = 3.0
-# A little longer, for a Host, which must not answer before that time is over.
+# The limit of a Host for the start of this backend, in seconds. It is longer than START_S, so that
+# the Host does not answer the first request before the composition has started.
 OPENING_S = START_S + 0.5
 RULES = CompositionRules(
     start_s=START_S,
@@ -53,8 +54,8 @@ RULES = CompositionRules(
 )
 
 
-class _Watched(Struct, frozen=True):
-    """The status of a file; it differs if the file has changed."""
+class _FileStatus(Struct, frozen=True):
+    """The parts of a file's status that differ after the file was changed or replaced."""
 
     device: int = 0
     inode: int = 0
@@ -102,20 +103,22 @@ class Servers(BackendWrapper):
         )
         if trust:
             self._file_parts.approve(file)
-        # Read only once from the file, because hosts, too, ask for the list of tools only once.
+        # This option is not read again when the file changes, because many hosts ask for the list
+        # of tools only once.
         self.tools = file.tools
-        self._report(file)
+        self._log_warnings(file)
         parts = self._file_parts.update(file)
         self._composed = ComposedBackend(
             info or Implementation("concertino", "0.0.0"), parts, BoundedNames(parts), RULES
         )
         super().__init__(self._composed)
-        self._watched = self._look()
+        self._file_statuses = self._read_statuses()
         self._watcher: Watcher | None = None
         self._has_changed = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
 
-    def _report(self, file: ServerFile) -> None:
+    def _log_warnings(self, file: ServerFile) -> None:
+        """Log the warnings about the file that were not logged for its last content."""
         # Claude Code writes its file again with every message of its user.
         for warning in file.warnings:
             if warning not in self._warnings:
@@ -195,10 +198,11 @@ class Servers(BackendWrapper):
 
     # The file
 
-    def _look(self) -> tuple[_Watched, ...]:
+    def _read_statuses(self) -> tuple[_FileStatus, ...]:
         """Return the status of the server file and of the file with its approvals."""
         return tuple(
-            _look_at(path) for path in (self._path, self._store.stored_at(self._file_parts.path))
+            _read_status(path)
+            for path in (self._path, self._store.stored_at(self._file_parts.path))
         )
 
     async def _follow(self) -> None:
@@ -206,19 +210,19 @@ class Servers(BackendWrapper):
         while True:
             await self._has_changed.wait()
             self._has_changed.clear()
-            watched = self._look()
-            if watched != self._watched:
-                self._watched = watched
+            statuses = self._read_statuses()
+            if statuses != self._file_statuses:
+                self._file_statuses = statuses
                 try:
                     await self.reload()
                 except Exception:
-                    log.exception("%s: a change could not be taken over", self._path)
+                    log.exception("%s: a change could not be applied", self._path)
 
     async def reload(self) -> None:
         """Apply the present content of the file. A file with an error changes nothing."""
         try:
             file = read_server_file(self._target)
-            self._report(file)
+            self._log_warnings(file)
             parts = self._file_parts.update(file)
         except (InvalidServerFile, UnusableState) as exc:
             log.error("%s; nothing is changed", exc)
@@ -227,9 +231,9 @@ class Servers(BackendWrapper):
         await self._composed.change_parts(parts)
 
 
-def _look_at(path: Path) -> _Watched:
+def _read_status(path: Path) -> _FileStatus:
     try:
         status = path.stat()
     except OSError:
-        return _Watched()
-    return _Watched(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        return _FileStatus()
+    return _FileStatus(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)

@@ -1,4 +1,4 @@
-"""SourceFiles: detects that files were saved, by comparing their times."""
+"""SourceFiles: detects that files were saved, by comparing their sizes and modification times."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ class SourceFiles:
         return [path for path in paths if before.get(path) != self._seen.get(path)]
 
     def _scan(self) -> dict[str, tuple[int, int, int]]:
+        """Return path -> modification time, size and inode, for each file."""
         began = time.perf_counter()
         found: dict[str, tuple[int, int, int]] = {}
         self.is_complete = True

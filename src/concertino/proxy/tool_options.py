@@ -22,7 +22,10 @@ def read_tool_changes(
     value: FileValue,
     label: str,
 ) -> dict[str, ToolChange]:
-    """Return name of a tool, as the server calls it -> its changes. Raises InvalidServerFile."""
+    """Return the changes of each tool, by the server's name of the tool.
+
+    Raises InvalidServerFile.
+    """
     return {
         name: _read_tool(reader, member.value, f"{label}.{name}")
         for name, member in reader.members(value, label).items()

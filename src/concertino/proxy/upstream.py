@@ -1,7 +1,8 @@
-"""Upstream: one connection of a proxy to its server, with the calls that are on their way.
+"""Upstream: one connection of a proxy to its server, and the calls that wait for a result there.
 
-A server before 2026-07-28 sends requests, log messages and other notifications of its own, which
-name no call over stdio. They are taken to belong to the newest call on its way that can take them.
+A server before 2026-07-28 sends requests, log messages and other notifications of its own. Over
+stdio these do not say to which call they belong. They are passed to the client of the newest
+pending call that can receive them.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ __all__ = ["ClientMaker", "Upstream", "UpstreamSettings", "resume_parked"]
 
 log = logging.getLogger("concertino.proxy")
 
-# How long a question of the server waits for a call that can take it, and how many may wait.
+# How long a question of the server waits for a call whose client can be asked, and how many
+# questions may wait.
 ORPHANED_QUESTION_S = 60.0
 MAX_ORPHANED = 16
 # How often an upstream that was replaced checks whether its calls have ended.
@@ -67,13 +69,15 @@ CHANGES: Mapping[str, ChangeKind] = {
     "resources": "resources",
 }
 
-# Makes a client of the server. Takes the functions for what the server sends by itself.
+# Makes a Client of the server. Its keyword arguments are those of Client for requests and
+# notifications of the server.
 ClientMaker = Callable[..., Client]
 
 
 class UpstreamSettings(Struct, frozen=True):
     """The settings that all upstreams of a proxy share.
 
+    name: the name of the server, for logs and errors.
     make_client: makes a Client of the server.
     heartbeat_s: see Proxy; None for no heartbeats.
     parked: the calls that wait for answers of their clients.
@@ -100,7 +104,8 @@ class Upstream:
     sessions: the client sessions that have made calls.
     client: the client of the server.
     watched: the resources whose changes are watched.
-    is_private: whether it serves only one user or session; its reports then go to nobody else.
+    is_private: whether it serves only one user or session. Then notifications of its server are not
+        sent to other clients.
     last_used: when the last call began, by the loop's clock; infinite before the first.
     host: the name of the last new client; "" before the first.
     learned_for: the principals whose lists have been read from the server.
@@ -140,12 +145,12 @@ class Upstream:
 
     @property
     def is_busy(self) -> bool:
-        """Return whether calls wait for the server, or their clients, or resources are watched."""
+        """Return whether calls wait for the server or a client, or resources are watched."""
         return bool(self._calls or self.watched)
 
     @property
     def session(self) -> CallerSession | None:
-        """Return the only client session that this serves; None if there are several, or none."""
+        """Return the only client session; None if there are several or none."""
         return next(iter(self.sessions)) if len(self.sessions) == 1 else None
 
     @property
@@ -159,7 +164,8 @@ class Upstream:
         try:
             await self.client.open()
         except ConcertinoError as exc:
-            # Its text says all; the class and the place where it was raised would add nothing.
+            # The text says everything that a user needs. The class and traceback of the cause do
+            # not.
             text = named(self._settings.name, str(exc))
             is_address = not isinstance(exc, SpawnError)
             if is_address and isinstance(
@@ -169,7 +175,7 @@ class Upstream:
             raise ConcertinoError(text) from None
 
     def status(self) -> ServerStatus:
-        """Return what the server is doing, for `concertino ps`."""
+        """Return the state of the server, for `concertino ps`."""
         client = self.client
         state = STATES.get(client.state, client.state)
         is_there = self._has_begun and client.state in ("new", "running", "starting")
@@ -196,18 +202,16 @@ class Upstream:
         self.host, self.last_used = before.host, before.last_used
 
     async def close_after_calls(self) -> None:
-        """Wait for the calls that are under way, then close."""
+        """Wait for the pending calls, then close."""
         try:
-            # Not an event, which each call would have to look after.
-            while True:
-                if not self._calls:
-                    break
+            # Poll, because with an event each call would have to set it.
+            while self._calls:  # noqa: ASYNC110
                 await asyncio.sleep(CALLS_CHECK_S)
         finally:
             await self.close()
 
     async def close(self) -> None:
-        """End the server with everything that it started."""
+        """End the server, with all processes that it has started."""
         suspended = frozenset(call for call in self._calls if isinstance(call, SuspendableCall))
         self._settings.parked.cancel(suspended)
         await self.client.aclose()
@@ -217,9 +221,9 @@ class Upstream:
     # Calls
 
     async def handle(self, call: Call, context: Context) -> Raw | InputRequired:
-        """Forward a call, and return the server's result or what it asks the client.
+        """Forward a call and return the server's result, which may be a question for the client.
 
-        Raises RpcError as the server does, and if it has ended.
+        Raises RpcError with the server's error, or -32603 if the server has ended.
         """
         self.last_used = asyncio.get_running_loop().time()
         revision = self.client.protocol_version
@@ -253,7 +257,7 @@ class Upstream:
             return await client.forward(call, context.client, level=level)
         every_s = self._settings.heartbeat_s
         if every_s is None:
-            # The client waits for none: what progress() returns is not awaited.
+            # Context.progress() may return an awaitable. The Client ignores it.
             report: Any = context.progress
             return await client.forward(call, context.client, level=level, progress=report)
         with Heartbeat(context, every_s) as heartbeat:
@@ -264,6 +268,7 @@ class Upstream:
     # Calls of clients of 2026-07-28 to an older server
 
     async def _forward_suspendably(self, call: Call, context: Context) -> Raw | InputRequired:
+        """Forward a call that may be suspended while its client is asked. See SuspendableCall."""
         work = self._send(call, context, context.caller.log_level)
         forwarded = SuspendableCall(call.method, context, work, _principal(context))
         self._calls[forwarded] = None
@@ -302,7 +307,7 @@ class Upstream:
                 self._orphaned.remove(question)
 
     async def _ask(self, question: Question, call: ForwardedCall) -> bytes:
-        """Ask the client of a call."""
+        """Ask the client of a call, and return its undecoded result. Raises RpcError."""
         feature = CLIENT_REQUESTS.get(question.method)
         if feature is not None and feature not in call.context.client.capabilities:
             text = f"method not found: the client has not declared {feature}"
@@ -322,7 +327,7 @@ class Upstream:
             raise RpcError(INTERNAL_ERROR, "Internal error: the client has gone") from None
 
     def _adopt_questions(self, call: ForwardedCall) -> None:
-        """Ask the client of a new call what the server asked when there was no call."""
+        """Ask the client of a new call the questions that came when no client could be asked."""
         if not call.can_take():
             return
         orphaned, self._orphaned = self._orphaned, []
@@ -334,7 +339,7 @@ class Upstream:
     # Notifications
 
     def forward_notification(self, method: str, params: Mapping[str, Raw]) -> None:
-        """Send the server a notification of a client; drop it if the server is not there."""
+        """Send a notification of a client to the server. It is dropped if the server has ended."""
         try:
             self.client.notify(method, params)
         except ConcertinoError as exc:
@@ -343,7 +348,8 @@ class Upstream:
     async def _set_level(self, level: Level) -> None:
         """Ask a server before 2026-07-28 for log messages of this level.
 
-        One that several sessions share is asked for more, and never for less.
+        If several sessions share the server, the level is only made lower, never higher, so that
+        each session gets the messages that it wants.
         """
         is_lower = LEVELS[level] < LEVELS[self._level]
         if "logging" not in self.client.capabilities or (self.session is None and not is_lower):
@@ -355,6 +361,7 @@ class Upstream:
             log.info("%s: the level of log messages was not set: %s", self._settings.name, exc)
 
     def _on_logged(self, message: LogMessage) -> None:
+        """Pass a log message to the client of the newest call that wants log messages."""
         for call in reversed(self._calls):
             if call.context.caller.log_level is not None:
                 call.context.log(message.level, message.data, message.logger)
@@ -368,12 +375,13 @@ class Upstream:
         self._notify(method, params)
 
     def _notify(self, method: str, params: Mapping[str, Any]) -> None:
-        """Pass a notification to the client, if this upstream has only one, and it is legacy."""
+        """Pass a notification of a server before 2026-07-28 to the client, if there is only one."""
         session = self.session
         if session is not None and not self.is_modern:
             session.notify(method, encode(params))
 
     def _on_list_changed(self, name: str) -> None:
+        """Notify the clients of this upstream of a changed list."""
         self._settings.on_change(self)
         for session in self.sessions:
             session.report_change(name)
@@ -385,17 +393,19 @@ class Upstream:
         for session in subscribers:
             session.report_update(uri)
         if not subscribers and not self.is_private:
-            # A session that has subscribed and not made a call yet.
+            # The subscriber is a session that has made no call yet, and so has no upstream.
             self._outlet.report_update(uri)
 
 
 async def resume_parked(
     settings: UpstreamSettings, parked: ParkedState, call: Call, context: Context
 ) -> Raw | InputRequired:
-    """Continue a call that waits for its client, with the client's answers.
+    """Continue a parked call with the answers of its client.
 
-    It needs no upstream: the server may have answered by itself, and have ended since then.
-    Raises RpcError if the call has ended, or is another user's.
+    This needs no upstream: the call may have its result already, and the server may have ended.
+    parked: the state in the client's request, which identifies the parked call.
+    Returns the result, or the next question for the client. Raises RpcError with the server's
+    error, and if the call has expired or belongs to another user.
     """
     forwarded = settings.parked.take(parked.handle, _principal(context))
     forwarded.resume(context, call.answers)
@@ -405,7 +415,10 @@ async def resume_parked(
 async def _end_of_round(
     settings: UpstreamSettings, forwarded: SuspendableCall
 ) -> Raw | InputRequired:
-    """Return the result of a call, or what it asks. Raises RpcError as the server does."""
+    """Return the result of a call, or park it and return its questions for the client.
+
+    Raises RpcError with the server's error.
+    """
     try:
         if await forwarded.end_of_round():
             return forwarded.work.result()

@@ -1,8 +1,9 @@
 """UpstreamPool: the upstreams of one proxy, and which client sessions use which of them.
 
-Sessions that share an upstream have a key in common, which the proxy chooses. Whatever happens
-while an upstream opens (its client leaves, the proxy is closed, the upstream is replaced), each one
-that was begun here is closed here, so no process of a server is left.
+Each session has a key, which the Proxy chooses; sessions with the same key share an upstream. The
+pool closes each upstream that it has begun to open, whatever happens meanwhile: its client may
+    leave, the proxy may be closed, the upstream may be replaced. So no process of a server is left
+    running.
 """
 
 from __future__ import annotations
@@ -38,11 +39,14 @@ class Opening(Struct, frozen=True):
 
 
 class UpstreamPool:
-    """The upstreams of one proxy. name: of the server, for errors.
+    """The upstreams of one proxy.
+
+    name: the name of the server, for errors.
 
     Attributes:
-    unclaimed: the upstream for sessions that have none yet; None once it belongs to some.
-    openings: those that are opening, by the key of their sessions.
+    unclaimed: an open upstream that no session uses yet; the next session that needs one gets it.
+        None if there is none.
+    openings: the upstreams that are opening, by the key of their sessions.
     """
 
     def __init__(self, name: str) -> None:
@@ -51,19 +55,19 @@ class UpstreamPool:
         self._name = name
         self._by_key: dict[object, Upstream] = {}
         self._by_session: dict[CallerSession | None, Upstream] = {}
-        # What goes on in the background: renewals, and ends of upstreams.
+        # The tasks in the background: those that replace upstreams, and those that close them.
         self._renewals: set[asyncio.Task[list[Upstream]]] = set()
         self._ends: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
-    # Which there are
+    # Looking up
 
     def of(self, session: CallerSession | None) -> Upstream | None:
         """Return the upstream that a session uses; None before its first call."""
         return self._by_session.get(session)
 
     def has(self, key: object) -> bool:
-        """Return whether the sessions with this key have an upstream that is open."""
+        """Return whether there is an open upstream for the sessions with this key."""
         return key in self._by_key
 
     def list_open(self) -> list[Upstream]:
@@ -77,7 +81,10 @@ class UpstreamPool:
         return list(dict.fromkeys((*self.list_open(), *starting)))
 
     def find_for_lists(self) -> Upstream | None:
-        """Return an upstream for calls without a connection: one that no verified user has."""
+        """Return an open upstream for calls without a session; None if there is none.
+
+        Verified users may see other lists, so no upstream of a verified user is returned.
+        """
         return self.unclaimed or next(
             (
                 upstream
@@ -98,8 +105,10 @@ class UpstreamPool:
     ) -> Opening:
         """Begin to open an upstream for the sessions with this key.
 
-        on_opened: called when that has succeeded, before anybody uses it. owner: the only session
-        that it is for. Raises Disconnected if the proxy was closed.
+        on_opened: called when the upstream is open, before any session uses it.
+        owner: the only session for which it is opened. If the session ends first, the upstream is
+            closed. None if several sessions may use it.
+        Raises Disconnected if the proxy was closed.
         """
         self._check_open()
         opening_work = self._open(key, upstream, on_opened, owner)
@@ -115,6 +124,11 @@ class UpstreamPool:
     async def _open(
         self, key: object, upstream: Upstream, on_opened: OnOpened, owner: CallerSession | None
     ) -> Upstream:
+        """Open an upstream and add it to the pool. For the parameters see begin().
+
+        Returns the upstream to use. This is another one if a renewal has opened it meanwhile.
+        Raises ConcertinoError.
+        """
         try:
             await upstream.open()
         finally:
@@ -124,7 +138,7 @@ class UpstreamPool:
             raise Disconnected(f"{self._name}: the client has gone")
         other = self.unclaimed if key is FIRST else self._by_key.get(key)
         if other is not None:
-            # A renewal has opened one meanwhile.
+            # A renewal has opened another upstream for this key meanwhile.
             self._close_soon(upstream.close())
             return other
         if key is FIRST:
@@ -135,12 +149,15 @@ class UpstreamPool:
         return upstream
 
     def _on_opening_done(self, task: asyncio.Task[Upstream]) -> None:
-        # Perhaps nobody waits for it.
+        # Retrieve the exception, which asyncio would log if no call waits for the task.
         if not task.cancelled() and (error := task.exception()) is not None:
             log.debug("%s: %s", self._name, error)
 
     def claim(self, key: object) -> Upstream | None:
-        """Return the open upstream of the sessions with this key; they get the unclaimed one."""
+        """Return the open upstream for the sessions with this key.
+
+        If they have none, they get the unclaimed one. Returns None if that does not exist either.
+        """
         upstream = self._by_key.get(key)
         if upstream is None and self.unclaimed is not None:
             upstream, self.unclaimed = self.unclaimed, None
@@ -148,14 +165,14 @@ class UpstreamPool:
         return upstream
 
     def assign(self, session: CallerSession | None, upstream: Upstream) -> None:
-        """Let a session use an upstream until one of them ends."""
+        """Let a session use an upstream until the session or the upstream ends."""
         self._by_session[session] = upstream
         if session is not None and session not in upstream.sessions:
             upstream.sessions.add(session)
             session.closed.add_done_callback(partial(self._on_session_end, session))
 
     def _on_session_end(self, session: CallerSession, closed: object) -> None:
-        """Forget a session, and end the server that was started for it alone."""
+        """Forget a session that has ended, and close the upstream that was opened for it alone."""
         upstream = self._by_session.pop(session, None)
         if upstream is None:
             return
@@ -166,11 +183,12 @@ class UpstreamPool:
     # Replacing and ending
 
     async def renew(self, make: Callable[[Upstream | None], Upstream]) -> list[Upstream]:
-        """Open an upstream in the place of each one, and return the new ones that are used now.
+        """Replace each open upstream by a new one. Returns the new upstreams that are used now.
 
-        make: makes the new one for an old one; for None if none runs. The calls of the old ones may
-        end, then these are closed. Raises ConcertinoError if a new one does not open, and if the
-        proxy was closed; then the old ones go on.
+        An old upstream is closed when its calls have ended.
+        make: returns the new upstream for an old one. It is called with None if none is open.
+        Raises ConcertinoError if a new upstream cannot be opened or if the proxy was closed; then
+        the old ones stay.
         """
         self._check_open()
         renewal = asyncio.get_running_loop().create_task(self._renew(make))
@@ -179,7 +197,7 @@ class UpstreamPool:
         try:
             return await renewal
         except asyncio.CancelledError:
-            # Not if the calling task was cancelled, which close() does not do.
+            # close() cancels the renewal, not the calling task. In this case raise Disconnected.
             task = asyncio.current_task()
             if task is None or not task.cancelling():
                 self._check_open()
@@ -187,7 +205,7 @@ class UpstreamPool:
 
     async def _renew(self, make: Callable[[Upstream | None], Upstream]) -> list[Upstream]:
         if self.openings:
-            # What they have loaded may be old already.
+            # These processes may have loaded the old code, so wait for them and replace them, too.
             await asyncio.wait([opening.task for opening in self.openings.values()])
         running = [item for item in self.list_open() if item.client.state != "closed"]
         pairs = [(before, make(before)) for before in running or [None]]
@@ -195,7 +213,7 @@ class UpstreamPool:
         try:
             await asyncio.gather(*opened)
         except BaseException:
-            # When one fails, gather() leaves the others under way.
+            # If one of them fails, gather() does not cancel the others.
             for opening in opened:
                 opening.cancel()
             await asyncio.gather(*opened, return_exceptions=True)
@@ -205,9 +223,10 @@ class UpstreamPool:
         return [upstream for before, upstream in pairs if self._replace(before, upstream)]
 
     def _replace(self, before: Upstream | None, upstream: Upstream) -> bool:
-        """Use an upstream in the place of another one. Returns False if that has ended meanwhile.
+        """Use an upstream in the place of another one.
 
-        before: None if there was none.
+        before: the upstream to replace; None if there was none.
+        Returns False, and closes the new upstream, if it is not needed any more.
         """
         if before is None and self.unclaimed is None:
             self.unclaimed = upstream
@@ -225,7 +244,7 @@ class UpstreamPool:
         return True
 
     def end(self, upstream: Upstream) -> None:
-        """End a server in the background. A new one is opened for the next call."""
+        """Close an upstream in the background. A new one is opened for the next call."""
         for table in (self._by_key, self._by_session):
             for key in [key for key, item in table.items() if item is upstream]:
                 del table[key]  # pyright: ignore[reportArgumentType]
@@ -237,11 +256,11 @@ class UpstreamPool:
         closing.add_done_callback(self._ends.discard)
 
     def stop_opening(self) -> None:
-        """Open nothing any more. What is opening ends."""
+        """Cancel all openings and renewals, and refuse new ones."""
         self._is_closed = True
         openings = [opening.task for opening in self.openings.values()]
         for task in (*openings, *self._renewals):
-            # A second cancellation would interrupt the end of what was started.
+            # A second cancellation would interrupt the closing of what the task has opened.
             if not task.cancelling():
                 task.cancel()
 

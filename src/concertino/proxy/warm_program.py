@@ -1,4 +1,8 @@
-"""WarmProgram: keeps one process of a program ready, to load the server when it is needed."""
+"""WarmProgram: a target of a Client whose program is started before it is needed.
+
+`concertino dev` uses it: a process that has imported everything but the user's file waits, and the
+first request makes it load the file.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,8 @@ from concertino.transports.process_table import read_process_state
 
 __all__ = ["WarmProgram"]
 
-# The delay of the next process, in seconds, so that it does not slow down the server loading now.
+# The next process is started this many seconds after the waiting one was taken, so that it does not
+# slow down the server that is loading.
 NEXT_AFTER_S = 0.2
 
 
@@ -22,7 +27,8 @@ class WarmProgram:
 
     The program must not read anything that may change before its first input arrives.
     name: the name of the server.
-    command: the command of the program, which gets all variables of this process.
+    command: the command of the program.
+    environment: its environment variables; it gets no others.
     ladder: the time limits for ending a process.
     """
 
