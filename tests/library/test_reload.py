@@ -125,8 +125,8 @@ def test_a_system_that_does_not_tell_is_said_once(
     _, heard = start_watch(tmp_path)
     heard.until(lambda said: said[:2] == [None, None])
     assert [item.message for item in caplog.records] == [
-        "changes are looked for every 0.05 s, since the system does not tell: inotify watch limit"
-        " reached"
+        "looking for changes every 0.05 s, because the system does not report them: inotify watch"
+        " limit reached"
     ]
 
 
