@@ -1,7 +1,7 @@
-"""Access to servers over HTTP that ask for authorization: OAuth, and login().
+"""Authorization of a client at MCP servers over HTTP that require it: OAuth.
 
-A client that has no token gets one as `OAuth` says, which is passed in HttpParameters; by default
-it uses what `concertino login URL` has obtained.
+An `OAuth` object in HttpParameters says how the client obtains access tokens. Without one, the
+client uses the tokens that the command `concertino login URL` has stored.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""AddressPolicy: which addresses may be connected to, for URLs that come from others.
+"""AddressPolicy: checks the addresses behind URLs that an MCP server has named.
 
-The URLs of an authorization server come from a document that the MCP server names. Without a check
-a server could make its clients send requests into their own network, such as to the metadata
-service of a cloud.
+The URLs of an authorization server come from a document that the MCP server names. Without a check,
+a server could make its clients send requests into the clients' own network, such as to the metadata
+service of a cloud (server-side request forgery).
 
-A name is resolved once, all of its addresses are checked, and the connection goes to one of these:
-resolved again, the name could lead elsewhere.
+AddressPolicy.check() resolves a host name, checks all of its addresses, and returns them. The
+caller connects to one of the returned addresses and does not resolve the name again, because a
+second resolution could return another address.
 Source: 2025-11-25 and 2026-07-28 basic/authorization "Server-Side Request Forgery".
 """
 
@@ -24,12 +25,12 @@ __all__ = ["AddressPolicy", "Reach", "find_reach", "resolve"]
 # In which network a server is: on this machine, in a private network, or in the internet.
 Reach = Literal["loopback", "private", "public"]
 NAT64 = IPv6Network("64:ff9b::/96")
-# More addresses of one name are not tried.
+# How many addresses of a host name are used. The others are ignored.
 MAX_ADDRESSES = 16
 
 
 async def resolve(url: ServerUrl) -> list[str]:
-    """Return the addresses of a host. Raises OSError if it has none."""
+    """Return the IP addresses of a URL's host. Raises OSError if the host has none."""
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
@@ -42,12 +43,12 @@ async def resolve(url: ServerUrl) -> list[str]:
 
 
 def address_reach(text: str) -> Reach | None:
-    """Return in which network an address is; None if it belongs to no server, such as multicast.
+    """Return in which network an address is; None for addresses of no server, such as multicast.
 
-    For an IPv6 address that embeds an IPv4 address, the IPv4 address decides.
+    For an IPv6 address that embeds an IPv4 address, the network of the IPv4 address is returned.
     """
-    # A zone, as in fe80::1%eth0, says nothing about the reach.
-    address = _inner(ip_address(text.partition("%")[0]))
+    # The zone, as in fe80::1%eth0, does not matter here.
+    address = _embedded_ipv4(ip_address(text.partition("%")[0]))
     if address.is_loopback:
         return "loopback"
     if address.is_multicast or address.is_unspecified or address.is_link_local:
@@ -56,11 +57,12 @@ def address_reach(text: str) -> Reach | None:
         return "private"
     if address.is_global:
         return "public"
-    # Shared address space (100.64.0.0/10) is not called private by ipaddress.
+    # Not decided by `is_private`, which is False for the shared address space 100.64.0.0/10.
     return "private"
 
 
-def _inner(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+def _embedded_ipv4(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    """Return the IPv4 address that an IPv6 address embeds; without one, the address itself."""
     if isinstance(address, IPv4Address):
         return address
     if address.ipv4_mapped is not None:
@@ -69,16 +71,17 @@ def _inner(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
         return address.sixtofour
     if address.teredo is not None:
         return address.teredo[1]
-    # An IPv4 address stands in the last four bytes: of NAT64, and of the old "compatible" form.
+    # NAT64 and the old "IPv4-compatible" form have the IPv4 address in the last four bytes.
     if address in NAT64 or 1 < int(address) < 2**32:
         return IPv4Address(int(address) & 0xFFFFFFFF)
     return address
 
 
 async def find_reach(url: ServerUrl) -> Reach:
-    """Return in which network a server is. If its addresses differ, the widest network counts.
+    """Return in which network a server is.
 
-    A server whose name only a proxy can resolve is public.
+    A server with addresses in several networks is in the widest of them. A server whose name cannot
+    be resolved here, because only an HTTP proxy can resolve it, counts as public.
     """
     try:
         reaches = [address_reach(address) for address in await resolve(url)]
@@ -90,9 +93,10 @@ async def find_reach(url: ServerUrl) -> Reach:
 
 
 class AddressPolicy:
-    """Checks URLs that come from documents which an MCP server has named.
+    """Checks the URLs that an MCP server, or a document that it names, has given to the client.
 
-    reach: the network of the MCP server. Its URLs must not lead to a nearer network.
+    reach: the network of the MCP server. Its URLs must not lead into a nearer network: those of a
+        public server not into a private network or to this machine, for example.
     """
 
     def __init__(self, reach: Reach) -> None:
@@ -104,10 +108,11 @@ class AddressPolicy:
         self._reach: Reach = reach
 
     async def check(self, url: ServerUrl) -> list[str]:
-        """Return the addresses that may be connected to for a URL.
+        """Return the addresses of a URL's host, after checking all of them.
 
-        Raises AuthorizationError if one of them is not allowed, or if the URL is not https while
-        one of the servers is on another machine. Raises OSError if the host has no address.
+        Raises AuthorizationError if one of them is not allowed. Raises it also for a URL without
+        TLS, unless both the MCP server and the host are on this machine.
+        Raises OSError if the host has no address.
         """
         addresses = await resolve(url)
         reaches = {address: address_reach(address) for address in addresses}

@@ -1,5 +1,6 @@
-"""Assertions that a client signs in place of a secret (`private_key_jwt`). Extra: auth.
+"""sign_assertion(): lets a client prove who it is with a private key in place of a secret.
 
+This is the method `private_key_jwt` at the token endpoint. It requires the extra auth.
 Source: RFC 7523; OpenID Connect Core 1.0, section 9.
 """
 
@@ -20,7 +21,9 @@ except ModuleNotFoundError:
 
 __all__ = ["sign_assertion"]
 
+# How long an assertion is valid, in seconds.
 LIFE_S = 300
+# Signature algorithm -> the kind of key that it needs.
 KEYS = {
     "ES256": ECKey, "ES384": ECKey, "ES512": ECKey, "RS256": RSAKey, "RS384": RSAKey,
     "RS512": RSAKey, "PS256": RSAKey, "PS384": RSAKey, "PS512": RSAKey, "EdDSA": OKPKey,
@@ -28,9 +31,11 @@ KEYS = {
 
 
 def sign_assertion(key: str, algorithm: str, client_id: str, issuer: str) -> str:
-    """Return a signed assertion (RFC 7523) by which a client shows who it is, for one request.
+    """Return a signed assertion (RFC 7523), by which a client proves who it is in one request.
 
     key: the client's private key, in PEM.
+    algorithm: the signature algorithm, one of KEYS.
+    issuer: the authorization server that gets the assertion.
     Raises AuthorizationError if the key cannot sign with this algorithm.
     """
     if algorithm not in KEYS:

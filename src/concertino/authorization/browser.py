@@ -1,4 +1,4 @@
-"""Opens the page of a login in the browser of a person: open_page()."""
+"""open_page(): opens the page of a login in the user's browser."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["open_page"]
 def open_page(url: str) -> bool:
     """Open a web page in the user's browser. Returns whether a browser was started.
 
-    No shell is involved: the URL is one argument of the program.
-    Raises AuthorizationError for a URL that is not http or https.
+    The URL is passed as one argument of a program, and not through a shell.
+    Raises AuthorizationError if it is not safe to open the URL; see check_page().
     """
     check_page(url)
     program = _find_program()
     if program is None:
         return False
     try:
-        # The browser's messages would mix with ours, and it outlives this process.
+        # The browser outlives this process, and its output does not belong into this terminal.
         subprocess.Popen(
             [program, url],
             stdin=subprocess.DEVNULL,
@@ -37,8 +37,9 @@ def open_page(url: str) -> bool:
 
 
 def _find_program() -> str | None:
+    """Return the path of the program that opens URLs on this system; None if there is none."""
     if sys.platform == "darwin":
         return shutil.which("open")
-    # Without a display, xdg-open would start a browser in the terminal.
+    # Without a display, xdg-open would start a text browser in this terminal.
     has_display = "DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ
     return shutil.which("wslview") or (shutil.which("xdg-open") if has_display else None)

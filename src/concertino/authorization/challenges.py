@@ -1,6 +1,9 @@
-"""Reads the header WWW-Authenticate: parse_challenges().
+"""parse_challenges(), bearer_challenge(): read the header WWW-Authenticate of a response.
 
-Commas separate both challenges and parameters, and may stand in quoted strings.
+    Bearer realm="mcp", scope="read", Basic realm="old"
+
+A comma can separate two challenges or two parameters, or be part of a quoted string. So the header
+cannot be split at commas.
 Source: RFC 9110, section 11.6.1.
 """
 
@@ -14,12 +17,12 @@ from msgspec import Struct
 __all__ = ["Challenge", "bearer_challenge", "parse_challenges"]
 
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
-# A parameter NAME=VALUE, in which the value is a token or a quoted string. Unlike the grammar, many
-# servers send values with characters such as `/` without quotes.
+# A parameter NAME=VALUE, in which the value is a token or a quoted string. Against the grammar,
+# many servers send values with characters such as `/` without quotes, so these are accepted too.
 _PARAMETER = re.compile(rf'({_TOKEN})[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]*))')
 _SCHEME = re.compile(_TOKEN)
 _SEPARATORS = re.compile(r"[\s,]*")
-# More is ignored.
+# How many challenges of a header, and parameters of a challenge, are read. Others are ignored.
 MAX_CHALLENGES = 16
 MAX_PARAMETERS = 64
 
@@ -28,7 +31,8 @@ class Challenge(Struct, frozen=True):
     """One challenge of a header WWW-Authenticate: a scheme and its parameters.
 
     scheme: the scheme in lower case, such as `bearer`.
-    parameters: parameter name in lower case -> value. Of several with one name, the first counts.
+    parameters: parameter name in lower case -> value. If a name occurs twice, the value is that of
+        the first occurrence.
     """
 
     scheme: str
@@ -36,14 +40,14 @@ class Challenge(Struct, frozen=True):
 
 
 def parse_challenges(text: str) -> list[Challenge]:
-    """Return the challenges in a header WWW-Authenticate, without malformed ones."""
+    """Return the challenges in a header WWW-Authenticate. Malformed ones are left out."""
     challenges: list[Challenge] = []
     parameters: dict[str, str] = {}
     at = 0
     while at < len(text):
         at = _end(_SEPARATORS.match(text, at), at)
         parameter = _PARAMETER.match(text, at)
-        # `Basic abc==` has no parameters: a token that ends with an equals sign.
+        # Before the first scheme there can be no parameter.
         if parameter is not None and challenges:
             quoted = parameter[2]
             value = parameter[3] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
@@ -62,11 +66,12 @@ def parse_challenges(text: str) -> list[Challenge]:
 
 
 def _end(match: re.Match[str] | None, default: int) -> int:
+    """Return the index behind a match; `default` without a match."""
     return default if match is None else match.end()
 
 
 def bearer_challenge(text: str) -> Mapping[str, str]:
-    """Return the parameters of the first challenge of the scheme Bearer; empty without one."""
+    """Return the parameters of the first Bearer challenge in a header; empty if there is none."""
     for challenge in parse_challenges(text):
         if challenge.scheme == "bearer":
             return challenge.parameters

@@ -1,5 +1,7 @@
-"""CodeRequest: one request for an authorization code, with PKCE, `state` and the check of `iss`.
+"""CodeRequest: one OAuth authorization request, which obtains an authorization code.
 
+It builds the URL of the page that the user opens, with a PKCE challenge and a random `state`, and
+checks the response (`state`, `iss`) before it returns the code.
 Source: RFC 6749 section 4.1, RFC 7636, RFC 9207 section 2.4; 2026-07-28 basic/authorization.
 """
 
@@ -19,14 +21,15 @@ from concertino.http_client.server_url import parse_url
 __all__ = ["CodeRequest", "check_page"]
 
 LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
+# How many characters of the query of a response are read.
 MAX_RESPONSE = 16 * 1024
 
 
 def check_page(url: str) -> str:
     """Return the URL of a login page, if it is safe to open it in a browser.
 
-    A server could name `file:`, `javascript:` or the scheme of another program.
-    Raises AuthorizationError otherwise.
+    Raises AuthorizationError unless it is an https URL, or an http URL of this machine. A malicious
+    server could name a URL such as `file:...`, `javascript:...` or one that starts a program.
     """
     try:
         parsed = parse_url(url)
@@ -40,12 +43,14 @@ def check_page(url: str) -> str:
 class CodeRequest:
     """A request for an authorization code, with the checks of its response.
 
-    metadata: the metadata of the authorization server that must respond.
+    metadata: the metadata of the authorization server, which must be the sender of the response.
     redirect_uri: the URL to which the authorization server redirects the browser.
+    resource: the identifier of the MCP server for which the tokens will be (RFC 8707).
 
     Attributes:
     page: the URL of the page on which the user permits access.
-    verifier: the PKCE code verifier, which shows that we have requested the code.
+    verifier: the PKCE code verifier, which proves to the token endpoint that this client has
+        requested the code.
     """
 
     def __init__(
@@ -76,15 +81,15 @@ class CodeRequest:
         self.page = f"{page}{'&' if urlsplit(page).query else '?'}{urlencode(fields)}"
 
     def expects(self, query: str) -> bool:
-        """Return whether the query of a response answers this request."""
+        """Return whether a response belongs to this request. query: the query of its URL."""
         return hmac.compare_digest(_fields(query).get("state", "").encode(), self._state.encode())
 
     def read_response(self, address: str) -> str:
         """Return the authorization code in the URL to which the browser was redirected.
 
-        Raises AuthorizationError if there is none, or if the response is that of another
-        authorization server. The error text of such a response is not shown, because anybody could
-        have written it.
+        Raises AuthorizationError if the URL has no code, or if the response belongs to another
+        request or comes from another authorization server. In the latter two cases the `error` of
+        the response is not shown, because anybody could have written it.
         """
         query = urlsplit(address).query
         if not self.expects(query):
@@ -107,7 +112,7 @@ class CodeRequest:
 
 
 def _fields(query: str) -> dict[str, str]:
-    """Return the parameters of a query, without those that occur twice: they mean nothing."""
+    """Return the parameters of a query. Parameters that occur twice are left out as ambiguous."""
     try:
         pairs = parse_qsl(query[:MAX_RESPONSE], keep_blank_values=True, max_num_fields=64)
     except ValueError:
@@ -117,4 +122,5 @@ def _fields(query: str) -> dict[str, str]:
 
 
 def _random() -> str:
+    """Return 32 random bytes in base64url, for `state` or a code verifier."""
     return base64.urlsafe_b64encode(os.urandom(32)).rstrip(b"=").decode()

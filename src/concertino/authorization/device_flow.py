@@ -1,6 +1,8 @@
-"""Logs in at another device: a person types a code at a page, and this process waits for it.
+"""request_by_device(): logs in through another device, such as a phone (RFC 8628).
 
-Source: RFC 8628.
+The authorization server gives this process a short code. The user opens a page on any device, types
+the code there and permits access. Meanwhile this process asks the token endpoint again and again
+until it gets the tokens.
 """
 
 from __future__ import annotations
@@ -25,13 +27,24 @@ from concertino.errors import AuthorizationError
 
 __all__ = ["DevicePrompt", "request_by_device"]
 
-# Gets the address of a page and the code to type there.
+# Called with the URL of the page to open and the code to type there. It shows them to the user.
 DevicePrompt = Callable[[str, str], object]
+# The pause between two requests to the token endpoint if the server names none, and by how much it
+# grows when the server answers `slow_down`.
 INTERVAL_S, SLOWER_S = 5.0, 5.0
+# The longest wait for the user.
 MAX_WAIT_S = 1800.0
 
 
 class _DeviceResponse(Struct, frozen=True):
+    """The response of a device authorization endpoint (RFC 8628, section 3.2).
+
+    device_code: the code that this process sends to the token endpoint.
+    user_code: the code that the user types at the page `verification_uri`.
+    expires_in: how long the codes are valid, in seconds.
+    interval: the pause between two requests to the token endpoint, in seconds.
+    """
+
     device_code: str
     user_code: str
     verification_uri: str
@@ -49,11 +62,11 @@ async def request_by_device(
     fields: Mapping[str, str],
     prompt: DevicePrompt,
 ) -> TokenResponse:
-    """Return the tokens after the user has permitted access on another device (RFC 8628).
+    """Return the tokens, once the user has permitted access on another device.
 
-    fields: the fields `scope` and `resource` of the request.
-    prompt: shows the user the page to open and the code to type there.
-    Raises AuthorizationError, and OSError if the server cannot be reached.
+    fields: the fields `resource` and `scope` of the request; the latter is optional.
+    Raises AuthorizationError if the server refuses or the user does not respond in time, and
+    OSError if the server cannot be reached.
     """
     url = metadata.device_authorization_endpoint
     if not url:
@@ -83,11 +96,11 @@ async def request_by_device(
             elif exc.code != "authorization_pending":
                 raise
         except ConnectionError:
-            # RFC 8628 section 3.5: wait longer after a failure of the connection.
+            # As RFC 8628 section 3.5 demands after a failure of the connection.
             interval *= 2
     raise AuthorizationError("nobody has typed the code in time")
 
 
 def _visible(code: str) -> str:
-    """Return a server's code without characters that would control the terminal."""
+    """Return a code of a server without characters that could control the terminal."""
     return "".join(char for char in code[:64] if char.isprintable())

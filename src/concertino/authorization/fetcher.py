@@ -1,14 +1,14 @@
-"""Fetcher: small requests to URLs that come from others, such as those in metadata.
+"""Fetcher: sends small HTTP requests to URLs that an MCP server or its metadata has named.
 
-Each URL, and each redirect, is checked by an AddressPolicy; the connection goes to an address that
-was checked, whatever proxy the environment names.
+An AddressPolicy checks each URL and the target of each redirect. The connection goes directly to an
+address that was checked; the environment's HTTP proxy is not used.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Awaitable, Mapping
+from typing import Any, TypeVar
 from urllib.parse import urlencode, urljoin
 
 from msgspec import DecodeError, Struct, ValidationError
@@ -20,22 +20,25 @@ from concertino.http_client.pooled_connection import PooledConnection, ResponseH
 from concertino.http_client.server_url import ServerUrl, parse_url
 from concertino.http_client.single_requests import SingleRequests
 
-if TYPE_CHECKING:
-    pass
-
 __all__ = ["FetchedResponse", "Fetcher"]
 
-# For a request and all of its redirects.
+# How long a request may take, with all of its redirects.
 WITHIN_S = 5.0
+# The largest body of a response.
 MAX_BYTES = 64 * 1024
 MAX_REDIRECTS = 3
+# The status codes that redirect.
 REDIRECTS = frozenset((301, 302, 303, 307, 308))
 
 T = TypeVar("T")
 
 
 class FetchedResponse(Struct, frozen=True):
-    """A response. url: the URL that has sent it, after redirects."""
+    """A complete HTTP response.
+
+    url: the URL that has sent it: after redirects, the last one.
+    headers: header name in lower case -> value.
+    """
 
     url: str
     status: int
@@ -43,7 +46,11 @@ class FetchedResponse(Struct, frozen=True):
     body: bytes
 
     def decode(self, decoder: Decoder[T]) -> T:
-        """Return the decoded body. Raises AuthorizationError, whose text contains nothing of it."""
+        """Return the decoded JSON body.
+
+        Raises AuthorizationError if it is malformed. The text shows no part of the body, which may
+        contain secrets.
+        """
         try:
             return decoder.decode(self.body)
         except ValidationError as exc:
@@ -55,31 +62,32 @@ class FetchedResponse(Struct, frozen=True):
 
 
 class Fetcher:
-    """Sends requests, each on a connection of its own."""
+    """Sends requests, each on a connection of its own. policy: checks their URLs."""
 
     def __init__(self, policy: AddressPolicy) -> None:
         self._policy = policy
         self._connections = SingleRequests()
 
     async def get(self, url: str) -> FetchedResponse:
-        """Send a GET, and follow redirects. Raises AuthorizationError, OSError."""
+        """Send a GET request, and follow redirects. Raises AuthorizationError, OSError."""
         return await self._limit(url, self._get(url))
 
     async def post_form(
         self, url: str, fields: Mapping[str, str], headers: Mapping[str, str]
     ) -> FetchedResponse:
-        """Send a form. A redirect is not followed. Raises AuthorizationError, OSError."""
+        """Send a form with POST, and follow no redirects. Raises AuthorizationError, OSError."""
         lines = {"Content-Type": "application/x-www-form-urlencoded", **headers}
         return await self._limit(url, self._send("POST", url, lines, urlencode(fields).encode()))
 
     async def post_json(
         self, url: str, value: Any, headers: Mapping[str, str] | None = None
     ) -> FetchedResponse:
-        """Send JSON. A redirect is not followed. Raises AuthorizationError, OSError."""
+        """Send JSON with POST, and follow no redirects. Raises AuthorizationError, OSError."""
         lines = {"Content-Type": "application/json", **(headers or {})}
         return await self._limit(url, self._send("POST", url, lines, encode(value)))
 
-    async def _limit(self, url: str, request: Any) -> FetchedResponse:
+    async def _limit(self, url: str, request: Awaitable[FetchedResponse]) -> FetchedResponse:
+        """Return the response to a request. Raises TimeoutError after WITHIN_S."""
         try:
             async with asyncio.timeout(WITHIN_S):
                 return await request
@@ -87,6 +95,7 @@ class Fetcher:
             raise TimeoutError(f"{_shown(url)}: no response within {WITHIN_S:.0f} s") from None
 
     async def _get(self, url: str) -> FetchedResponse:
+        """Send a GET request, and follow redirects."""
         for _ in range(MAX_REDIRECTS + 1):
             response = await self._send("GET", url, {}, b"")
             if response.status not in REDIRECTS:
@@ -97,6 +106,7 @@ class Fetcher:
     async def _send(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes
     ) -> FetchedResponse:
+        """Check a URL, connect to one of its addresses, and send one request."""
         try:
             target = parse_url(url)
         except ValueError as exc:
@@ -130,7 +140,13 @@ class Fetcher:
 
 
 class _Collector:
-    """Collects one response. url: the URL of the request, for messages."""
+    """Receives one response from a PooledConnection.
+
+    url: the URL of the request, for the texts of errors.
+
+    Attributes:
+    response: the complete response, or the reason why it could not be received.
+    """
 
     def __init__(self, url: str) -> None:
         self.response: asyncio.Future[FetchedResponse] = asyncio.get_running_loop().create_future()
@@ -164,5 +180,5 @@ class _Collector:
 
 
 def _shown(url: str) -> str:
-    """Return a URL without its query, which may be secret."""
+    """Return a URL without its query, which may contain secrets."""
     return url.partition("?")[0]

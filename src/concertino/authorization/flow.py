@@ -1,7 +1,8 @@
-"""LoginFlow: obtains access to a server, from the first challenge to the tokens.
+"""LoginFlow: obtains access to an MCP server, from the server's challenge to the tokens.
 
-Discovery, registration and the request for tokens, by the rules of 2026-07-28. These are stricter
-than the older ones, and hold whatever revision the server speaks.
+discover() finds the authorization server of the MCP server. log_in() registers this client there
+if necessary, lets the user permit access, and obtains the tokens. Both follow the rules of revision
+2026-07-28, with every server: they are stricter than those of older revisions.
 Spec: 2026-07-28 basic/authorization.
 """
 
@@ -33,25 +34,28 @@ from concertino.http_client.server_url import ServerUrl
 
 __all__ = ["Discovery", "LoginFlow", "PageOpener", "make_fetcher"]
 
+# The scope that makes some authorization servers issue a refresh token.
 OFFLINE = "offline_access"
 
 
 class PageOpener:
-    """Shows the user the page of a login. Subclasses implement how."""
+    """Shows the page of a login to the user. Subclasses implement how."""
 
     def show(self, page: str) -> None:
-        """Show a page, whose answer comes to a port of this machine."""
+        """Show the page of this URL. A RedirectListener gets the response of the page."""
         raise NotImplementedError
 
     def show_code(self, page: str, code: str) -> None:
-        """Show the address of a page, and the code to type there."""
+        """Show the URL of a page that the user opens on any device, and the code to type there."""
         raise NotImplementedError
 
 
 class Discovery(Struct, frozen=True):
-    """The metadata of a server and of its authorization server.
+    """What a client learns about the authorization of a server before it logs in.
 
-    challenge: the parameters of the challenge in the server's response.
+    resource: the metadata of the server.
+    issuer: the metadata of its authorization server.
+    challenge: the parameters of the Bearer challenge in the server's response.
     """
 
     resource: ResourceMetadata
@@ -60,14 +64,15 @@ class Discovery(Struct, frozen=True):
 
 
 async def make_fetcher(server: ServerUrl) -> Fetcher:
-    """Return a Fetcher for the URLs that a server names."""
+    """Return a Fetcher for the URLs that an MCP server names."""
     return Fetcher(AddressPolicy(await find_reach(server)))
 
 
 class LoginFlow:
     """Obtains access tokens for one server.
 
-    opener: shows pages to the user; None if no user is there.
+    opener: shows pages to the user; None if no user is there. Then only logins without a user, or
+        with `settings.authorize`, succeed.
     """
 
     def __init__(
@@ -81,22 +86,24 @@ class LoginFlow:
     async def discover(self, challenge: Mapping[str, str], known: Login | None) -> Discovery:
         """Fetch the metadata of the server and of its authorization server.
 
-        challenge: the parameters of the challenge in the server's response; empty without one.
+        challenge: the parameters of the Bearer challenge in the server's response; empty if it had
+            none.
+        known: the previous login; None if there was none.
         Raises AuthorizationError, and OSError if a server cannot be reached.
         """
         url = challenge.get("resource_metadata", "")
         resource = await discover_resource(self._fetcher, self._server, url)
         issuers = resource.authorization_servers
-        # One that we know already, if the server still names it.
-        wanted = (self._settings.issuer, "" if known is None else known.issuer)
-        issuer = next((name for name in wanted if name and name in issuers), issuers[0])
+        # If the server names several, one that this client already uses is best.
+        preferred = (self._settings.issuer, "" if known is None else known.issuer)
+        issuer = next((name for name in preferred if name and name in issuers), issuers[0])
         return Discovery(resource, await discover_issuer(self._fetcher, issuer), challenge)
 
     async def log_in(self, found: Discovery, known: Login | None) -> Login:
-        """Obtain access tokens.
+        """Obtain access tokens, and return the new login.
 
-        known: the previous login. If it is of the same authorization server, its client
-            registration is used again, and its scopes are requested again.
+        known: the previous login; None if there was none. If it is of the same authorization
+            server, its client registration is used again, and its scopes are requested again.
         Raises AuthorizationError, and OSError if a server cannot be reached.
         """
         settings, metadata = self._settings, found.issuer
@@ -125,6 +132,7 @@ class LoginFlow:
     async def _identify(
         self, found: Discovery, known: Login | None, redirect_uri: str
     ) -> ClientIdentity:
+        """Return the OAuth client under whose id to log in, which may be newly registered."""
         return await identify_client(
             self._fetcher,
             found.issuer,
@@ -134,7 +142,8 @@ class LoginFlow:
             "" if known is None else known.issuer,
         )
 
-    def _endpoint(self, found: Discovery, client: ClientIdentity) -> TokenEndpoint:
+    def _token_endpoint(self, found: Discovery, client: ClientIdentity) -> TokenEndpoint:
+        """Return the token endpoint of the authorization server."""
         issuer = found.issuer
         return TokenEndpoint(
             self._fetcher, issuer.issuer, issuer.token_endpoint, client, self._settings
@@ -143,9 +152,10 @@ class LoginFlow:
     def _choose_scopes(self, found: Discovery, known: Login | None) -> tuple[str, ...]:
         """Return the scopes to request.
 
-        The server's challenge names the scopes that the refused operation needs, but not those that
-        were granted before. Without a challenge, the scopes are those of the server's metadata, and
-        without these the request has no scopes.
+        These are the scopes in the settings, and those in the server's challenge or, if it names
+        none, in the server's metadata. A challenge names only what the refused operation needs; so
+        the scopes of the previous login are added, which the new tokens would otherwise lack.
+        known: the previous login at this authorization server; None if there was none.
         """
         challenge = found.challenge.get("scope", "").split()
         wanted = [*self._settings.scopes, *(challenge or found.resource.scopes_supported)]
@@ -160,6 +170,11 @@ class LoginFlow:
     async def _log_in_by_code(
         self, found: Discovery, known: Login | None, scopes: tuple[str, ...]
     ) -> tuple[ClientIdentity, TokenResponse]:
+        """Let the user permit access on a page, and exchange the resulting code for tokens.
+
+        The page is shown by `settings.authorize`, which also receives the redirect; without it, by
+        the PageOpener, and a RedirectListener receives the redirect.
+        """
         authorize, redirect_uri = self._settings.authorize, self._settings.redirect_uri
         if authorize is not None:
             client = await self._identify(found, known, redirect_uri)
@@ -194,10 +209,11 @@ class LoginFlow:
     ) -> TokenResponse:
         """Exchange an authorization code for tokens.
 
-        redirect_uri: the one of the authorization request.
-        address: the URL to which the authorization server redirected the browser; it has the code.
+        redirect_uri: the redirect URI of the authorization request.
+        address: the URL to which the authorization server redirected the browser. Its query
+            contains the code.
         """
-        return await self._endpoint(found, client).request(
+        return await self._token_endpoint(found, client).request(
             {
                 "grant_type": "authorization_code",
                 "code": request.read_response(address),
@@ -210,7 +226,8 @@ class LoginFlow:
     async def _log_in_without_redirect(
         self, found: Discovery, client: ClientIdentity, scopes: tuple[str, ...]
     ) -> TokenResponse:
-        endpoint = self._endpoint(found, client)
+        """Obtain tokens with the client's own credentials, or through another device."""
+        endpoint = self._token_endpoint(found, client)
         fields = {"resource": found.resource.resource}
         if scopes:
             fields["scope"] = " ".join(scopes)
@@ -223,7 +240,10 @@ class LoginFlow:
 
 
 def with_tokens(login: Login, tokens: TokenResponse) -> Login:
-    """Return a login with new tokens. Without a new refresh token, the old one stays valid."""
+    """Return a copy of a login with new tokens.
+
+    It keeps the old refresh token if the authorization server has not sent a new one.
+    """
     granted = login.scopes if tokens.scope is None else (*login.scopes, *tokens.scope.split())
     return Login(
         server=login.server,
@@ -245,7 +265,11 @@ def _unique(scopes: Iterable[str]) -> tuple[str, ...]:
 
 
 def _port_of(redirect_uri: str, known: Login | None) -> int:
-    """Return the port of the redirect URI that was chosen or registered before; 0 for none."""
+    """Return the port of the redirect URI in the settings or in the registration; 0 without both.
+
+    redirect_uri: the redirect URI in the settings; "" if there is none.
+    known: the previous login, which has the registration.
+    """
     registered = "" if known is None else known.client.redirect_uri
     for uri in (redirect_uri, registered):
         if uri:

@@ -1,6 +1,8 @@
-"""The keyring of the system, if the package keyring is installed and has one: find_keyring().
+"""find_keyring(): the keyring of the operating system, in which LoginStore stores secrets.
 
-CONCERTINO_LOGINS=file keeps logins in files in any case, and =keyring fails without a keyring.
+It is used if the Python package keyring is installed and supports this system. The environment
+variable CONCERTINO_LOGINS overrides that: with `file`, secrets are always stored in files, and with
+`keyring`, a missing keyring is an error.
 """
 
 from __future__ import annotations
@@ -16,31 +18,34 @@ from concertino.errors import AuthorizationError
 __all__ = ["SecretStore", "find_keyring"]
 
 VARIABLE = "CONCERTINO_LOGINS"
+# The name of this program in the system's keyring.
 SERVICE = "concertino"
 
 
 class SecretStore(Protocol):
-    """A store of small secrets by name.
+    """A store of small secrets by name. Its methods raise AuthorizationError if they fail.
 
-    is_available: whether this store can be used.
+    is_available: whether secrets can be stored here. If not, they are stored in files.
     """
 
     is_available: bool
 
     def read(self, name: str, /) -> bytes | None:
-        """Return a secret; None if there is none."""
+        """Return a secret; None if the store has none of this name."""
         ...
 
     def write(self, name: str, secret: bytes, /) -> None:
-        """Keep a secret."""
+        """Store a secret, in place of an older one of this name."""
         ...
 
     def remove(self, name: str, /) -> None:
-        """Forget a secret, if there is one."""
+        """Remove a secret, if there is one of this name."""
         ...
 
 
 class _NoKeyring:
+    """Takes the place of the system's keyring where there is none, or it is not to be used."""
+
     is_available = False
 
     def read(self, name: str) -> bytes | None:
@@ -88,17 +93,23 @@ class _SystemKeyring:
 
 
 def find_keyring() -> SecretStore:
-    """Return the system's keyring, or one that is not available. Raises AuthorizationError."""
+    """Return the system's keyring. If there is none, the store's is_available is False.
+
+    Raises AuthorizationError if CONCERTINO_LOGINS is `keyring` and there is none, or if the
+    variable has an unknown value.
+    """
     return _find(os.environ.get(VARIABLE, ""))
 
 
 @cache
 def _find(choice: str) -> SecretStore:
+    """Do the work of find_keyring(). choice: the value of CONCERTINO_LOGINS."""
     if choice not in ("", "file", "keyring"):
         raise AuthorizationError(f"{VARIABLE}: expected file or keyring, got {choice!r}")
     if choice != "file" and find_spec("keyring") is not None:
         keyring: Any = import_module("keyring").get_keyring()
-        # Its stand-in for no keyring at all has the priority 0; plain files have less than 1.
+        # The package's backends with a priority below 1 are no real keyrings: its placeholder for a
+        # missing keyring (0), and those that write plain files.
         if keyring.priority >= 1:
             return _SystemKeyring(keyring)
     if choice == "keyring":

@@ -1,7 +1,7 @@
-"""LazyCredentials: the Credentials of a server of which it is not known yet whether it needs any.
+"""LazyCredentials: Credentials for a server that may not require authorization at all.
 
-Most servers need none. Only when one refuses a request, or when there is a login for it, is the
-rest of the package imported.
+Most servers do not. So OAuthCredentials and the rest of this package, which take long to import,
+are only imported when the server refuses a request, or when settings or stored logins exist.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["LazyCredentials"]
 
 
 class LazyCredentials:
-    """The credentials for one server.
+    """The Credentials for one server. It passes calls to OAuthCredentials once that is loaded.
 
     settings: how to log in; None to use only logins that `concertino login` has stored.
     """
@@ -33,6 +33,7 @@ class LazyCredentials:
             self._load()
 
     def _load(self) -> OAuthCredentials:
+        """Return the OAuthCredentials, which are made at the first call."""
         if self._loaded is None:
             from concertino.authorization.oauth_credentials import OAuthCredentials
 
@@ -50,7 +51,7 @@ class LazyCredentials:
 
 
 def _has_logins() -> bool:
-    """Return whether this user has logged in at any server."""
+    """Return whether this user has ever stored a login for any server."""
     import os
 
     try:

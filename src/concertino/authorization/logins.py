@@ -1,12 +1,12 @@
-"""Login: a client's access to one server, and LoginStore, which stores logins.
+"""Login: a client's tokens for one server, and LoginStore, which stores the logins of a user.
 
-Each login is a file of this user alone (mode 0600), written completely or not at all. With the
-package keyring and a working keyring of the system, the file has what `concertino whoami` shows,
-and the secrets are in the keyring.
+Each login is a file that only this user can read (mode 0600). It is written completely or not at
+all. If the system has a keyring (keyrings.py), the secrets are stored there, and the file has only
+what `concertino whoami` shows.
 
-Several processes use one login. Authorization servers replace the refresh token at each use, and
-many end the whole login when an old one is shown. So the lock of a login is held around reading,
-refreshing and writing it; a process that dies releases it.
+Several processes may use one login. Authorization servers replace the refresh token at each use,
+and many revoke all tokens when an old refresh token is used again. So a process holds the lock of
+a login while it reads, refreshes and writes it. If the process dies, the system releases the lock.
 """
 
 from __future__ import annotations
@@ -31,20 +31,22 @@ from concertino.user_files import read_private_file, user_folder, write_private_
 
 __all__ = ["ClientIdentity", "Login", "LoginStore", "login_key", "logins_folder"]
 
+# The largest file of a login.
 MAX_BYTES = 256 * 1024
-# Between two attempts to get a lock that another process has.
+# The shortest and the longest pause between two attempts to get a lock that another process holds.
 LEAST_POLL_S, MOST_POLL_S = 0.005, 0.05
-# A process that holds a lock does one request of at most 5 s, and a few more while it logs in.
+# How long to wait for a lock. The process that holds it sends a few requests of at most 5 s each.
 LOCK_WITHIN_S = 60.0
 
 
 class ClientIdentity(Struct, frozen=True, kw_only=True):
-    """The registration of a client at an authorization server.
+    """A client as an authorization server knows it.
 
-    auth_method: how the client sends its secret to the token endpoint, as in RFC 7591.
+    auth_method: how the client authenticates at the token endpoint: a value of
+        `token_endpoint_auth_method` in RFC 7591, such as `client_secret_basic`.
     redirect_uri: the redirect URI of the registration; "" if any may be used.
-    is_registered_by_us: whether this client has registered itself.
-    expires_at: when the secret expires, in seconds since 1970; 0 for never.
+    is_registered_by_us: whether this program has registered the client, and not the user.
+    expires_at: when the secret expires, in seconds since 1970; 0 if it does not.
     """
 
     client_id: str
@@ -56,15 +58,15 @@ class ClientIdentity(Struct, frozen=True, kw_only=True):
 
 
 class Login(Struct, frozen=True, kw_only=True):
-    """The access to one server.
+    """A client's tokens for one server, with what is needed to refresh and revoke them.
 
-    server: the URL of the server.
-    resource: the resource identifier, which names the server to its authorization server.
+    server: the URL of the MCP server.
+    resource: the resource identifier, by which the authorization server knows the MCP server.
     issuer: the URL of the authorization server.
-    client: our registration at the authorization server.
-    scopes: the scopes that were requested, and others that were granted.
+    client: this client's registration at the authorization server.
+    scopes: the scopes that were requested, and those that were granted in addition.
     expires_at: when the access token expires, in seconds since 1970; None if that is not known.
-    obtained_at: when the access token was obtained.
+    obtained_at: when the access token was obtained, in seconds since 1970.
     """
 
     server: str
@@ -83,25 +85,26 @@ class Login(Struct, frozen=True, kw_only=True):
         return f"<Login at {self.server}>"
 
     def is_valid(self, margin_s: float = 0) -> bool:
-        """Return whether there is an access token that has not expired.
-
-        margin_s: the time for which the token is needed, in seconds.
-        """
+        """Return whether there is an access token that is still valid in `margin_s` seconds."""
         if not self.access_token:
             return False
         return self.expires_at is None or time.time() + margin_s < self.expires_at
 
     def without_tokens(self) -> Login:
-        """Return the login without its tokens; the registration of the client stays."""
+        """Return a copy without the tokens, but with the registration of the client."""
         return replace(self, access_token="", refresh_token="", expires_at=None)
 
     def without_refresh(self) -> Login:
-        """Return the login without its refresh token."""
+        """Return a copy without the refresh token."""
         return replace(self, refresh_token="")
 
 
 def login_key(server: str, client_id: str, grant: str) -> str:
-    """Return the name of a login: each server, client and kind of access has its own."""
+    """Return the name under which LoginStore stores the login of a client at a server.
+
+    client_id: the id in the user's settings; "" if there is none.
+    grant: how access is obtained (Grant in settings.py).
+    """
     return hashlib.sha256("\n".join((server, client_id, grant)).encode()).hexdigest()[:32]
 
 
@@ -111,20 +114,27 @@ def logins_folder() -> Path:
 
 
 class _LoginFile(Struct, frozen=True):
-    """The content of a file. keyring: whether the secrets are in the system's keyring."""
+    """The content of the file of a login.
+
+    login: the login; without secrets if they are in the keyring.
+    keyring: whether the complete login is in the system's keyring.
+    """
 
     login: Login
     keyring: bool = False
 
 
 class LoginStore:
-    """The logins of this user. folder: the folder of their files."""
+    """The stored logins of this user.
+
+    folder: the folder of their files; None for that of logins_folder().
+    """
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = logins_folder() if folder is None else folder
 
     def has(self, key: str) -> bool:
-        """Return whether there is a login."""
+        """Return whether a login is stored. key: its name, from login_key()."""
         return self._path(key).exists()
 
     def names(self) -> list[str]:
@@ -132,7 +142,10 @@ class LoginStore:
         return sorted(path.stem for path in self.folder.glob("*.json"))
 
     def read(self, key: str) -> Login | None:
-        """Return a login; None if there is none. Raises AuthorizationError."""
+        """Return a login; None if there is none.
+
+        Raises AuthorizationError if its file or the keyring cannot be read.
+        """
         path = self._path(key)
         data = _read_own_file(path)
         if data is None:
@@ -155,7 +168,7 @@ class LoginStore:
         return login
 
     def write(self, key: str, login: Login) -> None:
-        """Keep a login. Raises AuthorizationError."""
+        """Store a login. Raises AuthorizationError if its file cannot be written."""
         learn_current_secrets(
             key, (login.access_token, login.refresh_token, login.client.client_secret)
         )
@@ -164,8 +177,8 @@ class LoginStore:
         if keyring.is_available:
             keyring.write(key, encode(login))
             client = replace(login.client, client_secret="")
-            file = _LoginFile(replace(login.without_tokens(), client=client), True)
-            file = replace(file, login=replace(file.login, expires_at=login.expires_at))
+            public = replace(login.without_tokens(), client=client, expires_at=login.expires_at)
+            file = _LoginFile(public, True)
         path = self._path(key)
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -174,7 +187,7 @@ class LoginStore:
             raise AuthorizationError(f"{path}: {exc.strerror}") from None
 
     def remove(self, key: str) -> bool:
-        """Forget a login. Returns whether there was one."""
+        """Remove a login. Returns whether there was one."""
         find_keyring().remove(key)
         try:
             self._path(key).unlink()
@@ -184,9 +197,9 @@ class LoginStore:
 
     @asynccontextmanager
     async def lock(self, key: str) -> AsyncGenerator[None]:
-        """Hold the lock of a login inside `async with`, around reading, refreshing and writing it.
+        """Hold the lock of a login inside `async with`, to read, refresh and write the login.
 
-        Raises AuthorizationError if another process holds the lock for a minute.
+        Raises AuthorizationError if another process holds the lock for longer than LOCK_WITHIN_S.
         """
         path = self._path(key).with_suffix(".lock")
         try:
@@ -205,7 +218,11 @@ class LoginStore:
 
 
 async def _lock(descriptor: int, path: Path) -> None:
-    """Lock a file. A thread that waits for a lock could not be cancelled, so it is polled."""
+    """Lock a file, as soon as no other process holds its lock.
+
+    The lock is tried again and again, because a thread that waits for it could not be cancelled.
+    path: the path of the file, for the text of the error.
+    """
     pause = LEAST_POLL_S
     until = time.monotonic() + LOCK_WITHIN_S
     while True:
@@ -222,9 +239,9 @@ async def _lock(descriptor: int, path: Path) -> None:
 
 
 def _read_own_file(path: Path) -> bytes | None:
-    """Return the content of a file; None if there is none.
+    """Return the content of a file; None if it does not exist.
 
-    Raises AuthorizationError if other users can read or write it.
+    Raises AuthorizationError if it cannot be read, or if other users can read or write it.
     """
     try:
         return read_private_file(

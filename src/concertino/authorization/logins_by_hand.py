@@ -1,7 +1,4 @@
-"""What a person does with logins: log_in(), log_out(), list_logins().
-
-`concertino login`, `logout` and `whoami` use them.
-"""
+"""log_in(), log_out(), list_logins(): the commands `concertino login`, `logout` and `whoami`."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from concertino.protocol.revisions import MODERN
 
 __all__ = ["list_logins", "log_in", "log_out"]
 
-BOTH = "application/json, text/event-stream"
+ACCEPT = "application/json, text/event-stream"
 
 
 async def log_in(
@@ -35,7 +32,7 @@ async def log_in(
     store = store or LoginStore()
     fetcher = await make_fetcher(server)
     flow = LoginFlow(server, settings, fetcher, opener)
-    status, header = await _ask(fetcher, server)
+    status, header = await _send_without_token(fetcher, server)
     key = login_key(server.text, settings.client_id, settings.grant)
     known = store.read(key)
     try:
@@ -50,8 +47,11 @@ async def log_in(
     return login
 
 
-async def _ask(fetcher: Fetcher, server: ServerUrl) -> tuple[int, str]:
-    """Return the status and the challenge of a server's response to a request without a token."""
+async def _send_without_token(fetcher: Fetcher, server: ServerUrl) -> tuple[int, str]:
+    """Send server/discover without a token, so that the server challenges this client.
+
+    Returns the status of the response, and its header WWW-Authenticate ("" without one).
+    """
     meta: dict[str, Any] = {
         "io.modelcontextprotocol/protocolVersion": MODERN.name,
         "io.modelcontextprotocol/clientCapabilities": {},
@@ -63,7 +63,7 @@ async def _ask(fetcher: Fetcher, server: ServerUrl) -> tuple[int, str]:
         "params": {"_meta": meta},
     }
     headers = {
-        "Accept": BOTH,
+        "Accept": ACCEPT,
         "MCP-Protocol-Version": MODERN.name,
         "Mcp-Method": "server/discover",
     }
@@ -73,9 +73,10 @@ async def _ask(fetcher: Fetcher, server: ServerUrl) -> tuple[int, str]:
 
 
 async def log_out(url: str, store: LoginStore | None = None) -> list[Login]:
-    """Forget all logins at a server, and return them. The authorization server is told, if it can.
+    """Remove all logins at a server, and return them.
 
-    Raises AuthorizationError, ValueError for a malformed URL.
+    Their tokens are revoked if the authorization server has a revocation endpoint.
+    Raises AuthorizationError, and ValueError for a malformed URL.
     """
     server = parse_url(url)
     store = store or LoginStore()
@@ -92,7 +93,10 @@ async def log_out(url: str, store: LoginStore | None = None) -> list[Login]:
 
 
 async def _revoke(server: ServerUrl, login: Login) -> None:
-    """Revoke the tokens (RFC 7009). A failure is not reported, because tokens expire anyway."""
+    """Revoke the tokens of a login (RFC 7009).
+
+    Failures are ignored: this client has removed its tokens, and they expire anyway.
+    """
     token = login.refresh_token or login.access_token
     if not login.revocation_endpoint or not token:
         return
@@ -106,7 +110,7 @@ async def _revoke(server: ServerUrl, login: Login) -> None:
 
 
 def list_logins(store: LoginStore | None = None) -> list[tuple[str, Login]]:
-    """Return all logins of this user, each with its name in the store, by server."""
+    """Return all logins of this user, each after its name in the store, sorted by server."""
     store = store or LoginStore()
     logins = ((key, store.read(key)) for key in store.names())
     found = [(key, login) for key, login in logins if login is not None]

@@ -1,6 +1,8 @@
-"""Finds out who authorizes clients of a server, and how: discover_resource(), discover_issuer().
+"""discover_resource(), discover_issuer(): find the authorization server of an MCP server.
 
-Identifiers are compared as plain strings: a URL that was parsed and written again may differ.
+The metadata of the MCP server (its "protected resource metadata") names authorization servers by
+their issuer identifiers, and the metadata of an authorization server names its endpoints. Issuers
+are compared as plain strings, because a URL may look different after parsing.
 Source: RFC 9728, RFC 8414, OpenID Connect Discovery 1.0; 2026-07-28 basic/authorization
 "Authorization Server Discovery".
 """
@@ -24,7 +26,11 @@ OPENID_PATH = "/.well-known/openid-configuration"
 
 
 class ResourceMetadata(Struct, frozen=True):
-    """The protected resource metadata of a server (RFC 9728)."""
+    """The protected resource metadata of an MCP server (RFC 9728).
+
+    resource: the resource identifier of the server.
+    authorization_servers: the issuers that the server accepts tokens from.
+    """
 
     resource: str
     authorization_servers: tuple[str, ...] = ()
@@ -34,7 +40,7 @@ class ResourceMetadata(Struct, frozen=True):
 class IssuerMetadata(Struct, frozen=True, kw_only=True):
     """The metadata of an authorization server (RFC 8414).
 
-    scopes_supported: the scopes; None if the metadata has no such member, as for other members.
+    A member that the metadata does not have is None, "" or False.
     """
 
     issuer: str
@@ -51,7 +57,7 @@ class IssuerMetadata(Struct, frozen=True, kw_only=True):
     authorization_response_iss_parameter_supported: bool = False
 
     def check_pkce(self) -> None:
-        """Raise AuthorizationError unless codes are protected by PKCE with SHA-256."""
+        """Raise AuthorizationError unless the server supports PKCE with SHA-256."""
         if "S256" not in (self.code_challenge_methods_supported or ()):
             raise AuthorizationError(
                 f"{self.issuer}: the authorization server does not say that it supports PKCE with "
@@ -64,11 +70,12 @@ _issuer_decoder = Decoder(IssuerMetadata)
 
 
 async def discover_resource(fetcher: Fetcher, server: ServerUrl, url: str) -> ResourceMetadata:
-    """Return the metadata of a server.
+    """Return the protected resource metadata of an MCP server.
 
-    url: the URL in the parameter `resource_metadata` of the server's challenge; "" without one.
-        Then the two well-known URLs are tried.
-    A server without metadata may be one of 2025-03-26, which is its own authorization server.
+    A server of revision 2025-03-26 has none and is its own authorization server; so that is
+    returned for a server without metadata.
+    url: the parameter `resource_metadata` of the server's challenge; "" if it had none. Then the
+        metadata is looked for at the two well-known URLs.
     Raises AuthorizationError, and OSError if a server cannot be reached.
     """
     origin = f"{server.scheme}://{server.authority}"
@@ -88,10 +95,11 @@ async def discover_resource(fetcher: Fetcher, server: ServerUrl, url: str) -> Re
 
 
 def _check_resource(resource: str, server: ServerUrl, place: str) -> None:
-    """Raise AuthorizationError unless an identifier covers a server.
+    """Raise AuthorizationError unless a resource identifier covers a server.
 
-    It has the same origin, and its path is that of the server or above. Otherwise a server could
-    obtain tokens for another one.
+    It covers the server if it has the same origin, and a path that is the server's path or a prefix
+    of it. Without this check, a server could obtain tokens for another server.
+    place: the URL of the metadata, for the text of the error.
     """
     try:
         parsed = parse_url(resource)
@@ -113,9 +121,9 @@ def _check_resource(resource: str, server: ServerUrl, place: str) -> None:
 
 
 async def discover_issuer(fetcher: Fetcher, issuer: str) -> IssuerMetadata:
-    """Return the metadata of an authorization server.
+    """Return the metadata of an authorization server. issuer: its issuer identifier, a URL.
 
-    Raises AuthorizationError if there is none or it belongs to another issuer, and OSError if the
+    Raises AuthorizationError if there is none or if it names another issuer, and OSError if the
     server cannot be reached.
     """
     places = _issuer_places(issuer)
@@ -137,6 +145,7 @@ async def discover_issuer(fetcher: Fetcher, issuer: str) -> IssuerMetadata:
 
 
 def _issuer_places(issuer: str) -> list[str]:
+    """Return the URLs at which an authorization server may publish its metadata, in order."""
     try:
         parse_url(issuer)
     except ValueError as exc:

@@ -1,8 +1,12 @@
-"""OAuthCredentials: the Credentials of a connection to a server that asks for access tokens.
+"""OAuthCredentials: the Credentials of a connection to an MCP server that requires access tokens.
 
-One process refreshes a login, whatever number uses it (logins.py). A refresh that is refused
-removes only the token that it was made with: another process may have written a newer one. A
-refresh ahead of time that fails leaves a token that is still valid.
+The access token is that of the stored login, and is refreshed shortly before it expires. When the
+server refuses a request, OAuthCredentials refreshes the token or logs in again.
+
+Several processes may use one login, but only one of them refreshes it at a time (logins.py). When
+the authorization server refuses a refresh token, only this token is removed from the store, because
+another process may have stored a newer one meanwhile. When a refresh before the expiry fails, the
+old token stays in use until it expires.
 """
 
 from __future__ import annotations
@@ -26,12 +30,14 @@ __all__ = ["OAuthCredentials"]
 
 _log = logging.getLogger("concertino.authorization")
 
-# How long before its end a token is refreshed; for short ones a tenth of their life.
+# How long before its expiry a token is refreshed. For a token that is valid for less than ten
+# minutes, it is a tenth of that time.
 MARGIN_S = 60.0
-# After a refresh ahead of time has failed.
+# How long no refresh before the expiry is tried again after one has failed.
 PAUSE_S = 30.0
-# How often scopes are asked for anew, for one operation.
+# How often more scopes are requested because of one operation.
 MAX_STEP_UPS = 2
+# For how many operations the number of these requests is remembered.
 MAX_OPERATIONS = 1000
 
 
@@ -52,21 +58,22 @@ class OAuthCredentials:
         self._is_read = False
         self._fetcher: Fetcher | None = None
         self._lock = asyncio.Lock()
-        # No refresh ahead of time before this, by the monotonic clock.
+        # Until then, by the monotonic clock, tokens are only refreshed after their expiry.
         self._paused_until = 0.0
-        # Operation -> how often scopes were asked for because of it.
+        # Operation -> how often more scopes were requested because of it.
         self._step_ups: dict[str, int] = {}
 
     # Credentials
 
     def header(self) -> str | None:
+        """Return the header of a request; None if the token must be refreshed before."""
         login = self._login
         if login is None or not login.is_valid(self._margin_s(login)):
             return None
         return f"Bearer {login.access_token}"
 
     def _margin_s(self, login: Login) -> float:
-        """Return the time before a token's end at which it is refreshed, in seconds."""
+        """Return how long before its expiry the token is refreshed, in seconds."""
         if login.expires_at is None or not login.refresh_token:
             return 0.0
         if time.monotonic() < self._paused_until:
@@ -74,6 +81,11 @@ class OAuthCredentials:
         return min(MARGIN_S, (login.expires_at - login.obtained_at) / 10)
 
     async def prepare(self) -> str:
+        """Read and refresh the stored login if necessary, and return the header of a request.
+
+        Returns "" without a usable login. The server then refuses the request, and its challenge
+        says how to log in.
+        """
         async with self._lock:
             if (header := self.header()) is not None:
                 return header
@@ -83,16 +95,20 @@ class OAuthCredentials:
                 if (header := self.header()) is not None:
                     return header
             if self._login is None or not self._login.refresh_token:
-                # The server will say what it wants.
                 return ""
             await self._refresh(self._login.access_token)
-            return self._sendable()
+            return self._valid_header()
 
-    def _sendable(self) -> str:
+    def _valid_header(self) -> str:
+        """Return the header with the access token; "" if there is none that is valid."""
         login = self._login
         return f"Bearer {login.access_token}" if login is not None and login.is_valid() else ""
 
     async def on_refusal(self, refusal: Refusal) -> str | None:
+        """Refresh the login or log in again, after the server has refused a request.
+
+        Returns the header with which to repeat the request; None if repeating cannot help.
+        """
         challenge = bearer_challenge(refusal.challenge)
         sent = refusal.sent.removeprefix("Bearer ")
         if refusal.status == 403:
@@ -101,26 +117,27 @@ class OAuthCredentials:
             return await self._step_up(challenge, sent, refusal.operation)
         async with self._lock:
             if self._has_newer(sent):
-                return self._sendable()
-            flow = await self._flow()
+                return self._valid_header()
+            flow = await self._make_flow()
             async with self._store.lock(self._key):
                 self._login = self._store.read(self._key)
                 if self._has_newer(sent):
-                    return self._sendable()
+                    return self._valid_header()
                 found = await flow.discover(challenge, self._login)
                 if not await self._try_refresh(found):
                     await self._log_in(flow, found)
-            return self._sendable()
+            return self._valid_header()
 
     def _has_newer(self, sent: str) -> bool:
-        """Return whether there is a valid token other than the one that was refused."""
+        """Return whether there is a valid access token other than the refused one (`sent`)."""
         login = self._login
         return login is not None and login.is_valid() and login.access_token != sent
 
     async def _try_refresh(self, found: Discovery) -> bool:
-        """Refresh the login, whose token the server has refused. The lock is held.
+        """Refresh the login, after the server has refused its token. The caller holds the lock.
 
-        Returns False if there is nothing to refresh, or another authorization server is in charge.
+        Returns False if that is not possible: there is no refresh token, the MCP server has changed
+        to another authorization server, or the authorization server refuses.
         """
         login = self._login
         if login is None or not login.refresh_token or login.issuer != found.issuer.issuer:
@@ -132,29 +149,34 @@ class OAuthCredentials:
         return True
 
     async def _step_up(self, challenge: Mapping[str, str], sent: str, operation: str) -> str | None:
-        """Ask for more scopes, because an operation needs them.
+        """Log in again with more scopes, because an operation needs them.
 
-        Returns None if that has been tried often enough.
+        sent: the access token that lacks the scopes.
+        operation: the MCP method and name of the refused request; see Refusal.
+        Returns the header with which to repeat the request; None after MAX_STEP_UPS attempts.
         """
         async with self._lock:
             if self._has_newer(sent):
-                return self._sendable()
+                return self._valid_header()
             tries = self._step_ups.get(operation, 0)
             if tries >= MAX_STEP_UPS:
                 return None
             if len(self._step_ups) >= MAX_OPERATIONS:
                 del self._step_ups[next(iter(self._step_ups))]
             self._step_ups[operation] = tries + 1
-            flow = await self._flow()
+            flow = await self._make_flow()
             async with self._store.lock(self._key):
                 self._login = self._store.read(self._key)
                 if self._has_newer(sent):
-                    return self._sendable()
+                    return self._valid_header()
                 await self._log_in(flow, await flow.discover(challenge, self._login))
-            return self._sendable()
+            return self._valid_header()
 
     async def _log_in(self, flow: LoginFlow, found: Discovery) -> None:
-        """Obtain access, as far as no person is needed. The lock is held."""
+        """Log in without a user or with `settings.authorize`. The caller holds the lock.
+
+        Raises AuthorizationError if only the command `concertino login` can log in.
+        """
         settings = self._settings
         if settings.grant == "device_code" or (
             settings.grant == "authorization_code" and settings.authorize is None
@@ -167,6 +189,7 @@ class OAuthCredentials:
         self._login = login
 
     def _login_command(self, found: Discovery) -> str:
+        """Return the command with which the user logs in at this server."""
         words = f"concertino login {self._server.text}"
         if self._settings.client_id:
             words += f" --client-id {self._settings.client_id}"
@@ -182,7 +205,8 @@ class OAuthCredentials:
     async def _refresh(self, used: str) -> None:
         """Refresh the login, unless another process has done so meanwhile.
 
-        used: the access token that has expired, or soon will.
+        A failure is only logged while the old access token is still valid.
+        used: the access token that has expired or soon will.
         """
         async with self._store.lock(self._key):
             self._login = login = self._store.read(self._key)
@@ -201,9 +225,10 @@ class OAuthCredentials:
                 self._paused_until = time.monotonic() + PAUSE_S
 
     async def _refresh_once(self, login: Login) -> None:
-        """Refresh a login that was just read, and keep what comes. The lock is held.
+        """Refresh a login that was just read, and store the new tokens. The caller holds the lock.
 
-        Raises TokenError after a refusal. The refresh token is removed then, if it is still there.
+        Raises TokenError if the authorization server refuses. A refresh token that is not valid any
+        more is then removed from the store.
         """
         fetcher = await self._get_fetcher()
         endpoint = TokenEndpoint(
@@ -219,7 +244,10 @@ class OAuthCredentials:
         self._store.write(self._key, self._login)
 
     def _remove_token(self, refused: Login) -> None:
-        """Remove a refresh token that is not valid any more. Its access token may still be."""
+        """Remove the refresh token of a login from the store, unless it has a newer one.
+
+        The access token is also removed if it has expired.
+        """
         current = self._store.read(self._key)
         if current is not None and current.refresh_token == refused.refresh_token:
             left = current.without_refresh() if current.is_valid() else current.without_tokens()
@@ -231,5 +259,5 @@ class OAuthCredentials:
             self._fetcher = await make_fetcher(self._server)
         return self._fetcher
 
-    async def _flow(self) -> LoginFlow:
+    async def _make_flow(self) -> LoginFlow:
         return LoginFlow(self._server, self._settings, await self._get_fetcher())

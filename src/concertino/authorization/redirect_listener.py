@@ -1,7 +1,8 @@
-"""RedirectListener: gets the response to a login from the browser, at a port of this machine.
+"""RedirectListener: receives the response to a login from the user's browser.
 
-It takes one answer on one path. Requests that do not answer the login, as any web page can send
-them here, are refused, and do not end the wait.
+It is a small HTTP server at a port of this machine, to which the authorization server redirects the
+browser. Any web page can make the browser send requests to this port. So a request that does not
+belong to the login is answered with status 400, and the listener goes on waiting.
 Source: RFC 8252, sections 7.3 and 8.3.
 """
 
@@ -17,7 +18,9 @@ from concertino.errors import AuthorizationError
 __all__ = ["RedirectListener"]
 
 PATH = "/callback"
+# How long the user may take to log in.
 WITHIN_S = 300.0
+# How long a browser may take to send the head of its request.
 HEAD_WITHIN_S = 10.0
 MAX_HEAD_BYTES = 16 * 1024
 MAX_CONNECTIONS = 16
@@ -28,7 +31,8 @@ REFUSED = "This is not the answer to the login that is under way."
 class RedirectListener:
     """Listens at a port of this machine. Use it with `async with`.
 
-    port: the port to use if it is free, so that a registration with it stays valid; 0 for any.
+    port: the port to use if it is free: that of the client's registration, whose redirect URI then
+        stays valid; 0 for any.
     """
 
     def __init__(self, port: int = 0) -> None:
@@ -40,14 +44,14 @@ class RedirectListener:
 
     @property
     def redirect_uri(self) -> str:
-        """Return the redirect URI, which leads the browser to this listener."""
+        """The redirect URI for the authorization request: the URL of this listener."""
         return f"http://127.0.0.1:{self._port}{PATH}"
 
     async def __aenter__(self) -> RedirectListener:
         try:
             self._server = await self._listen(self._port)
         except OSError:
-            # The port that was free at the first login is used by another program.
+            # Another program uses the port now.
             self._server = await self._listen(0)
         self._port = self._server.sockets[0].getsockname()[1]
         return self
@@ -66,10 +70,10 @@ class RedirectListener:
         self._address.cancel()
 
     async def wait(self, expects: Callable[[str], bool], within_s: float = WITHIN_S) -> str:
-        """Return the URL that the browser requests after the login.
+        """Wait for the response to the login, and return the path and query of its URL.
 
-        expects: returns whether the query of a URL is the response to this login.
-        Raises AuthorizationError after within_s.
+        expects: returns whether the query of a URL belongs to this login.
+        Raises AuthorizationError after within_s seconds.
         """
         self._expects = expects
         try:
@@ -79,6 +83,7 @@ class RedirectListener:
             raise AuthorizationError(f"nobody has logged in within {within_s:.0f} s") from None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the one request of a connection, and close the connection."""
         try:
             if self._connections >= MAX_CONNECTIONS:
                 return
@@ -88,12 +93,13 @@ class RedirectListener:
             finally:
                 self._connections -= 1
         except (OSError, ValueError, EOFError, asyncio.LimitOverrunError, TimeoutError):
-            # A browser that leaves, or another program that sends anything.
+            # The browser has closed the connection, or it was no browser that sent the request.
             pass
         finally:
             writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Read a request, answer it, and end the wait if it is the response to the login."""
         async with asyncio.timeout(HEAD_WITHIN_S):
             head = await reader.readuntil(b"\r\n\r\n")
         method, target, _ = head.partition(b"\r\n")[0].decode("ascii").split(" ")
@@ -112,7 +118,7 @@ class RedirectListener:
             "Content-Type: text/plain; charset=utf-8",
             f"Content-Length: {len(body)}",
             "Cache-Control: no-store",
-            # The code stands in the address of this page.
+            # The URL of this page contains the authorization code, which no other page may get.
             "Referrer-Policy: no-referrer",
             "Connection: close",
         )

@@ -1,8 +1,8 @@
-"""Chooses the OAuth client under whose id to log in: identify_client().
+"""identify_client(): chooses the OAuth client under whose id to log in.
 
-The first of these that there is: a client that the user has registered, a client id metadata
-document, the client of an earlier login, and a new dynamic registration (RFC 7591). Without any,
-an error says what is missing.
+The first possible one of these is used: the client that the user has registered and named in the
+settings, a client id metadata document, the client of an earlier login, and a client that is now
+registered dynamically (RFC 7591).
 Spec: 2026-07-28 basic/authorization "Client Registration".
 """
 
@@ -28,6 +28,8 @@ DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 
 
 class _Registration(Struct, frozen=True):
+    """The response to a dynamic registration (RFC 7591, section 3.2.1)."""
+
     client_id: str
     client_secret: str = ""
     token_endpoint_auth_method: str = ""
@@ -35,6 +37,8 @@ class _Registration(Struct, frozen=True):
 
 
 class _Failure(Struct, frozen=True):
+    """The error response to a dynamic registration (RFC 7591, section 3.2.2)."""
+
     error: str = ""
     error_description: str = ""
 
@@ -53,10 +57,13 @@ async def identify_client(
 ) -> ClientIdentity:
     """Return the OAuth client under whose id to log in at an authorization server.
 
-    known: the client of an earlier login; None if there was none. A client that was registered
-        dynamically is used again for the same issuer and redirect URI.
-    known_issuer: the issuer of that login.
-    Raises AuthorizationError, and OSError if the server cannot be reached.
+    metadata: the metadata of the authorization server.
+    redirect_uri: the redirect URI of this login; "" if it needs none.
+    known: the client of an earlier login; None if there was none. If it was registered dynamically
+        at the same server and with the same redirect URI, it is used again.
+    known_issuer: the authorization server of that login; "" if there was none.
+    Raises AuthorizationError if there is no way to get a client, and OSError if the server cannot
+    be reached.
     """
     if settings.client_id:
         return _registered_before(metadata, settings, known_issuer)
@@ -76,7 +83,11 @@ async def identify_client(
 def _registered_before(
     metadata: IssuerMetadata, settings: OAuth, known_issuer: str
 ) -> ClientIdentity:
-    """Return the client in the settings, if it belongs to this authorization server."""
+    """Return the client in the settings.
+
+    Raises AuthorizationError if it belongs to another authorization server, which alone may get its
+    secret.
+    """
     expected = settings.issuer or known_issuer
     if expected and expected != metadata.issuer:
         raise AuthorizationError(
@@ -92,6 +103,7 @@ def _registered_before(
 
 
 def _is_usable(client: ClientIdentity, redirect_uri: str) -> bool:
+    """Return whether a client of an earlier login can be used with this redirect URI."""
     is_valid = not client.expires_at or time.time() < client.expires_at
     return client.is_registered_by_us and is_valid and client.redirect_uri == redirect_uri
 
@@ -99,9 +111,12 @@ def _is_usable(client: ClientIdentity, redirect_uri: str) -> bool:
 async def _register(
     fetcher: Fetcher, metadata: IssuerMetadata, settings: OAuth, redirect_uri: str
 ) -> ClientIdentity:
-    """Register this client."""
+    """Register a client for this program, and return it.
+
+    Raises AuthorizationError if the server refuses, and OSError if it cannot be reached.
+    """
     offered = metadata.token_endpoint_auth_methods_supported
-    # A program on a user's machine cannot keep a secret, so it wants none if that is possible.
+    # A program on a user's machine cannot keep a secret, so it requests none if possible.
     if offered is None or "none" in offered:
         method = "none"
     else:

@@ -13,29 +13,34 @@ __all__ = ["GRANTS", "Authorize", "Grant", "OAuth"]
 
 Grant = Literal["authorization_code", "client_credentials", "device_code"]
 GRANTS: tuple[str, ...] = get_args(Grant)
-# Gets the address of the page where a person permits access, and returns the address to which that
-# page has led the browser.
+# Called with the URL of the page where the user permits access. It shows that page, and returns the
+# URL to which the authorization server has redirected the browser.
 Authorize = Callable[[str], Awaitable[str]]
 
 
 class OAuth(Struct, frozen=True, kw_only=True, metaclass=HintingStructMeta):
-    """How to obtain access to a server that asks for it.
+    """How a client obtains access to a server that requires authorization.
 
-    All are optional: without any, the client registers itself, and a person logs in.
-    client_id: the id of a client that was registered with the authorization server before.
+    All fields are optional. Without any, the client registers itself at the authorization server,
+    and the user logs in with the command `concertino login`.
+    client_id: the id of a client that was registered at the authorization server before.
     client_secret: the secret of that client.
-    issuer: the authorization server that knows this client. The secret goes to no other one.
-    client_metadata_url: an https URL that identifies this client and has its description (a client
-        id metadata document), for authorization servers that accept one.
-    private_key: in PEM, which signs assertions in place of a secret. Extra: auth.
-    key_algorithm: with which it signs.
-    grant: how access is obtained: by a person in a browser, by a person at another device, or with
-        the client's own credentials, without a person.
-    scopes: what to ask for, in addition to what the server says.
-    redirect_uri: where the authorization server sends the browser. By default a port of this
-        machine.
-    authorize: shows the page to a person. None: only `concertino login` does that.
-    Raises ValueError if two of them do not belong together. The text shows no secrets.
+    issuer: the URL of the authorization server that knows this client. Its secret is sent to no
+        other one.
+    client_metadata_url: an https URL that identifies this client and returns its description (a
+        client id metadata document), for authorization servers that accept such documents.
+    private_key: a private key in PEM, which signs assertions in place of a secret. It requires the
+        extra auth.
+    key_algorithm: the algorithm of these signatures.
+    grant: how access is obtained: by the user in a browser (`authorization_code`), by the user on
+        another device (`device_code`), or with the client's own secret or key
+        (`client_credentials`).
+    scopes: the scopes to request in addition to those that the server names.
+    redirect_uri: the URL to which the authorization server redirects the browser; "" for a port of
+        this machine.
+    authorize: shows the page of a login to the user, and returns the URL to which the browser was
+        redirected. If it is None, only `concertino login` can log in with a browser.
+    Raises ValueError if fields contradict each other. The text shows no secrets.
     """
 
     client_id: str = ""
@@ -59,7 +64,7 @@ class OAuth(Struct, frozen=True, kw_only=True, metaclass=HintingStructMeta):
         if self.grant == "client_credentials" and not (self.client_secret or self.private_key):
             raise ValueError("client_credentials: expected client_secret or private_key")
         if self.client_metadata_url:
-            # Every client has this module, and few have such a URL.
+            # Imported only here: every client imports this module, and few have such a URL.
             from concertino.http_client.server_url import parse_url
 
             url = parse_url(self.client_metadata_url)
@@ -69,5 +74,5 @@ class OAuth(Struct, frozen=True, kw_only=True, metaclass=HintingStructMeta):
             raise ValueError("redirect_uri: expected one beside authorize")
 
     def __repr__(self) -> str:
-        # Neither the secret nor the key.
+        # The secret and the key must not appear in logs.
         return f"OAuth(client_id={self.client_id!r}, grant={self.grant!r}, issuer={self.issuer!r})"

@@ -1,4 +1,4 @@
-"""TokenEndpoint: asks an authorization server for tokens, as a client that it knows.
+"""TokenEndpoint: requests tokens from an authorization server, and authenticates the client there.
 
 Source: RFC 6749, sections 2.3.1, 4.1.3, 4.4, 5 and 6; RFC 7523 for assertions; RFC 8707 for
 `resource`.
@@ -30,12 +30,16 @@ __all__ = [
 ]
 
 ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-# The access token of a longer life is not believed to live so long.
+# A token is taken to be valid for this time at most, whatever the server says.
 MAX_LIFE_S = 366 * 86400.0
 
 
 class TokenResponse(Struct, frozen=True):
-    """The tokens of a response. expires_in: in seconds; None if the server does not say so."""
+    """A response of the token endpoint (RFC 6749, section 5.1).
+
+    expires_in: how long the access token is valid, in seconds; None if the server does not say so.
+    scope: the granted scopes, separated by spaces; None if they are those that were requested.
+    """
 
     access_token: str
     token_type: str
@@ -45,12 +49,14 @@ class TokenResponse(Struct, frozen=True):
 
 
 class _ErrorResponse(Struct, frozen=True):
+    """An error response of the token endpoint (RFC 6749, section 5.2)."""
+
     error: str = ""
     error_description: str = ""
 
 
 class TokenError(AuthorizationError):
-    """An authorization server has refused a request. code: such as `invalid_grant`."""
+    """An authorization server has refused a request. code: its `error`, as `invalid_grant`."""
 
     def __init__(self, text: str, code: str) -> None:
         super().__init__(text)
@@ -62,12 +68,14 @@ _error_decoder = Decoder(_ErrorResponse)
 
 
 def choose_auth_method(metadata: IssuerMetadata, has_secret: bool, has_key: bool) -> str:
-    """Return how a client shows its secret. Raises AuthorizationError if no way is accepted.
+    """Return how a client authenticates at the token endpoint of an authorization server.
 
-    Without a list, a server takes Basic (RFC 8414, section 2).
+    has_secret, has_key: whether the client has a secret, or a private key.
+    Raises AuthorizationError if the server does not accept a secret in any way known here.
     """
     if not has_secret and not has_key:
         return "none"
+    # The default is that of RFC 8414, section 2.
     offered = metadata.token_endpoint_auth_methods_supported or ("client_secret_basic",)
     if has_key:
         return "private_key_jwt"
@@ -82,7 +90,10 @@ def choose_auth_method(metadata: IssuerMetadata, has_secret: bool, has_key: bool
 class TokenEndpoint:
     """The token endpoint of an authorization server.
 
-    settings: have the private key of the client, if it has one.
+    issuer: the issuer identifier of the authorization server.
+    url: the URL of the endpoint.
+    client: the client that requests tokens.
+    settings: the settings with the private key of the client, if it has one.
     """
 
     def __init__(
@@ -100,10 +111,11 @@ class TokenEndpoint:
         self._settings = settings
 
     async def request(self, fields: Mapping[str, str]) -> TokenResponse:
-        """Return new tokens. fields: of the grant.
+        """Request tokens, and return them.
 
-        Raises TokenError, AuthorizationError, and OSError if the server cannot be reached or has
-        failed.
+        fields: the form fields that depend on the grant, such as `grant_type` and `code`.
+        Raises TokenError if the server refuses, AuthorizationError for another wrong response, and
+        OSError if the server cannot be reached or has failed.
         """
         form, headers = self._authenticate(dict(fields))
         response = await self._fetcher.post_form(self._url, form, headers)
@@ -119,7 +131,7 @@ class TokenEndpoint:
         return tokens
 
     async def refresh(self, login: Login) -> TokenResponse:
-        """Return new tokens for a login. Raises as request()."""
+        """Return new tokens for a login. Raises the errors of request()."""
         return await self.request(
             {
                 "grant_type": "refresh_token",
@@ -129,12 +141,18 @@ class TokenEndpoint:
         )
 
     async def post(self, url: str, fields: Mapping[str, str]) -> FetchedResponse:
-        """Send a form to another endpoint of the server, as this client."""
+        """Send a form to another endpoint of the authorization server, authenticated as the client.
+
+        Raises AuthorizationError, OSError.
+        """
         form, headers = self._authenticate(dict(fields))
         return await self._fetcher.post_form(url, form, headers)
 
     def _authenticate(self, form: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-        """Return a form and headers that show who we are."""
+        """Return a form and headers by which the server knows the client.
+
+        form: the fields of the request, to which those of the authentication are added.
+        """
         client = self._client
         headers: dict[str, str] = {}
         if client.auth_method == "client_secret_basic":
@@ -161,7 +179,11 @@ class TokenEndpoint:
 
 
 def describe_error(response: FetchedResponse) -> Exception:
-    """Return the exception for a response of failure."""
+    """Return the exception for an error response.
+
+    It is a ConnectionError if the server has failed or is busy (HTTP 5xx, 429), so that the caller
+    tries again; otherwise a TokenError.
+    """
     try:
         body = _error_decoder.decode(response.body)
     except (DecodeError, RecursionError):
@@ -175,11 +197,12 @@ def describe_error(response: FetchedResponse) -> Exception:
 
 
 def _is_token(text: str) -> bool:
+    """Return whether a text can be sent as a token: it has printable ASCII characters only."""
     return bool(text) and all("!" <= char <= "~" for char in text)
 
 
 def token_expiry(tokens: TokenResponse) -> float | None:
-    """Return when tokens expire, in seconds since 1970; None if that is not known."""
+    """Return when an access token expires, in seconds since 1970; None if that is not known."""
     if tokens.expires_in is None:
         return None
     return time.time() + min(max(tokens.expires_in, 0.0), MAX_LIFE_S)
