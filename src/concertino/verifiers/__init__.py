@@ -1,4 +1,8 @@
-"""TokenVerifiers for HTTP servers: StaticTokens, JwtVerifier and Introspection."""
+"""TokenVerifiers, which check the access tokens of requests to an MCP server over HTTP.
+
+StaticTokens accepts the tokens of a file, JwtVerifier accepts JSON Web Tokens that an issuer has
+signed, and Introspection asks the issuer about each token.
+"""
 
 from __future__ import annotations
 

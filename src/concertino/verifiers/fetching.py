@@ -1,9 +1,10 @@
-"""IssuerClient: small requests to an authorization server, whose URLs partly come from itself.
+"""IssuerClient: sends small HTTP requests to an authorization server (the issuer of tokens).
 
-The issuer's own URL is the operator's word, wherever it leads. A URL in its metadata is not: it may
-lead no nearer to this machine than the issuer, so that a public issuer cannot make this server send
-requests into the private network around it. Each name is resolved once, and the connection goes to
-an address that was checked. No redirect is followed, and no proxy of the environment is used.
+The operator of this server configures the issuer's URL, so it is trusted, whatever its address is.
+A URL in the issuer's metadata is not trusted: its host must not be nearer to this machine than the
+issuer, so that a public issuer cannot make this server send requests into its private network.
+Each host name is resolved once, and the connection goes to an address that was checked. Redirects
+are not followed, and the environment's HTTP proxy is not used.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Mapping
 from ipaddress import IPv6Address, ip_address
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 from urllib.parse import urlencode
 
 from msgspec import DecodeError, ValidationError
@@ -23,16 +24,16 @@ from concertino.http_client.pooled_connection import ResponseHead
 from concertino.http_client.server_url import ServerUrl, parse_url
 from concertino.http_client.single_requests import SingleRequests
 
-if TYPE_CHECKING:
-    pass
-
 __all__ = ["IssuerClient"]
 
+# How long a request may take by default.
 WITHIN_S = 5.0
+# The largest body of a response.
 MAX_BYTES = 64 * 1024
-# More addresses of one name are not tried.
+# How many addresses of a host name are used. The others are ignored.
 MAX_ADDRESSES = 8
-# How near an address is. The greater, the nearer.
+# How near to this machine an address is. A greater number is nearer. NEVER is for addresses that
+# must not be connected to.
 PUBLIC, PRIVATE, LOOPBACK, NEVER = range(4)
 
 T = TypeVar("T")
@@ -52,36 +53,41 @@ class IssuerClient:
         self._connections = SingleRequests()
 
     def check_url(self, url: str) -> None:
-        """Raise ValueError if a URL is malformed, or neither https nor of this machine."""
+        """Raise ValueError if a URL that the operator has configured must not be used.
+
+        That is the case if it is malformed, or neither https nor of this machine.
+        """
         _parse(url)
 
     async def get(self, url: str, decoder: Decoder[T], *, is_trusted: bool) -> T | None:
-        """Return the decoded response to a GET; None if the status is not 200, but below 500.
+        """Send a GET request, and return its decoded response.
 
+        Returns None for a response with a status below 500 other than 200, such as 404.
         is_trusted: whether the operator has configured the URL.
         Raises VerifierUnavailable.
         """
-        return await self._limit(url, self._ask("GET", url, {}, b"", decoder, is_trusted))
+        return await self._limit(url, self._send("GET", url, {}, b"", decoder, is_trusted))
 
     async def post(
         self, url: str, fields: Mapping[str, str], headers: Mapping[str, str], decoder: Decoder[T]
     ) -> T | None:
-        """Return the decoded response to a form; see get(). The operator has configured the URL."""
+        """Send a form with POST to a URL that the operator has configured; see get()."""
         lines = {"Content-Type": "application/x-www-form-urlencoded", **headers}
         body = urlencode(fields).encode()
-        return await self._limit(url, self._ask("POST", url, lines, body, decoder, True))
+        return await self._limit(url, self._send("POST", url, lines, body, decoder, True))
 
-    async def _limit(self, url: str, asking: Awaitable[T | None]) -> T | None:
+    async def _limit(self, url: str, request: Awaitable[T | None]) -> T | None:
+        """Return the result of a request. Raises VerifierUnavailable if it fails or takes long."""
         try:
             async with asyncio.timeout(self._within_s):
-                return await asking
+                return await request
         except TimeoutError:
             text = f"{_show(url)}: no response within {self._within_s:g} s"
             raise VerifierUnavailable(text) from None
         except (OSError, ValueError) as exc:
             raise VerifierUnavailable(f"{_show(url)}: {exc}") from None
 
-    async def _ask(
+    async def _send(
         self,
         method: str,
         url: str,
@@ -90,6 +96,7 @@ class IssuerClient:
         decoder: Decoder[T],
         is_trusted: bool,
     ) -> T | None:
+        """Check a URL, connect to one of its addresses, send one request, and read the response."""
         target = _parse(url)
         addresses = await self._find_addresses(target, is_trusted)
         lines = {
@@ -120,7 +127,10 @@ class IssuerClient:
             raise VerifierUnavailable(text) from None
 
     async def _find_addresses(self, url: ServerUrl, is_trusted: bool) -> list[str]:
-        """Return the addresses that may be connected to. Raises OSError, ValueError."""
+        """Return the addresses of a URL's host, if the URL may be used.
+
+        Raises OSError if the host has no address, and ValueError if an address is not allowed.
+        """
         addresses = await _resolve(url)
         issuer = self._issuer
         if is_trusted or (url.scheme, url.host, url.port) == (
@@ -129,9 +139,9 @@ class IssuerClient:
             issuer.port,
         ):
             return addresses
-        allowed = min(_nearness(address) for address in await _resolve(issuer))
+        nearest_allowed = min(_nearness(address) for address in await _resolve(issuer))
         for address in addresses:
-            if _nearness(address) > allowed:
+            if _nearness(address) > nearest_allowed:
                 raise ValueError(
                     f"its address {address} is nearer than the issuer's own; name this URL in the "
                     "options if it is right"
@@ -140,7 +150,11 @@ class IssuerClient:
 
 
 class _Response:
-    """Collects one response. done: a future that gets its status and its body."""
+    """Receives one response from a PooledConnection.
+
+    Attributes:
+    done: a future for the status and the body of the response.
+    """
 
     def __init__(self) -> None:
         self.done: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
@@ -169,7 +183,7 @@ class _Response:
 
 
 def _parse(url: str) -> ServerUrl:
-    """Return a parsed URL. Raises ValueError unless it is https, or http of this machine."""
+    """Parse a URL. Raises ValueError unless it is an https URL, or an http URL of this machine."""
     parsed = parse_url(url)
     if not parsed.is_tls and not _is_this_machine(parsed.host):
         raise ValueError(f"{_show(url)}: expected https: tokens and keys travel here")
@@ -177,6 +191,7 @@ def _parse(url: str) -> ServerUrl:
 
 
 def _is_this_machine(host: str) -> bool:
+    """Return whether a host is `localhost` or a loopback address."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -184,7 +199,11 @@ def _is_this_machine(host: str) -> bool:
 
 
 async def _resolve(url: ServerUrl) -> list[str]:
-    """Return the addresses of a host that can be those of a server. Raises OSError if none can."""
+    """Return the addresses of a URL's host.
+
+    Raises OSError if it has none, if no server can have one of them, or if a host without TLS is
+    not this machine.
+    """
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
@@ -199,10 +218,11 @@ async def _resolve(url: ServerUrl) -> list[str]:
 
 
 def _nearness(text: str) -> int:
-    """Return in which network an address is; NEVER for link-local addresses (cloud metadata)."""
+    """Return how near to this machine an IP address is: one of PUBLIC, PRIVATE, LOOPBACK, NEVER."""
     address = ip_address(text.partition("%")[0])
     if isinstance(address, IPv6Address):
         address = address.ipv4_mapped or address.sixtofour or address
+    # Link-local addresses are those of the metadata services of clouds.
     if address.is_link_local or address.is_multicast or address.is_unspecified:
         return NEVER
     if address.is_loopback:
@@ -211,5 +231,5 @@ def _nearness(text: str) -> int:
 
 
 def _show(url: str) -> str:
-    """Return a URL for messages, without its query."""
+    """Return a URL for the texts of errors: without its query, and with 200 characters at most."""
     return url.partition("?")[0][:200]

@@ -1,6 +1,6 @@
-"""Introspection: a TokenVerifier that asks the authorization server about each token.
+"""Introspection: a TokenVerifier that asks the authorization server about each token (RFC 7662).
 
-Source: RFC 7662.
+It is for access tokens that are no JSON Web Tokens. Each verification takes one request.
 """
 
 from __future__ import annotations
@@ -64,11 +64,14 @@ class Introspection:
 
     @property
     def issuers(self) -> tuple[str, ...]:
-        """Return the issuer."""
+        """The issuer, as the only one."""
         return (self._issuer,)
 
     async def verify(self, token: str) -> Principal:
-        """Return the principal of a token. Raises InvalidToken, VerifierUnavailable."""
+        """Return the principal of a token.
+
+        Raises InvalidToken, and VerifierUnavailable if the issuer does not answer.
+        """
         fields = {"token": token, "token_type_hint": "access_token"}
         claims = await self._client.post(self._url, fields, self._headers, _decoder)
         if claims is None:
@@ -76,7 +79,7 @@ class Introspection:
         if not claims.active:
             raise InvalidToken("the token is not valid, or not any more")
         if not claims.iss:
-            # The member is optional there; the answer comes from the issuer in any case.
+            # This member of the response is optional. The response comes from the issuer anyway.
             claims = replace(claims, iss=self._issuer)
         return claims.to_principal(self._issuer, self._audience, self._wall_clock(), 0.0)
 

@@ -1,5 +1,7 @@
-"""JwtVerifier: access tokens that are JSON Web Tokens, signed by an issuer. Extra: auth.
+"""JwtVerifier: a TokenVerifier for JSON Web Tokens that an issuer has signed.
 
+It verifies the signature with the public keys of the issuer (key_set.py) and then checks the claims
+(token_claims.py). It requires the extra auth.
 Sources: RFC 7519, RFC 8725 (best practices), RFC 9068 (access tokens); 2026-07-28
 basic/authorization "Token Handling".
 """
@@ -30,13 +32,14 @@ except ModuleNotFoundError:
 
 __all__ = ["ALGORITHMS", "JwtVerifier"]
 
-# All are asymmetric: with a symmetric one, whoever can verify tokens can also make them, and a
-# public key could be taken for the secret.
+# No algorithm with a shared secret is accepted: who can verify such tokens can also forge them, and
+# an attacker could sign a token with the issuer's public key as the secret.
 ALGORITHMS = (
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
     "Ed25519",
 )  # fmt: skip
-# RFC 9068, and what most issuers write. Others, such as logout tokens, are no access tokens.
+# The accepted values of the header `typ`: that of RFC 9068, and that which most issuers use. Tokens
+# of other types, such as logout tokens, are no access tokens.
 TYPES = frozenset(("at+jwt", "jwt"))
 LEEWAY_S = 30.0
 
@@ -54,6 +57,8 @@ class _Header(Struct, frozen=True):
 
 
 class _Issuer(Struct, frozen=True):
+    """The claim that is read before the signature is verified."""
+
     iss: str = ""
 
 
@@ -108,19 +113,22 @@ class JwtVerifier:
 
     @property
     def issuers(self) -> tuple[str, ...]:
-        """Return the issuer."""
+        """The issuer, as the only one."""
         return (self._issuer,)
 
     def verify(self, token: str) -> Principal | Awaitable[Principal]:
-        """Return the principal of a token; an awaitable of it if keys must be fetched first.
+        """Return the principal of a token, or an awaitable of it if keys must be fetched first.
 
         Raises InvalidToken. The awaitable raises InvalidToken or VerifierUnavailable.
         """
         header = self._read_header(token)
         keys = self._keys.find(header.kid, header.alg)
-        return self._verify_with(token, header, keys) if keys else self._fetch_keys(token, header)
+        if keys:
+            return self._verify_with(token, header, keys)
+        return self._verify_with_new_keys(token, header)
 
-    async def _fetch_keys(self, token: str, header: _Header) -> Principal:
+    async def _verify_with_new_keys(self, token: str, header: _Header) -> Principal:
+        """Fetch the issuer's keys, and return the principal of a token."""
         await self._keys.fetch()
         keys = self._keys.find(header.kid, header.alg)
         if not keys:
@@ -128,7 +136,7 @@ class JwtVerifier:
         return self._verify_with(token, header, keys)
 
     def _read_header(self, token: str) -> _Header:
-        """Return the header of a token whose signature was not verified yet.
+        """Return the header of a token. It is called before the signature is verified.
 
         Raises InvalidToken if the token cannot be accepted, whatever its signature is.
         """
@@ -151,6 +159,10 @@ class JwtVerifier:
         return header
 
     def _verify_with(self, token: str, header: _Header, keys: list[PublicKey]) -> Principal:
+        """Return the principal of a token that one of these keys has signed.
+
+        Raises InvalidToken if none of them has, or if the claims are not acceptable.
+        """
         for key in keys:
             try:
                 with warnings.catch_warnings():
@@ -170,6 +182,6 @@ class JwtVerifier:
 
 
 def _decode_part(text: str) -> bytes:
-    """Return a part of a token decoded. Raises ValueError."""
+    """Decode a part of a token, which is base64url without padding. Raises ValueError."""
     standard = text.encode("ascii").replace(b"-", b"+").replace(b"_", b"/")
     return a2b_base64(standard + b"=" * (-len(standard) % 4))

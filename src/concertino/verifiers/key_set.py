@@ -1,8 +1,8 @@
-"""IssuerKeys: the public keys of an issuer, fetched when a token names one that is not known.
+"""IssuerKeys: the public keys of an issuer, with which JwtVerifier verifies signatures.
 
-Anybody can send tokens with invented key ids, so a fetch for them is tried once in REFRESH_S at
-most, however many requests wait for it. Keys that were fetched once are used further while the
-issuer does not answer.
+The keys are fetched when a token names a key that is not known. Anybody can send tokens with
+invented key ids. So at most one fetch is started in REFRESH_S, and all requests that need it wait
+for the same one. When the issuer does not answer, the keys that were fetched before stay in use.
 Source: RFC 7517; RFC 8414; OpenID Connect Discovery 1.0.
 """
 
@@ -29,16 +29,18 @@ except ModuleNotFoundError:
 
 __all__ = ["IssuerKeys", "PublicKey"]
 
-# A fetch for a key id that is not known is tried this often, in seconds.
+# The shortest time between two fetches, in seconds.
 REFRESH_S = 10.0
-# Keys that the issuer has withdrawn are forgotten after this time at most, in seconds.
+# The age at which keys are fetched again, so that keys which the issuer has withdrawn are removed.
 MAX_AGE_S = 600.0
+# How many keys of an issuer are used. The others are ignored.
 MAX_KEYS = 64
 # The smallest modulus of an RSA key, in bits (RFC 7518, section 3.3).
 MIN_RSA_BITS = 2048
 
 PublicKey = RSAKey | ECKey | OKPKey
-# Symmetric keys are not among these: a public key must never be taken for a secret.
+# Value of `kty` -> class of the key. Symmetric keys are left out: a public key must never be used
+# as a shared secret.
 TYPES: dict[str, type[RSAKey] | type[ECKey] | type[OKPKey]] = {
     "RSA": RSAKey,
     "EC": ECKey,
@@ -47,10 +49,14 @@ TYPES: dict[str, type[RSAKey] | type[ECKey] | type[OKPKey]] = {
 
 
 class _KeySet(Struct, frozen=True):
+    """A JSON Web Key Set (RFC 7517). keys: the members of each key."""
+
     keys: tuple[dict[str, Any], ...]
 
 
 class _Metadata(Struct, frozen=True):
+    """The used members of an issuer's metadata. jwks_uri: the URL of its key set."""
+
     issuer: str
     jwks_uri: str
 
@@ -58,10 +64,10 @@ class _Metadata(Struct, frozen=True):
 class IssuerKeys:
     """The keys of one issuer.
 
-    client: fetches from the issuer.
+    client: sends requests to the issuer.
     issuer: the URL of the issuer.
     jwks_url: the URL of the keys; None to read it from the issuer's metadata.
-    clock: returns the time in seconds; must not go backwards.
+    clock: a monotonic clock, in seconds.
     """
 
     def __init__(
@@ -77,10 +83,16 @@ class IssuerKeys:
         self._fetching: asyncio.Task[None] | None = None
 
     def find(self, kid: str | None, algorithm: str) -> list[PublicKey]:
-        """Return the keys that may have signed a token. Starts to fetch keys that are too old."""
+        """Return the known keys that may have signed a token.
+
+        Keys that are too old are returned too, but a fetch is started in the background.
+        kid: the key id in the token's header; None if it has none.
+        algorithm: the signature algorithm in the token's header.
+        """
         now = self._clock()
-        if self._fetched_at is not None and now - self._fetched_at >= MAX_AGE_S and self._may_try():
-            self._start()
+        is_old = self._fetched_at is not None and now - self._fetched_at >= MAX_AGE_S
+        if is_old and self._may_fetch():
+            self._start_fetch()
         return [
             key
             for members, key in self._keys
@@ -91,36 +103,40 @@ class IssuerKeys:
         ]
 
     async def fetch(self) -> None:
-        """Fetch the keys, unless they were fetched a moment ago.
+        """Fetch the keys, because a token names a key that is not known.
 
-        Raises InvalidToken if the keys are new: then the issuer has no such key. Raises
-        VerifierUnavailable if there are no keys and the issuer does not answer.
+        Raises InvalidToken if the keys were fetched less than REFRESH_S ago, so that the issuer
+        probably has no such key. Raises VerifierUnavailable if the issuer does not answer, or did
+        not when the first fetch was tried a moment ago.
         """
-        if self._fetching is None and not self._may_try():
+        if self._fetching is None and not self._may_fetch():
             if self._fetched_at is None:
                 raise VerifierUnavailable(f"{self._issuer}: its keys could not be fetched")
             raise InvalidToken("the token is signed with a key that the issuer does not have")
-        fetching = self._fetching or self._start()
+        fetching = self._fetching or self._start_fetch()
         await asyncio.shield(fetching)
 
-    def _may_try(self) -> bool:
+    def _may_fetch(self) -> bool:
+        """Return whether no fetch is running, and none was started in the last REFRESH_S."""
         return self._fetching is None and (
             self._tried_at is None or self._clock() - self._tried_at >= REFRESH_S
         )
 
-    def _start(self) -> asyncio.Task[None]:
+    def _start_fetch(self) -> asyncio.Task[None]:
+        """Start the task that fetches the keys, and return it."""
         self._tried_at = self._clock()
         fetching = self._fetching = asyncio.get_running_loop().create_task(self._fetch())
 
         def on_done(task: asyncio.Task[None]) -> None:
             self._fetching = None
-            # Nobody may have waited for it.
+            # Reading the exception keeps asyncio from logging it if no request waits for the task.
             _ = task.cancelled() or task.exception()
 
         fetching.add_done_callback(on_done)
         return fetching
 
     async def _fetch(self) -> None:
+        """Fetch the key set, and replace the known keys. Raises VerifierUnavailable."""
         url = self._configured_url
         is_trusted = url is not None
         if url is None:
@@ -155,7 +171,7 @@ _decode_metadata = Decoder(_Metadata)
 
 
 def _metadata_urls(issuer: str) -> list[str]:
-    """Return where the metadata of an issuer may be, in the order of MCP's specification."""
+    """Return the URLs at which an issuer may publish its metadata, in MCP's order."""
     parts = urlsplit(issuer)
     origin, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
     oauth, openid = "/.well-known/oauth-authorization-server", "/.well-known/openid-configuration"
@@ -164,13 +180,13 @@ def _metadata_urls(issuer: str) -> list[str]:
 
 
 def _import_key(members: dict[str, Any]) -> PublicKey | None:
-    """Return a public key; None for one that cannot be used here."""
+    """Return a public key from its members; None for one that cannot be used here."""
     kind = TYPES.get(str(members.get("kty")))
     if kind is None:
         return None
     try:
         with warnings.catch_warnings():
-            # joserfc warns of keys that are too short; they are not used.
+            # joserfc warns of keys that are too short. They are rejected below.
             warnings.simplefilter("ignore", SecurityWarning)
             key = kind.import_key(members)
         if isinstance(key, RSAKey) and key.public_key.key_size < MIN_RSA_BITS:

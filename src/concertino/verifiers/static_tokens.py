@@ -1,11 +1,10 @@
-"""StaticTokens: tokens that a file lists, for small set-ups without an authorization server.
-
-The file has the tokens' SHA-256 only, so it cannot be used to log in. A token is 32 random bytes:
-slow hashing, as passwords need it, would add nothing.
+"""StaticTokens: a TokenVerifier for the tokens in a file, without an authorization server.
 
     {"tokens": [{"name": "ci", "sha256": "9f86d0...", "scopes": ["orders:read"]}]}
 
-`concertino token` writes the file.
+`concertino token` writes the file. It contains only the SHA-256 of each token, so a stolen file
+gives no access. As each token is 32 random bytes, it cannot be guessed, and a slow hash as for
+passwords is not necessary.
 """
 
 from __future__ import annotations
@@ -27,8 +26,9 @@ from concertino.protocol.principal import Principal
 
 __all__ = ["ISSUER", "StaticToken", "StaticTokens", "TokenFile", "make_token"]
 
-# Static tokens have no issuer with a URL. Their principals are those of this word.
+# The issuer of the principals of static tokens, in place of a URL.
 ISSUER = "static:"
+# The beginning of each token, by which programs that look for leaked secrets can recognize it.
 PREFIX = "ctk_"
 MAX_FILE_BYTES = 1024 * 1024
 
@@ -39,7 +39,7 @@ class StaticToken(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     name: the name of the token's owner, which becomes the subject of the principal.
     sha256: the SHA-256 of the token, in hexadecimal.
     scopes: the scopes of the token; None for all scopes.
-    expires: when the token expires, in seconds since the epoch; None for never.
+    expires: when the token expires, in seconds since 1970; None if it does not.
     """
 
     name: str
@@ -66,13 +66,13 @@ _decode = Decoder(_Content).decode
 
 
 class TokenFile:
-    """A file of tokens. Raises ValueError, also later, if it cannot be read or is malformed."""
+    """A file of tokens: reads it, writes it, and tells whether it has changed."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
 
     def read(self) -> tuple[StaticToken, ...]:
-        """Return the tokens in the file. Raises ValueError."""
+        """Return the entries in the file. Raises ValueError if it is unreadable or malformed."""
         try:
             with self.path.open("rb") as file:
                 data = file.read(MAX_FILE_BYTES + 1)
@@ -86,7 +86,7 @@ class TokenFile:
             raise ValueError(f"{self.path}: {exc}") from None
 
     def write(self, tokens: Collection[StaticToken]) -> None:
-        """Replace the file in one step; only this user can read it. Raises OSError."""
+        """Replace the file in one step. Only this user can read the new one. Raises OSError."""
         data = format(encode(_Content(tuple(tokens))), indent=2) + b"\n"
         temporary = self.path.with_name(f"{self.path.name}.{secrets.token_hex(4)}.tmp")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -101,7 +101,7 @@ class TokenFile:
             raise
 
     def state(self) -> tuple[int, int, int]:
-        """Return a value that differs when the file has changed. Raises ValueError."""
+        """Return a value that changes when the file changes. Raises ValueError without a file."""
         try:
             status = self.path.stat()
         except OSError as exc:
@@ -112,7 +112,8 @@ class TokenFile:
 class StaticTokens:
     """A TokenVerifier for the tokens in a file, which is read again when it has changed.
 
-    path: the file. Raises ValueError if it cannot be read or is malformed.
+    path: the path of the file.
+    Raises ValueError if the file cannot be read or is malformed.
     """
 
     issuers = ()
@@ -123,11 +124,12 @@ class StaticTokens:
         self._tokens = self._file.read()
 
     def verify(self, token: str) -> Principal:
-        """Return the principal of a token. Raises InvalidToken."""
+        """Return the principal of a token. Raises InvalidToken, and ValueError as _reload()."""
         self._reload()
         digest = sha256(token.encode()).hexdigest()
         found: StaticToken | None = None
-        # All are compared, each in constant time, so that the time says nothing.
+        # All entries are compared, each in constant time. Otherwise the time that this takes would
+        # tell an attacker how near a guess is.
         for item in self._tokens:
             if hmac.compare_digest(item.sha256, digest):
                 found = item
@@ -138,7 +140,10 @@ class StaticTokens:
         return Principal(found.name, "", ISSUER, found.scopes, found.expires)
 
     def _reload(self) -> None:
-        """Read the file again if it has changed. Raises ValueError: then nobody is let in."""
+        """Read the file again if it has changed.
+
+        Raises ValueError if it cannot be read or is malformed. Then no token is accepted.
+        """
         state = self._file.state()
         if state != self._state:
             self._tokens = self._file.read()
@@ -148,7 +153,11 @@ class StaticTokens:
 def make_token(
     name: str, scopes: Collection[str] | None = None, expires: float | None = None
 ) -> tuple[str, StaticToken]:
-    """Return a new token, and its entry for the file. Raises ValueError."""
+    """Return a new token, and its entry for the file.
+
+    name, scopes, expires: see StaticToken.
+    Raises ValueError if a scope or the name is malformed.
+    """
     token = PREFIX + secrets.token_urlsafe(32)
     allowed = None if scopes is None else check_scopes(scopes)
     return token, StaticToken(name, sha256(token.encode()).hexdigest(), allowed, expires)

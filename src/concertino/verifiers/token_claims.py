@@ -1,7 +1,8 @@
-"""TokenClaims: what an authorization server says about a token, in it or when it is asked.
+"""TokenClaims: checks the claims of a token, and makes a Principal of them.
 
-Sources: RFC 7519, RFC 7662, RFC 8693, RFC 9068. Microsoft and Okta write scopes as `scp`, OpenID
-Connect the client as `azp`.
+The claims are the content of a JSON Web Token, or the response of an introspection endpoint.
+Sources: RFC 7519, RFC 7662, RFC 8693, RFC 9068. Microsoft and Okta name the scopes `scp`, and
+OpenID Connect names the client `azp`.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from concertino.protocol.principal import Principal
 
 __all__ = ["TokenClaims"]
 
-# The longest name of a user or a program.
+# The longest name of a user (`sub`) or of a client.
 MAX_NAME = 512
 
 
 class TokenClaims(Struct, frozen=True, kw_only=True):
-    """The claims of a token that are used.
+    """The claims of a token that are used here.
 
-    active: the member of an introspection response (RFC 7662); True for claims in a token itself.
+    cnf: a key of the token's owner, without which the token proves nothing (RFC 7800).
+    active: whether the token is valid, in an introspection response (RFC 7662).
     """
 
     iss: str = ""
@@ -35,16 +37,19 @@ class TokenClaims(Struct, frozen=True, kw_only=True):
     azp: str | None = None
     scope: str | tuple[str, ...] | None = None
     scp: str | tuple[str, ...] | None = None
-    # A token that is bound to a key of its owner. It proves nothing without that key.
     cnf: Any = None
     active: bool = True
 
     def to_principal(
         self, issuer: str, audience: frozenset[str], now: float, leeway_s: float
     ) -> Principal:
-        """Return the principal of a token that is valid now, for one of these audiences.
+        """Return the principal of the token.
 
-        Raises InvalidToken.
+        issuer: the issuer that the token must have.
+        audience: the audiences of which the token must have one.
+        now: the time in seconds since 1970.
+        leeway_s: the accepted difference between clocks, in seconds.
+        Raises InvalidToken if the token is not valid now and for this issuer and audience.
         """
         if self.iss != issuer:
             raise InvalidToken("the token is of another issuer")
@@ -62,9 +67,10 @@ class TokenClaims(Struct, frozen=True, kw_only=True):
         return Principal(subject, client, issuer, self._read_scopes(), expires)
 
     def _check_times(self, now: float, leeway_s: float) -> None:
+        """Raise InvalidToken unless the token is valid now."""
         if self.exp is None:
             raise InvalidToken("the token has no end (exp)")
-        # Written so that NaN is refused, too.
+        # In this form, the comparison also refuses NaN.
         if not now < self.exp + leeway_s:
             raise InvalidToken("the token has expired")
         if self.nbf is not None and not self.nbf - leeway_s <= now:
@@ -73,6 +79,7 @@ class TokenClaims(Struct, frozen=True, kw_only=True):
             raise InvalidToken("the token was issued in the future (iat)")
 
     def _read_scopes(self) -> frozenset[str]:
+        """Return the scopes, which issuers write as a list or as words in a string."""
         value = self.scope if self.scope is not None else self.scp
         if value is None:
             return frozenset()
