@@ -985,6 +985,7 @@ PluginManifest
     16 args: repeated string
     17 env: map<string, string>
     18 provides_prompts: repeated string
+    1001 subscriptions: repeated Subscribe
 RegistrationResult
     1 accepted: bool
     2 reject_reason: string
@@ -1103,6 +1104,7 @@ StreamStart
     1002 provider: string
     1003 session_id: string
     1004 window: int64
+    1005 subscribe: Subscribe
 StreamCancel
     1 stream_id: string
 StreamChunk
@@ -1126,6 +1128,7 @@ Subscribe
     1 subscription_id: string
     2 topic: string
     3 filters: map<string, string>
+    1001 after: string
 Unsubscribe
     1 subscription_id: string
 Publish
@@ -1134,6 +1137,10 @@ Publish
     3 payload: optional bytes
     4 source_plugin: string
     1000 payload_json: optional bytes
+    1001 subscription_id: string
+    1002 timestamp: google.protobuf.Timestamp
+    1003 cursor: string
+    1004 lost: int64
 EventDelivery
     1 subscription_id: string
     2 topic: string
@@ -1142,6 +1149,8 @@ EventDelivery
     5 source_plugin: string
     6 timestamp: google.protobuf.Timestamp
     1000 payload_json: optional bytes
+    1001 cursor: string
+    1002 lost: int64
 StorageFailure
     1 code: string
     2 message: string

@@ -138,7 +138,9 @@ def test_a_hub_passes_what_plugins_yaml_says_to_a_plugin(hub: Any, private: Path
         (tool_call("add", a=1), "validation_error"),
         (tool_call("fail"), "handler_error"),
         (tool_call("refuse"), "NO_SHELF"),
-        (message("PluginRequest", request_id="1", publish={"topic": "t"}), "unknown_request"),
+        (message("PluginRequest", request_id="1", publish={"topic": ""}), "validation_error"),
+        (message("PluginRequest", request_id="1", subscribe={"topic": "t"}), "not_a_plugin"),
+        (message("PluginRequest", request_id="1"), "unknown_request"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

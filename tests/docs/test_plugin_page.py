@@ -19,7 +19,12 @@ PAGE = DOCS / "how-to" / "plugin.md"
 
 @pytest.mark.slow
 def test_the_page_s_commands_do_what_it_says(tmp_path: Path) -> None:
-    assert paste(PAGE, tmp_path) == ["greeter.py", "ask.py", "counter.py"]
+    assert paste(PAGE, tmp_path) == [
+        "greeter.py",
+        "ask.py",
+        "counter.py",
+        "kitchen.py",
+    ]
     said = run_shell(PAGE, tmp_path).splitlines()
     manifest = json.loads(said[0])
     assert (manifest["id"], manifest["provides_tools"]) == ("tools.greeter", ["greet"])
@@ -39,3 +44,11 @@ async def test_the_counter_of_the_page_reports_its_numbers(tmp_path: Path) -> No
             "count", {"to": 2}, progress=lambda done, total, message: heard.append(message)
         )
     assert heard[-1] == "number 1"
+
+
+def test_the_kitchen_of_the_page_wants_urgent_orders(tmp_path: Path) -> None:
+    paste(PAGE, tmp_path)
+    manifest = runpy.run_path(str(tmp_path / "kitchen.py"))["plugin"].manifest()
+    assert list(manifest.needs_events) == ["orders"]
+    [subscription] = manifest.subscriptions
+    assert (subscription.topic, dict(subscription.filters)) == ("orders", {"kind": "urgent"})

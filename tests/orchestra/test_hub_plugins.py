@@ -218,7 +218,7 @@ async def test_tools_prompts_and_storage_of_several_plugins_are_behind_one_addre
         health = (await link.request(PluginRequest(health=HealthRequest()))).health
         assert (health.status, health.message) == (HealthResult.HEALTHY, "2 of 2 plugins run")
         unknown = await link.request(PluginRequest(subscribe=Subscribe(topic="x")))
-        assert unknown.tool_call.error_code == "unknown_request"
+        assert unknown.tool_call.error_code == "not_a_plugin"
         missing = await link.request(_asking("missing"))
         assert missing.tool_call.error_code == "tool_not_found"
         await link.close()
@@ -699,7 +699,7 @@ async def test_what_a_plugin_offers_after_a_restart_is_on_change(folder: Path) -
     path = write_plugins_file(folder, raw(folder, "tools.raw", body))
     async with running(path) as hub:
         told: asyncio.Queue[str] = asyncio.Queue()
-        hub._last_lists = hub._serialize_lists()
+        hub._list_changes._last = hub._serialize_lists()
         hub.on_change = told.put_nowait
         (folder / "more").touch()
         descriptors = set(os.listdir("/proc/self/fd"))

@@ -89,6 +89,7 @@ class Bridge(HubBackend):
 
     async def close(self) -> None:
         """Close the link."""
+        await super().close()
         self._refresh_task.cancel()
         await asyncio.wait((self._refresh_task,))
         await self._hub.close()

@@ -53,6 +53,7 @@ class EmbeddedHub(HubBackend):
 
     async def close(self) -> None:
         """Stop the plugins."""
+        await super().close()
         for task in self._tasks:
             task.cancel()
         hub, self._hub = self._hub, None

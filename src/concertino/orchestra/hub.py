@@ -19,11 +19,12 @@ import os
 import signal
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
 
 from concertino.orchestra.certificates import Certificates, default_folder
 from concertino.orchestra.hub_calls import CALL_S, ToolCalls, forward_request, plugin_id
+from concertino.orchestra.hub_events import HubEvents
 from concertino.orchestra.hub_listeners import HubListeners
+from concertino.orchestra.list_changes import ListChanges, ListName
 from concertino.orchestra.mcp_resources import answer_from_plugins
 from concertino.orchestra.message_peek import peek_tool_call
 from concertino.orchestra.pending_response import PendingResponse
@@ -60,9 +61,6 @@ STOP_S = 5.0
 START_S = 15.0
 # Requests for lists. They wait until the first start of every plugin is settled (FirstStart).
 LIST_REQUESTS = ("list_tools", "list_prompts", "storage_list")
-# Changes within this time are reported by one call of on_change.
-CHANGE_S = 0.05
-ListName = Literal["tools", "prompts"]
 
 
 class Hub:
@@ -96,13 +94,12 @@ class Hub:
         # The current messages about names that several plugins offer; each is logged once.
         self._logged_conflicts: set[str] = set()
         self._calls = ToolCalls(self)
+        self._events = HubEvents()
         # Whether the first start of each plugin is over.
         self._is_started = not file.enabled
         # Done when the state of a plugin changes; None while no request waits for that.
         self._changed: asyncio.Future[None] | None = None
-        # The serialized lists of tools and prompts at the last call of on_change.
-        self._last_lists = b"", b""
-        self._change_timer: asyncio.TimerHandle | None = None
+        self._list_changes = ListChanges(self._serialize_lists, self._report_change)
 
         # In the order of starts: dependencies come before the plugins that need them.
         entries = {entry.id: entry for entry in file.enabled}
@@ -185,9 +182,9 @@ class Hub:
             if isinstance(outcome, BaseException):
                 log.error("%s could not be ended", id, exc_info=outcome)
 
-        if self._change_timer is not None:
-            self._change_timer.cancel()
+        self._list_changes.cancel()
         self._calls.cancel()
+        self._events.close()
         await self._listeners.close()
 
     def kill(self) -> None:
@@ -248,14 +245,30 @@ class Hub:
             plugin = self.routes.storage.get(name)
             if not self._is_started and kind not in LIST_REQUESTS:
                 plugin = await self._await_provider(lambda: self.routes.storage.get(name), peer)
-            return await forward_request(plugin, "storage", name, request, kind)
+            response = await forward_request(plugin, "storage", name, request, kind)
+            self._events.on_storage(request, kind, response)
+            return response
         if kind == "register":
             return self._register(request.register, peer)
         if kind == "health":
             return PluginResponse(health=self._health())
+        if kind in ("publish", "subscribe", "unsubscribe"):
+            return self._answer_event(request, kind, peer)
         return error_response(
             request.request_id, "unknown_request", f"the hub does not answer {kind}"
         )
+
+    def _answer_event(self, request: PluginRequest, kind: str, peer: RemotePeer) -> PluginResponse:
+        plugin = next((item for item in self.plugins.values() if _is_plugin(peer, item)), None)
+        if kind == "subscribe":
+            return self._events.subscribe(plugin, request.subscribe)
+        if kind == "unsubscribe":
+            return self._events.unsubscribe(plugin, request.unsubscribe.subscription_id)
+        # Do not trust the request's own claim if the sender is known.
+        source = (request.publish.source_plugin or "unknown") if plugin is None else plugin.id
+        if plugin is None and peer.name is not None:
+            source = plugin_id(peer.name)
+        return self._events.publish(request.publish, source)
 
     async def _answer_resources(
         self, request: PluginRequest, kind: str, peer: RemotePeer
@@ -268,7 +281,12 @@ class Hub:
         return await answer_from_plugins(request, plugins)
 
     def stream(self, start: StreamStart, peer: RemotePeer) -> ResponseStream:
-        """Forward a stream_start. Yields the responses; the last one is always a stream_end."""
+        """Forward a stream_start. Yields the responses; the last one is always a stream_end.
+
+        A stream_start with `subscribe` gets events, without end.
+        """
+        if start.HasField("subscribe"):
+            return self._events.stream(start.stream_id, start.subscribe)
         return self._calls.stream(start, peer)
 
     async def find_tool(self, name: str, ai: str, peer: RemotePeer) -> PluginProcess | None:
@@ -347,7 +365,7 @@ class Hub:
     def _is_starting(self, peer: RemotePeer) -> bool:
         """Return whether a peer is a plugin whose first start is not over."""
         return any(
-            _is_process_of(peer, plugin) if peer.name is None else peer.may_register_as(plugin.id)
+            _is_plugin(peer, plugin)
             for plugin in self._by_start
             if not plugin.first_start.is_over.is_set()
         )
@@ -386,6 +404,7 @@ class Hub:
         plugin = self.plugins.get(manifest.id)
         if plugin is not None:
             plugin.on_register(manifest)
+            self._events.on_register(plugin, manifest)
         return PluginResponse(register=RegistrationResult(accepted=True))
 
     def _registration_problem(self, id: str, peer: RemotePeer) -> str:
@@ -424,25 +443,17 @@ class Hub:
     def _on_plugin_change(self) -> None:
         self._routes = None
         self._calls.forget()
+        self._events.on_plugin_change()
         self._is_started = all(plugin.first_start.is_over.is_set() for plugin in self._by_start)
         if self._changed is not None:
             if not self._changed.done():
                 self._changed.set_result(None)
             self._changed = None
-        # Set the timer even without on_change: _notify_change() also logs conflicts.
-        if self._change_timer is None:
-            loop = asyncio.get_running_loop()
-            self._change_timer = loop.call_later(CHANGE_S, self._notify_change)
+        self._list_changes.compare_soon()
 
-    def _notify_change(self) -> None:
-        self._change_timer = None
-        before, self._last_lists = self._last_lists, self._serialize_lists()
-        if self.on_change is None:
-            return
-        names: tuple[ListName, ListName] = ("tools", "prompts")
-        for name, old, new in zip(names, before, self._last_lists, strict=True):
-            if old != new:
-                self.on_change(name)
+    def _report_change(self, name: ListName) -> None:
+        if self.on_change is not None:
+            self.on_change(name)
 
     def _serialize_lists(self) -> tuple[bytes, bytes]:
         routes = self.routes
@@ -470,6 +481,11 @@ def _shutdown_timeouts(within_s: float) -> ShutdownTimeouts:
     return ShutdownTimeouts(
         stdin_closed_s=0.2 * within_s, terminated_s=0.4 * within_s, killed_s=0.4 * within_s
     )
+
+
+def _is_plugin(peer: RemotePeer, plugin: PluginProcess) -> bool:
+    """Return whether a peer is a plugin, by its certificate or its process."""
+    return _is_process_of(peer, plugin) if peer.name is None else peer.may_register_as(plugin.id)
 
 
 def _is_process_of(peer: RemotePeer, plugin: PluginProcess) -> bool:

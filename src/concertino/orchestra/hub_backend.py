@@ -29,6 +29,7 @@ from concertino.errors import (
     ProtocolError,
     RpcError,
 )
+from concertino.orchestra.client_events import ClientEvents
 from concertino.orchestra.pending_response import PendingResponse
 from concertino.orchestra.plugin_messages import (
     ListPromptsRequest,
@@ -103,11 +104,12 @@ class HubBackend:
     ) -> None:
         info = Implementation("orchestra", vars(sys.modules["concertino"])["__version__"])
         self._features = ServerFeatures(
-            info, tools=True, prompts=True, resources=True, logging=True
+            info, tools=True, prompts=True, resources=True, logging=True, subscriptions=True
         )
         self._ask_hub = ask
         self._forward = forward
         self._stream = stream
+        self._events = ClientEvents(stream)
         self._caller = caller_fields(str(uuid.uuid4()))
         self._outlet: Notifier | None = None
         # Warnings about the lists that were logged. Each list is fetched again and again.
@@ -133,6 +135,7 @@ class HubBackend:
     async def start(self, outlet: Notifier) -> None:
         """See Backend.start."""
         self._outlet = outlet
+        self._events.start(outlet)
 
     def features(self) -> ServerFeatures:
         """See Backend.features."""
@@ -151,6 +154,7 @@ class HubBackend:
         handler = self._handlers.get(call.method)
         if handler is None:
             raise RpcError(METHOD_NOT_FOUND, f"method not found: {call.method}")
+        self._events.on_call(context)
         return await handler(call)
 
     async def handle_or_refuse(self, call: Call, context: Context) -> Struct | Raw:
@@ -160,10 +164,12 @@ class HubBackend:
         return await self.handle(call, context)
 
     async def watch(self, uris: frozenset[str]) -> None:
-        """Do nothing: the plugin protocol does not report changes of resources."""
+        """Report changes of stored documents that are made through the hub."""
+        self._events.watch(uris)
 
     async def close(self) -> None:
-        """Do nothing. Derived classes close their hub or connection."""
+        """End the stream of events. Derived classes also close their hub or connection."""
+        await self._events.close()
 
     async def refresh(self) -> None:
         """Fetch again the lists that clients have requested before, and report the changed ones.

@@ -18,6 +18,7 @@ from concertino.backend.interface import Context, Notifier
 from concertino.errors import ConcertinoError
 from concertino.orchestra.mcp_resources import answer_from_server
 from concertino.orchestra.mcp_sessions import McpSessions, list_or_nothing
+from concertino.orchestra.plugin_events import EventHandlers
 from concertino.orchestra.plugin_hooks import LifecycleHooks
 from concertino.orchestra.plugin_messages import PluginManifest, PluginRequest, PluginResponse
 from concertino.orchestra.plugin_requests import PluginRequests
@@ -62,6 +63,7 @@ class McpPlugin:
             {},
             self._threads.run,
             self._hooks,
+            EventHandlers(name, self._threads.run),
             lambda: self.on_end(),
         )
         self._registering: asyncio.Task[None] | None = None

@@ -22,10 +22,10 @@ every installation. Creating a Plugin needs the extra.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from concertino.errors import RegistrationError
+from concertino.errors import Disconnected, RegistrationError, ToolError
 from concertino.near_names import hint_keywords
 from concertino.orchestra.plugin_hooks import LifecycleHooks
 from concertino.orchestra.storage import DEFAULT_STORAGE, Storage
@@ -78,6 +78,7 @@ class Plugin(Server):
     ) -> None:
         # Imported here because they need the extra `orchestra`; see the module's docstring.
         from concertino.orchestra.certificates import check_name
+        from concertino.orchestra.plugin_events import EventHandlers
         from concertino.orchestra.plugin_messages import PluginManifest
         from concertino.orchestra.plugin_requests import PluginRequests
 
@@ -105,6 +106,7 @@ class Plugin(Server):
         )
         self._storages: dict[str, Storage] = {}
         self._lifecycle = LifecycleHooks(logging.getLogger(f"concertino.{id}"))
+        self._events = EventHandlers(id, self._threads.run)
         self._requests = PluginRequests(
             id,
             self,
@@ -113,6 +115,7 @@ class Plugin(Server):
             self._storages,
             self._threads.run,
             self._lifecycle,
+            self._events,
             lambda: self.on_end(),
         )
 
@@ -154,6 +157,39 @@ class Plugin(Server):
         self._lifecycle.shutdown.append(function)
         return function
 
+    def on_event(self, topic: str, filters: Mapping[str, str] | None = None) -> Callable[[F], F]:
+        """Register a function for the events of a topic: `@plugin.on_event("orders")`.
+
+        The function, `async def` or `def`, takes an Event (orchestra/plugin_events.py). The hub
+        sends one event after the other, and sends an event again if this process ends before the
+        function has returned. If the function raises an exception, the event counts as handled.
+
+        topic: "*" for all topics.
+        filters: texts that members of the event's payload must equal.
+        """
+
+        def register(function: F) -> F:
+            self._events.add(topic, filters or {}, function)
+            return function
+
+        return register
+
+    async def publish(self, topic: str, payload: Mapping[str, Any], type: str = "") -> None:
+        """Publish an event for all plugins and clients that have subscribed to its topic.
+
+        payload: a JSON object, of at most about 1 MiB.
+        type: what has happened, such as "created".
+        Returns when the hub has the event. Raises Disconnected without a hub, ToolError if the hub
+        refuses the event, NotAStruct for a payload without a JSON form, and TimedOut.
+        """
+        from concertino.orchestra.plugin_events import publish_request
+
+        if self.hub is None:
+            raise Disconnected(f"{self.name} has no hub that could pass events on")
+        response = await self.hub.request(publish_request(topic, payload, type, self.name))
+        if response.HasField("tool_call"):
+            raise ToolError(response.tool_call.error_code, response.tool_call.error_message)
+
     def manifest(self) -> PluginManifest:
         """Return the plugin's description of itself, which the hub gets at registration."""
         manifest = type(self._base_manifest)()
@@ -161,6 +197,9 @@ class Plugin(Server):
         manifest.provides_tools.extend(self._registered_tools.entries)
         manifest.provides_prompts.extend(self._features.prompts.prompts.entries)
         manifest.provides_storage.extend(self._storages)
+        manifest.subscriptions.extend(self._events.subscriptions())
+        topics = self._events.topics()
+        manifest.needs_events.extend(item for item in topics if item not in manifest.needs_events)
         return manifest
 
     def run(  # type: ignore[override]

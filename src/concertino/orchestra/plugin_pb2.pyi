@@ -89,7 +89,7 @@ class PluginResponse(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., register: _Optional[_Union[RegistrationResult, _Mapping]] = ..., boot: _Optional[_Union[BootResult, _Mapping]] = ..., shutdown: _Optional[_Union[ShutdownResult, _Mapping]] = ..., health: _Optional[_Union[HealthResult, _Mapping]] = ..., tool_call: _Optional[_Union[ToolResponse, _Mapping]] = ..., list_tools: _Optional[_Union[ListToolsResponse, _Mapping]] = ..., list_prompts: _Optional[_Union[ListPromptsResponse, _Mapping]] = ..., prompt_get: _Optional[_Union[PromptGetResponse, _Mapping]] = ..., storage_read: _Optional[_Union[StorageReadResponse, _Mapping]] = ..., storage_write: _Optional[_Union[StorageWriteResponse, _Mapping]] = ..., storage_delete: _Optional[_Union[StorageDeleteResponse, _Mapping]] = ..., storage_list: _Optional[_Union[StorageListResponse, _Mapping]] = ..., stream_chunk: _Optional[_Union[StreamChunk, _Mapping]] = ..., stream_end: _Optional[_Union[StreamEnd, _Mapping]] = ..., event_delivery: _Optional[_Union[EventDelivery, _Mapping]] = ...) -> None: ...
 
 class PluginManifest(_message.Message):
-    __slots__ = ("id", "version", "language", "provides_tools", "provides_events", "provides_storage", "provides_transport", "provides_ai", "needs_storage", "needs_events", "needs_ai", "needs_tools", "description", "author", "binary", "args", "env", "provides_prompts")
+    __slots__ = ("id", "version", "language", "provides_tools", "provides_events", "provides_storage", "provides_transport", "provides_ai", "needs_storage", "needs_events", "needs_ai", "needs_tools", "description", "author", "binary", "args", "env", "provides_prompts", "subscriptions")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -115,6 +115,7 @@ class PluginManifest(_message.Message):
     ARGS_FIELD_NUMBER: _ClassVar[int]
     ENV_FIELD_NUMBER: _ClassVar[int]
     PROVIDES_PROMPTS_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
     id: str
     version: str
     language: str
@@ -133,7 +134,8 @@ class PluginManifest(_message.Message):
     args: _containers.RepeatedScalarFieldContainer[str]
     env: _containers.ScalarMap[str, str]
     provides_prompts: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[str] = ..., version: _Optional[str] = ..., language: _Optional[str] = ..., provides_tools: _Optional[_Iterable[str]] = ..., provides_events: _Optional[_Iterable[str]] = ..., provides_storage: _Optional[_Iterable[str]] = ..., provides_transport: _Optional[_Iterable[str]] = ..., provides_ai: _Optional[_Iterable[str]] = ..., needs_storage: _Optional[_Iterable[str]] = ..., needs_events: _Optional[_Iterable[str]] = ..., needs_ai: _Optional[_Iterable[str]] = ..., needs_tools: _Optional[_Iterable[str]] = ..., description: _Optional[str] = ..., author: _Optional[str] = ..., binary: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., provides_prompts: _Optional[_Iterable[str]] = ...) -> None: ...
+    subscriptions: _containers.RepeatedCompositeFieldContainer[Subscribe]
+    def __init__(self, id: _Optional[str] = ..., version: _Optional[str] = ..., language: _Optional[str] = ..., provides_tools: _Optional[_Iterable[str]] = ..., provides_events: _Optional[_Iterable[str]] = ..., provides_storage: _Optional[_Iterable[str]] = ..., provides_transport: _Optional[_Iterable[str]] = ..., provides_ai: _Optional[_Iterable[str]] = ..., needs_storage: _Optional[_Iterable[str]] = ..., needs_events: _Optional[_Iterable[str]] = ..., needs_ai: _Optional[_Iterable[str]] = ..., needs_tools: _Optional[_Iterable[str]] = ..., description: _Optional[str] = ..., author: _Optional[str] = ..., binary: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., provides_prompts: _Optional[_Iterable[str]] = ..., subscriptions: _Optional[_Iterable[_Union[Subscribe, _Mapping]]] = ...) -> None: ...
 
 class RegistrationResult(_message.Message):
     __slots__ = ("accepted", "reject_reason")
@@ -447,7 +449,7 @@ class StorageEntry(_message.Message):
     def __init__(self, path: _Optional[str] = ..., size: _Optional[int] = ..., version: _Optional[int] = ..., modified_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., resource_json: _Optional[bytes] = ...) -> None: ...
 
 class StreamStart(_message.Message):
-    __slots__ = ("stream_id", "tool_name", "arguments", "caller_plugin", "arguments_json", "trace_parent", "provider", "session_id", "window")
+    __slots__ = ("stream_id", "tool_name", "arguments", "caller_plugin", "arguments_json", "trace_parent", "provider", "session_id", "window", "subscribe")
     STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     TOOL_NAME_FIELD_NUMBER: _ClassVar[int]
     ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -457,6 +459,7 @@ class StreamStart(_message.Message):
     PROVIDER_FIELD_NUMBER: _ClassVar[int]
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     WINDOW_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
     stream_id: str
     tool_name: str
     arguments: bytes
@@ -466,7 +469,8 @@ class StreamStart(_message.Message):
     provider: str
     session_id: str
     window: int
-    def __init__(self, stream_id: _Optional[str] = ..., tool_name: _Optional[str] = ..., arguments: _Optional[bytes] = ..., caller_plugin: _Optional[str] = ..., arguments_json: _Optional[bytes] = ..., trace_parent: _Optional[str] = ..., provider: _Optional[str] = ..., session_id: _Optional[str] = ..., window: _Optional[int] = ...) -> None: ...
+    subscribe: Subscribe
+    def __init__(self, stream_id: _Optional[str] = ..., tool_name: _Optional[str] = ..., arguments: _Optional[bytes] = ..., caller_plugin: _Optional[str] = ..., arguments_json: _Optional[bytes] = ..., trace_parent: _Optional[str] = ..., provider: _Optional[str] = ..., session_id: _Optional[str] = ..., window: _Optional[int] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ...) -> None: ...
 
 class StreamCancel(_message.Message):
     __slots__ = ("stream_id",)
@@ -515,7 +519,7 @@ class StreamCredit(_message.Message):
     def __init__(self, stream_id: _Optional[str] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class Subscribe(_message.Message):
-    __slots__ = ("subscription_id", "topic", "filters")
+    __slots__ = ("subscription_id", "topic", "filters", "after")
     class FiltersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -526,10 +530,12 @@ class Subscribe(_message.Message):
     SUBSCRIPTION_ID_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     FILTERS_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
     subscription_id: str
     topic: str
     filters: _containers.ScalarMap[str, str]
-    def __init__(self, subscription_id: _Optional[str] = ..., topic: _Optional[str] = ..., filters: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    after: str
+    def __init__(self, subscription_id: _Optional[str] = ..., topic: _Optional[str] = ..., filters: _Optional[_Mapping[str, str]] = ..., after: _Optional[str] = ...) -> None: ...
 
 class Unsubscribe(_message.Message):
     __slots__ = ("subscription_id",)
@@ -538,21 +544,29 @@ class Unsubscribe(_message.Message):
     def __init__(self, subscription_id: _Optional[str] = ...) -> None: ...
 
 class Publish(_message.Message):
-    __slots__ = ("topic", "event_type", "payload", "source_plugin", "payload_json")
+    __slots__ = ("topic", "event_type", "payload", "source_plugin", "payload_json", "subscription_id", "timestamp", "cursor", "lost")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     EVENT_TYPE_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     SOURCE_PLUGIN_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_JSON_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_ID_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
     topic: str
     event_type: str
     payload: bytes
     source_plugin: str
     payload_json: bytes
-    def __init__(self, topic: _Optional[str] = ..., event_type: _Optional[str] = ..., payload: _Optional[bytes] = ..., source_plugin: _Optional[str] = ..., payload_json: _Optional[bytes] = ...) -> None: ...
+    subscription_id: str
+    timestamp: _timestamp_pb2.Timestamp
+    cursor: str
+    lost: int
+    def __init__(self, topic: _Optional[str] = ..., event_type: _Optional[str] = ..., payload: _Optional[bytes] = ..., source_plugin: _Optional[str] = ..., payload_json: _Optional[bytes] = ..., subscription_id: _Optional[str] = ..., timestamp: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., cursor: _Optional[str] = ..., lost: _Optional[int] = ...) -> None: ...
 
 class EventDelivery(_message.Message):
-    __slots__ = ("subscription_id", "topic", "event_type", "payload", "source_plugin", "timestamp", "payload_json")
+    __slots__ = ("subscription_id", "topic", "event_type", "payload", "source_plugin", "timestamp", "payload_json", "cursor", "lost")
     SUBSCRIPTION_ID_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     EVENT_TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -560,6 +574,8 @@ class EventDelivery(_message.Message):
     SOURCE_PLUGIN_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_JSON_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
     subscription_id: str
     topic: str
     event_type: str
@@ -567,7 +583,9 @@ class EventDelivery(_message.Message):
     source_plugin: str
     timestamp: _timestamp_pb2.Timestamp
     payload_json: bytes
-    def __init__(self, subscription_id: _Optional[str] = ..., topic: _Optional[str] = ..., event_type: _Optional[str] = ..., payload: _Optional[bytes] = ..., source_plugin: _Optional[str] = ..., timestamp: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., payload_json: _Optional[bytes] = ...) -> None: ...
+    cursor: str
+    lost: int
+    def __init__(self, subscription_id: _Optional[str] = ..., topic: _Optional[str] = ..., event_type: _Optional[str] = ..., payload: _Optional[bytes] = ..., source_plugin: _Optional[str] = ..., timestamp: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., payload_json: _Optional[bytes] = ..., cursor: _Optional[str] = ..., lost: _Optional[int] = ...) -> None: ...
 
 class StorageFailure(_message.Message):
     __slots__ = ("code", "message")

@@ -18,6 +18,7 @@ from concertino.backend.interface import Backend, Call, Context
 from concertino.errors import INVALID_PARAMS, ConcertinoError, RpcError
 from concertino.orchestra.failures import prompt_failure
 from concertino.orchestra.plugin_context import PluginContext
+from concertino.orchestra.plugin_events import EventHandlers
 from concertino.orchestra.plugin_hooks import LifecycleHooks
 from concertino.orchestra.plugin_messages import (
     BootResult,
@@ -68,6 +69,7 @@ class PluginRequests:
     storages: the stores, by storage type.
     in_thread: runs a function that may block.
     hooks: the functions to run at boot and shutdown.
+    events: the functions to call with events.
     on_shutdown: called when the hub requests shutdown, after the shutdown functions.
 
     Attribute:
@@ -83,6 +85,7 @@ class PluginRequests:
         storages: Mapping[str, Storage],
         in_thread: InThread,
         hooks: LifecycleHooks,
+        events: EventHandlers,
         on_shutdown: Callable[[], None],
     ) -> None:
         self._name = name
@@ -107,6 +110,7 @@ class PluginRequests:
             "storage_write": self._storage,
             "storage_delete": self._storage,
             "storage_list": self._storage,
+            "publish": events.answer,
         }
 
     async def refuse(self, request: PluginRequest) -> PluginResponse:

@@ -78,7 +78,9 @@ from concertino.types.results import (
 )
 
 __all__ = [
+    "EXTENSION",
     "KINDS",
+    "SCHEME",
     "TEMPLATES",
     "call_request",
     "call_result",

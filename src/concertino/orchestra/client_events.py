@@ -1,0 +1,167 @@
+"""ClientEvents: passes events of a hub on to the MCP clients of a HubBackend.
+
+- A change of stored documents updates the resources that clients have subscribed to.
+- A client before 2026-07-28 that declares the experimental capability `orchestra/events` gets the
+  events of its topics as `notifications/event`, with the members that the Go implementation sends.
+
+The hub is asked for events only while a client wants some. Go's hub refuses the stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from typing import Any, cast
+from urllib.parse import quote
+
+from msgspec.json import encode
+
+from concertino.backend.caller import CallerSession
+from concertino.backend.interface import Context, Notifier
+from concertino.errors import ConcertinoError
+from concertino.orchestra.event_log import ANY_TOPIC
+from concertino.orchestra.hub_events import EVENT_TYPE, STORAGE_TOPIC
+from concertino.orchestra.plugin_messages import (
+    EventDelivery,
+    PluginRequest,
+    StreamStart,
+    Subscribe,
+)
+from concertino.orchestra.storage import DEFAULT_STORAGE
+from concertino.orchestra.streams import WINDOW_BYTES, ResponseStream
+from concertino.orchestra.structs import InvalidStruct, unpack
+from concertino.orchestra.translation import EXTENSION, SCHEME
+
+__all__ = ["ClientEvents"]
+
+log = logging.getLogger("concertino.orchestra")
+
+CAPABILITY = "orchestra/events"
+# The time limit of a stream, after which the next one is opened, in seconds.
+STREAM_S = 24 * 3600.0
+# The pause before the next attempt to open a stream, and if the hub has no streams of events.
+RETRY_S, NEVER_S = 1.0, 600.0
+
+OpenStream = Callable[[PluginRequest, float], ResponseStream | None]
+
+
+class ClientEvents:
+    """Reads the events of a hub in a task while clients want some. Call close() at the end."""
+
+    def __init__(self, open_stream: OpenStream) -> None:
+        self._open_stream = open_stream
+        self._outlet: Notifier | None = None
+        self._watched: frozenset[str] = frozenset()
+        self._topics: dict[CallerSession, frozenset[str]] = {}
+        self._cursor = ""
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, outlet: Notifier) -> None:
+        """Report updates of resources to an outlet from now on."""
+        self._outlet = outlet
+
+    def watch(self, uris: frozenset[str]) -> None:
+        """Report changes of these resources, and of no others."""
+        self._watched = uris
+        self._update()
+
+    def on_call(self, context: Context) -> None:
+        """Look whether the client of a call wants events."""
+        session = context.caller.session
+        if session is None or session in self._topics:
+            return
+        topics = _wanted_topics(context.client.capabilities)
+        if topics:
+            self._topics[session] = topics
+            session.closed.add_done_callback(lambda _: self._forget(session))
+            self._update()
+
+    def _forget(self, session: CallerSession) -> None:
+        self._topics.pop(session, None)
+        self._update()
+
+    def _update(self) -> None:
+        """Start or end the task."""
+        is_wanted = bool(self._watched or self._topics)
+        if is_wanted and self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._read_events())
+        elif not is_wanted and self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def close(self) -> None:
+        """End the task."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+            self._task = None
+
+    async def _read_events(self) -> None:
+        while True:
+            subscribe = Subscribe(topic=ANY_TOPIC, after=self._cursor)
+            start = StreamStart(subscribe=subscribe, window=WINDOW_BYTES)
+            stream = self._open_stream(PluginRequest(stream_start=start), STREAM_S)
+            pause_s = RETRY_S
+            if stream is not None:
+                try:
+                    pause_s = await self._read_stream(stream)
+                except ConcertinoError as exc:
+                    log.debug("the hub sends no events now: %s", exc)
+            await asyncio.sleep(pause_s)
+
+    async def _read_stream(self, stream: ResponseStream) -> float:
+        """Read a stream to its end. Returns the pause before the next one, in seconds."""
+        async with aclosing(stream) as responses:
+            async for response in responses:
+                chunk = response.stream_chunk
+                if chunk.content_type == EVENT_TYPE:
+                    event = EventDelivery.FromString(chunk.data)
+                    self._cursor = event.cursor
+                    self._deliver(event)
+                elif response.HasField("tool_call"):
+                    log.info("the hub has no streams of events: %s", response.tool_call.error_code)
+                    return NEVER_S
+        return RETRY_S
+
+    def _deliver(self, event: EventDelivery) -> None:
+        try:
+            payload = unpack(event.payload, event.payload_json)
+        except InvalidStruct as exc:
+            log.warning("an event of %s cannot be read: %s", event.topic, exc)
+            return
+        if event.topic == STORAGE_TOPIC and not event.source_plugin:
+            uri = _uri_of(payload)
+            if uri in self._watched and self._outlet is not None:
+                self._outlet.report_update(uri)
+        params = {
+            "topic": event.topic,
+            "event_type": event.event_type,
+            "source": event.source_plugin,
+            "payload": payload,
+        }
+        for session, topics in list(self._topics.items()):
+            if ANY_TOPIC in topics or event.topic in topics:
+                session.notify("notifications/event", encode(params))
+
+
+def _wanted_topics(capabilities: Mapping[str, Any]) -> frozenset[str]:
+    """Return the topics in a client's capability `orchestra/events`: {"topics": [...]}."""
+    experimental: object = capabilities.get("experimental")
+    if not isinstance(experimental, Mapping):
+        return frozenset()
+    wanted = cast("Mapping[str, object]", experimental).get(CAPABILITY)
+    topics = cast("Mapping[str, object]", wanted).get("topics") if wanted else None
+    if not isinstance(topics, list):
+        return frozenset()
+    return frozenset(item for item in cast("list[object]", topics) if isinstance(item, str))
+
+
+def _uri_of(payload: Mapping[str, Any]) -> str:
+    """Return the URI of the resource whose document has changed; "" if it is not a resource."""
+    path = payload.get("path")
+    if payload.get("storage_type") != DEFAULT_STORAGE or not isinstance(path, str):
+        return ""
+    kind, _, id = path.removesuffix(EXTENSION).partition("/")
+    return f"{SCHEME}{kind}/{quote(id, safe='/')}"

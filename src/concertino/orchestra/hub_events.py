@@ -1,0 +1,219 @@
+"""HubEvents: passes events from those that publish them to those that have subscribed to them.
+
+    plugin   --Publish-->            hub   --Publish-->                              plugin
+                                           --StreamChunk with an EventDelivery-->    bridge
+
+A plugin gets an event as a request, as from upstream's hub. Its response is the acknowledgement: an
+event without one is sent again, also to a plugin that was started again meanwhile. So while the hub
+lives, an event arrives at least once, unless it has left the EventLog before. A bridge, to which
+the hub has no connection, opens a stream, and names the last event that it has when it opens the
+next one.
+Source: the Orchestra plugin protocol, "Events".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from concertino.errors import ConcertinoError, Disconnected, TimedOut
+from concertino.orchestra.event_log import EventLog, EventReader, InvalidEvent
+from concertino.orchestra.plugin_messages import (
+    EventDelivery,
+    PluginManifest,
+    PluginRequest,
+    PluginResponse,
+    Publish,
+    StreamChunk,
+    Subscribe,
+)
+from concertino.orchestra.plugin_process import PluginProcess
+from concertino.orchestra.rpc_interface import error_response
+from concertino.orchestra.storage import DEFAULT_STORAGE
+from concertino.orchestra.streams import ResponseStream, failed_end
+from concertino.orchestra.structs import encode_struct
+
+__all__ = ["EVENT_TYPE", "STORAGE_TOPIC", "HubEvents"]
+
+log = logging.getLogger("concertino.hub")
+
+# The content type of chunks that are events.
+EVENT_TYPE = "application/x-orchestra-event"
+# The topic of the hub's own events: a document was written or deleted through the hub. They have no
+# source, which no plugin can claim.
+STORAGE_TOPIC = "storage.changed"
+MAX_SUBSCRIPTIONS = 256
+# Time limit for the acknowledgement of an event, and the pause before it is sent again.
+ACKNOWLEDGE_S = 30.0
+RETRY_S = 1.0
+INVALID = "validation_error"
+
+
+class HubEvents:
+    """The events of a hub, and the subscriptions of its plugins. Use it on one event loop."""
+
+    def __init__(self) -> None:
+        self._log = EventLog()
+        # By plugin and subscription: the subscription, and the task that delivers its events.
+        self._deliveries: dict[tuple[str, str], tuple[Subscribe, asyncio.Task[None]]] = {}
+        self._changed = asyncio.Event()
+
+    def publish(self, event: Publish, source: str) -> PluginResponse:
+        """Add an event, and return the response. source: the id of the publisher."""
+        try:
+            self._log.append(event, source)
+        except InvalidEvent as exc:
+            return error_response("", INVALID, str(exc))
+        return PluginResponse()
+
+    def on_storage(self, request: PluginRequest, kind: str, response: PluginResponse) -> None:
+        """Publish that a document has changed, if a storage request has succeeded in that.
+
+        kind: the request's field in PluginRequest.
+        """
+        if kind == "storage_write" and response.storage_write.success:
+            path, type = request.storage_write.path, "written"
+            storage = request.storage_write.storage_type
+        elif kind == "storage_delete" and response.storage_delete.success:
+            path, type = request.storage_delete.path, "deleted"
+            storage = request.storage_delete.storage_type
+        else:
+            return
+        payload = encode_struct({"path": path, "storage_type": storage or DEFAULT_STORAGE})
+        self._log.append(Publish(topic=STORAGE_TOPIC, event_type=type, payload=payload), "")
+
+    def subscribe(self, plugin: PluginProcess | None, subscribe: Subscribe) -> PluginResponse:
+        """Begin to deliver events to a plugin, and return the response.
+
+        plugin: None if the subscriber is not a plugin of the hub.
+        """
+        if plugin is None:
+            message = "only plugins of the hub get events as requests; open a stream for them"
+            return error_response("", "not_a_plugin", message)
+        try:
+            self._start(plugin, subscribe)
+        except InvalidEvent as exc:
+            return error_response("", INVALID, str(exc))
+        # As the plugins of upstream's SDK answer.
+        acknowledgement = EventDelivery(
+            subscription_id=subscribe.subscription_id, topic=subscribe.topic
+        )
+        return PluginResponse(event_delivery=acknowledgement)
+
+    def unsubscribe(self, plugin: PluginProcess | None, id: str) -> PluginResponse:
+        """End a subscription of a plugin, and return the response."""
+        if plugin is not None:
+            self._end([(plugin.id, id)])
+        return PluginResponse()
+
+    def on_register(self, plugin: PluginProcess, manifest: PluginManifest) -> None:
+        """Make the subscriptions of a plugin those of its manifest.
+
+        needs_events has topics. `subscriptions`, which only our plugins have, has filters, too.
+        """
+        wanted = {item.subscription_id: item for item in manifest.subscriptions}
+        topics = {item.topic for item in manifest.subscriptions}
+        for topic in manifest.needs_events:
+            if topic not in topics:
+                id = f"auto-{plugin.id}-{topic}"
+                wanted[id] = Subscribe(subscription_id=id, topic=topic)
+        # A plugin registers when it starts, so the others are those of its process before.
+        self._end([key for key in self._deliveries if key[0] == plugin.id and key[1] not in wanted])
+        for subscribe in wanted.values():
+            try:
+                self._start(plugin, subscribe)
+            except InvalidEvent as exc:
+                log.warning("%s: a subscription is refused: %s", plugin.id, exc)
+
+    def on_plugin_change(self) -> None:
+        """Handle a change of the state of a plugin: it may be able to get events again."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def stream(self, id: str, subscribe: Subscribe) -> ResponseStream:
+        """Yield events as chunks, without end. id: the id of the stream."""
+        try:
+            reader = EventReader(self._log, subscribe)
+        except InvalidEvent as exc:
+            yield failed_end(id, INVALID, str(exc))
+            return
+        while True:
+            event = await reader.next()
+            chunk = StreamChunk(
+                stream_id=id, data=event.SerializeToString(), content_type=EVENT_TYPE
+            )
+            yield PluginResponse(stream_chunk=chunk)
+
+    def close(self) -> None:
+        """End all subscriptions."""
+        self._end(list(self._deliveries))
+
+    def _start(self, plugin: PluginProcess, subscribe: Subscribe) -> None:
+        key = plugin.id, subscribe.subscription_id
+        before = self._deliveries.get(key)
+        if before is not None:
+            # A plugin that was started again goes on where it was.
+            if before[0] == subscribe and not before[1].done():
+                return
+            self._end([key])
+        if sum(id == plugin.id for id, _ in self._deliveries) >= MAX_SUBSCRIPTIONS:
+            raise InvalidEvent(f"a plugin has at most {MAX_SUBSCRIPTIONS} subscriptions")
+        delivering = self._deliver(plugin, EventReader(self._log, subscribe))
+        task = asyncio.get_running_loop().create_task(delivering)
+        self._deliveries[key] = subscribe, task
+
+    def _end(self, keys: Iterable[tuple[str, str]]) -> None:
+        for key in keys:
+            if key in self._deliveries:
+                self._deliveries.pop(key)[1].cancel()
+
+    async def _deliver(self, plugin: PluginProcess, reader: EventReader) -> None:
+        """Send a plugin the events of a subscription, each when the one before was acknowledged."""
+        while True:
+            event = await reader.next()
+            request = PluginRequest(publish=_publish_of(event))
+            while not await self._send(plugin, request):
+                pass
+
+    async def _send(self, plugin: PluginProcess, request: PluginRequest) -> bool:
+        """Send an event. Returns False if it must be sent again, after having waited."""
+        changed = self._changed
+        try:
+            response = await plugin.request(request, ACKNOWLEDGE_S)
+        except Disconnected:
+            if plugin.state == "running":
+                await asyncio.sleep(RETRY_S)
+            else:
+                await changed.wait()
+            return False
+        except TimedOut:
+            log.warning("%s: an event was not acknowledged, and is sent again", plugin.id)
+            await asyncio.sleep(RETRY_S)
+            return False
+        except ConcertinoError as exc:
+            log.warning("%s: an event could not be sent: %s", plugin.id, exc)
+            return True
+        if response.HasField("tool_call"):
+            error = response.tool_call
+            text = error.error_message or error.error_code
+            log.warning("%s: handling an event has failed: %s", plugin.id, text)
+        return True
+
+
+def _publish_of(event: EventDelivery) -> Publish:
+    """Return the request that delivers an event to a plugin."""
+    publish = Publish(
+        topic=event.topic,
+        event_type=event.event_type,
+        source_plugin=event.source_plugin,
+        subscription_id=event.subscription_id,
+        timestamp=event.timestamp,
+        cursor=event.cursor,
+        lost=event.lost,
+    )
+    if event.HasField("payload"):
+        publish.payload = event.payload
+    if event.HasField("payload_json"):
+        publish.payload_json = event.payload_json
+    return publish

@@ -1,0 +1,47 @@
+"""ListChanges: notices when a hub's list of tools or prompts has changed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Literal
+
+__all__ = ["ListChanges", "ListName"]
+
+ListName = Literal["tools", "prompts"]
+# Changes within this time are reported by one call of `report`.
+CHANGE_S = 0.05
+
+
+class ListChanges:
+    """Compares the lists of a hub with those of the comparison before.
+
+    serialize: returns the lists of tools and prompts as bytes.
+    report: called with the name of a list that has changed.
+    """
+
+    def __init__(
+        self, serialize: Callable[[], tuple[bytes, bytes]], report: Callable[[ListName], object]
+    ) -> None:
+        self._serialize = serialize
+        self._report = report
+        self._last = b"", b""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def compare_soon(self) -> None:
+        """Compare the lists after CHANGE_S, also if nobody wants reports: it logs conflicts."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(CHANGE_S, self._compare)
+
+    def cancel(self) -> None:
+        """Compare nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _compare(self) -> None:
+        self._timer = None
+        before, self._last = self._last, self._serialize()
+        names: tuple[ListName, ListName] = ("tools", "prompts")
+        for name, old, new in zip(names, before, self._last, strict=True):
+            if old != new:
+                self._report(name)

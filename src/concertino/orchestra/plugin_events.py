@@ -1,0 +1,145 @@
+"""Events for the functions of a plugin: Event, and EventHandlers, which calls them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from inspect import iscoroutinefunction
+from typing import Any
+
+from msgspec import Struct
+
+from concertino.orchestra.plugin_messages import PluginRequest, PluginResponse, Publish, Subscribe
+from concertino.orchestra.rpc_interface import error_response
+from concertino.orchestra.structs import InvalidStruct, pack, unpack
+
+__all__ = ["Event", "EventHandlers", "publish_request"]
+
+
+class Event(Struct, frozen=True):
+    """An event that another plugin has published.
+
+    type: what has happened, such as "created"; may be empty.
+    source: the id of the publisher.
+    time: when the hub has got it; None from upstream's hub.
+    cursor: identifies the event during the life of the hub. An event may arrive twice.
+    lost: how many events before it were dropped, because this plugin was too slow.
+    """
+
+    topic: str
+    type: str
+    payload: Mapping[str, Any]
+    source: str
+    time: datetime | None = None
+    cursor: str = ""
+    lost: int = 0
+
+
+EventFunction = Callable[[Event], object]
+
+
+class _Subscription(Struct, frozen=True):
+    id: str
+    topic: str
+    filters: Mapping[str, str]
+    function: EventFunction
+
+
+class EventHandlers:
+    """The functions that a plugin has registered with on_event.
+
+    name: the plugin's id.
+    in_thread: runs a function that may block.
+    """
+
+    def __init__(self, name: str, in_thread: Callable[..., Awaitable[Any]]) -> None:
+        self._name = name
+        self._in_thread = in_thread
+        self._subscriptions: list[_Subscription] = []
+
+    def add(self, topic: str, filters: Mapping[str, str], function: EventFunction) -> None:
+        """Call a function with the events of a topic."""
+        id = f"{self._name}#{len(self._subscriptions)}"
+        self._subscriptions.append(_Subscription(id, topic, dict(filters), function))
+
+    def subscriptions(self) -> list[Subscribe]:
+        """Return the subscriptions for the plugin's manifest."""
+        return [
+            Subscribe(subscription_id=item.id, topic=item.topic, filters=item.filters)
+            for item in self._subscriptions
+        ]
+
+    def topics(self) -> list[str]:
+        """Return the topics, each once."""
+        return list(dict.fromkeys(item.topic for item in self._subscriptions))
+
+    async def answer(self, request: PluginRequest) -> PluginResponse:
+        """Call the functions for an event, and acknowledge it when all have returned.
+
+        A function that raises is logged, and the hub is told; it does not send the event again.
+        """
+        publish = request.publish
+        try:
+            event = _read_event(publish)
+        except InvalidStruct as exc:
+            return error_response("", "validation_error", f"payload: {exc}")
+        failures: list[str] = []
+        for item in self._subscriptions:
+            if not _is_meant(item, publish, event):
+                continue
+            try:
+                if iscoroutinefunction(item.function):
+                    await item.function(event)
+                else:
+                    await self._in_thread(partial(item.function, event))
+            except Exception as exc:
+                log = logging.getLogger(f"concertino.{self._name}")
+                log.exception("handling an event of %s failed", event.topic)
+                failures.append(f"{event.topic}: {type(exc).__name__}: {exc}")
+        if failures:
+            return error_response("", "handler_error", "; ".join(failures))
+        return PluginResponse()
+
+
+def _is_meant(item: _Subscription, publish: Publish, event: Event) -> bool:
+    """Return whether an event is for a subscription. Upstream's hub names none."""
+    if publish.subscription_id:
+        return item.id == publish.subscription_id
+    return item.topic == event.topic and all(
+        event.payload.get(name) == text for name, text in item.filters.items()
+    )
+
+
+def _read_event(publish: Publish) -> Event:
+    payload = unpack(publish.payload, publish.payload_json) if publish.HasField("payload") else {}
+    time = publish.timestamp.ToDatetime(UTC) if publish.HasField("timestamp") else None
+    return Event(
+        publish.topic,
+        publish.event_type,
+        payload,
+        publish.source_plugin,
+        time,
+        publish.cursor,
+        publish.lost,
+    )
+
+
+def publish_request(
+    topic: str,
+    payload: Mapping[str, Any],
+    type: str,
+    source: str,
+) -> PluginRequest:
+    """Return the request that publishes an event. Raises NotAStruct, PackedTooLarge."""
+    packed = pack(payload)
+    return PluginRequest(
+        publish=Publish(
+            topic=topic,
+            event_type=type,
+            payload=packed.struct,
+            payload_json=packed.json,
+            source_plugin=source,
+        )
+    )

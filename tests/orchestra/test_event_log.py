@@ -1,0 +1,102 @@
+"""event_log.py: which events a subscriber gets, and what happens to slow ones."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from loops import on_a_loop
+
+from concertino.orchestra.event_log import EventLog, EventReader, InvalidEvent
+from concertino.orchestra.plugin_pb2 import EventDelivery, Publish, Subscribe
+from concertino.orchestra.structs import pack
+
+
+def event(topic: str, **payload: Any) -> Publish:
+    return Publish(topic=topic, event_type="made", payload=pack(payload).struct)
+
+
+async def take(reader: EventReader, count: int) -> list[EventDelivery]:
+    return [await reader.next() for _ in range(count)]
+
+
+def cursors(events: list[EventDelivery]) -> list[str]:
+    return [item.cursor for item in events]
+
+
+@on_a_loop
+async def test_topics_match_exactly_and_filters_compare_texts_of_the_payload() -> None:
+    log = EventLog()
+    orders = EventReader(log, Subscribe(subscription_id="1", topic="orders"))
+    urgent = EventReader(log, Subscribe(topic="orders", filters={"kind": "urgent", "to": "me"}))
+    everything = EventReader(log, Subscribe(topic="*"))
+    log.append(event("orders", kind="urgent", to="you"), "tools.shop")
+    log.append(event("orders.new", kind="urgent", to="me"), "tools.shop")
+    log.append(event("orders", kind="urgent", to="me", number=7), "tools.shop")
+    log.append(event("orders", kind=3), "tools.shop")
+
+    first, *others = await take(orders, 3)
+    assert (first.subscription_id, first.topic, first.event_type) == ("1", "orders", "made")
+    assert (first.source_plugin, first.cursor, first.lost) == ("tools.shop", "1", 0)
+    assert first.timestamp.seconds > 1_700_000_000
+    assert cursors(others) == ["3", "4"]
+    assert cursors(await take(urgent, 1)) == ["3"]
+    assert cursors(await take(everything, 4)) == ["1", "2", "3", "4"]
+
+
+@on_a_loop
+async def test_a_reader_waits_for_the_next_event() -> None:
+    log = EventLog()
+    reader = EventReader(log, Subscribe(topic="a"))
+    waiting = asyncio.ensure_future(reader.next())
+    await asyncio.sleep(0)
+    log.append(event("b"), "x")
+    log.append(event("a"), "x")
+    assert (await waiting).cursor == "2"
+
+
+@on_a_loop
+async def test_a_reader_begins_behind_the_event_that_it_names() -> None:
+    log = EventLog()
+    for _ in range(3):
+        log.append(event("a"), "x")
+    again = EventReader(log, Subscribe(topic="a", after="1"))
+    assert cursors(await take(again, 2)) == ["2", "3"]
+    # A cursor of another hub, and one that is none.
+    for after in ("900", "x", ""):
+        new = EventReader(log, Subscribe(topic="a", after=after))
+        log.append(event("a"), "x")
+        assert (await new.next()).cursor == str(log.last)
+
+
+@on_a_loop
+async def test_a_slow_reader_loses_the_oldest_events_and_learns_how_many() -> None:
+    # Each event takes 512 bytes and its content.
+    size = event("a", text="x" * 500).ByteSize() + 512
+    log = EventLog(max_bytes=3 * size)
+    reader = EventReader(log, Subscribe(topic="a"))
+    for _ in range(10):
+        log.append(event("a", text="x" * 500), "x")
+    events = await take(reader, 3)
+    assert [(item.cursor, item.lost) for item in events] == [("8", 7), ("9", 0), ("10", 0)]
+
+
+@on_a_loop
+async def test_events_and_subscriptions_have_limits() -> None:
+    log = EventLog()
+    for topic, problem in (
+        ("", "topic: expected 1 to 256 characters, got 0"),
+        ("x" * 257, "topic: expected 1 to 256 characters, got 257"),
+        ("*", "topic: '*' stands for all topics in subscriptions only"),
+    ):
+        with pytest.raises(InvalidEvent) as refused:
+            log.append(event(topic), "x")
+        assert str(refused.value) == problem
+    with pytest.raises(InvalidEvent, match="expected an event of at most 1048576 bytes"):
+        log.append(event("a", text="x" * 2**20), "x")
+    with pytest.raises(InvalidEvent, match="payload: "):
+        log.append(Publish(topic="a", payload=b"\xff"), "x")
+    with pytest.raises(InvalidEvent, match="filters: expected at most 32"):
+        EventReader(log, Subscribe(topic="a", filters={str(number): "" for number in range(33)}))
+    assert log.last == 0
