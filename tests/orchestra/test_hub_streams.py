@@ -12,7 +12,8 @@ from orchestra.hubs import SOMEBODY, call_tool, raw, running, sdk, write_plugins
 
 from concertino import Client, ToolError
 from concertino.orchestra.embedded_hub import EmbeddedHub
-from concertino.orchestra.plugin_pb2 import StreamStart
+from concertino.orchestra.link import open_link
+from concertino.orchestra.plugin_pb2 import PluginRequest, StreamStart, ToolRequest
 from concertino.orchestra.plugin_process import PluginProcess
 from concertino.orchestra.plugins_file import read_plugins
 from concertino.orchestra.structs import pack, unpack
@@ -191,3 +192,46 @@ async def test_a_tool_of_a_go_program_without_a_stream_has_its_result_if_progres
         )
         assert result.text == "line 0\nline 1\nline 2\n"
         assert heard[-1] == "line 2\n"
+
+
+# A tool that is only a stream, and has no end. It notes when it is cancelled.
+DRIP = """
+tools.append("drip")
+easy = answer
+async def drip(start):
+    try:
+        say("begun")
+        while True:
+            yield PluginResponse(stream_chunk=StreamChunk(stream_id=start.stream_id, data=b"."))
+            await asyncio.sleep(0.01)
+    finally:
+        open(__file__ + ".closed", "w").close()
+async def answer(request, peer):
+    if request.HasField("stream_start"):
+        open(__file__ + ".begun", "w").close()
+        return drip(request.stream_start)
+    if request.HasField("tool_call"):
+        return error_response("", "tool_not_found", 'tool "drip" not found')
+    return await easy(request, peer)
+"""
+
+
+@on_a_loop
+async def test_a_relayed_call_that_became_a_stream_is_cancelled_in_the_plugin(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PluginProcess, "uses_quic", True)
+    path = write_plugins_file(folder, raw(folder, "tools.drip", DRIP))
+    options = {"is_private": False, "listen_addr": f"unix:{folder}/hub"}
+    async with running(path, **options) as hub:
+        link = await open_link(hub.addresses[0])
+        call = PluginRequest(tool_call=ToolRequest(tool_name="drip", arguments=b""))
+        calling = asyncio.ensure_future(link.request(call, 60.0))
+        async with asyncio.timeout(60):
+            while not (folder / "tools_drip.py.begun").exists():
+                await asyncio.sleep(0.01)
+            calling.cancel()
+            await asyncio.wait((calling,))
+            while not (folder / "tools_drip.py.closed").exists():
+                await asyncio.sleep(0.01)
+        await link.close()

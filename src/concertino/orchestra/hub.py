@@ -21,13 +21,12 @@ from collections.abc import Callable
 from functools import partial
 
 from concertino.orchestra.certificates import Certificates, default_folder
-from concertino.orchestra.hub_calls import CALL_S, ToolCalls, forward_request, plugin_id
+from concertino.orchestra.hub_calls import ToolCalls, forward_request, plugin_id
 from concertino.orchestra.hub_events import HubEvents
 from concertino.orchestra.hub_listeners import HubListeners
 from concertino.orchestra.list_changes import ListChanges, ListName
 from concertino.orchestra.mcp_resources import answer_from_plugins
 from concertino.orchestra.message_peek import peek_tool_call
-from concertino.orchestra.pending_response import PendingResponse
 from concertino.orchestra.plugin_messages import (
     HealthResult,
     PluginManifest,
@@ -41,6 +40,7 @@ from concertino.orchestra.plugin_run import LaunchSettings
 from concertino.orchestra.plugins_file import LISTEN, PluginEntry, PluginsFile
 from concertino.orchestra.routes import Routes, build_routes
 from concertino.orchestra.rpc_interface import (
+    Cancellable,
     RemotePeer,
     Respond,
     error_response,
@@ -375,7 +375,7 @@ class Hub:
         body: bytes,
         peer: RemotePeer,
         respond: Respond,
-    ) -> PendingResponse | None:
+    ) -> Cancellable | None:
         """Forward a tool call and its response as bytes, without a task. This is a RelayHandler.
 
         Returns None if answer() must handle the request instead: it is not a plain tool call, it
@@ -390,9 +390,7 @@ class Hub:
         plugin = (self._routes or self.routes).tools.get(tool_name)
         if plugin is None or not self._is_started:
             return None
-        return plugin.forward(
-            body, CALL_S, partial(self._calls.relay_response, plugin, body, respond)
-        )
+        return self._calls.relay(plugin, body, respond)
 
     def _register(self, manifest: PluginManifest, peer: RemotePeer) -> PluginResponse:
         # A process that the hub has started may register under its own plugin id only.

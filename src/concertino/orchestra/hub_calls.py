@@ -25,7 +25,12 @@ from concertino.orchestra.plugin_messages import (
     StreamStart,
 )
 from concertino.orchestra.plugin_process import PluginProcess
-from concertino.orchestra.rpc_interface import RemotePeer, Respond, error_response
+from concertino.orchestra.rpc_interface import (
+    Cancellable,
+    RemotePeer,
+    Respond,
+    error_response,
+)
 from concertino.orchestra.streams import (
     CollectedStream,
     ResponseStream,
@@ -143,28 +148,47 @@ class ToolCalls:
                     return error_response(id, "response_too_large", f"{plugin.id}: {exc}")
         raise AssertionError("_forward_stream() always yields a stream_end")
 
-    def relay_response(
+    def relay(
         self,
+        plugin: PluginProcess,
+        body: bytes,
+        respond: Respond,
+    ) -> Cancellable | None:
+        """Forward a tool call and its response as bytes. See RelayHandler.
+
+        body: the request, without its id.
+        """
+        if not plugin.uses_quic:
+            return plugin.forward(body, CALL_S, partial(_end_relay, plugin, respond))
+        call = _RelayedCall()
+        call.work = plugin.forward(
+            body, CALL_S, partial(self._end_first_attempt, call, plugin, body, respond)
+        )
+        return None if call.work is None else call
+
+    def _end_first_attempt(
+        self,
+        call: _RelayedCall,
         plugin: PluginProcess,
         body: bytes,
         respond: Respond,
         outcome: bytes | BaseException,
     ) -> None:
-        """Send the outcome of a forwarded call back to its caller.
+        """Send the outcome of a relayed call to its caller, or repeat the call as a stream.
 
-        body: the request, without its id.
         outcome: the plugin's serialized response with its id, or the exception that ended the call.
         """
-        plugin.end_forward()
-        if isinstance(outcome, bytes) and plugin.uses_quic and NOT_FOUND.encode() in outcome:
-            request = PluginRequest.FromString(body)
+        if isinstance(outcome, bytes) and NOT_FOUND.encode() in outcome:
             response = PluginResponse.FromString(outcome)
             if _is_not_found(response):
+                plugin.end_forward()
+                request = PluginRequest.FromString(body)
                 task = asyncio.ensure_future(self._collect(plugin, request, response))
+                call.work = task
                 self._collecting.add(task)
                 task.add_done_callback(partial(self._end_collecting, respond))
                 return
-        _relay_response(plugin, respond, outcome)
+        _end_relay(plugin, respond, outcome)
 
     def _end_collecting(self, respond: Respond, task: asyncio.Task[PluginResponse]) -> None:
         self._collecting.discard(task)
@@ -174,6 +198,17 @@ class ToolCalls:
             response = task.result()
             response.request_id = ""
             respond(response.SerializeToString())
+
+
+class _RelayedCall:
+    """A relayed call of a Go plugin. work: the call, then the stream that it is repeated as."""
+
+    def __init__(self) -> None:
+        self.work: Cancellable | None = None
+
+    def cancel(self) -> object:
+        """Cancel what is in progress."""
+        return None if self.work is None else self.work.cancel()
 
 
 async def forward_request(
@@ -210,10 +245,9 @@ def plugin_id(certificate_name: str) -> str:
     return certificate_name.removesuffix("-client")
 
 
-def _relay_response(
-    plugin: PluginProcess, respond: Respond, outcome: bytes | BaseException
-) -> None:
-    """Send the outcome of a forwarded call back to its caller. See ToolCalls.relay_response()."""
+def _end_relay(plugin: PluginProcess, respond: Respond, outcome: bytes | BaseException) -> None:
+    """Send the outcome of a relayed call to its caller. See ToolCalls._end_first_attempt()."""
+    plugin.end_forward()
     if isinstance(outcome, asyncio.CancelledError):
         return respond(None)
 

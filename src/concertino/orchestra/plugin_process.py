@@ -32,7 +32,7 @@ from concertino.orchestra.plugin_messages import (
 from concertino.orchestra.plugin_run import HubEnvironment, LaunchSettings, PluginRun
 from concertino.orchestra.plugins_file import PluginEntry
 from concertino.orchestra.routes import PluginFeatures
-from concertino.orchestra.rpc_interface import TIMEOUT_S
+from concertino.orchestra.rpc_interface import TIMEOUT_S, ForwardingConnection
 from concertino.orchestra.streams import ResponseStream
 
 __all__ = ["FirstStart", "PluginProcess", "State"]
@@ -165,11 +165,16 @@ class PluginProcess:
         self.features = msgspec.structs.replace(self.features, tools=tools, prompts=prompts)
         self._on_change()
 
-    async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
-        """Send a request, as RpcConnection.request() does. Raises Disconnected unless it runs."""
+    def _running_link(self) -> ForwardingConnection:
+        """Return the connection to the plugin. Raises Disconnected unless it runs."""
         link = self._run.link
         if link is None or self.state != "running":
             raise Disconnected(f"it is not running ({self.state}): {self.reason}")
+        return link
+
+    async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
+        """Send a request, as RpcConnection.request() does. Raises Disconnected unless it runs."""
+        link = self._running_link()
         self._in_flight += 1
         try:
             return await link.request(request, timeout_s)
@@ -187,11 +192,8 @@ class PluginProcess:
         Returns None also when the call cannot be sent. Then use request(), which raises the reason.
         callback: a function that calls end_forward().
         """
-        link = self._run.link
-        if link is None or self.state != "running":
-            return None
         try:
-            pending = link.forward(body, timeout_s, callback)
+            pending = self._running_link().forward(body, timeout_s, callback)
         except ConcertinoError:
             return None
         if pending is not None:
@@ -203,9 +205,7 @@ class PluginProcess:
 
         See ForwardingConnection.stream(). Raises Disconnected while the plugin is not running.
         """
-        link = self._run.link
-        if link is None or self.state != "running":
-            raise Disconnected(f"it is not running ({self.state}): {self.reason}")
+        link = self._running_link()
         self._in_flight += 1
         try:
             async with aclosing(link.stream(request, timeout_s)) as responses:

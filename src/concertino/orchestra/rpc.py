@@ -29,6 +29,7 @@ from concertino.orchestra.plugin_messages import (
 )
 from concertino.orchestra.rpc_interface import (
     TIMEOUT_S,
+    Cancellable,
     RelayHandler,
     RemotePeer,
     RequestHandler,
@@ -221,18 +222,21 @@ class RpcClient:
         kind: the kind of request, for error messages.
         Raises Disconnected, FrameTooLarge.
         """
-        if self.end_reason.done():
-            raise Disconnected(f"{self.peer.address}: {self.end_reason.result()}")
-        if len(payload) > MAX_FRAME_BYTES:
-            raise FrameTooLarge(len(payload))
-
         deadline = self.loop.time() + timeout_s
-        key = self._send_request(payload, id)
+        key = self._send_checked(payload, id)
         pending = PendingResponse(self.loop, self, kind, timeout_s, deadline, key, callback)
         self._pending[key] = pending
         if deadline < self._timer_at:
             self._set_timer(deadline)
         return pending
+
+    def _send_checked(self, payload: bytes, id: bytes) -> Hashable:
+        """Send a serialized request, as _send_request(). Raises Disconnected, FrameTooLarge."""
+        if self.end_reason.done():
+            raise Disconnected(f"{self.peer.address}: {self.end_reason.result()}")
+        if len(payload) > MAX_FRAME_BYTES:
+            raise FrameTooLarge(len(payload))
+        return self._send_request(payload, id)
 
     def forget(self, key: Hashable) -> None:
         """Drop a pending request and send a cancellation for it."""
@@ -282,12 +286,7 @@ class RpcClient:
         deadline = self.loop.time() + timeout_s
         if self._writable is not None:
             await self._wait_writable("stream_start", timeout_s)
-        if self.end_reason.done():
-            raise Disconnected(f"{self.peer.address}: {self.end_reason.result()}")
-        if len(payload) > MAX_FRAME_BYTES:
-            raise FrameTooLarge(len(payload))
-
-        key = self._send_request(payload, id.encode())
+        key = self._send_checked(payload, id.encode())
         received = self._streams[key] = ReceivedStream()
         taken = 0
         is_last = False
@@ -358,7 +357,7 @@ class RpcServer:
         self._hold = hold
         self._loop = asyncio.get_running_loop()
         self._start = eager_task_runner(self._loop, _ignore_outcome)
-        self._tasks: dict[Hashable, asyncio.Task[None] | PendingResponse] = {}
+        self._tasks: dict[Hashable, Cancellable] = {}
         # By stream id: the key of the request, and the window of the receiver.
         self._windows: dict[str, tuple[Hashable, StreamWindow]] = {}
         # Total size of the requests in _tasks.

@@ -28,6 +28,7 @@ from concertino.orchestra.streams import ResponseStream
 __all__ = [
     "CLOSED",
     "TIMEOUT_S",
+    "Cancellable",
     "ForwardingConnection",
     "HandshakeFailure",
     "RelayHandler",
@@ -87,10 +88,20 @@ and the peer gets the error `internal_error`."""
 Respond = Callable[[bytes | None], None]
 """Sends a response, serialized without its id; called with None if the request was cancelled."""
 
-RelayHandler = Callable[[bytes, RemotePeer, Respond], PendingResponse | None]
+
+class Cancellable(Protocol):
+    """A request in progress."""
+
+    def cancel(self) -> object:
+        """Cancel the request, because its sender no longer wants the response."""
+        ...
+
+
+RelayHandler = Callable[[bytes, RemotePeer, Respond], Cancellable | None]
 """Forwards one request, serialized without its id, and calls Respond later.
 
-Returns None without any effect if the RequestHandler must handle the request."""
+Returns the request in progress, or None without any effect if the RequestHandler must handle the
+request."""
 
 
 class RpcConnection(Protocol):
