@@ -1,8 +1,8 @@
 """RequestReader: however a stream is cut, it gives the same requests; and what it accepts, h11
 reads in the same way.
 
-Where the two disagree, we must be the stricter one: a proxy in front that reads a request in another
-way could be made to pass a second request on inside of the first ("request smuggling").
+Where the two disagree, we must be the stricter one: a proxy in front that reads a request in
+another way could be made to pass a second request on inside of the first ("request smuggling").
 
 Input: three bytes for the sizes of the chunks (used in turn, 0 counts as 1), then the stream.
 Needs httptools and h11.

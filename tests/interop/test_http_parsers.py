@@ -1,5 +1,5 @@
-"""Our reading of HTTP requests beside that of Node's server: each request that we accept, Node reads
-in the same way. The inputs are those of fuzz/http_requests.py, which compares with h11.
+"""Our reading of HTTP requests beside that of Node's server: each request that we accept, Node
+reads in the same way. The inputs are those of fuzz/http_requests.py, which compares with h11.
 """
 
 from __future__ import annotations

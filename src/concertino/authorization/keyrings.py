@@ -7,19 +7,28 @@ variable CONCERTINO_LOGINS overrides that: with `file`, secrets are always store
 
 from __future__ import annotations
 
+import asyncio
 import os
-from functools import cache
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Protocol
+from threading import Thread
+from typing import Any, Protocol, TypeVar
 
 from concertino.errors import AuthorizationError
 
-__all__ = ["SecretStore", "find_keyring"]
+__all__ = ["SecretStore", "find_keyring", "wait_for_keyring"]
 
 VARIABLE = "CONCERTINO_LOGINS"
 # The name of this program in the system's keyring.
 SERVICE = "concertino"
+# A person may have to unlock the keyring. Shorter than the time that other processes wait for the
+# lock of a login.
+WITHIN_S = 30.0
+
+Result = TypeVar("Result")
 
 
 class SecretStore(Protocol):
@@ -90,6 +99,44 @@ class _SystemKeyring:
                 self._keyring.delete_password(SERVICE, name)
         except self._errors as exc:
             raise AuthorizationError(f"the system's keyring: {exc}") from None
+
+
+async def wait_for_keyring(access: Callable[[], Result], within_s: float = WITHIN_S) -> Result:
+    """Return what a function returns that reads or writes a SecretStore, called in a thread.
+
+    A locked keyring blocks its caller until a person unlocks it.
+    within_s: the time limit, in seconds. The thread itself cannot be ended, and is a daemon.
+    Raises AuthorizationError if the time is over, and what the function raises.
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Result] = loop.create_future()
+
+    def resolve(result: Result | None, error: BaseException | None) -> None:
+        if answer.done():
+            return
+        if error is None:
+            answer.set_result(result)  # pyright: ignore[reportArgumentType]
+        else:
+            answer.set_exception(error)
+
+    def run() -> None:
+        try:
+            call = partial(resolve, access(), None)
+        except Exception as exc:
+            call = partial(resolve, None, exc)
+        # The loop may be closed by now.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(call)
+
+    Thread(target=run, name="concertino-keyring", daemon=True).start()
+    try:
+        async with asyncio.timeout(within_s):
+            return await answer
+    except TimeoutError:
+        raise AuthorizationError(
+            f"the system's keyring has not answered for {within_s:g} s: unlock it, or set "
+            f"{VARIABLE}=file to keep logins in files"
+        ) from None
 
 
 def find_keyring() -> SecretStore:

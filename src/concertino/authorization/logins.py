@@ -12,6 +12,7 @@ a login while it reads, refreshes and writes it. If the process dies, the system
 from __future__ import annotations
 
 import asyncio
+import builtins
 import fcntl
 import hashlib
 import os
@@ -19,12 +20,13 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec import DecodeError, Struct
 from msgspec.json import decode, encode
 from msgspec.structs import replace
 
-from concertino.authorization.keyrings import find_keyring
+from concertino.authorization.keyrings import find_keyring, wait_for_keyring
 from concertino.errors import AuthorizationError
 from concertino.logs.redact import learn_current_secrets
 from concertino.user_files import read_private_file, user_folder, write_private_file
@@ -37,6 +39,8 @@ MAX_BYTES = 256 * 1024
 LEAST_POLL_S, MOST_POLL_S = 0.005, 0.05
 # How long to wait for a lock. The process that holds it sends a few requests of at most 5 s each.
 LOCK_WITHIN_S = 60.0
+
+T = TypeVar("T")
 
 
 class ClientIdentity(Struct, frozen=True, kw_only=True):
@@ -144,38 +148,71 @@ class LoginStore:
     def read(self, key: str) -> Login | None:
         """Return a login; None if there is none.
 
+        It blocks while the keyring is locked; load() does not.
         Raises AuthorizationError if its file or the keyring cannot be read.
         """
-        path = self._path(key)
-        data = _read_own_file(path)
-        if data is None:
+        file = self._read_file(key)
+        if file is None:
             return None
-        try:
-            file = decode(data, type=_LoginFile)
-            login = file.login
-            if file.keyring:
-                secrets = find_keyring().read(key)
-                if secrets is None:
-                    return None
-                login = decode(secrets, type=Login)
-        except (DecodeError, RecursionError):
-            raise AuthorizationError(
-                f"{path}: no login of this version; remove the file and log in again"
-            ) from None
-        learn_current_secrets(
-            key, (login.access_token, login.refresh_token, login.client.client_secret)
-        )
+        secrets = find_keyring().read(key) if file.keyring else None
+        return self._join(key, file, secrets)
+
+    async def load(self, key: str) -> Login | None:
+        """Return a login as read() does, without blocking the event loop."""
+        file = self._read_file(key)
+        if file is None:
+            return None
+        secrets = None
+        if file.keyring:
+            secrets = await wait_for_keyring(lambda: find_keyring().read(key))
+        return self._join(key, file, secrets)
+
+    def _read_file(self, key: str) -> _LoginFile | None:
+        data = _read_own_file(self._path(key))
+        return None if data is None else self._decode(key, data, _LoginFile)
+
+    def _join(self, key: str, file: _LoginFile, secrets: bytes | None) -> Login | None:
+        """Return the login of a file.
+
+        secrets: the login with its secrets, if the keyring has it.
+        """
+        if file.keyring and secrets is None:
+            return None
+        login = file.login if secrets is None else self._decode(key, secrets, Login)
+        _learn_secrets(key, login)
         return login
 
+    def _decode(self, key: str, data: bytes, type: builtins.type[T]) -> T:
+        try:
+            return decode(data, type=type)
+        except (DecodeError, RecursionError):
+            raise AuthorizationError(
+                f"{self._path(key)}: no login of this version; remove the file and log in again"
+            ) from None
+
     def write(self, key: str, login: Login) -> None:
-        """Store a login. Raises AuthorizationError if its file cannot be written."""
-        learn_current_secrets(
-            key, (login.access_token, login.refresh_token, login.client.client_secret)
-        )
+        """Store a login. Raises AuthorizationError if it cannot be written.
+
+        It blocks while the keyring is locked; save() does not.
+        """
+        _learn_secrets(key, login)
         keyring = find_keyring()
-        file = _LoginFile(login)
         if keyring.is_available:
             keyring.write(key, encode(login))
+        self._write_file(key, login, keyring.is_available)
+
+    async def save(self, key: str, login: Login) -> None:
+        """Store a login as write() does, without blocking the event loop."""
+        _learn_secrets(key, login)
+        keyring = find_keyring()
+        if keyring.is_available:
+            await wait_for_keyring(lambda: keyring.write(key, encode(login)))
+        self._write_file(key, login, keyring.is_available)
+
+    def _write_file(self, key: str, login: Login, has_keyring: bool) -> None:
+        """Write the file of a login, without the secrets if these are in the keyring."""
+        file = _LoginFile(login)
+        if has_keyring:
             client = replace(login.client, client_secret="")
             public = replace(login.without_tokens(), client=client, expires_at=login.expires_at)
             file = _LoginFile(public, True)
@@ -186,9 +223,11 @@ class LoginStore:
         except OSError as exc:
             raise AuthorizationError(f"{path}: {exc.strerror}") from None
 
-    def remove(self, key: str) -> bool:
-        """Remove a login. Returns whether there was one."""
-        find_keyring().remove(key)
+    async def remove(self, key: str) -> bool:
+        """Remove a login. Returns whether there was one. Raises AuthorizationError."""
+        keyring = find_keyring()
+        if keyring.is_available:
+            await wait_for_keyring(lambda: keyring.remove(key))
         try:
             self._path(key).unlink()
         except FileNotFoundError:
@@ -236,6 +275,13 @@ async def _lock(descriptor: int, path: Path) -> None:
                 ) from None
         await asyncio.sleep(pause)
         pause = min(pause * 1.5, MOST_POLL_S)
+
+
+def _learn_secrets(key: str, login: Login) -> None:
+    """Let the logs redact the secrets of a login."""
+    learn_current_secrets(
+        key, (login.access_token, login.refresh_token, login.client.client_secret)
+    )
 
 
 def _read_own_file(path: Path) -> bytes | None:

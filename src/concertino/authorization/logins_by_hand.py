@@ -34,7 +34,7 @@ async def log_in(
     flow = LoginFlow(server, settings, fetcher, opener)
     status, header = await _send_without_token(fetcher, server)
     key = login_key(server.text, settings.client_id, settings.grant)
-    known = store.read(key)
+    known = await store.load(key)
     try:
         found = await flow.discover(bearer_challenge(header), known)
     except AuthorizationError as exc:
@@ -43,7 +43,7 @@ async def log_in(
         raise
     login = await flow.log_in(found, known)
     async with store.lock(key):
-        store.write(key, login)
+        await store.save(key, login)
     return login
 
 
@@ -85,8 +85,8 @@ async def log_out(url: str, store: LoginStore | None = None) -> list[Login]:
         if login.server != server.text:
             continue
         async with store.lock(key):
-            current = store.read(key) or login
-            store.remove(key)
+            current = await store.load(key) or login
+            await store.remove(key)
         await _revoke(server, current)
         gone.append(current)
     return gone

@@ -90,7 +90,7 @@ class OAuthCredentials:
             if (header := self.header()) is not None:
                 return header
             if not self._is_read:
-                self._login = self._store.read(self._key)
+                self._login = await self._store.load(self._key)
                 self._is_read = True
                 if (header := self.header()) is not None:
                     return header
@@ -120,7 +120,7 @@ class OAuthCredentials:
                 return self._valid_header()
             flow = await self._make_flow()
             async with self._store.lock(self._key):
-                self._login = self._store.read(self._key)
+                self._login = await self._store.load(self._key)
                 if self._has_newer(sent):
                     return self._valid_header()
                 found = await flow.discover(challenge, self._login)
@@ -166,7 +166,7 @@ class OAuthCredentials:
             self._step_ups[operation] = tries + 1
             flow = await self._make_flow()
             async with self._store.lock(self._key):
-                self._login = self._store.read(self._key)
+                self._login = await self._store.load(self._key)
                 if self._has_newer(sent):
                     return self._valid_header()
                 await self._log_in(flow, await flow.discover(challenge, self._login))
@@ -185,7 +185,7 @@ class OAuthCredentials:
                 f"{self._server.text} asks for a login; run: {self._login_command(found)}"
             )
         login = await flow.log_in(found, self._login)
-        self._store.write(self._key, login)
+        await self._store.save(self._key, login)
         self._login = login
 
     def _login_command(self, found: Discovery) -> str:
@@ -209,7 +209,7 @@ class OAuthCredentials:
         used: the access token that has expired or soon will.
         """
         async with self._store.lock(self._key):
-            self._login = login = self._store.read(self._key)
+            self._login = login = await self._store.load(self._key)
             if login is None or not login.refresh_token:
                 return
             if login.access_token != used and login.is_valid():
@@ -238,20 +238,20 @@ class OAuthCredentials:
             tokens = await endpoint.refresh(login)
         except TokenError as exc:
             if exc.code == "invalid_grant":
-                self._remove_token(login)
+                await self._remove_token(login)
             raise
         self._login = with_tokens(login, tokens)
-        self._store.write(self._key, self._login)
+        await self._store.save(self._key, self._login)
 
-    def _remove_token(self, refused: Login) -> None:
+    async def _remove_token(self, refused: Login) -> None:
         """Remove the refresh token of a login from the store, unless it has a newer one.
 
         The access token is also removed if it has expired.
         """
-        current = self._store.read(self._key)
+        current = await self._store.load(self._key)
         if current is not None and current.refresh_token == refused.refresh_token:
             left = current.without_refresh() if current.is_valid() else current.without_tokens()
-            self._store.write(self._key, left)
+            await self._store.save(self._key, left)
             self._login = left
 
     async def _get_fetcher(self) -> Fetcher:

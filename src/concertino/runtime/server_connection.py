@@ -454,7 +454,10 @@ class ServerConnection:
 
 
 def _principal_of(connection: Connection) -> Principal | None:
-    """Return who the client of a connection is, as far as the transport has verified it."""
+    """Return who the client of a connection is, as far as the transport has verified it.
+
+    Raises TypeError if the transport's principal is no Principal, since "nobody" would be wrong.
+    """
     facts = connection.facts
     if "principal" not in facts and "uid" not in facts:
         return None
@@ -462,7 +465,12 @@ def _principal_of(connection: Connection) -> Principal | None:
     from concertino.protocol.principal import Principal, unix_principal
 
     principal, uid = facts.get("principal"), facts.get("uid")
-    if isinstance(principal, Principal):
+    if principal is not None:
+        if not isinstance(principal, Principal):
+            raise TypeError(
+                f"the fact 'principal' of a connection: expected a Principal or None, got "
+                f"{type(principal).__name__}"
+            )
         return principal
     return unix_principal(uid) if isinstance(uid, int) else None
 
