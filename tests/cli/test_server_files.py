@@ -171,7 +171,7 @@ def test_trust_approves_what_the_file_says_and_no_later_change(folder: Path) -> 
         open_session(process)
         assert listed(process, 1) == ["one_who"]
         write(folder, "one", "evil")
-        process.pump(lambda: b"evil is not approved" in process.stderr)
+        process.pump(lambda: b"cannot start: evil: not approved" in process.stderr)
         assert listed(process, 2) == ["one_who"]
     assert (folder / "starts").read_text().startswith("one ")
     assert "evil" not in (folder / "starts").read_text()

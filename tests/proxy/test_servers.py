@@ -385,7 +385,7 @@ async def test_nothing_runs_before_it_is_approved_and_then_it_runs_at_once(
     told: list[str] = []
     async with opened(files.servers(), told) as caller:
         assert await tools(caller) == []
-        with pytest.raises(RpcError, match=r"one: not approved; .*: concertino approve /"):
+        with pytest.raises(RpcError, match=r"one: not approved, .*: concertino approve /"):
             await facts(caller, "one_who")
         assert files.starts == []
         assert f"  + command: {sys.executable}" in caplog.text

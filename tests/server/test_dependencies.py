@@ -1153,8 +1153,8 @@ def with_annotation(annotation: Any, default: Any = ...) -> Any:
         ),
         (
             with_annotation(Annotated[str, Depends(Maker.method)]),
-            rf"Maker.method\(\){PLACE} is a method without its object; "
-            r"write Depends\(object.method\)",
+            rf"Maker.method\(\){PLACE}: Maker.method is a method without its object; "
+            r"pass a bound method, as in Depends\(object.method\)",
         ),
     ],
 )

@@ -492,12 +492,17 @@ def test_a_method_without_its_object_is_refused() -> None:
     server = Server("x")
     for handler in (Adder.add, wrapped):
         with pytest.raises(
-            RegistrationError, match=r"add: .*Adder\.add is .*register a bound method.*object\.add"
+            RegistrationError, match=r"add: .*Adder\.add is .*pass a bound method.*object\.add"
         ):
             server.add_tool(handler)
     server.add_tool(Adder().add)
     server.add_tool(free)
-    server.add_tool(untyped)
+    with pytest.raises(
+        RegistrationError,
+        match=r"^untyped: untyped\(\) is no method, so nothing fills its parameter 'self'; remove "
+        r"the parameter, or give it a type if clients are meant to fill it$",
+    ):
+        server.add_tool(untyped)
 
 
 def test_removing_what_is_not_there_is_a_key_error_with_the_closest_name() -> None:

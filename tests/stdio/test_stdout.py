@@ -159,12 +159,34 @@ def test_the_first_stray_print_is_named_with_file_and_line_and_only_the_first() 
         assert process.stderr.count(b"print 3") == 1
 
 
-def test_a_tool_that_asks_for_input_sees_the_end_of_it() -> None:
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [("ask_user", {}), *(("read_stdin", {"how": how}) for how in ("read", "readline", "bytes"))],
+)
+def test_a_tool_that_asks_for_input_is_told_how_to_ask_the_user(
+    tool: str, arguments: dict[str, str]
+) -> None:
     with Process() as process:
         process.initialize()
-        assert text_of(process.ask(call(1, "ask_user"))) == "end of input"
-        assert text_of(process.ask(call(2, "read_stdin"))) == "('', b'')"
-        assert text_of(process.ask(call(3, "echo", {"text": "fine"}))) == "fine"
+        result = process.ask(call(1, tool, arguments))["result"]
+        assert result == {
+            "content": [
+                {
+                    "type": "text",
+                    "text": "EOFError: stdin carries the protocol, so input() gets no answer in a "
+                    "server; to ask the user, write `await context.elicit(...)` in an `async def` "
+                    "tool, or make the answer a parameter of the tool",
+                }
+            ],
+            "isError": True,
+        }
+        assert text_of(process.ask(call(2, "echo", {"text": "fine"}))) == "fine"
+
+
+def test_descriptor_0_of_a_server_is_at_its_end() -> None:
+    with Process() as process:
+        process.initialize()
+        assert text_of(process.ask(call(1, "read_descriptor"))) == "(b'', '')"
 
 
 @pytest.mark.requirement("FR-4")

@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from typing import Any
+from typing import Any, Literal
 
 from concertino import Context, Server, ToolError
 
@@ -389,15 +389,19 @@ async def say(how: str, text: str = "stray") -> str:
 
 @server.tool
 def ask_user() -> str:
-    try:
-        return "got " + input("your name? ")
-    except EOFError:
-        return "end of input"
+    return "got " + input("your name? ")
 
 
 @server.tool
-async def read_stdin() -> str:
-    return repr((sys.stdin.read(), os.read(0, 10)))
+def read_stdin(how: Literal["read", "readline", "bytes"]) -> str:
+    if how == "bytes":
+        return sys.stdin.buffer.read().decode()
+    return sys.stdin.read() if how == "read" else sys.stdin.readline()
+
+
+@server.tool
+def read_descriptor() -> str:
+    return repr((os.read(0, 10), open(sys.stdin.fileno(), closefd=False).read()))
 
 
 def _write_everywhere() -> None:

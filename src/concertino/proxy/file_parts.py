@@ -191,16 +191,23 @@ class FileParts:
         """
         name = server.entry.name
         command = f"concertino approve {self.path}"
+        current = self._parts.get(name)
         if self._shown.get(name) != server.definition:
             self._shown[name] = server.definition
-            log.warning("%s is not approved, and not started; to approve it: %s", name, command)
             # One call for each line, because a log record must be one line.
             for line in describe_unapproved(approved, server):
                 log.warning("%s", line)
-        current = self._parts.get(name)
+            if isinstance(current, FileServer):
+                log.warning(
+                    "%s: this change is not approved, so the server runs as before; to approve "
+                    "it: %s",
+                    name,
+                    command,
+                )
         if isinstance(current, FileServer):
             return current
-        return self._withheld(name, f"not approved; to see and approve it: {command}")
+        # The composition logs this reason.
+        return self._withheld(name, f"not approved, so not started; to approve it: {command}")
 
     def waiting(self) -> list[str]:
         """Return the names of the servers that need the user's approval."""

@@ -46,6 +46,7 @@ from concertino.server.functions import (
     FinishingHandler,
     Handler,
     InThread,
+    describe_missing_object,
     handler_location,
     is_async,
     lacks_self,
@@ -192,9 +193,8 @@ class Dependencies:
         """
         owner = _describe(function)
         if lacks_self(function):
-            raise RegistrationError(
-                f"{owner} is a method without its object; write Depends(object.method)"
-            )
+            mistake = describe_missing_object(function, "Depends(object.{})")
+            raise RegistrationError(f"{owner}: {mistake}")
         classes = self._classes()
         wanted = _wanted(function, classes)
         needs = {name: self._add(item, (*path, key)) for name, item in wanted.items()}

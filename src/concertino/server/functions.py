@@ -101,9 +101,7 @@ def handler_call(handler: Handler, owner: str, *, inline: bool) -> HandlerCall:
     if not callable(handler):
         raise RegistrationError(f"{owner}: expected a function, got {handler!r}")
     if lacks_self(handler):
-        raise RegistrationError(
-            f"{owner}: {handler.__qualname__} is a method without its object; give a bound method"
-        )
+        raise RegistrationError(f"{owner}: {describe_missing_object(handler)}")
     function = function_of(handler)
     if isgeneratorfunction(function) or isasyncgenfunction(function):
         raise RegistrationError(f"{owner}: a generator cannot be a result; return a list")
@@ -254,8 +252,11 @@ def is_async(handler: Any) -> bool:
 
 
 def lacks_self(handler: Handler) -> bool:
-    """Return whether the handler is a method without its object: `Class.method`."""
-    if not isfunction(handler) or "." not in handler.__qualname__.rpartition("<locals>.")[2]:
+    """Return whether the handler has a parameter `self`, but no object that could fill it.
+
+    A parameter with an annotation is not taken for a method's `self`.
+    """
+    if not isfunction(handler):
         return False
     function = function_of(handler)
     if function.__code__.co_varnames[:1] != ("self",) or "self" in function.__annotations__:
@@ -263,6 +264,21 @@ def lacks_self(handler: Handler) -> bool:
     # A function that a decorator has made around a bound method passes the tests above, but has no
     # parameter `self`.
     return next(iter(signature(handler).parameters), None) == "self"
+
+
+def describe_missing_object(handler: Handler, example: str = "object.{}") -> str:
+    """Return what is wrong with a handler for which lacks_self() is true, and what to do.
+
+    example: what to register instead of the method; {} stands for its name.
+    """
+    name = handler.__qualname__.rpartition("<locals>.")[2]
+    if "." in name:
+        method = example.format(handler.__name__)
+        return f"{name} is a method without its object; pass a bound method, as in {method}"
+    return (
+        f"{name}() is no method, so nothing fills its parameter 'self'; remove the parameter, or "
+        "give it a type if clients are meant to fill it"
+    )
 
 
 class StringArguments:

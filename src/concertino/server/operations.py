@@ -48,6 +48,7 @@ from concertino.server.functions import (
     Handler,
     HandlerCall,
     call_handler,
+    describe_missing_object,
     is_async,
     lacks_self,
 )
@@ -185,7 +186,9 @@ class Operations:
         name = str(options.pop("name", None) or getattr(handler, "__name__", ""))
         inline = options.pop("inline", False)
         has_schema = "input_schema" in options or "output_schema" in options
-        if not callable(handler) or lacks_self(handler) or has_schema:
+        if callable(handler) and lacks_self(handler):
+            raise RegistrationError(f"{name}: {describe_missing_object(handler)}")
+        if not callable(handler) or has_schema:
             raise RegistrationError(
                 f"{name or handler!r}: expected a function or a bound method, without schemas "
                 f"written by hand"

@@ -37,6 +37,7 @@ from concertino.server.functions import (
     Handler,
     InThread,
     check_handler,
+    describe_missing_object,
     handler_doc,
     handler_location,
     is_async,
@@ -340,10 +341,8 @@ def make_tool(
         raise RegistrationError(f"tool: expected a function, got {handler!r}{hint}")
     options, name = _check_tool_options(handler, options)
     if lacks_self(handler):
-        raise RegistrationError(
-            f"{name}: {handler.__qualname__} is a method without its object; register a bound "
-            f"method, as in server.add_tool(object.{handler.__name__})"
-        )
+        mistake = describe_missing_object(handler, "server.add_tool(object.{})")
+        raise RegistrationError(f"{name}: {mistake}")
 
     doc = handler_doc(handler)
     schema, bind, signature = _arguments(handler, options, name, doc.parameters, coerce)

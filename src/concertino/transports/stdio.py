@@ -3,8 +3,9 @@
 take_over() protects the protocol against everything else in the process. It duplicates descriptors
 0 and 1 for the protocol. Afterwards descriptor 0 reads from /dev/null, and descriptor 1 writes to
 stderr, so print(), native code and child processes cannot read or write protocol messages.
-sys.stdout and sys.stderr are replaced with writers to stderr that never block. None of this is
-undone, so the caller must also end the process (runtime/shutdown.py).
+sys.stdout and sys.stderr are replaced with writers to stderr that never block, and sys.stdin with a
+stream that refuses to read, so input() fails at once. None of this is undone, so the caller must
+also end the process (runtime/shutdown.py).
 
 A forked child closes its copies at once. A server whose parent process has ended, and that gets no
 more input, ends by itself.
@@ -16,11 +17,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
+import io
 import logging
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from concertino.jsonrpc.limits import Limits
 from concertino.logs.stderr_redirect import StderrRedirect, adopt_handlers
@@ -66,9 +68,35 @@ class StdioDescriptors:
             if stream is not None:
                 stream.flush()
         self.writer = BoundedWriter(2)
+        sys.stdin = io.TextIOWrapper(io.BufferedReader(ReservedStdin()), encoding="utf-8")
         sys.stdout = StderrRedirect(self.writer, "<stdout>", report=log.warning)
         sys.stderr = StderrRedirect(self.writer)
         adopt_handlers(streams, sys.stderr)
+
+
+class ReservedStdin(io.RawIOBase):
+    """The bytes of sys.stdin in a server: reading raises EOFError, which says what to do instead.
+
+    An empty text would be misleading: a tool that reads a line would go on without an answer.
+    """
+
+    def readinto(self, _: object, /) -> NoReturn:
+        """Raise EOFError. All other methods that read call this one."""
+        raise EOFError(_STDIN_ADVICE)
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def fileno(self) -> int:
+        """Return 0, which is /dev/null now, for child processes that are given sys.stdin."""
+        return 0
+
+
+_STDIN_ADVICE = (
+    "stdin carries the protocol, so input() gets no answer in a server; to ask the user, write "
+    "`await context.elicit(...)` in an `async def` tool, or make the answer a parameter of the tool"
+)
 
 
 def open_missing() -> None:
