@@ -1,45 +1,16 @@
 """Mistakes in the file of a server, and what is said: what is wrong, where, what to do.
 
-Each row is one command, run as a process. Left out of what it wrote to stderr: times, lines about
-a start and an end that succeed, frames of the standard library, and Python's marks below a line.
+Those that beginners make most often are in tests/test_forty_mistakes.py.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
-import sysconfig
-from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from mistakes import ADD, END, HEAD, IMPORTING, TRACEBACK, Mistake, run_mistake
 
-import concertino
-
-SRC = str(Path(concertino.__file__).parents[1])
-STDLIB = sysconfig.get_path("stdlib")
-HEAD = "from concertino import Server\nserver = Server('calculator')\n"
-ADD = "@server.tool\ndef add(a: int, b: int) -> int:\n    return a + b\n"
-END = "if __name__ == '__main__':\n    server.run()\n"
 EXPECTED = "expected file.py, file.py:attribute, package.module:attribute or a folder"
-IMPORTING = "[ERROR] [concertino] Failed to start server: importing"
-TRACEBACK = "Traceback (most recent call last):\n"
-
-
-class Mistake(NamedTuple):
-    """A mistake, and what is said about it.
-
-    words: the command. FOLDER and PYTHON in err stand for the folder and the interpreter.
-    """
-
-    name: str
-    files: Mapping[str, str]
-    words: str
-    code: int
-    err: str
 
 
 TARGETS = [
@@ -53,36 +24,12 @@ TARGETS = [
         "compose()\n",
     ),
     Mistake(
-        "a server inside of main()",
-        {
-            "calc.py": "from concertino import Server\ndef main():\n"
-            "    server = Server('calculator')\n"
-        },
-        "concertino serve calc.py",
-        2,
-        "[ERROR] [concertino] calc.py: no concertino.Server found at its top level; main() makes "
-        "one in line 3: move it and its tools out of the function\n",
-    ),
-    Mistake(
         "a file without a server",
         {"calc.py": "x = 1\n"},
         "concertino serve calc.py",
         2,
         "[ERROR] [concertino] calc.py: no concertino.Server found at its top level; make one "
         'there, as in `server = Server("name")`\n',
-    ),
-    Mistake(
-        "relative imports in a file that is served by its path",
-        {
-            "pkg/__init__.py": "",
-            "pkg/names.py": "",
-            "pkg/server.py": "from . import names\n" + HEAD.replace("server =", "calc ="),
-        },
-        "concertino serve pkg/server.py",
-        1,
-        f"{IMPORTING} pkg/server.py: ImportError: attempted relative import with no known parent "
-        "package (server.py:1); serve it as a part of its package: "
-        "concertino serve pkg.server:calc\n[INFO] [concertino] --traceback shows where\n",
     ),
     Mistake(
         "relative imports in a file of the current folder",
@@ -94,33 +41,12 @@ TARGETS = [
         "`import ...`\n[INFO] [concertino] --traceback shows where\n",
     ),
     Mistake(
-        "a module without an attribute",
-        {"pkg/server.py": HEAD},
-        "concertino serve pkg.server",
-        2,
-        f"[ERROR] [concertino] pkg.server: {EXPECTED}; did you mean pkg.server:server?\n",
-    ),
-    Mistake(
-        "a file without .py",
-        {"calculator.py": HEAD},
-        "concertino serve calculator",
-        2,
-        f"[ERROR] [concertino] calculator: {EXPECTED}; did you mean calculator.py?\n",
-    ),
-    Mistake(
         "a colon without a name",
         {"calculator.py": HEAD},
         "concertino serve calculator.py:",
         2,
-        "[ERROR] [concertino] calculator.py:: expected the name of a server behind the colon, or "
+        "[ERROR] [concertino] calculator.py:: expected the name of a server after the colon, or "
         "calculator.py\n",
-    ),
-    Mistake(
-        "a mistyped path",
-        {"src/calculator.py": HEAD},
-        "concertino serve src/calculater.py",
-        2,
-        "[ERROR] [concertino] src/calculater.py: no such file; did you mean src/calculator.py?\n",
     ),
     Mistake(
         "a path from another folder",
@@ -137,26 +63,6 @@ TARGETS = [
         "[ERROR] [concertino] source/calculator.py: no such file; there is no folder source\n",
     ),
     Mistake(
-        "a syntax error",
-        {"calc.py": HEAD + "@server.tool\ndef add(a: int, b: int) -> int\n    return a + b\n"},
-        "concertino serve calc.py",
-        1,
-        f"{IMPORTING} calc.py: SyntaxError: expected ':' (calc.py:4)\n"
-        '      File "FOLDER/calc.py", line 4\n'
-        "        def add(a: int, b: int) -> int\n"
-        "                                      ^\n"
-        "    SyntaxError: expected ':'\n",
-    ),
-    Mistake(
-        "a dependency that is not installed",
-        {"calc.py": HEAD + "import no_such_package\n"},
-        "concertino serve calc.py",
-        1,
-        f"{IMPORTING} calc.py: ModuleNotFoundError: No module named 'no_such_package' "
-        "(calc.py:3); install the package that has it: INSTALL PACKAGE\n"
-        "[INFO] [concertino] --traceback shows where\n",
-    ),
-    Mistake(
         "a dependency that is not installed, as a script",
         {"calc.py": HEAD + "import no_such_package\n"},
         "python calc.py",
@@ -164,15 +70,6 @@ TARGETS = [
         f'{TRACEBACK}  File "FOLDER/calc.py", line 3, in <module>\n    import no_such_package\n'
         "ModuleNotFoundError: No module named 'no_such_package'\n"
         "install the package that has it: INSTALL PACKAGE\n",
-    ),
-    Mistake(
-        "a script that calls no run()",
-        {"calc.py": HEAD + ADD},
-        "python calc.py",
-        0,
-        "calc.py has made a server and ended without serving it: nothing calls run(). Add at its "
-        'end:\n\nif __name__ == "__main__":\n    server.run()\n\n'
-        "or start it with: concertino serve calc.py\n",
     ),
     Mistake(
         "no mistake: a script that serves on a condition",
@@ -207,19 +104,6 @@ TARGETS = [
         1,
         f'{TRACEBACK}  File "FOLDER/calc.py", line 3, in <module>\n    @server.tools\n'
         "AttributeError: 'Server' object has no attribute 'tools'. Did you mean: 'tool'?\n",
-    ),
-    Mistake(
-        "run() inside of an event loop",
-        {
-            "calc.py": f"import asyncio\n{HEAD}async def main():\n    server.run()\n"
-            "asyncio.run(main())\n"
-        },
-        "python calc.py",
-        1,
-        f'{TRACEBACK}  File "FOLDER/calc.py", line 6, in <module>\n    asyncio.run(main())\n'
-        '  File "FOLDER/calc.py", line 5, in main\n    server.run()\n'
-        "RuntimeError: run() cannot be called while an event loop runs, since it runs one itself: "
-        "call it outside of asyncio.run(...), or await concertino.serve(server, connection)\n",
     ),
 ]
 
@@ -322,14 +206,6 @@ async def forget() -> str:
 CALL = "-- python calc.py"
 CALLS = [
     Mistake(
-        "no annotations",
-        {"calc.py": HEAD + ADD.replace(": int", "").replace(" -> int", "") + END},
-        "python calc.py",
-        0,
-        "add() (calc.py:3): no parameter has a type, so models are not told any, and every JSON "
-        "value is accepted; write `def add(a: ..., b: ...)` with types (reported once)\n",
-    ),
-    Mistake(
         "a blocking call in an async tool",
         {"calc.py": BAD_TOOLS},
         f"concertino call --stderr block {CALL}",
@@ -337,24 +213,6 @@ CALLS = [
         "[WARN] [host] tool 'block' has blocked the event loop for 250 ms, and stands at "
         "calc.py:7; other calls and pings wait. Make it a `def` without inline=True, or await "
         "what takes long\n",
-    ),
-    Mistake(
-        "a blocking call in an async tool, without the log",
-        {"calc.py": BAD_TOOLS},
-        f"concertino call block {CALL}",
-        0,
-        "concertino call: the server warns: tool 'block' has blocked the event loop for 250 ms, "
-        "and stands at calc.py:7; other calls and pings wait. Make it a `def` without inline=True, "
-        "or await what takes long\n",
-    ),
-    Mistake(
-        "asyncio.run in a tool, without the log",
-        {"calc.py": BAD_TOOLS},
-        f"concertino call nest {CALL}",
-        1,
-        "concertino call: the server's log has a traceback from calc.py:10; this code runs on an "
-        "event loop already: write `await ...` in it, or put it into a `def`, which runs in a "
-        "thread; -v shows it\n",
     ),
     Mistake(
         "asyncio.run in a tool",
@@ -382,49 +240,9 @@ CALLS = [
 ]
 
 
-def normalize(err: str, folder: Path) -> str:
-    """Return stderr without what differs between machines, versions of Python and runs."""
-    text = re.sub(r"(?m)^\[\d{4}-[^]]*\] ", "", err)
-    text = re.sub(r"(?m)^\[INFO\] \[calculator\] .*\n", "", text)
-    # A frame of the standard library has its source, and perhaps marks, on the lines below.
-    text = re.sub(rf'(?m)^( *)File "{re.escape(STDLIB)}/.*\n(?:\1  .*\n)*', "", text)
-    if "SyntaxError" not in text:
-        text = re.sub(r"(?m)^ *[~^][~^ ]*\n", "", text)
-    text = re.sub(r"(?:\S+ -m pip install|uv pip install --python \S+)", "INSTALL", text)
-    return text.replace(str(folder), "FOLDER")
-
-
 @pytest.mark.parametrize(
     "mistake", [*TARGETS, *REGISTRATIONS, *CALLS], ids=lambda mistake: mistake.name
 )
 def test_what_is_said_about(mistake: Mistake, tmp_path: Path) -> None:
-    folder = tmp_path / "project"
-    folder.mkdir()
-    for name, source in mistake.files.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(source)
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    for name, start in (("python", ""), ("concertino", " -m concertino")):
-        # A link would be an interpreter without the packages of this one.
-        (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}"{start} "$@"\n')
-        (programs / name).chmod(0o755)
-    done = subprocess.run(
-        mistake.words.split(),
-        env={
-            "PATH": f"{programs}:{os.defpath}",
-            "PYTHONPATH": SRC,
-            "PYTHONDONTWRITEBYTECODE": "1",
-            # Python itself warns of the coroutine that asyncio.run() has refused.
-            "PYTHONWARNINGS": "ignore::RuntimeWarning",
-            "HOME": str(tmp_path),
-        },
-        executable=str(programs / mistake.words.split()[0]),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        cwd=folder,
-        timeout=60,
-        check=False,
-        text=True,
-    )
-    assert (normalize(done.stderr, folder), done.returncode) == (mistake.err, mistake.code)
+    result = run_mistake(mistake, tmp_path)
+    assert (result.err, result.code) == (mistake.err, mistake.code)
