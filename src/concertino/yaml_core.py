@@ -305,7 +305,7 @@ def _read_mapping(node: YamlNode) -> dict[str, Any]:
     if merged is not None:
         for source in merged.value if merged.kind == "sequence" else [merged]:
             if source.kind != "mapping":
-                raise InvalidYaml(source.line, "expected a mapping, or a list of them, behind <<")
+                raise InvalidYaml(source.line, "expected a mapping, or a list of them, after <<")
             for name, value in _read_mapping(source).items():
                 members.setdefault(name, value)
     return members
@@ -315,7 +315,7 @@ def _decode_binary(node: YamlNode) -> str:
     try:
         return b64decode(re.sub(r"[\r\n]", "", node.value), validate=True).decode()
     except (InvalidBase64, ValueError):
-        raise InvalidYaml(node.line, "expected base64 of a UTF-8 text behind !!binary") from None
+        raise InvalidYaml(node.line, "expected base64 of a UTF-8 text after !!binary") from None
 
 
 def resolve_plain(text: str) -> Any:

@@ -157,7 +157,7 @@ def test_the_list_names_every_case_and_starts_nothing() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "expected a command behind --"),
+        ([], "expected a command after --"),
         (["--only", "nothing-like-it", "--", "true"], "no case is named like nothing-like-it"),
         (["--timeout-s", "0", "--", "true"], "expected positive times"),
         (["--timeout-s", "nan", "--", "true"], "expected positive times"),

@@ -340,7 +340,7 @@ def test_without_a_server_it_says_how() -> None:
     command = [sys.executable, "-m", "concertino", "tools"]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, timeout=30, check=False)
     assert done.returncode == 2
-    assert b"expected a command behind --" in done.stderr
+    assert b"expected a command after --" in done.stderr
 
 
 def test_what_a_server_writes_to_stderr_and_every_message_can_be_seen(server: list[str]) -> None:

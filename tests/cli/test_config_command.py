@@ -153,14 +153,14 @@ def test_words_of_a_command_that_are_no_paths_stay_as_they_are(folder: Path) -> 
     [
         (
             [],
-            "expected a target, or a command behind --\n  for example: concertino config server.py",
+            "expected a target, or a command after --\n  for example: concertino config server.py",
         ),
         (["calculater.py"], "calculater.py: no such file; did you mean calculator.py?"),
         (["calculator"], "calculator: no such file; did you mean calculator.py?"),
         (["--", "pyton", "calculator.py"], "there is no command pyton\n"),
         (["--env", "x", "calculator.py"], "--env x: expected NAME=VALUE"),
         (["calculator.py", "--client", "emacs"], "invalid choice: 'emacs'"),
-        (["calculator.py", "--", "python"], "expected a target, or a command behind --"),
+        (["calculator.py", "--", "python"], "expected a target, or a command after --"),
     ],
     ids=["nothing", "a typo", "no ending", "no program", "a variable", "a client", "both"],
 )

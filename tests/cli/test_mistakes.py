@@ -182,23 +182,23 @@ COMMAND_LINES = [
         "no server",
         ["tools"],
         2,
-        "concertino tools: expected a command behind --\n"
+        "concertino tools: expected a command after --\n"
         "  for example: concertino tools ... -- python server.py",
     ),
     Mistake(
         "a called server without --",
         ["call", "add", "a=1", "b=2", "calculator.py"],
         2,
-        "concertino call: expected a command behind --\n"
-        "  write the command of the server behind --: "
+        "concertino call: expected a command after --\n"
+        "  write the command of the server after --: "
         "concertino call add a=1 b=2 -- python calculator.py",
     ),
     Mistake(
         "an address without --",
         ["call", "add", "a=1", "b=2", "tcp:127.0.0.1:8000"],
         2,
-        "concertino call: expected a command behind --\n"
-        "  write the command of the server behind --: "
+        "concertino call: expected a command after --\n"
+        "  write the command of the server after --: "
         "concertino call add a=1 b=2 -- tcp:127.0.0.1:8000",
     ),
     Mistake(
@@ -206,36 +206,36 @@ COMMAND_LINES = [
         ["tools", "python", "calculator.py"],
         2,
         "concertino tools: unrecognized arguments: python calculator.py\n"
-        "  write the command of the server behind --: concertino tools -- python calculator.py",
+        "  write the command of the server after --: concertino tools -- python calculator.py",
     ),
     Mistake(
         "a file without -- and interpreter",
         ["tools", "calculator.py"],
         2,
         "concertino tools: unrecognized arguments: calculator.py\n"
-        "  write the command of the server behind --: concertino tools -- python calculator.py",
+        "  write the command of the server after --: concertino tools -- python calculator.py",
     ),
     Mistake(
         "a call without --",
         ["call", "add", "a=1", "b=2", "python", "calculator.py"],
         2,
-        "concertino call: expected a command behind --\n"
-        "  write the command of the server behind --: "
+        "concertino call: expected a command after --\n"
+        "  write the command of the server after --: "
         "concertino call add a=1 b=2 -- python calculator.py",
     ),
     Mistake(
         "a call that begins with the file",
         ["call", "calculator.py", "add", "a=1", "b=2"],
         2,
-        "concertino call: expected a command behind --\n"
-        "  write the command of the server behind --: "
+        "concertino call: expected a command after --\n"
+        "  write the command of the server after --: "
         "concertino call add a=1 b=2 -- python calculator.py",
     ),
     Mistake(
         "a call without a server",
         ["call", "add", "a=1"],
         2,
-        "concertino call: expected a command behind --\n"
+        "concertino call: expected a command after --\n"
         "  for example: concertino call ... -- python server.py",
     ),
     Mistake(
@@ -263,7 +263,7 @@ COMMAND_LINES = [
         ["proxy", "calculator.py"],
         2,
         "concertino proxy: unrecognized arguments: calculator.py\n"
-        "  write the command of the server behind --: concertino proxy -- python calculator.py",
+        "  write the command of the server after --: concertino proxy -- python calculator.py",
     ),
     Mistake(
         "a file behind check",
@@ -327,7 +327,7 @@ SERVERS = [
         ["tools", "--", ""],
         3,
         "concertino tools: there is no command \n"
-        "  the first word behind -- is empty: is a variable of the shell not set?",
+        "  the first word after -- is empty: is a variable of the shell not set?",
     ),
     Mistake(
         "a mistyped program",
@@ -340,7 +340,7 @@ SERVERS = [
         ["tools", "--", "python calculator.py"],
         3,
         "concertino tools: there is no command python calculator.py\n"
-        "  write the words of the command apart: -- python calculator.py",
+        "  write the command as separate words: -- python calculator.py",
     ),
     Mistake(
         "a URL where nobody listens",
@@ -415,7 +415,7 @@ ARGUMENTS = [
         "arguments behind the server",
         ["call", "add", *SERVER, "a=1", "b=2"],
         2,
-        "concertino call: add: its arguments stand before --, and the server behind it\n"
+        "concertino call: add: its arguments go before --, and the server after it\n"
         "  write: concertino call add a=1 b=2 -- python calculator.py",
     ),
     Mistake(
@@ -430,7 +430,6 @@ ARGUMENTS = [
         ["read", "config://ap", *SERVER],
         1,
         "concertino read: config://ap: Resource not found (-32602)\n"
-        "  uri: config://ap\n"
         f"  did you mean config://app?\n  {LISTED.format('resources')}",
     ),
     Mistake(
@@ -621,7 +620,7 @@ def test_json_is_sent_as_it_is(run: Run) -> None:
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_a_program_that_is_no_server(command: list[str], said: str, run: Run) -> None:
-    hint = "write the command of an MCP server behind --, such as -- python server.py"
+    hint = "write the command of an MCP server after --, such as -- python server.py"
     assert run("tools", "--", *command) == ProcessResult(
         5, "", f"concertino tools: {said}\n  {hint}\n"
     )
@@ -813,7 +812,7 @@ def test_words_typed_into_a_waiting_server(screen: Callable[..., Screen]) -> Non
         (
             ["--max-result-bytes", "9"],
             "[concertino] --max-result-bytes 9: a larger result is replaced by a link, and none of "
-            "its text is shown; 4096 shows 3072 bytes of it",
+            "its text is shown; write 4096 to show 3072 bytes of it",
         ),
         (["--max-result-bytes", "4096"], None),
     ],

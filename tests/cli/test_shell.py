@@ -139,7 +139,6 @@ order 'item=pear
         '  order takes item (one of "pear", "apple pie"), '
         "optional: count (integer), gift (boolean)",
         "concertino: shop://stok: Resource not found (-32602)",
-        "  uri: shop://stok",
         "  did you mean shop://stock?",
         "  `resources` lists what there is",
         "concertino: level loud: expected one of debug, info, notice, warning, error, critical, "
@@ -196,7 +195,7 @@ def test_options_for_a_server_need_one(folder: Path) -> None:
     done = subprocess.run(command, input="", cwd=folder, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (
         2,
-        "concertino shell: --env and --cwd are for a server: write its command behind --\n",
+        "concertino shell: --env and --cwd are for a server: write its command after --\n",
     )
 
 

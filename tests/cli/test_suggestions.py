@@ -57,13 +57,13 @@ def test_the_closest_name(name: str, known: list[str], found: str | None) -> Non
             "read",
             ["my-server"],
             ["file:///a", "my-server"],
-            "write the command of the server behind --: concertino read file:///a -- my-server",
+            "write the command of the server after --: concertino read file:///a -- my-server",
         ),
         (
             "read",
             ["run", "server.py", "--fast"],
             ["file:///a", "uv", "run", "server.py", "--fast"],
-            "write the command of the server behind --: "
+            "write the command of the server after --: "
             "concertino read file:///a -- uv run server.py --fast",
         ),
         (
@@ -84,7 +84,7 @@ def test_options_that_do_not_exist(
     ("command", "hint"),
     [
         (["server.js", "--fast"], "write -- node server.js --fast"),
-        (["./tool"], "check the path of the command behind --"),
+        (["./tool"], "check the path of the command after --"),
         (["tool"], "to start the file in this folder, write -- ./tool"),
         (["unvx", "mcp-server-time"], "did you mean -- uvx mcp-server-time?"),
         (["zzz"], "install zzz, or write its whole path: -- /path/to/zzz"),

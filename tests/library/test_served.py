@@ -249,7 +249,7 @@ async def test_a_match_assembles_what_fits(version: str, tmp_path: Path) -> None
         ("query=", "query", "the words to look for", ""),
         ("query=%20", "query", "the words to look for", " "),
         ("query=a&query=b", "query", "one value", "2"),
-        ("query=%FF", "query", "UTF-8 behind its percent signs", "%FF"),
+        ("query=%FF", "query", "UTF-8 after its percent signs", "%FF"),
         ("query=a&maxTokens=0", "maxTokens", "a whole number from 1 to 200000", "0"),
         ("query=a&maxTokens=-5", "maxTokens", "a whole number from 1 to 200000", "-5"),
         ("query=a&maxTokens=1e3", "maxTokens", "a whole number from 1 to 200000", "1e3"),

@@ -87,7 +87,7 @@ def test_a_documented_parameter_that_does_not_exist_is_reported(
     start = f"scale() {place_of(scale)}: the docstring describes"
     assert caplog.messages == [
         f"{start} 'facto', and there is no such parameter; did you mean 'factor'?",
-        f"{start} 'unit', and there is no such parameter",
+        f"{start} 'unit', and there is no such parameter; its parameters are: factor",
     ]
 
 
@@ -129,4 +129,4 @@ def test_a_coroutine_that_was_not_awaited_is_named(server: Server) -> None:
             return result.text, str(failure.value)
 
     text = "returned a coroutine that was not awaited: write `return await fetch(...)`"
-    assert asyncio.run(main()) == (f"add() {text}", f"{text} (-32603)")
+    assert asyncio.run(main()) == (f"add() {place_of(add)} {text}", f"{text} (-32603)")

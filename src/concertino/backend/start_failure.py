@@ -79,7 +79,8 @@ def _location(exc: BaseException) -> str:
     """Return where an exception was raised, as " (file.py:3)".
 
     This is the innermost line of the server author's code, or the innermost line of all if there is
-    none. Returns "" for a SyntaxError, whose text already names the line.
+    none. Returns "" for a SyntaxError, whose text already names the line, and if only lines of
+    concertino have raised one of its own errors, whose text is written for users.
     """
     location, is_users = "", False
     traceback = None if isinstance(exc, SyntaxError) else exc.__traceback__
@@ -90,4 +91,4 @@ def _location(exc: BaseException) -> str:
             location = f" ({Path(path).name}:{traceback.tb_lineno})"
         is_users = is_users or not is_library
         traceback = traceback.tb_next
-    return location
+    return "" if isinstance(exc, ConcertinoError) and not is_users else location

@@ -250,7 +250,7 @@ def check_names(
             line = shlex.join([*command, *misplaced])
             others = [word for word in server if word not in misplaced]
             raise UsageError(
-                f"{subject}: its arguments stand before --, and the server behind it",
+                f"{subject}: its arguments go before --, and the server after it",
                 f"write: {example_command(line, others)}",
             )
         words = ", ".join(f"{name} ({takes.descriptions[name]})" for name in missing)

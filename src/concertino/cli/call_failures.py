@@ -109,7 +109,7 @@ def explain_failure(
         hint = (
             "something else listens there; a server is started with concertino serve"
             if _is_address(server)
-            else "write the command of an MCP server behind --, such as -- python server.py"
+            else "write the command of an MCP server after --, such as -- python server.py"
         )
     elif isinstance(error, (ProtocolError, RpcError)):
         hint = _suggest_for_refusal(error, server, is_open=is_open)
@@ -212,6 +212,7 @@ async def explain_refusal(
     # resource, do not say that there is none: a template may match the URI.
     own = unknown_name(kind, name)
     repeats = (error.message, error.data) == (own.message, own.data)
+    shows_data = not repeats and error.data != {"uri": name}
     reason = f" ({error.code})" if repeats else f": {error}"
     text = f"there is no {kind} {name!r}{reason}" if kind != "resource" else f"{name}: {error}"
     hints = (
@@ -219,7 +220,7 @@ async def explain_refusal(
         f"`{example_command(LISTS[kind], server)}` lists what there is",
     )
     hint = "\n".join(filter(None, hints))
-    return CommandFailure(text, hint, "not-found", FAILED, _rpc(error), shows_data=not repeats)
+    return CommandFailure(text, hint, "not-found", FAILED, _rpc(error), shows_data=shows_data)
 
 
 async def _list_known(

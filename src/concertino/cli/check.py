@@ -117,7 +117,7 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> int:
             discard_stdout()
         return 0
     if not command:
-        raise UsageError("expected a command behind --: concertino check -- python server.py")
+        raise UsageError("expected a command after --: concertino check -- python server.py")
     # The comparison is written so that NaN is refused too.
     times = args.timeout_s, args.start_timeout_s
     if not all(0 < seconds < float("inf") for seconds in times):

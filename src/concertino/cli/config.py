@@ -16,7 +16,7 @@ from concertino.installation import start_command
 
 DESCRIPTION = (
     "Print what MCP clients need in their configuration to start a server: a target of `concertino "
-    "serve`, or the command behind --. Paths become absolute, since clients start servers in "
+    "serve`, or the command after --. Paths become absolute, since clients start servers in "
     "folders of their own. Nothing is started or changed. Exit codes: 0 success, 2 usage."
 )
 
@@ -44,7 +44,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace, server: Sequence[str]) -> int:
     """Print the configurations and return the exit code. Raises UsageError."""
     if (args.target is None) == (not server):
-        raise UsageError("expected a target, or a command behind --", EXAMPLE)
+        raise UsageError("expected a target, or a command after --", EXAMPLE)
     env = _parse_env(args.env)
     if server:
         name, command = _name_of(server), _make_absolute(server)

@@ -121,7 +121,7 @@ def _warn_of_small_results(max_bytes: int) -> None:
     if max_bytes <= taken:
         logger("concertino").warning(
             "--max-result-bytes %d: a larger result is replaced by a link, and none of its text is "
-            "shown; %d shows %d bytes of it",
+            "shown; write %d to show %d bytes of it",
             max_bytes,
             4 * taken,
             3 * taken,

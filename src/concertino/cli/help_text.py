@@ -30,7 +30,6 @@ GROUPS = {
     "Plugins of an Orchestra hub": ("orchestrate", "bridge", "plugin", "certs"),
 }
 FIRST_STEPS = (
-    "concertino demo",
     "concertino new my_server",
     "concertino call add a=1 b=2 -- python calculator.py",
 )
@@ -38,6 +37,7 @@ FIRST_STEPS = (
 OTHER = "npx -y @modelcontextprotocol/server-everything"
 LAST_LINES = """\
 `concertino COMMAND --help` shows the options of a command, with examples.
+
 options:
   -h, --help   show this text
   --version    show the versions of package, Python and protocol, and the extras

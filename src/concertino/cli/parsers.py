@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -91,7 +92,29 @@ class _Parser(argparse.ArgumentParser):
             (file or sys.stdout or sys.stderr).write(self.format_help())
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(message, f"`{self.prog} --help` shows all arguments and options")
+        hint = self._example(message) or f"`{self.prog} --help` shows all arguments and options"
+        raise UsageError(message, hint)
+
+    def _example(self, message: str) -> str:
+        """Return what to write in place of words that lack a value or an argument; or ""."""
+        lacking = re.fullmatch(r"argument (?:\S+/)?(\S+): expected one argument", message)
+        if lacking:
+            option = self._option_string_actions.get(lacking[1])
+            return f"write {lacking[1]} {_placeholder(option)}" if option else ""
+        if message.startswith("the following arguments are required"):
+            words = [self.prog]
+            for action in filter(lambda action: action.required, self._actions):
+                words += [*action.option_strings[:1], _placeholder(action)]
+            return f"write: {' '.join(words)}"
+        return ""
+
+
+def _placeholder(action: argparse.Action) -> str:
+    """Return what stands for the value of an option or an argument in a text for people."""
+    # A metavar such as COMMAND says less than the commands.
+    if action.choices is not None:
+        return "|".join(map(str, action.choices))
+    return str(action.metavar or action.dest.upper())
 
 
 class _Formatter(argparse.HelpFormatter):

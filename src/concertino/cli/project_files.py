@@ -290,7 +290,7 @@ COMMANDS = Path(__file__).parent / "commands"
 async def make_commands() -> dict[str, str]:
     """Return the text of each command, by the name of its file.
 
-    Claude Code puts the words behind a command in the place of $0, $1 and so on.
+    Claude Code puts the words after a command in the place of $0, $1 and so on.
     """
     commands = {}
     async with Client(server) as client:

@@ -120,11 +120,11 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
     """Run the proxy and end the process."""
     reject_usage: Callable[[str], NoReturn] = args.parser.error
     if server and args.address:
-        raise UsageError("expected a command behind --, or an address, and not both")
+        raise UsageError("expected a command after --, or an address, and not both")
     server = server or _read_address(args)
     if not server:
         raise UsageError(
-            "expected a command behind --", "for example: concertino proxy -- python server.py"
+            "expected a command after --", "for example: concertino proxy -- python server.py"
         )
     target = parse_server(args, server)
     if isinstance(target, ServerParameters):

@@ -96,7 +96,7 @@ def parse_server(args: argparse.Namespace, server: Sequence[str]) -> Target:
     if not server:
         given = [args.name] if "name" in args and args.name else []
         given += args.arguments if "arguments" in args else []
-        raise UsageError("expected a command behind --", suggest_separator(args.command, given))
+        raise UsageError("expected a command after --", suggest_separator(args.command, given))
     env = {} if "PYTHONFAULTHANDLER" in os.environ else dict(FAULTHANDLER)
     for variable in args.env:
         name, equals, value = variable.partition("=")

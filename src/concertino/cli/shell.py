@@ -42,7 +42,7 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> int:
         # Raise errors before the session begins.
         parse_server(args, server)
     elif args.cwd or args.env:
-        raise UsageError("--env and --cwd are for a server: write its command behind --")
+        raise UsageError("--env and --cwd are for a server: write its command after --")
     # The encoding of stdout may lack some characters.
     cast("TextIOWrapper", sys.stdout).reconfigure(errors="backslashreplace")
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()

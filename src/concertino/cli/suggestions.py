@@ -14,7 +14,6 @@ from concertino.cli import UsageError
 SYNONYMS = {
     "run": "serve",
     "start": "serve",
-    "dev": "serve",
     "list": "tools",
     "list-tools": "tools",
     "ls": "tools",
@@ -138,7 +137,7 @@ def suggest_separator(command: str, words: Sequence[str], unknown: Sequence[str]
     else:
         return f"for example: concertino {command} ... -- python server.py"
     line = shlex.join([command, *own])
-    return f"write the command of the server behind --: concertino {line} -- {server}"
+    return f"write the command of the server after --: concertino {line} -- {server}"
 
 
 def _word_after(word: str, words: Sequence[str]) -> str:
@@ -181,9 +180,9 @@ def suggest_program(command: Sequence[str], path: str) -> str:
     """
     program, *arguments = command
     if not program:
-        return "the first word behind -- is empty: is a variable of the shell not set?"
+        return "the first word after -- is empty: is a variable of the shell not set?"
     if " " in program and not arguments:
-        return f"write the words of the command apart: -- {program}"
+        return f"write the command as separate words: -- {program}"
     if hint := _suggest_url(program, is_alone=not arguments):
         return hint
     for name in (program, f"{program}.py", f"{program}.js"):
@@ -197,7 +196,7 @@ def suggest_program(command: Sequence[str], path: str) -> str:
     if program.endswith(".py") and (found := closest(program, _files(".py"))):
         return f"there is no file {program} here; did you mean -- python {shlex.quote(found)}?"
     if os.sep in program:
-        return "check the path of the command behind --"
+        return "check the path of the command after --"
     if os.path.isfile(program):
         return f"to start the file in this folder, write -- ./{shlex.join(command)}"
     if found := closest(program, _programs(path)):
@@ -208,7 +207,7 @@ def suggest_program(command: Sequence[str], path: str) -> str:
 def _suggest_url(program: str, *, is_alone: bool) -> str:
     """Return a suggestion for a server's address that was taken for a program; "" for others."""
     if re.match(r"https?://", program, re.IGNORECASE):
-        return "a URL is all that stands behind --" if not is_alone else ""
+        return "a URL is all that stands after --" if not is_alone else ""
     if found := re.match(r"(https?)(:/?|//+)(?=\w)", program):
         return f"write -- {found[1]}://{program[found.end() :]}"
     if re.match(r"\w+://", program):

@@ -212,7 +212,7 @@ def load_target(
         source, _, attribute = target.rpartition(":")
     is_file = source.endswith(".py")
     if is_file and not attribute and source != target:
-        raise TargetError(f"{target}: expected the name of a server behind the colon, or {source}")
+        raise TargetError(f"{target}: expected the name of a server after the colon, or {source}")
     if not is_file and (not attribute or not source or source.startswith(".")):
         from concertino.cli.target_hints import suggest_target
 

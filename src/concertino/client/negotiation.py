@@ -136,7 +136,8 @@ async def open_conversation(
             await _discover(conversation, remaining_s(), required=True)
     except BaseException as exc:
         await conversation.close()
-        raise _explain(conversation, exc) from exc.__cause__
+        error = _explain(conversation, exc)
+        raise error from (exc.__cause__ if error is exc else error.__cause__)
     return conversation
 
 

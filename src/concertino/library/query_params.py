@@ -107,7 +107,7 @@ def _decode(name: str, value: str) -> str:
     try:
         return unquote(value.replace("+", " "), errors="strict")
     except UnicodeDecodeError:
-        raise _invalid(name, "UTF-8 behind its percent signs", value) from None
+        raise _invalid(name, "UTF-8 after its percent signs", value) from None
 
 
 def _single(params: Mapping[str, list[str]], name: str) -> str | None:

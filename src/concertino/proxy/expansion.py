@@ -105,7 +105,7 @@ class Expander:
                 yield text[at:start]
             end = _find_end(text, start + 2)
             if end < 0:
-                raise self._error(template, label, f"expected '}}' behind {text[start:][:40]!r}")
+                raise self._error(template, label, f"expected '}}' after {text[start:][:40]!r}")
             yield from self._value(text[start + 2 : end], template, label, depth)
             at = end + 1
         if at < len(text):

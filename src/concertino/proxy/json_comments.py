@@ -54,7 +54,7 @@ class _Parser:
         value = self._value()
         self._skip_space()
         if self._at < len(self._text):
-            self._fail(f"expected nothing behind the value, got {self._next()}")
+            self._fail(f"expected nothing after the value, got {self._next()}")
         return value
 
     # Places
@@ -131,7 +131,7 @@ class _Parser:
                 )
             self._skip_space()
             if self._text[self._at : self._at + 1] != ":":
-                self._fail(f"expected ':' behind the name {name!r}, got {self._next()}")
+                self._fail(f"expected ':' after the name {name!r}, got {self._next()}")
             self._at += 1
             self._skip_space()
             members[name] = FileMember(self._value(), line, column)
@@ -212,7 +212,7 @@ class _Parser:
         if letter == "u":
             match = HEX.match(self._text, start + 2)
             if match is None:
-                self._fail("expected four hexadecimal digits behind \\u")
+                self._fail("expected four hexadecimal digits after \\u")
             self._at = match.end()
             return chr(int(match[0], 16))
         if letter not in ESCAPES or not letter:

@@ -67,7 +67,7 @@ def parse_secret(text: str) -> SecretReference:
     kind, colon, rest = text.partition(":")
     if colon and kind in ("file", "command"):
         if not rest.strip():
-            raise ValueError(f"expected secret:{kind}:..., got nothing behind the last colon")
+            raise ValueError(f"expected secret:{kind}:..., got nothing after the last colon")
         if kind == "command":
             # Raises ValueError if a closing quote is missing.
             shlex.split(rest)

@@ -339,7 +339,7 @@ def _compile_pattern(parts: Sequence[str | Expression]) -> list[_Literal | _Run]
         if isinstance(part, str):
             if query:
                 raise ValueError(
-                    f"{part!r} behind {{{query}...}} cannot be matched: write a query last"
+                    f"{part!r} after {{{query}...}} cannot be matched: write a query last"
                 )
             pattern.append(_Literal(part))
             continue
@@ -376,11 +376,11 @@ def _check_variables(variables: list[Variable]) -> None:
 def _check_after_query(operator: str, query: str) -> None:
     if operator not in ("#", "&"):
         raise ValueError(
-            f"{{{operator}...}} behind {{{query}...}} cannot be matched: write a query last"
+            f"{{{operator}...}} after {{{query}...}} cannot be matched: write a query last"
         )
     if operator == "&":
         raise ValueError(
-            "{&...} behind {?...} or {&...} cannot be matched: write all in one, as in {?a,b}"
+            "{&...} after {?...} or {&...} cannot be matched: write all in one, as in {?a,b}"
         )
 
 

@@ -42,7 +42,7 @@ def describe_mistakes(
     ]
     return mistakes + [
         f"{owner}: the docstring describes {name!r}, and there is no such parameter"
-        + suggestion(name, names)
+        + (suggestion(name, names) or f"; its parameters are: {', '.join(names)}" * bool(names))
         for name in documented
         if name not in names
     ]

@@ -225,7 +225,7 @@ class Tools(Registry[RegisteredTool]):
             record_refused_arguments()
             return self._refuse_arguments(call, exc)
         except NotAwaited as exc:
-            return error_result(f"{tool.tool.name}() {exc}")
+            return error_result(f"{tool.tool.name}(){handler_location(tool.handler)} {exc}")
         except (ToolError, InvalidResult) as exc:
             return tool_error_result(exc)
         except BaseException as exc:

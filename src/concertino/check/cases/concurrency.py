@@ -53,7 +53,7 @@ def block_64_threads(context: CaseContext) -> None:
     context.wait_for_responses([call["id"] for call in calls], within_s)
     if len(earlier) > 32:
         blocking = f"{len(earlier)} of 64 blocking calls"
-        raise Deviation(f"{blocking} had ended before a ping behind them was answered")
+        raise Deviation(f"{blocking} had ended before a later ping was answered")
 
 
 def sleep_500_times(context: CaseContext) -> None:
@@ -250,7 +250,7 @@ def cancel_call_with_progress(context: CaseContext) -> None:
         raise (Violation if context.modern else Deviation)(text)
 
 
-def send_pings_behind_slow_call(context: CaseContext) -> None:
+def send_pings_after_slow_call(context: CaseContext) -> None:
     slow = context.make_call("sleep", seconds=1.5)
     pings = [context.make_ping() for _ in range(50)]
     context.send(slow, *pings)
@@ -258,7 +258,7 @@ def send_pings_behind_slow_call(context: CaseContext) -> None:
     overtaken = not context.responses(slow["id"])
     context.wait_for_response(slow["id"])
     if not overtaken:
-        raise Deviation("50 requests behind a slow call waited for it")
+        raise Deviation("50 requests after a slow call waited for it")
 
 
 def cancel_1000_calls(context: CaseContext) -> None:
@@ -303,10 +303,10 @@ CASES = (
     Case(
         "answers-as-ready",
         6,
-        "sends 50 light requests behind a slow call",
+        "sends 50 light requests after a slow call",
         "they do not wait for it",
         "policy",
-        send_pings_behind_slow_call,
+        send_pings_after_slow_call,
         needs=("sleep",),
     ),
     Case(

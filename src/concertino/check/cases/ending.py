@@ -68,7 +68,7 @@ def close_stdin_without_newline(context: CaseContext) -> None:
     context.make_optional(message["id"])
     context.write(encode_line(message).rstrip())
     context.close_stdin()
-    _require_clean_exit(context, "an end of input behind a line without newline")
+    _require_clean_exit(context, "an end of input after a line without newline")
     if not context.responses(message["id"]):
         context.report_deviation("a last line without a newline was not answered")
 
@@ -287,7 +287,7 @@ CASES = (
     Case(
         "eof-without-newline",
         7,
-        "closes stdin behind a request without its newline",
+        "closes stdin after a request without its newline",
         "answered; exit code 0",
         "policy; " + EOF,
         close_stdin_without_newline,

@@ -215,7 +215,7 @@ def _initialize_after_discover(context: CaseContext) -> None:
     (response,) = context.exchange(context.make_initialize())
     if "error" in response:
         context.report_deviation(
-            f"initialize behind a served server/discover was refused: {excerpt(response)}"
+            f"initialize after a served server/discover was refused: {excerpt(response)}"
         )
         context.ended = True
     else:
@@ -315,7 +315,7 @@ def request_without_era(context: CaseContext) -> None:
     # A server MAY settle on one era by the first request, but that locks out a modern client.
     if "error" in (response := context.request("server/discover")):
         context.report_deviation(
-            f"server/discover behind a request of no era was refused: {excerpt(response)}"
+            f"server/discover after a request of no era was refused: {excerpt(response)}"
         )
 
 

@@ -354,7 +354,7 @@ CASES = (
         ),
         (
             "trailing-comma",
-            "has a comma behind the last member",
+            "has a comma after the last member",
             b'{"jsonrpc":"2.0","id":"a","method":"ping",}',
         ),
         (
