@@ -1,9 +1,9 @@
 """Finds the id of a message that is nested too deeply for a JSON decoder.
 
 JSON decoders are recursive and give up after about a thousand levels. To find the members of the
-outermost object, it is enough to count brackets outside of strings. With the id, the error response
-reaches the request that it belongs to, and its sender need not wait until its timeout. Loaded for
-such messages only.
+outermost object, it is enough to count brackets outside of strings. The error response to such a
+message needs its id: without it, the sender cannot match the error to its request and waits until
+its timeout. messages.py imports this module only when such a message arrives.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class OuterMembers:
 def read_outer_members(frame: bytes) -> OuterMembers:
     """Return the id and the names of the members of a frame's outermost object.
 
-    An id that is neither a string nor an integer is ignored; of several ids, the last one is
-    returned. If the frame has more than MAX_TOKENS strings and brackets, only these are examined,
-    and then the end of the frame for an id.
+    An id that is neither a string nor an integer is ignored. If there are several ids, the last one
+    is returned. Only the first MAX_TOKENS strings and brackets of the frame are examined. If these
+    contain no id, the last TAIL_BYTES of the frame are searched for one.
     """
     members = OuterMembers()
     if not frame.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):

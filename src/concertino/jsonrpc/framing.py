@@ -56,10 +56,11 @@ class Framer:
         self._discarding = False
 
     def take_line(self, chunk: bytes) -> bytes | None:
-        """Return the frame if `chunk` is exactly one line, else None; then nothing is consumed.
+        """Return the frame if `chunk` is exactly one complete line.
 
-        After None, pass the chunk to feed(). This is a fast path for clients, which usually get the
-        response to a call as one whole line: it builds no list.
+        Otherwise return None and consume nothing; the caller must then pass the chunk to feed().
+        This is a fast path for clients, which usually get the response to a call as one line: it
+        builds no list.
         """
         if (
             1 < len(chunk) <= self._limit
@@ -83,8 +84,8 @@ class Framer:
             lines[0] = self._complete_line(lines[0])
             needs_check = True
 
-        # A list[bytes] is no list[bytes | OversizeFrame] for the type checker, since another owner
-        # of the list could rely on its type. This list has no other owner.
+        # The type checker rejects a list[bytes] as a list[bytes | OversizeFrame], because other
+        # code that holds the list could rely on its type. No other code holds this list.
         frames: list[bytes | OversizeFrame] = lines  # pyright: ignore[reportAssignmentType]
         if needs_check or b"" in lines:
             frames = [frame for line in lines if (frame := self._check_length(line))]
@@ -99,7 +100,10 @@ class Framer:
         return frames
 
     def end(self) -> list[bytes | OversizeFrame]:
-        """End the stream. If its last line has no newline, return a list of this line, else []."""
+        """End the stream and return its last frame, if the last line has no newline.
+
+        Returns a list of this one frame, or an empty list.
+        """
         frame = self._check_length(self._complete_line(b""))
         return [frame] if frame else []
 
@@ -109,7 +113,12 @@ class Framer:
         return self._discarding
 
     def _complete_line(self, line: bytes) -> bytes:
-        """Return the buffered bytes and `line` as one line; b"" for the end of an oversize line."""
+        """Return the buffered beginning of a line joined with its end, and empty the buffer.
+
+        If the beginning was discarded because the line is oversize, the end is discarded as well,
+        and b"" is returned.
+        line: the end of the line, up to its newline.
+        """
         if self._discarding:
             self._discarding = False
             return b""
@@ -120,6 +129,7 @@ class Framer:
         return whole
 
     def _check_length(self, line: bytes) -> bytes | OversizeFrame:
+        """Return the line without its "\\r", or an OversizeFrame if it exceeds the limit."""
         if line.endswith(b"\r"):
             line = line[:-1]
         return line if len(line) <= self._limit else OversizeFrame(len(line), line[:HEAD_BYTES])

@@ -63,33 +63,36 @@ __all__ = ["InvalidInput", "Peer", "Send"]
 # If an error is too long for a message, this many characters of its text are sent.
 SHORT_ERROR_CHARS = 256
 # This many bytes of the first malformed frame are kept for the log.
-MAX_FRAME_KEPT = 2048
+MAX_LOGGED_FRAME_BYTES = 2048
 
 # The template of a response: the id and the result as JSON.
 RESULT = b'{"jsonrpc":"2.0","id":%b,"result":%b}'
 
-# send(frame, id of the request that the frame belongs to, or None) -> how many bytes are buffered
+# The type of a function that sends a frame. Its second argument is the id of the request that the
+# frame belongs to, or None. It returns how many bytes of output the transport buffers.
 Send = Callable[[bytes, Id | None], int]
 
 R = TypeVar("R", bound=IncomingRequest)
 
 
 class InvalidInput:
-    """How a peer treats frames that are not messages, and how many have come.
+    """Says how a peer treats invalid frames, and counts them for the log.
 
-    bucket: limits the rate of error responses to frames without a readable id.
+    A frame is invalid if it is not a JSON-RPC message.
+    bucket: limits the rate of error responses to invalid frames without a readable id.
 
     Attributes:
-    answered: whether to answer such frames. A client sets it to False: it only counts them, in
-        `unsolicited`.
-    unknown_id: the id, as JSON, in error responses to frames without a readable id; None leaves the
-        member out.
-    count: how many such frames have come.
-    first_problem: what was wrong with the first one.
-    first_frame: the beginning of the first one.
-    has_news: set to True when one comes. The code that logs them sets it to False.
+    answered: whether an invalid frame gets an error response. A client sets it to False; invalid
+        frames are then only counted, in `unsolicited`.
+    unknown_id: the id, as JSON, in error responses to frames without a readable id. If it is None,
+        these responses have no member `id`.
+    count: how many invalid frames have arrived.
+    first_problem: what was wrong with the first invalid frame.
+    first_frame: the beginning of the first invalid frame.
+    has_news: set to True whenever an invalid frame is counted. The code that logs the numbers sets
+        it to False.
     suppressed: how many error responses were not sent, because of the rate limit.
-    unsolicited: how many responses came to requests that are not pending.
+    unsolicited: how many responses arrived for which no request was pending.
     """
 
     __slots__ = (
@@ -116,16 +119,19 @@ class InvalidInput:
         self.bucket = bucket
 
     def add(self, problem: str, frame: bytes | Raw) -> None:
-        """Count a frame, and keep the beginning of the first one. problem: the reason."""
+        """Count an invalid frame, and keep the beginning of the first one for the log.
+
+        problem: what is wrong with the frame.
+        """
         if not self.count:
             self.first_problem = problem
-            self.first_frame = bytes(frame)[:MAX_FRAME_KEPT]
+            self.first_frame = bytes(frame)[:MAX_LOGGED_FRAME_BYTES]
         self.count += 1
         self.has_news = True
 
 
 class Peer(Generic[R]):
-    """One end of a JSON-RPC conversation. Pass every received frame to receive().
+    """One end of a JSON-RPC conversation. The transport passes every received frame to receive().
 
     send: called with each frame to be sent; an attribute that may be replaced.
     clock: returns the time in seconds; must not go backwards.
@@ -139,10 +145,10 @@ class Peer(Generic[R]):
     waiting: incoming requests that admit() has queued.
     outgoing: our requests that wait for a response.
     buffered_bytes: how many bytes of output the transport buffers.
-    unread: how much memory the responses take that the other side has not read.
+    unread: limits the memory for responses that the other side has not read.
     ready: False while the backend starts; incoming requests are queued then.
     batches: whether batches are accepted; only revision 2025-03-26 has them.
-    invalid_input: how frames that are not messages are treated, and how many have come.
+    invalid_input: how invalid frames are treated, and how many have arrived.
     """
 
     def __init__(
@@ -174,11 +180,12 @@ class Peer(Generic[R]):
     # Input
 
     def receive(self, frame: bytes) -> R | Message | list[R | Message] | None:
-        """Process one frame. Raises nothing, whatever the frame contains.
+        """Process one frame, and return the request or notification in it.
 
-        Returns a request, a notification (Message), or a list of both for a batch. The caller must
-        pass each request to admit(), respond() or fail(). Returns None if the frame needs nothing
-        more: it was a response, or invalid.
+        Returns a request (of request_type), a notification (Message), or a list of both if the
+        frame is a batch. The caller must pass each request to admit(), respond() or fail(). Returns
+        None if the frame was a response or invalid; the peer has dealt with it then. Raises
+        nothing, whatever the frame contains.
         """
         message = decode(frame)
         if type(message) is Message:
@@ -190,9 +197,9 @@ class Peer(Generic[R]):
         return None
 
     def on_frame_too_long(self, size: int) -> None:
-        """Send an error response for a frame that is too long.
+        """Send the error response for a frame that the transport has discarded as too long.
 
-        size: how many of its bytes had arrived when it exceeded the limit.
+        size: how many bytes of the frame had arrived when it exceeded the limit.
         """
         limit = self._limits.max_message_bytes
         text = f"Invalid Request: a message longer than {limit} bytes (limit)"
@@ -200,13 +207,13 @@ class Peer(Generic[R]):
         self._reject(InvalidMessage(INVALID_REQUEST, text), None, None, data)
 
     def on_eof(self) -> None:
-        """Fail all outgoing requests with Disconnected, because no response can arrive any more."""
+        """Fail all outgoing requests with Disconnected. Called when the input has ended."""
         self._fail_outgoing("the input ended before the answer came")
 
     def cancel(self, id: Id, reason: str) -> None:
-        """Cancel an incoming request, because the other side asks for it.
+        """Cancel an incoming request. Called when the other side sends `notifications/cancelled`.
 
-        Does nothing if there is no open request with this id.
+        The request gets no response. Does nothing if no open request has this id.
         """
         incoming = self.running.get(id) or self.waiting.get(id)
         if incoming is None:
@@ -226,7 +233,11 @@ class Peer(Generic[R]):
                 incoming.on_cancel(reason)
 
     def _receive_batch(self, elements: list[Raw], frame: bytes) -> list[R | Message] | None:
-        """Return the requests and notifications of a batch; None if the batch is rejected."""
+        """Process a batch, and return the requests and notifications in it.
+
+        Returns None, after sending an error response, if the revision has no batches, or if the
+        batch is empty or too long.
+        """
         if not self.batches:
             text = "Invalid Request: batches are not part of this protocol revision"
             self._reject(InvalidMessage(INVALID_REQUEST, text), frame, None)
@@ -261,9 +272,9 @@ class Peer(Generic[R]):
         size: int,
         batch: Batch | None,
     ) -> R | Message | None:
-        """Process one message. Returns it if it is a request or a notification for the caller.
+        """Process one well-formed message, and return it if it is a request or a notification.
 
-        Returns None for a response, and for a request whose id is in use.
+        Returns None for a response, and for a request whose id is in use, which is answered here.
         size: the length of the message in bytes.
         batch: the batch that contains the message, or None.
         """
@@ -295,10 +306,11 @@ class Peer(Generic[R]):
         batch: Batch | None,
         data: object = None,
     ) -> None:
-        """Process an invalid frame: count it, and usually send an error response.
+        """Process an invalid frame: count it, and send an error response if one is due.
 
-        No error response is sent for malformed responses, by clients, and beyond the rate limit. A
-        response that cannot be decoded fails the outgoing request that it answers.
+        No error response is due for a malformed response, beyond the rate limit, or if this peer
+        belongs to a client. A malformed response with a readable id fails the outgoing request that
+        it answers.
         frame: the frame; None if it was too long and was discarded.
         batch: the batch that contains it, or None.
         data: the data of the error response.
@@ -335,9 +347,9 @@ class Peer(Generic[R]):
     # Admission
 
     def admit(self, incoming: R) -> bool:
-        """Return whether an incoming request may start now.
+        """Return whether an incoming request may start now; queue the request if not.
 
-        If not, it is now in the queue, or was answered with -31001 (busy) if the queue is full.
+        If the queue is full, the request is answered with the error -31001 (busy) instead.
         """
         limits = self._limits
         if (
@@ -384,6 +396,7 @@ class Peer(Generic[R]):
             self.unread.on_start(incoming)
 
     def _has_capacity(self, incoming: R) -> bool:
+        """Return whether the limits allow one more running request."""
         limits = self._limits
         running = self.running
         return (
@@ -423,7 +436,8 @@ class Peer(Generic[R]):
     ) -> None:
         """Answer an incoming request with an error. Does nothing if it is not open any more.
 
-        If the error exceeds max_message_bytes, it is sent without data and with a shortened text.
+        If the error response exceeds max_message_bytes, it is sent without data and with a
+        shortened text.
         """
         if incoming.open:
             frame = encode_error(encode_id(incoming.id), code, message, data)
@@ -432,7 +446,10 @@ class Peer(Generic[R]):
             self._answer(incoming, frame)
 
     def _answer(self, incoming: IncomingRequest, frame: bytes) -> None:
-        """Send a response, or let it wait if it is large and the other side does not read."""
+        """Send a response, or keep it until the other side reads, if it is large and does not fit.
+
+        frame: the whole message.
+        """
         self._leave_table(incoming)
         unread = self.unread
         is_large = len(frame) > LARGE_BYTES and incoming.batch is None
@@ -465,13 +482,16 @@ class Peer(Generic[R]):
         return self._finish_batch_item(incoming.batch, frame)
 
     def _drop_response(self, incoming: IncomingRequest, size: int) -> None:
-        """Send an error in place of a response. size: the length of the response in bytes."""
+        """Send an error in place of a response that did not fit into the limits.
+
+        size: the length of the response in bytes.
+        """
         self.unread.dropped += 1
         text = f"result of {size} bytes dropped: {self.unread.describe_unread()}"
         self.fail(incoming, INTERNAL_ERROR, f"{text}; the call itself was carried out")
 
     def _send_waiting(self) -> None:
-        """Send responses that have waited, as long as they fit into the limits now."""
+        """Send waiting responses, oldest first, until one does not fit into the limits."""
         unread = self.unread
         while unread.waiting:
             incoming, frame = next(iter(unread.waiting.items()))
@@ -481,7 +501,7 @@ class Peer(Generic[R]):
             self._answer(incoming, frame)
 
     def drop_waiting_responses(self) -> None:
-        """Send an error in place of each response that waits, because the other side reads nothing.
+        """Replace the waiting responses by errors. Called when the other side has stopped reading.
 
         Responses that fit into the limits now are sent.
         """
@@ -506,13 +526,13 @@ class Peer(Generic[R]):
         self._update_unread()
 
     def _update_unread(self) -> None:
-        """Set how many bytes of output `unread` counts as held."""
+        """Tell `unread` how many bytes of output are buffered."""
         self.unread.update(self.buffered_bytes + self._batched_bytes)
 
     # Our notifications and requests
 
     def on_drain(self, buffered_bytes: int) -> None:
-        """Send frames that have waited, because the other side has read some output.
+        """Send frames that were kept back. Called when the other side has read some output.
 
         Responses come first, then notifications, until high_water_bytes are buffered again.
         buffered_bytes: how many bytes the transport still buffers.
@@ -532,14 +552,15 @@ class Peer(Generic[R]):
     def send_frame(self, frame: bytes, about: Id | None) -> None:
         """Send a frame that is not a response.
 
-        about: the id of the request to which the frame belongs, or None; here and below.
+        about: the id of the request that the frame belongs to; None if there is none. The parameter
+            has the same meaning in the methods below.
         """
         self.buffered_bytes = self.send(frame, about)
 
     def send_coalesced(self, frame: bytes, about: Id | None = None) -> None:
-        """Send a notification. While too much output is buffered, keep it, and keep it only once.
+        """Send a notification, or keep it while too much output is buffered.
 
-        Equal notifications, such as those about a changed list, need not be repeated.
+        Of equal notifications, such as several about the same changed list, only one is kept.
         """
         if self.buffered_bytes < self._limits.high_water_bytes:
             self.send_frame(frame, about)
@@ -547,7 +568,7 @@ class Peer(Generic[R]):
             self._coalesced[frame] = about
 
     def drop_coalesced(self, about: Id) -> None:
-        """Drop the waiting notifications of send_coalesced() that belong to a request."""
+        """Drop the notifications that send_coalesced() has kept for a request."""
         self._coalesced = {frame: id for frame, id in self._coalesced.items() if id != about}
 
     def notify(
@@ -572,8 +593,8 @@ class Peer(Generic[R]):
         params: a JSON object.
         done: called once: with the result as undecoded JSON, or with an RpcError, ProtocolError,
             TimeoutError or Disconnected.
-        deadline: the time until which to wait, by the peer's clock; None to wait for ever. The
-            caller has to call expire() at this time.
+        deadline: the time until which to wait for the response, by the peer's clock; None to wait
+            for ever. The caller must call expire() at this time.
         about: the id of the other side's request to which this one belongs; None if there is none.
         """
         outgoing = self.outgoing.add(done, deadline)
@@ -597,9 +618,9 @@ class Peer(Generic[R]):
         return self.outgoing.next_deadline
 
     def expire(self, now: float) -> None:
-        """Cancel our requests whose deadline has come. Their `done` gets a TimeoutError.
+        """Abandon our requests whose deadline has passed; their `done` gets a TimeoutError.
 
-        now: the time by the peer's clock.
+        now: the current time by the peer's clock.
         """
         while (deadline := self.outgoing.next_deadline) is not None and deadline <= now:
             outgoing = self.outgoing.pop_first_deadline()
@@ -619,6 +640,7 @@ class Peer(Generic[R]):
             outgoing.done(parse_error(message.error))
 
     def _fail_outgoing(self, text: str) -> None:
+        """Pass Disconnected(text) to the `done` of all outgoing requests."""
         for outgoing in self.outgoing.take_all():
             outgoing.done(Disconnected(text))
 

@@ -2,7 +2,8 @@
 
 Peer (jsonrpc/peer.py) owns and changes these objects. "Incoming" requests come from the other side,
 "outgoing" ones are ours. An incoming request refers to its table and its batch, so that the peer
-can remove it without a search. TokenBucket limits the rate of notifications.
+can remove it without a search. NotificationThrottle and its TokenBuckets limit the rate of the
+notifications about one request.
 Spec: JSON-RPC 2.0, section 5.1 "Error object"; 2025-03-26 basic "Batching".
 """
 
@@ -30,8 +31,8 @@ __all__ = [
     "parse_error",
 ]
 
-# The method of a request, and the JSON of the name of its tool or prompt. Requests of the same kind
-# have results of similar sizes; see UnreadResults.
+# The method of a request, and the name of its tool or prompt as JSON. Results of requests of the
+# same kind usually have similar sizes; UnreadResults relies on that.
 Kind = tuple[str, bytes]
 
 
@@ -50,7 +51,8 @@ class IncomingRequest(Struct, eq=False):
         nothing to cancel.
     throttle: limits the rate of its progress and log notifications; None before the first one.
     last_progress: the highest progress value so far.
-    kind: its kind, while UnreadResults counts it; otherwise None.
+    kind: the method and the name of the tool or prompt, while UnreadResults counts the request;
+        otherwise None.
     expected_bytes: the probable size of its response, while it runs; 0 if that is not known.
     """
 
@@ -136,9 +138,10 @@ class NotificationThrottle:
 
 
 class TokenBucket:
-    """Limits a rate to per_s events a second; at most per_s events may come at once.
+    """Limits the rate of events, such as notifications, with the token bucket algorithm.
 
-    It contains up to per_s tokens, and gets per_s new ones each second. Each event takes one.
+    per_s: the number of events per second, and also the number that may happen at once. The bucket
+        holds up to per_s tokens and gets per_s new tokens each second. Each event takes one token.
     clock: returns the time in seconds; must not go backwards.
     """
 
@@ -170,7 +173,10 @@ class TokenBucket:
 if TYPE_CHECKING:
 
     class PendingRequest(Protocol):
-        """A request of ours that waits for its response. The client has a class of its own."""
+        """A request of ours that waits for its response.
+
+        Peer.request() makes an OutgoingRequest; client/pending_request.py has its own class.
+        """
 
         @property
         def id(self) -> int:
@@ -179,12 +185,15 @@ if TYPE_CHECKING:
 
         @property
         def deadline(self) -> float | None:
-            """Return when Peer.expire() abandons it, by the peer's clock; None for never."""
+            """Return the time at which the request is abandoned, by the peer's clock.
+
+            None means that it is never abandoned.
+            """
             ...
 
         @property
         def done(self) -> Callable[[Raw | Exception], object]:
-            """Return the callback for the result or the exception; it is called once."""
+            """Return the function that is called once, with the result or an exception."""
             ...
 
 
@@ -197,17 +206,18 @@ class OutgoingRequest(Struct, eq=False):
 
 
 class PendingTable(dict[int, "PendingRequest"]):
-    """Our requests that wait for a response, by id.
+    """Our requests that wait for a response, by id, and the order of their deadlines.
 
-    It also keeps the order of their deadlines, in a heap that is rarely cleaned up: nearly all
-    requests are answered long before their deadline.
+    The deadlines are in a heap. The entry of an answered request stays in the heap until it is at
+    the top, or until most entries are of answered requests; that makes an answer cheap.
+    first_id: the id of the first request; the following ids count up from it.
     """
 
     __slots__ = ("_deadlines", "next_id")
 
     def __init__(self, first_id: int) -> None:
         self.next_id = first_id
-        # A heap of (deadline, id). It also contains entries of requests that are answered already.
+        # A heap of (deadline, id).
         self._deadlines: list[tuple[float, int]] = []
 
     def add(

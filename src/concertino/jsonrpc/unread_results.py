@@ -3,11 +3,12 @@
 A client may send requests and not read the responses. The transport then has to buffer them. Two
 rules limit the memory, for each connection and for the whole process:
 
-1. A call starts only while its result will probably fit: the bytes that are buffered ("held"), and
-   the bytes that the running calls will probably return ("expected"), must stay below the limit.
-   The size of a result is estimated from earlier results of the same tool ("kind" of call).
-2. A large response that does not fit after all waits, and is dropped if the client reads nothing
-   for a while (Limits.drain_s).
+1. A call starts only if its result will probably fit: the bytes that are buffered ("held"), and the
+   bytes that the running calls will probably return ("expected"), must stay below the limit. The
+   size of a result is estimated from earlier results of calls of the same kind. The "kind" of a
+   call is its method together with the name of its tool or prompt.
+2. If a large response does not fit after all, it waits until the client has read enough. It is
+   dropped if the client reads nothing for Limits.drain_s seconds.
 
 Peer (jsonrpc/peer.py) has one UnreadResults; all peers of a process share a ProcessBudget.
 """
@@ -24,25 +25,28 @@ __all__ = ["LARGE_BYTES", "ProcessBudget", "UnreadResults"]
 
 # Smaller responses never wait. At most max_in_flight of them can be made at the same time.
 LARGE_BYTES = 16 * 1024
-# At most this many calls of a tool start while none of them has returned, since nothing is known
-# about its results. There is room for eight results of the largest size: six in the buffer and two
-# that wait.
+# At most this many calls of a tool start before one of them has returned, because nothing is known
+# about the size of its results. Eight results of the largest size fit into the limits: six in the
+# buffer and two that wait.
 FIRST_CALLS = 8
-# While none returns, the number of calls that may start grows by this factor after each GROWTH_S.
+# A slow tool may run more calls although none has returned: every GROWTH_S seconds, the number of
+# calls that may start grows by the factor GROWTH.
 GROWTH = 4
 GROWTH_S = 0.5
-# The same for calls that run in threads. Threads make their results at the same time, and a result
-# counts only when it is complete. More calls may start then, since the first may wait for them.
+# The same time for calls that run in threads. Threads make their results at the same time, and a
+# result counts only when it is complete. More calls may start after this time, because the first
+# calls may wait for them.
 THREAD_GROWTH_S = 5.0
-# The number stops growing when each result is expected to have this size.
+# The number stops growing when the expected size of each result has fallen to this.
 LEAST_UNKNOWN_BYTES = 32 * 1024
 # The largest number of bytes in responses that wait, for all connections together.
 MAX_WAITING_BYTES = 20 * 2**20
 # The limit of the process may be exceeded by this many bytes for clients that have read everything:
 # they must get their results even if others do not read.
 RESERVE_BYTES = 16 * 2**20
-# The sizes of results are remembered for at most this many tools, ...
+# The sizes of results are remembered for at most this many kinds of calls.
 MAX_KINDS = 4096
+# Names of tools and prompts are told apart by this many bytes at their beginning.
 MAX_NAME_BYTES = 256
 
 
@@ -51,14 +55,22 @@ class ProcessBudget:
 
     limit: how many bytes the unread responses may take.
     held: how many bytes they take now.
-    expected: how many bytes the running calls will probably return, without the calls in `unknown`.
+    expected: how many bytes the running calls will probably return, except the calls in `unknown`.
     waiting: the total size of the responses that wait until they fit, in bytes.
-    sizes: kind of call -> the size of the largest recent response.
-    unknown: kind of call -> how many calls of it are running, for kinds that have never returned a
-        response.
+    sizes: for each kind of call, the size of the largest recent response in bytes.
+    unknown: for each kind that has never returned a response, how many calls of it are running.
     """
 
-    __slots__ = ("_first", "_guesses", "expected", "held", "limit", "sizes", "unknown", "waiting")
+    __slots__ = (
+        "_first_guess",
+        "_guesses",
+        "expected",
+        "held",
+        "limit",
+        "sizes",
+        "unknown",
+        "waiting",
+    )
 
     def __init__(self, limits: Limits) -> None:
         self.limit = limits.max_unread_bytes_total
@@ -67,31 +79,36 @@ class ProcessBudget:
         self.waiting = 0
         self.sizes: dict[Kind, int] = {}
         self.unknown: Counter[Kind] = Counter()
-        # The expected size of a result, for kinds that have never returned. At first it is this ...
-        self._first = limits.max_unread_bytes // FIRST_CALLS
-        # ... and after lower_guess(): kind -> (size, time of the last change).
+        # The expected size of a result of a kind that has never returned, before lower_guess().
+        self._first_guess = limits.max_unread_bytes // FIRST_CALLS
+        # The expected sizes that lower_guess() has changed: kind -> (size, time of the change).
         self._guesses: dict[Kind, tuple[int, float]] = {}
 
     def guess(self, kind: Kind) -> int:
-        """Return the expected size of a result, for a kind of call that has never returned."""
-        return self._guesses[kind][0] if kind in self._guesses else self._first
+        """Return the expected size of a result for a kind of call that has never returned."""
+        return self._guesses[kind][0] if kind in self._guesses else self._first_guess
 
     def lower_guess(self, kind: Kind, now: float, in_threads: bool = False) -> None:
         """Lower the expected size of results of a kind, so that more calls of it may start.
 
-        Does nothing if this was done less than GROWTH_S ago. For calls that run in threads, does
-        nothing if it was done, or first tried, less than THREAD_GROWTH_S ago.
-        now: the time in seconds.
+        Does nothing if the size was lowered less than GROWTH_S seconds ago. For calls that run in
+        threads, does nothing if this method was first called, or has lowered the size, less than
+        THREAD_GROWTH_S seconds ago.
+        now: the current time in seconds.
+        in_threads: whether calls of this kind run in threads.
         """
         if in_threads:
-            guess, lowered_at = self._guesses.setdefault(kind, (self._first, now))
+            guess, lowered_at = self._guesses.setdefault(kind, (self._first_guess, now))
         else:
-            guess, lowered_at = self._guesses.get(kind, (self._first, 0.0))
+            guess, lowered_at = self._guesses.get(kind, (self._first_guess, 0.0))
         if now - lowered_at >= (THREAD_GROWTH_S if in_threads else GROWTH_S):
             self._guesses[kind] = max(guess // GROWTH, min(guess, LEAST_UNKNOWN_BYTES)), now
 
     def record_size(self, kind: Kind, size: int) -> None:
-        """Remember the size of a response. The remembered size shrinks slowly towards it."""
+        """Remember the size of a response for its kind of call.
+
+        A larger size is remembered at once. A smaller one lowers the remembered size by an eighth.
+        """
         known = self.sizes.get(kind, 0)
         if known == 0 and len(self.sizes) >= MAX_KINDS:
             self.sizes.clear()
@@ -100,16 +117,16 @@ class ProcessBudget:
 
 
 class UnreadResults:
-    """The memory of unread responses of one connection, and the responses that wait.
+    """Limits the memory of unread responses of one connection, and holds the responses that wait.
 
     limits: the limits of the connection.
-    budget: shared by all connections of the process; None for a budget of its own.
+    budget: shared by all connections of the process; if None, the connection has one of its own.
 
     Attributes:
-    held: how many bytes of output are buffered, as update() was told last.
+    held: how many bytes of output are buffered; set by update().
     blocked_kind: the kind of the first queued call, if that call waits because its result would
         probably not fit; otherwise None.
-    on_blocked: called when a call or a response has to wait. The runtime must then call
+    on_blocked: called when a call or a response must wait. The runtime must then call
         on_slow_calls() after a moment, and Peer.drop_waiting_responses() if the client reads
         nothing. If it is None, calls never wait.
     waiting: the responses that wait, by request, oldest first.
@@ -152,12 +169,12 @@ class UnreadResults:
         budget = self._budget
         expected = expected_of_all = budget.sizes.get(kind, -1)
         if expected < 0 or kind in budget.unknown:
-            # Calls of this kind are running that are not in `expected`, because nothing was known
-            # about their size when they started. Count them here. Those of other unknown kinds do
-            # not count, so that unknown tools do not block each other.
-            each = expected if expected >= 0 else budget.guess(kind)
-            expected = each * (self._unknown[kind] + 1)
-            expected_of_all = each * (budget.unknown[kind] + 1)
+            # budget.expected lacks the running calls of this kind, because nothing was known about
+            # the size of their results when they started. Add them here. Running calls of other
+            # unknown kinds are not added, so that unknown tools do not block each other.
+            size_of_each = expected if expected >= 0 else budget.guess(kind)
+            expected = size_of_each * (self._unknown[kind] + 1)
+            expected_of_all = size_of_each * (budget.unknown[kind] + 1)
         if self.on_blocked is None or (
             self.held + self._expected + expected <= self._limit
             and budget.held + budget.expected + expected_of_all <= budget.limit
@@ -188,7 +205,7 @@ class UnreadResults:
             self._expect(incoming, size)
 
     def on_end(self, incoming: IncomingRequest) -> None:
-        """Subtract what on_start() has added for a call, because it has ended."""
+        """Subtract what on_start() has added for a call. Called when the call has ended."""
         kind, incoming.kind = incoming.kind, None
         if kind is None:
             return
@@ -205,15 +222,17 @@ class UnreadResults:
         self._budget.record_size(incoming.kind or _kind(incoming), size)
 
     def on_slow_calls(self, now: float, in_threads: Collection[Kind] = ()) -> None:
-        """Let more calls start of the tools that have not returned yet, because they are slow.
+        """Let more calls of tools start that have not returned a result yet.
 
-        now: the time in seconds.
+        Called by the runtime some time after on_blocked: these tools are probably slow.
+        now: the current time in seconds.
         in_threads: the kinds of calls that run in threads.
         """
         for kind in self._unknown:
             self._budget.lower_guess(kind, now, kind in in_threads)
 
     def _expect(self, incoming: IncomingRequest, size: int) -> None:
+        """Set the expected size of a call's result, and update the totals by the difference."""
         change = size - incoming.expected_bytes
         incoming.expected_bytes = size
         self._expected += change
@@ -222,10 +241,11 @@ class UnreadResults:
     # Responses
 
     def fits(self, size: int) -> bool:
-        """Return whether a large response may be sent now. size: its length in bytes.
+        """Return whether a large response may be sent now.
 
-        If the client has read everything, any response may be sent, whatever its size, unless the
-        limit of the process and RESERVE_BYTES are used up.
+        A client that has read everything may get a response of any size, unless the limit of the
+        process and RESERVE_BYTES are used up.
+        size: the length of the response in bytes.
         """
         budget = self._budget
         if not self.held:
@@ -238,7 +258,7 @@ class UnreadResults:
         self.held = held
 
     def try_wait(self, incoming: IncomingRequest, frame: bytes) -> bool:
-        """Let a response wait until it fits. Returns False if too many bytes wait already."""
+        """Keep a response until it fits. Return False if too many bytes wait already."""
         budget = self._budget
         if budget.waiting + len(frame) > MAX_WAITING_BYTES and budget.waiting:
             return False
@@ -262,9 +282,9 @@ class UnreadResults:
         return f"{limit / 2**20:g} MiB are unread"
 
     def close(self, running: Iterable[IncomingRequest]) -> None:
-        """Remove all that is counted for this connection from the budget.
+        """Subtract everything that is counted for this connection from the budget.
 
-        running: the requests that have no response.
+        running: the requests that have got no response.
         """
         for incoming in running:
             self.on_end(incoming)

@@ -33,9 +33,10 @@ class Call(Struct, frozen=True, gc=False):
         `requestState`.
     meta: the members of `_meta` that the protocol does not define, such as trace context. A backend
         that forwards the call to another server forwards them, too.
-    answers: if the client repeats a call, its answers to the backend's InputRequired, by key;
-        otherwise empty.
-    state: if the client repeats a call, the backend's state in that InputRequired; otherwise empty.
+    answers: the client's answers to the backend's InputRequired, by key, if the client repeats the
+        call; otherwise empty.
+    state: the state in the backend's InputRequired, if the client repeats the call; otherwise
+        empty.
     """
 
     method: str
@@ -48,8 +49,8 @@ class Call(Struct, frozen=True, gc=False):
     def name(self) -> str | None:
         """Return the name of the tool or prompt that is called, or the URI that is read.
 
-        None for other methods, and if the client has not sent it as a string. Each access decodes
-        it again.
+        Returns None for other methods, and if the client has not sent a string. Each access decodes
+        the JSON again.
         """
         member = "uri" if self.method == "resources/read" else "name"
         try:
@@ -61,8 +62,9 @@ class Call(Struct, frozen=True, gc=False):
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of a tool or prompt as the client has sent them, not validated.
 
-        {} if the client has sent no object. Each access decodes them again and returns a new dict,
-        so changing the dict does not change the call. To change the arguments, make a new Call.
+        Returns {} if the client has not sent an object. Each access decodes the JSON again and
+        returns a new dict, so changing the dict does not change the call. To change the arguments,
+        make a new Call.
         """
         try:
             return _decode_object(self.params["arguments"])
@@ -79,14 +81,14 @@ class Call(Struct, frozen=True, gc=False):
 
 
 class InputRequired(Struct, frozen=True):
-    """A result of a backend that needs answers of the client to finish a call.
+    """The return value of a backend that needs answers from the client to finish a call.
 
-    The client repeats the call, with its answers and this state (basic/patterns/mrtr).
-    questions: requests to the client by key, each a ClientRequest (types/client_requests.py), or
-        the JSON of another server's request as Raw, which 2026-07-28 clients get unchanged.
+    The client repeats the call with its answers and this state (basic/patterns/mrtr). At least one
+    of the two fields must not be empty.
+    questions: requests to the client by key. Each is a ClientRequest (types/client_requests.py), or
+        a request of another server as undecoded JSON, which 2026-07-28 clients get unchanged.
     state: any bytes that the backend needs to continue. The client stores them; it can read but not
         change them.
-    At least one of the two must not be empty.
     """
 
     # Any and not ClientRequest, whose module is loaded only when a backend asks something.
@@ -97,7 +99,8 @@ class InputRequired(Struct, frozen=True):
 class ClientFacts(Struct, frozen=True):
     """The client's description of itself. Do not rely on it for security (basic/index).
 
-    name, version, title: from the client's `clientInfo`; "" and None if the client has not sent it.
+    name, version, title: from the client's `clientInfo`. Without one, name and version are "" and
+        title is None.
     protocol_version: the name of the revision by which the call is served.
     capabilities: the client's capabilities, such as {"elicitation": {}}.
     """

@@ -1,8 +1,9 @@
 """CallDialogues: creates, seals and restores the dialogues of one session.
 
-A Dialogue (protocol/dialogue.py) is what one call asks its client. Since 2026-07-28 it lives in a
-sealed state between two requests: encode_client_requests() makes the response with the questions
-and the state; resume() restores the dialogue when the client repeats the call. Loaded when a call
+A Dialogue (protocol/dialogue.py) contains what one call asks its client, and the answers. Since
+2026-07-28 the client stores it between two rounds of a call, as a sealed state:
+encode_client_requests() makes the response with the client requests and the state, and resume()
+restores the dialogue when the client repeats the call. The session imports this module when a call
 first asks its client something.
 Spec: 2026-07-28 basic/patterns/mrtr.
 """
@@ -20,7 +21,7 @@ from concertino.errors import INTERNAL_ERROR, RpcError
 from concertino.protocol.call import Call, InputRequired
 from concertino.protocol.request_profile import Profiles, RequestProfile, SessionRequest, pop_member
 
-# dialogue.py is imported on first use, because most servers never ask their client.
+# dialogue.py is imported on first use, because most servers never ask their client anything.
 if TYPE_CHECKING:
     from concertino.protocol.dialogue import Dialogue
     from concertino.protocol.seal import OpenedState, Seal
@@ -47,7 +48,7 @@ class CallDialogues:
         self._identity = identity
 
     def open(self, incoming: SessionRequest) -> Dialogue:
-        """Return the dialogue of a call, a new one if the call has none.
+        """Return the dialogue of a call; create it if the call has none.
 
         Raises RpcError if calls of this method may not ask the client.
         """
@@ -63,12 +64,12 @@ class CallDialogues:
     def resume(
         self, incoming: SessionRequest, profile: RequestProfile
     ) -> tuple[Call, OpenedState | None]:
-        """Return the Call of a request with `inputResponses` or `requestState`, and its state.
+        """Return the Call of a request that has `inputResponses` or `requestState`.
 
-        The opened state is None if the request has no `requestState`. Otherwise the caller passes
-        it to mark_used() once the call is accepted. Revisions before 2026-07-28 do not define these
-        two members, so they are ignored there. Raises RpcError if a member is malformed, or if the
-        state was sealed for another call.
+        The second element of the result is the opened state; it is None without `requestState`. The
+        caller must pass it to mark_used() once the call is accepted. The two members are ignored in
+        requests of revisions before 2026-07-28, which do not define them.
+        Raises RpcError if a member is malformed, or if the state was sealed for another call.
         """
         from concertino.protocol.dialogue import INPUT_METHODS, binding, resume_dialogue
 
@@ -89,20 +90,20 @@ class CallDialogues:
         return Call(method, params, profile.meta, dialogue.answers, dialogue.state), opened
 
     def mark_used(self, opened: OpenedState) -> None:
-        """Reject this state from now on, because its call was accepted.
+        """Reject a state from now on. Called when the call that came with it was accepted.
 
-        Raises RpcError if it was used meanwhile, by another process with the same key.
+        Raises RpcError if another process with the same key has used the state meanwhile.
         """
         from concertino.protocol.dialogue import use_state
 
         use_state(self._seal(), opened)
 
     def load_client_requests(self, incoming: SessionRequest, result: InputRequired) -> Dialogue:
-        """Put the client requests in `result` into a call's dialogue, as unanswered. Return it.
+        """Add the client requests in `result` to a call's dialogue, and return the dialogue.
 
         result: the return value of the backend.
-        Raises RpcError if the client cannot answer one of them, ValueError if one is malformed or
-        `result` is empty.
+        Raises RpcError if the client lacks the capability for a request. Raises ValueError if a
+        request is malformed or `result` is empty.
         """
         from concertino.protocol.dialogue import (
             downgrade_request,
@@ -157,6 +158,7 @@ class CallDialogues:
         return Raw(encode(result))
 
     def _seal(self) -> Seal:
+        """Return the Seal of this process."""
         if self._make_seal is None:
             raise RuntimeError(
                 "this session was made without a seal; this is a fault of concertino"

@@ -1,10 +1,10 @@
 """CallHooks: functions of guards that run at the end of a call, without a coroutine around it.
 
 A guard (package guards) changes results, limits how many calls run at the same time, or limits the
-time of a call. A coroutine around each call could do this, but would add a tenth to the
-instructions of a small call. Instead, a guard attaches a CallHooks object to the call when it
-begins (backend/call_hooks.py), and the runtime calls its methods at the end. For subcalls and calls
-through a wrapper the guard calls them itself.
+time of a call. A coroutine around each call could do this, but would add a tenth to the CPU
+instructions of a small call. Instead, the guard attaches a CallHooks object to the call when the
+call begins (backend/call_hooks.py), and the runtime calls the object's methods when the call ends.
+For subcalls and for calls through a BackendWrapper, the guard calls these methods itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["CallHooks", "CallTimer", "Permits"]
 
 
 class Permits:
-    """Counts the calls that run at the same time, like a semaphore for which nobody waits.
+    """Counts the calls that run at the same time, like a semaphore without waiters.
 
     capacity: how many calls may run.
     free: how many more calls may begin. The guard decreases it when a call begins; the runtime
@@ -40,13 +40,14 @@ class CallHooks(Protocol):
     - When the call's work ends in time: `permits.free += 1`, then finish() or fail().
     - When its time is over: time_out(), and later on_late_end(), when the work has ended.
 
-    permits: the Permits of which the call has taken one; None if it needed none.
+    permits: the Permits of which the call has taken one; None if no limit applies.
     timeout_s: how many seconds the call may take; None if there is no limit.
-    accepts_text: returns whether finish() would return a result of only this text unchanged, so
-        that finish() need not be called. None if no result is ever changed.
+    accepts_text: a function that gets a text. It returns whether finish() would return a result
+        that is just this text unchanged, so that finish() need not be called. None if finish()
+        never changes a result.
 
     These three are data and not methods, because each saves nearly every call a Python function
-    call, 1 % of a small echo (decision 0011).
+    call, which is 1 % of the time of a small call (decision 0011).
     """
 
     @property
@@ -64,11 +65,11 @@ class CallHooks(Protocol):
         ...
 
     def fail(self, error: BaseException) -> BaseException:
-        """Return the exception to answer a call with, if the call has raised `error`."""
+        """Return the exception that becomes the error response of a call that raised `error`."""
         ...
 
     def time_out(self, work: object) -> Struct | Raw:
-        """Return the result to send for a call whose time is over.
+        """Return the result to send for a call whose time limit has passed.
 
         work: the task of the call's work. It will be cancelled, but may take a while to end.
         Raises RpcError to send an error response instead.
@@ -76,7 +77,7 @@ class CallHooks(Protocol):
         ...
 
     def on_late_end(self, work: object) -> None:
-        """Handle the end of a call's work, after time_out() has answered the call.
+        """Release what the call has used. Called when its work ends after time_out().
 
         work: the task that was passed to time_out().
         """
@@ -87,7 +88,7 @@ class CallTimer(Protocol):
     """The running time limit of one call; implemented in runtime/call_hooks.py."""
 
     def on_work_done(self) -> None:
-        """Stop the timer, because the call's work has ended.
+        """Stop the timer. Called when the call's work has ended.
 
         If the timer has already fired, call on_late_end() of the hooks.
         """

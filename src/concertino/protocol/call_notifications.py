@@ -1,8 +1,8 @@
 """Sends the progress and log notifications of calls, at a limited rate.
 
-While a call sends too fast, or the client does not read, notifications are not sent but kept: for
-each call, the newest progress and the newest log message. They are sent later, at the latest before
-the call's response.
+While a call sends too fast, or the client does not read, only the newest progress notification and
+the newest log message of each call are kept. They are sent later, at the latest before the call's
+response.
 Spec: 2026-07-28 basic/patterns/progress, server/utilities/logging.
 """
 
@@ -30,7 +30,8 @@ class CallNotifications:
     """Sends the progress and log notifications of one session's calls.
 
     peer: sends the frames.
-    profiles: knows which notifications the client wants.
+    profiles: the source of the level of log messages that a legacy client wants, and of whether the
+        server declares logging.
     clock: returns the time in seconds, for the rate limit.
     schedule_flush: called when a notification is kept for later. It must arrange a call of
         peer.on_drain(), which sends such notifications, a moment later.
@@ -70,8 +71,8 @@ class CallNotifications:
 
         Does nothing if the client has not asked for progress, if the call is answered already, or
         if `done` has not grown since the last time.
-        done, total: finite numbers.
-        message: left out if the frame would be too long with it.
+        done, total: the progress so far and at the end, both finite; total is None if unknown.
+        message: a text for people, or None. It is not sent if it would make the frame too long.
         """
         profile = incoming.profile
         if profile.token is None or not incoming.open or done <= incoming.last_progress:
@@ -99,8 +100,8 @@ class CallNotifications:
         """Send a log message, or keep it for later.
 
         Does nothing if the server does not declare logging, if the client does not want messages of
-        this level, or if the call is answered already. A kept message that a newer one replaces is
-        counted in dropped_logs, and so is one that is too long.
+        this level, or if the call is answered already. A message that is too long, or that a newer
+        one replaces while it is kept, is lost and counted in dropped_logs.
         """
         # Only a server that declares logging may send log messages (server/utilities/logging).
         if not self._profiles.features.logging:
@@ -143,7 +144,7 @@ class CallNotifications:
         """Send a notification now, or keep it as the newest of its kind.
 
         kind: "progress" or "log".
-        Returns False if it has replaced an older one that was kept and is now lost.
+        Returns False if this replaces an older notification, which is then never sent.
         """
         throttle = incoming.throttle
         if throttle is None:

@@ -4,14 +4,14 @@ A "client request" is an elicitation, a sampling or a roots request: a server ma
 handles a call. The handler gives each one a key, such as "confirm".
 
 - Before 2026-07-28 the server sends it as a JSON-RPC request while the call runs.
-- Since 2026-07-28 the response to the call has the result type `input_required`. It contains the
-  client requests and a state. The client repeats the call with its answers and the state; this is
-  the next round of the call. The state contains the answers of all earlier rounds, sealed against
-  changes (protocol/seal.py), so the server stores nothing between the rounds.
+- Since 2026-07-28 the server answers the call with the result type `input_required`. This result
+  contains the client requests and a state. The client repeats the call with its answers and the
+  state, which begins the next round of the call. The state contains the answers of all earlier
+  rounds, sealed against changes (protocol/seal.py), so the server stores nothing between rounds.
 
 An answer belongs to one key and one request. If the handler sends a different request with the same
-key, the client is asked again. Only a client that sends answers without a state knows the requests
-in advance: its answers count for any request with their key.
+key, the client is asked again. A client may also send answers without a state, before it is asked
+("early answers"); such an answer is used for any request with its key.
 
 The second half of this file translates client requests for clients of older revisions.
 Spec: 2026-07-28 basic/patterns/mrtr, client/elicitation, client/sampling, client/roots; 2025-11-25
@@ -76,7 +76,7 @@ MAX_KEY = 128
 # An error quotes at most this many characters of the client's input.
 QUOTED_CHARS = 200
 
-# Replaces a request's digest, for an answer that came before its request.
+# The digest of an early answer, which may be used for any request with its key.
 ANY_REQUEST = ""
 
 _ANSWER_DECODERS: Mapping[str, Callable[[Raw], Any]] = {
@@ -107,10 +107,9 @@ class HandlerWaits:
     """The futures for which the handler of one call waits. The runtime makes and completes them.
 
     threads: the futures for which threads of the handler wait; they are cancelled with the call.
-    once: for each value that Context.once() is computing, a future that is done when the value is
-        there: key -> future.
-    sent: for each request that waits for the client's response (before 2026-07-28), a future that
-        is done when the wait is over: key -> future.
+    once: key -> a future that is done when Context.once() has computed the value of the key.
+    sent: key -> a future that is done when the client has answered the request of the key, or its
+        timeout has passed (before 2026-07-28).
     """
 
     def __init__(self) -> None:
@@ -126,10 +125,10 @@ class Dialogue:
     state: the backend's own state, see InputRequired.state.
     saved: the values that Context.once() computed, by key.
     unanswered: the client requests of this round that have no answer yet, by key.
-    forwarded: among them, the requests that another server has made, as JSON. The client gets
-        them unchanged (2026-07-28).
-    suspended: whether this round is over, so that the call must be answered with `unanswered`.
-    waits: what the handler waits for now.
+    forwarded: the unanswered client requests that come from another server, as JSON. The client
+        gets them unchanged (2026-07-28).
+    suspended: whether this round is over, so that the call must be answered with `input_required`.
+    waits: the futures for which the handler waits.
     """
 
     def __init__(self) -> None:
@@ -155,21 +154,21 @@ class Dialogue:
         return {key: answer for key, (_, answer) in self._answered.items()}
 
     def next_key(self) -> str:
-        """Return a new key for a client request that comes without one: q1, q2 and so on."""
+        """Return a new key for a client request that has none: q1, q2 and so on."""
         self._last_number += 1
         return f"q{self._last_number}"
 
     def elicitation_id(self, key: str) -> str:
         """Return the elicitationId of an elicitation with a URL (2025-11-25).
 
-        It is random, and the same each time for the same key.
+        The id is random. Later calls with the same key return the same id.
         """
         from uuid import uuid4
 
         return self._elicitation_ids.setdefault(key, str(uuid4()))
 
     def ask(self, requests: Mapping[str, InputRequest]) -> dict[str, Raw] | None:
-        """Return the answers to these client requests, by key; None if any answer is missing.
+        """Return the answers to client requests, by key; None if any answer is missing.
 
         Client requests without an answer are added to `unanswered`.
         Raises ValueError for a key that is empty, too long, or used by another request of this
@@ -213,9 +212,9 @@ class Dialogue:
         bound: bytes,
         state: bytes,
     ) -> str:
-        """Return the `requestState` for the client: a token with all that the next round needs.
+        """Return the `requestState` for the client: a token that contains this dialogue.
 
-        bound: the result of binding() for the call.
+        bound: the result of binding() for the call; only this call can use the token.
         state: the backend's own state, which becomes part of the token.
         Raises ValueError if the token would be too large, RpcError after MAX_ROUNDS rounds.
         """
@@ -224,8 +223,8 @@ class Dialogue:
             key: (request.method, _digest_request(request))
             for key, request in self.unanswered.items()
         }
-        # Leave out early answers that no request has used, and the old answers of keys that are
-        # asked again now, with another request.
+        # Leave out early answers that no request has used. Also leave out the old answers of keys
+        # whose request is now a different one, so that the client is asked again.
         answered = {
             key: entry
             for key, entry in self._answered.items()
@@ -247,9 +246,10 @@ class Dialogue:
     def resume(self, content: bytes, answers: Mapping[str, Raw]) -> None:
         """Restore this dialogue from the content of a token, and add the client's answers.
 
-        Answers to questions that were not asked in the last round are ignored.
+        Answers to requests that were not sent in the last round are ignored.
         Raises InvalidClientResponse for an answer of the wrong shape. Raises InvalidState for
-        content in another format: another release of concertino sealed it with the same key.
+        content in another format, which another release of concertino may have sealed with the same
+        key.
         """
         try:
             sealed = _decode_sealed(content)
@@ -265,7 +265,7 @@ class Dialogue:
                 self._answered[key] = request_digest, answers[key]
 
     def accept_early_answers(self, answers: Mapping[str, Raw]) -> None:
-        """Add answers that came without a state; each counts for any request with its key."""
+        """Add answers that came without a state; each is used for any request with its key."""
         self._answered = {key: (ANY_REQUEST, answer) for key, answer in answers.items()}
 
 
@@ -280,11 +280,12 @@ def resume_dialogue(
 ) -> tuple[Dialogue, OpenedState | None]:
     """Return the dialogue of a call that comes with answers, with a state, or with both.
 
+    The second element of the result is the opened state, or None without a token. The caller must
+    mark this state as used once the call is accepted.
     get_seal: returns the Seal that opens the token.
     token: the call's `requestState`; None if it has none.
     answers: the call's `inputResponses`, by key.
-    bound: returns binding() of the call. Also returns the opened state, or None without a token.
-        The caller marks it as used once the call is accepted.
+    bound: returns binding() of the call.
     Raises RpcError -32602 for a state that is not acceptable, InvalidClientResponse for an answer
     of the wrong shape.
     """
@@ -301,7 +302,7 @@ def resume_dialogue(
 
 
 def use_state(seal: Seal, opened: OpenedState) -> None:
-    """Use a state up. Raises RpcError if another process with the same key was faster."""
+    """Mark a state as used. Raises RpcError if another process has already used it."""
     try:
         seal.mark_used(opened)
     except InvalidState as exc:
@@ -309,6 +310,7 @@ def use_state(seal: Seal, opened: OpenedState) -> None:
 
 
 def _refuse_state(reason: InvalidState) -> RpcError:
+    """Return the error for a call whose `requestState` is not acceptable."""
     return RpcError(INVALID_PARAMS, f"Invalid params: requestState: {reason}")
 
 
@@ -318,7 +320,7 @@ def binding(
     principal: bytes,
     server: bytes = b"",
 ) -> bytes:
-    """Return a digest that identifies one call: a state is accepted only for the same digest.
+    """Return a digest of a call. A state is accepted only from a call with the same digest.
 
     method, params: the method and params of the call. Params that are equal as JSON values give the
         same digest.
@@ -350,7 +352,7 @@ def check_response(key: str, method: str, answer: Raw) -> None:
 
 
 def _digest_request(request: InputRequest) -> str:
-    """Return 16 characters that identify a client request: its method and its params."""
+    """Return 16 characters that identify the method and params of a client request."""
     short = digest(request.method.encode(), request.params)[:12]
     return b2a_base64(short, newline=False).decode()
 
@@ -359,9 +361,9 @@ def _digest_request(request: InputRequest) -> str:
 
 
 def to_wire_request(request: ClientRequest) -> InputRequest:
-    """Return a client request as a method and params, in the form of 2026-07-28.
+    """Return a client request as an InputRequest: a method and params in the form of 2026-07-28.
 
-    An InputRequest is checked and returned as it is.
+    A request that is an InputRequest already is checked and returned.
     Raises ValueError for an incomplete request, and for an unknown method.
     """
     if isinstance(request, ListRoots):
@@ -495,6 +497,7 @@ def _downgrade_sampling(
 
 
 def _as_list(content: Any) -> list[Any]:
+    """Return the content of a message as a list of blocks; a single block becomes a list of one."""
     if isinstance(content, list):
         # The elements are decoded JSON.
         return content  # pyright: ignore[reportUnknownVariableType]

@@ -1,7 +1,7 @@
 """Warnings about instructions, tool names and lists of tools that are too long for common hosts.
 
 MCP has no such limits, but hosts such as Claude Code cut long instructions and leave out tools with
-long names. Each function returns a sentence for the server's author, or "" if all is short enough.
+long names. Each function returns a sentence for the server's author, or "" if nothing is too long.
 """
 
 from __future__ import annotations

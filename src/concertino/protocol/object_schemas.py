@@ -16,16 +16,16 @@ from msgspec.json import encode
 __all__ = ["WRAPS_RESULT", "to_object_schema"]
 
 # This keyword in a schema marks an object that only wraps the value: {"result": value}. FastMCP has
-# introduced it; its client and ours unwrap the value.
+# introduced the keyword. FastMCP's client and ours unwrap the value.
 WRAPS_RESULT = "x-fastmcp-wrap-result"
 
 
 def to_object_schema(schema: dict[str, Any]) -> dict[str, Any]:
     """Return an output schema for revisions in which structured content is always an object.
 
-    There, a value that is not an object is sent as `{"result": value}`, so the returned schema
-    describes that object, and has the keyword WRAPS_RESULT. If the schema allows objects and other
-    values, such as `Point | None`, the returned schema allows both forms.
+    In these revisions, a value that is not an object is sent as `{"result": value}`. The returned
+    schema describes this object, and has the keyword WRAPS_RESULT. If `schema` allows objects and
+    other values, as for `Point | None`, the returned schema allows both forms.
     """
     kind = _resolve_root(schema).get("type")
     if kind == "object":

@@ -42,7 +42,7 @@ async def read_all_pages(
     items: returns the items of a page.
 
     Raises the exceptions of `fetch`. Raises ProtocolError if a cursor comes twice or if there are
-    more than MAX_PAGES pages, since reading would probably never end.
+    more than MAX_PAGES pages, because such a list would probably never end.
     """
     collected: list[T] = []
     cursor: str | None = None

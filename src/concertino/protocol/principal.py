@@ -1,7 +1,8 @@
 """Principal: who makes a call, as far as the transport has verified it.
 
-Over HTTP with authorization it is what the bearer token says, on a Unix socket the user of the
-client's process. What a client says about itself (`clientInfo`) is never part of it.
+Over HTTP with authorization, the principal comes from the bearer token. Over a Unix socket, it is
+the user of the client's process. A client's description of itself (`clientInfo`) is never verified,
+so it is not part of a Principal; ClientFacts has it.
 """
 
 from __future__ import annotations
@@ -13,19 +14,20 @@ from msgspec.json import encode
 
 __all__ = ["UNIX", "Principal", "unix_principal"]
 
-# The issuer of the users of a Unix socket: the kernel has verified them. It is no URL, so no token
-# can have it.
+# The issuer of principals from a Unix socket, whose user the kernel has verified. Issuers of tokens
+# are URLs, so no token can have this issuer.
 UNIX = "unix:"
 
 
 class Principal(Struct, frozen=True):
-    """Who makes a call.
+    """The verified identity of a caller.
 
-    subject: the user, or the program that acts for itself; `sub` of a token.
-    client: the program that acts for the user, `client_id` of a token; "" if it is not known.
-    issuer: who vouches for subject and client; their names mean nothing without it.
-    scopes: what the token allows; None if there is no token that limits the caller.
-    expires: until when the token is valid, in seconds since the epoch; None for no end.
+    subject: the user, or a program that acts for itself; the claim `sub` of a token.
+    client: the program that acts for the user; the claim `client_id` of a token. "" if unknown.
+    issuer: the authority that has issued the names in subject and client; another issuer may use
+        the same names for others.
+    scopes: the scopes of the token; None if the caller has no token and may do everything.
+    expires: when the token expires, in seconds since the epoch; None if it does not expire.
     """
 
     subject: str
@@ -36,20 +38,21 @@ class Principal(Struct, frozen=True):
 
     @property
     def identity(self) -> bytes:
-        """Return what two tokens of the same user and client have in common, as bytes.
+        """Return bytes that are equal for all tokens of the same user and client.
 
-        It decides who may use a session or a sealed state, and whose limits count.
+        Sessions, sealed states and rate limits belong to an identity: a client keeps them when it
+        gets a new token.
         """
         if self.issuer == UNIX:
             return self.subject.encode()
         return encode((self.issuer, self.client, self.subject))
 
     def lacks(self, scopes: AbstractSet[str]) -> bool:
-        """Return whether the caller has not all of these scopes."""
+        """Return whether the caller lacks at least one of these scopes."""
         return self.scopes is not None and not scopes <= self.scopes
 
     def __repr__(self) -> str:
-        """Return a text for logs. It tells principals apart, and names no person."""
+        """Return a text for logs, which distinguishes principals but contains no personal data."""
         from hashlib import sha256
 
         digest = sha256(self.identity).hexdigest()[:12]

@@ -58,7 +58,7 @@ CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 CLIENT = "io.modelcontextprotocol/clientInfo"
 LOG_LEVEL = "io.modelcontextprotocol/logLevel"
 
-# The session answers the requests of these features, and so does not pass them to the backend.
+# The session itself answers the requests of these features; the backend does not get them.
 SESSION_FEATURES = frozenset(("logging", "subscriptions"))
 
 _decode_object = Decoder(dict[str, Raw]).decode
@@ -103,7 +103,7 @@ class InitializeParams(Struct, rename="camel"):
 
 
 class Profiles:
-    """Makes the profiles of one session's requests.
+    """Creates the profiles of one session's requests.
 
     get_features: returns the current features of the backend.
     principal: the user who makes the requests; None if that is not known.
@@ -128,7 +128,7 @@ class Profiles:
         self.reload_features()
 
     def reload_features(self) -> None:
-        """Get the features of the backend again, and make all profiles anew from them."""
+        """Get the features of the backend again, and create the profiles from the new ones."""
         self.features = self._get_features()
         served = [
             (name, method)
@@ -148,14 +148,20 @@ class Profiles:
             self._set_legacy(self.legacy.encoder, self.legacy.client, self.legacy.level)
 
     def identify(self, principal: "Principal | None") -> None:
-        """Serve the requests from now on for this principal. Those under way keep theirs."""
+        """Set the principal of the requests that arrive from now on.
+
+        Requests that have arrived before keep their principal.
+        """
         self._principal = principal
         self.last_meta = None
         if self.legacy is not None:
             self._set_legacy(self.legacy.encoder, self.legacy.client, self.legacy.level)
 
     def _set_legacy(self, encoder: ResultEncoder, client: ClientFacts, level: int | None) -> None:
-        """Set the profile of the handshake."""
+        """Set the profile of all requests that do not name a revision in `_meta`.
+
+        level: the rank of the least severe log message that the client wants; None for none.
+        """
         self.legacy = RequestProfile(
             encoder, self.methods[False], client, level=level, principal=self._principal
         )
@@ -166,7 +172,7 @@ class Profiles:
         return self.features.resources and self.features.subscriptions
 
     def open_legacy(self, params: InitializeParams) -> Revision:
-        """Set the profile of the handshake, and return the revision for the response.
+        """Set the profile of legacy requests as `initialize` asks, and return its revision.
 
         params: the params of `initialize`.
         """
@@ -182,15 +188,16 @@ class Profiles:
         """Set the level that a client has requested with `logging/setLevel`.
 
         profile: the profile of that request.
-        level: the least severe log messages that are sent.
+        level: the level of the least severe log messages that the client wants.
         """
         self._set_legacy(profile.encoder, profile.client, LEVELS[level])
 
     def read(self, raw: Raw) -> RequestProfile | None:
-        """Return the profile of a request with this `_meta`.
+        """Return the profile of a request that has a `_meta`.
 
-        None if `_meta` names no revision, and the client has not sent `initialize` either. Raises
-        RpcError for a malformed `_meta` and for an unknown revision.
+        Returns None if `_meta` names no revision and the client has not sent `initialize` either.
+        raw: the `_meta` as undecoded JSON.
+        Raises RpcError for a malformed `_meta` and for an unknown revision.
         """
         try:
             meta = _decode_object(raw)
@@ -274,12 +281,11 @@ class SessionRequest(IncomingRequest, eq=False):
 
     profile: how the request is served.
     call: the request in the form for the backend. Like `profile`, set before the handler starts.
-    dialogue: the questions of the call to its client; None until the call asks one or comes with
-        answers.
-    forwarded: a result of another server. If the call returns this object, the client gets it
-        unchanged. See Caller.pass_result.
-    hooks: the functions that guards want to be called at the end of the call; see CallHooks.
-    timer: the call's time limit, if it has one and its handler waits.
+    dialogue: what the call asks its client, and the answers; None for a call that has neither.
+    forwarded: the undecoded result that another server has returned for this call, or None. If the
+        handler returns this object, the client gets it unchanged. See Caller.pass_result.
+    hooks: the functions of guards that run at the end of the call; see CallHooks.
+    timer: the running time limit of the call; None if it has no limit or has ended.
     """
 
     profile: RequestProfile = NO_PROFILE
@@ -291,9 +297,9 @@ class SessionRequest(IncomingRequest, eq=False):
 
 
 def pop_member(members: dict[str, Raw], name: str, type: Any) -> Any:
-    """Remove a member from an object and return it, decoded as `type`; None if it is missing.
+    """Remove a member from an object and return its value, decoded as `type`.
 
-    Raises RpcError -32602 if it does not have this type.
+    Returns None if the member is missing. Raises RpcError -32602 if its value has another type.
     """
     raw = members.pop(name, None)
     if raw is None:
@@ -307,7 +313,10 @@ def pop_member(members: dict[str, Raw], name: str, type: Any) -> Any:
 
 
 def describe_with_path(exc: DecodeError) -> str:
-    """Return msgspec's error text with the path in front: `_meta.x: expected str, got int`."""
+    """Return the text of an exception of msgspec with the path to the wrong value in front.
+
+    An example is `_meta.x: expected str, got int`.
+    """
     text, _, path = describe_decode_error(exc).partition(" - at $.")
     text = text[0].lower() + text[1 : 3 * QUOTED_CHARS]
     return f"{path}: {text}" if path else text

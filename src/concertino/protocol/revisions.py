@@ -1,10 +1,11 @@
 """The five revisions of MCP as tables: which features and requests each of them has.
 
-Other modules ask `revision.icons` and the like, and never compare a revision's name.
+Other modules check fields such as `revision.icons`, and never compare a revision's name.
 
-"Modern" is revision 2026-07-28, in which each request names its revision. "Legacy" are the four
-older ones, which begin with an `initialize` handshake. Backends and handlers see the 2026-07-28
-form of everything; wire_results.py translates their results for legacy clients.
+Revision 2026-07-28, in which each request names its revision, is called "modern" in this package.
+The four older revisions, which begin with an `initialize` handshake, are called "legacy". Backends
+and handlers see the 2026-07-28 form of everything; wire_results.py translates their results for
+legacy clients.
 Spec: the schemas of all five revisions, and the changelog of each.
 """
 
@@ -33,7 +34,11 @@ __all__ = [
 
 
 class Revision(Struct, frozen=True):
-    """The features that some revisions have and others lack. True: the revision has the feature."""
+    """The features that some revisions have and others lack.
+
+    name: the revision's name, such as "2025-11-25".
+    All other fields say whether the revision has the feature in the comment above the field.
+    """
 
     name: str
 
@@ -68,8 +73,8 @@ class Revision(Struct, frozen=True):
     def takes_results_of(self, other: Revision) -> bool:
         """Return whether a client of this revision can read results of the revision `other`.
 
-        It can if both are legacy or both are modern, and `other` is not newer: each legacy revision
-        has only added to the one before.
+        It can if both are legacy or both are modern, and `other` is not newer, because each legacy
+        revision has only added to the one before.
         """
         return self.modern == other.modern and self.name >= other.name
 
@@ -109,9 +114,10 @@ by_name: Mapping[str, Revision] = {revision.name: revision for revision in REVIS
 class Method(Struct, frozen=True):
     """A request that clients send.
 
-    feature: the field of ServerFeatures that must be true for it; "" if every server answers it.
-    legacy: whether revisions before 2026-07-28 have it.
-    modern: whether 2026-07-28 has it.
+    feature: the field of ServerFeatures that must be true for a server that answers the request; ""
+        if every server answers it.
+    legacy: whether revisions before 2026-07-28 define the request.
+    modern: whether 2026-07-28 defines the request.
     """
 
     feature: str

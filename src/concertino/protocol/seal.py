@@ -5,8 +5,9 @@
     seal.mark_used(opened)
 
 The content is signed but not encrypted: anybody can read it, but only the owner of the key can make
-a token. A token is accepted once, within LIFETIME_S, and only with the same `bound`. `bound` is a
-digest of the method, params and caller of the call; it is signed too, but not part of the token.
+a token. A token is accepted once, within LIFETIME_S, and only with the same `bound`, which is a
+digest of the method, params and caller of a call. The signature covers `bound`, although the token
+does not contain it.
 
 To accept each token only once, the Seal remembers used tokens until they expire. If they become too
 many, it forgets the oldest ones, and rejects every token that is as old as those.
@@ -40,8 +41,8 @@ MAX_STATE = 65536
 # At most this many used tokens are remembered.
 MAX_USED = 16384
 
-# A token is MAC + nonce + time of issue + content, in URL-safe base64. These are the lengths of the
-# parts in bytes.
+# A token consists of a message authentication code, a nonce, the time of issue and the content, in
+# URL-safe base64. These are the lengths of the first three parts in bytes.
 MAC, NONCE, TIME = 32, 16, 8
 HEAD = MAC + NONCE + TIME
 
@@ -80,26 +81,26 @@ class UsedStates(Protocol):
     """A record of used tokens that several processes share."""
 
     def use(self, nonce: bytes, expires: float, /) -> bool:
-        """Note that a token is used, in one atomic step. Returns False if it was used before.
+        """Record that a token is used, in one atomic step. Returns False if it was used before.
 
         nonce: identifies the token.
-        expires: until when the token is valid, in seconds since the epoch. It must be remembered
-            until then.
-        Raises OSError if the record cannot be reached. The token is rejected then.
+        expires: when the token becomes invalid, in seconds since the epoch. The record must keep
+            the nonce until then.
+        Raises OSError if the record cannot be read or written. The token is then rejected.
         """
         ...
 
 
 class Seal:
-    """Makes and opens tokens. All connections share one, since a client may reconnect.
+    """Makes and opens tokens. All connections share one Seal, because a client may reconnect.
 
     key: a secret of at least 32 bytes.
     clock: returns the time in seconds since the epoch.
     random: returns random bytes; its argument is how many.
     max_used: how many used tokens are remembered.
-    old_keys: more keys with which tokens may have been made.
-    record: remembers used tokens for all processes that have the same key; None if there is only
-        this process.
+    old_keys: earlier keys; tokens that were made with them are accepted, too.
+    record: a record of used tokens that all processes with the same key share; None if this process
+        is the only one.
     """
 
     def __init__(
@@ -173,7 +174,8 @@ class Seal:
     def mark_used(self, opened: OpenedState) -> None:
         """Remember that a token was used; open_token() rejects it from now on.
 
-        Raises InvalidState if another process was faster, or if that cannot be found out.
+        Raises InvalidState if another process has used the token meanwhile, or if the shared record
+        cannot be read.
         """
         if self._record is not None:
             try:

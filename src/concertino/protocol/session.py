@@ -5,12 +5,12 @@
     session.respond(request, result) # calls send(frame, id)
 
 The session determines the revision of each request. It answers initialize, ping, server/discover,
-logging/setLevel and the requests about subscriptions itself. All others it passes to `start`, with
-a Call in the form of revision 2026-07-28, whatever the client's revision is. The backend returns
-results in that form, too; respond() encodes them for the client's revision.
+logging/setLevel and the requests about subscriptions itself. It passes all other requests to
+`start`, each with a Call in the form of revision 2026-07-28, whatever the client's revision is. The
+backend returns results in that form, too; respond() encodes them for the client's revision.
 
-A request whose `_meta` names revision 2026-07-28 is served by that revision, at any time. Every
-other request is served by the revision that `initialize` has agreed on ("legacy").
+A request whose `_meta` names revision 2026-07-28 ("modern") is served by that revision, at any
+time. Every other request is served by the revision that `initialize` has agreed on ("legacy").
 runtime/server_connection.py connects a session to a Connection and a Backend.
 Spec: 2025-11-25 basic/lifecycle, server/resources "Subscriptions"; 2026-07-28 basic/versioning,
 basic/index, server/discover, basic/patterns/cancellation.
@@ -108,15 +108,15 @@ class Session:
     features: returns the current features of the backend; called again when the backend reports a
         change.
     send: sends a frame, see Peer.
-    start: called with each request for the backend. The caller must answer it exactly once, with
-        respond() or fail(). If it does not do so inside `start`, it must call peer.add_running()
-        there. It calls admit() after each response, and when output has drained.
+    start: called with each request for the backend. It must answer the request exactly once, with
+        respond() or fail(); if it will do so later, it must call peer.add_running() at once. The
+        owner of the session must call admit() after each response, and when output has drained.
     clock: returns the time in seconds; must not go backwards.
     on_subscriptions_changed: called when subscribed_uris may have changed.
-    seal: returns the Seal for the `requestState` of calls that ask their client for input; called
-        when it is needed.
+    seal: returns the Seal for the `requestState` of calls that ask their client for input. It is
+        called when a state is sealed or opened.
     principal: the user of the client; None if the connection does not know the user.
-    schedule_flush: called when a notification is kept for later. The caller must then call
+    schedule_flush: called when a notification is kept for later. It must arrange a call of
         peer.on_drain(), which sends such notifications, a moment later.
     budget: the memory that unread responses may take, in all sessions that share the budget; by
         default the session has one of its own.
@@ -163,7 +163,7 @@ class Session:
 
     @property
     def dialogues(self) -> CallDialogues:
-        """Return the object that manages the questions of this session's calls to the client."""
+        """Return the object that manages what calls of this session ask their client."""
         if self._dialogues is None:
             # Imported here, because most servers never ask their client anything.
             from concertino.protocol.call_dialogues import CallDialogues
@@ -172,10 +172,10 @@ class Session:
         return self._dialogues
 
     def identify(self, principal: Principal | None) -> None:
-        """Serve the requests from now on for a principal of the same identity.
+        """Set the principal of the requests that arrive from now on.
 
-        Its scopes may be others, because the client has a new token. Requests that have arrived
-        before are served with the scopes that they came with.
+        Called when the client has a new token, whose scopes may differ from the old one's. The
+        identity must be the same. Requests that have arrived before keep their principal.
         """
         self._profiles.identify(principal)
 
@@ -198,9 +198,10 @@ class Session:
         return self._open(SessionRequest(id, request.method, request.params, len(frame)))
 
     def _receive_other(self, frame: bytes) -> None:
-        """Process any frame except a single valid request: a notification, batch, response, error.
+        """Process a frame that is not a plain request, or a request whose id is in use.
 
-        A request whose id is in use comes here, too.
+        Such a frame is a notification, a batch, a response or invalid. Peer.receive() answers
+        invalid frames and requests with used ids, and processes responses.
         """
         event = self.peer.receive(frame)
         if event is None:
@@ -212,7 +213,7 @@ class Session:
                 self._on_notification(message)
 
     def close(self) -> list[SessionRequest]:
-        """Close the session, because the connection is closed. No further request is started.
+        """Close the session. Called when the connection is closed; no further request is started.
 
         Returns the requests that have no response. They will get none.
         """
@@ -221,12 +222,12 @@ class Session:
         return self.peer.close()
 
     def admit(self) -> None:
-        """Start requests that wait in the queue, as many as the limits allow."""
+        """Start as many queued requests as the limits allow."""
         while (incoming := self.peer.pop_waiting()) is not None:
             self.start(incoming)
 
     def _open(self, incoming: SessionRequest) -> None:
-        """Find the profile of a request; then start or queue the request, or answer it here."""
+        """Find the profile of a request, and start, queue or answer the request."""
         params = incoming.params
         raw = params.pop("_meta", None)
         profiles = self._profiles
@@ -247,8 +248,8 @@ class Session:
             incoming.profile = profile
             if raw is not None and ("requestState" in params or "inputResponses" in params):
                 return self._resume(incoming, profile)
-            # The rest is the same as in _resume(). It is repeated here to save a function call for
-            # nearly every request.
+            # The following lines do the same as _forward(). They are repeated here to save nearly
+            # every request a function call.
             incoming.call = Call(method, params, profile.meta)
             if self.state != "ready" and not profile.encoder.revision.modern:
                 self.state = LIFECYCLE[self.state]["request"] or self.state
@@ -258,7 +259,10 @@ class Session:
         return self._answer_here(incoming, profile)
 
     def _resume(self, incoming: SessionRequest, profile: RequestProfile) -> None:
-        """Start or queue a call that is repeated with the client's answers (2026-07-28)."""
+        """Start or queue a call that the client repeats with its answers (2026-07-28).
+
+        The call's response was `input_required` before, see protocol/dialogue.py.
+        """
         try:
             incoming.call, opened_state = self.dialogues.resume(incoming, profile)
         except RpcError as exc:
@@ -279,7 +283,11 @@ class Session:
         return None
 
     def _answer_here(self, incoming: SessionRequest, profile: RequestProfile | None) -> None:
-        """Answer a request that is not for the backend: with a result, or with an error."""
+        """Answer a request whose method the backend does not serve.
+
+        The session has a result for its own methods, and an error for unknown ones. A backend with
+        `other_methods` gets the methods that the specification does not define.
+        """
         method = incoming.method
         known = REQUESTS.get(method)
         modern = profile is not None and profile.encoder.revision.modern
@@ -310,10 +318,10 @@ class Session:
     def _find_handler(
         self, method: str, profile: RequestProfile | None
     ) -> Callable[[SessionRequest], None] | None:
-        """Return the function of this session that answers requests of this method, or None.
+        """Return the method of this session that answers requests of an MCP method, or None.
 
-        Raises RpcError if the request needs a profile but has none, because the client has not sent
-        `initialize`.
+        profile: the profile of the request; None if the client has not sent `initialize`.
+        Raises RpcError if the profile is None and the MCP method needs one.
         """
         if method == "initialize":
             return self._initialize
@@ -339,7 +347,7 @@ class Session:
         return None
 
     def _on_notification(self, message: Message) -> None:
-        """Process a notification. Ignore it if it is malformed, or nobody takes it."""
+        """Process a notification. A malformed or unknown notification is ignored."""
         if message.method == "notifications/cancelled":
             try:
                 params = Decoder(_CancelParams).decode(encode(message.params))
@@ -358,6 +366,10 @@ class Session:
     # Requests that the session answers
 
     def _initialize(self, incoming: SessionRequest) -> None:
+        """Answer `initialize`, and set the profile of the legacy requests that follow.
+
+        Raises RpcError if the client was already initialized, or for malformed params.
+        """
         next_state = LIFECYCLE[self.state]["initialize"]
         if next_state is None or incoming.batch is not None:
             when = "in a batch" if next_state is not None else "a second time on this connection"
@@ -393,9 +405,11 @@ class Session:
         self.peer.respond(incoming, encode(result))
 
     def _ping(self, incoming: SessionRequest) -> None:
+        """Answer `ping`."""
         self.peer.respond(incoming, b"{}")
 
     def _discover(self, profile: RequestProfile, incoming: SessionRequest) -> None:
+        """Answer `server/discover` with the server's capabilities and instructions."""
         revision = profile.encoder.revision
         features = self._profiles.features
         result: dict[str, Any] = {
@@ -410,6 +424,7 @@ class Session:
         self.peer.respond(incoming, body)
 
     def _set_level(self, profile: RequestProfile, incoming: SessionRequest) -> None:
+        """Answer `logging/setLevel`. Raises RpcError for an unknown level."""
         level = pop_member(incoming.params, "level", Level)
         if level is None:
             text = f"Invalid params: level: expected one of {', '.join(LEVELS)}"
@@ -418,6 +433,7 @@ class Session:
         self.peer.respond(incoming, b"{}")
 
     def _listen(self, profile: RequestProfile, incoming: SessionRequest) -> None:
+        """Open a subscription; `subscriptions/listen` is answered when the subscription ends."""
         incoming.profile = profile
         self._wanted_updates().listen(
             incoming, self._profiles.features, profile.encoder.encode_closing
@@ -440,6 +456,7 @@ class Session:
         self.peer.respond(incoming, b"{}")
 
     def _wanted_updates(self) -> WantedUpdates:
+        """Return the subscriptions of this session; the object is created on first use."""
         if self._subscriptions is None:
             from concertino.protocol.wanted_updates import WantedUpdates
 
@@ -471,12 +488,13 @@ class Session:
         result: Struct | Raw,
         passes: Callable[[str], bool] | None = None,
     ) -> bool:
-        """Send the response to a call. Sends nothing if it was answered or cancelled before.
+        """Send the response to a call. Sends nothing if the call was answered or cancelled before.
 
         If the result cannot be encoded, or is too large, an error is sent instead.
         result: a result in the form of revision 2026-07-28.
-        passes: a check of the text, see ResultEncoder.encode().
-        Returns False, and sends nothing, if `passes` is given and does not accept the result.
+        passes: a check that a guard makes of a result that is just one text, before it is sent
+            unchanged; see ResultEncoder.encode(). None if there is no check.
+        Returns False, and sends nothing, if `passes` does not accept the result; otherwise True.
         Raises InputRequiredSignal if the result is an InputRequired.
         """
         if not incoming.open:
@@ -500,9 +518,9 @@ class Session:
         else:
             frame = INT_ID_RESULT % (id, body) if type(id) is int else RESULT % (encode(id), body)
 
-        # The usual case: the handler has returned in its first step, so the request is in no table,
-        # and the response is small. These two lines do the same as peer.send_response(). Without
-        # that function call, a small call takes 1 % less time.
+        # In the usual case the handler has returned in its first step, so the request is in no
+        # table, and the response is small. The two lines in this block then do the same as
+        # peer.send_response(). Saving that function call makes a small call 1 % faster.
         if (
             len(frame) <= peer.unread.usual_bytes
             and incoming.table is None
@@ -544,8 +562,9 @@ class Session:
         """Send an error response to a call.
 
         code, data: as in revision 2026-07-28; the code is translated to the client's revision.
-        revision: the revision of another server, if that has sent the error. If both revisions are
-            modern or both are legacy, the code stays unchanged.
+        revision: for an error that another server has sent, the revision of that server; otherwise
+            "". If that revision and the client's are both modern or both legacy, the code is sent
+            unchanged.
         Raises msgspec's errors if `data` cannot be encoded.
         """
         encoder = incoming.profile.encoder
@@ -564,7 +583,7 @@ class Session:
         """Send a request to the client (before 2026-07-28).
 
         done: called with the response, see Peer.request().
-        about: the id of the call that asks; None if no call does.
+        about: the id of the call whose handler asks the client; None if no call does.
         Raises RpcError if too many requests wait for the client's responses.
         """
         limit = self._limits.max_questions
@@ -574,7 +593,7 @@ class Session:
         return self.peer.request(request.method, bytes(request.params), done, about=about)
 
     def reply_suspended(self, incoming: SessionRequest) -> None:
-        """Answer a call with `input_required`, because its handler has asked the client.
+        """Answer a call with `input_required`. Called when its handler has asked the client.
 
         The response contains the client requests for which the call's dialogue has no answer.
         Raises RpcError if the state is too large, or the client was asked too often.
@@ -585,7 +604,7 @@ class Session:
         self.respond(incoming, result)
 
     def reply_input_required(self, incoming: SessionRequest, wanted: InputRequired) -> None:
-        """Answer a call with `input_required`, because its backend has returned `wanted`.
+        """Answer a call with `input_required`. Called when its backend has returned `wanted`.
 
         Raises RpcError if the client cannot answer a request, the state is too large, or the client
         was asked too often. Raises ValueError for a malformed client request.
@@ -597,11 +616,11 @@ class Session:
     # Changes in the backend
 
     def report_change(self, what: str) -> None:
-        """Notify the client that a list has changed, if it may be notified of that.
+        """Notify the client that a list has changed, if the specification allows it.
 
-        A 2026-07-28 client must have subscribed to the list. A legacy client must have completed
-        the handshake, and `initialize` must have declared the list. Several changes are merged into
-        one notification while the client does not read.
+        A 2026-07-28 client gets the notification if it has subscribed to the list. A legacy client
+        gets it after the handshake, if `initialize` has declared the list. While the client does
+        not read, several changes are merged into one notification.
         what: "tools", "prompts" or "resources".
         """
         self.reload_features()
@@ -618,7 +637,7 @@ class Session:
             self._subscriptions.report_update(uri)
 
     def reload_features(self) -> None:
-        """Get the features of the backend again, because they have changed."""
+        """Get the features of the backend again. Called when they have changed."""
         self._profiles.reload_features()
 
 

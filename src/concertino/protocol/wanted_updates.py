@@ -5,9 +5,9 @@ There are two ways to subscribe:
 - `resources/subscribe` (before 2026-07-28) subscribes the whole connection to one resource.
 - `subscriptions/listen` (2026-07-28) names lists and resources. The request stays open until the
   client cancels it or the server ends it. The first notification says which of these lists and
-  resources the server supports; each notification carries the id of the request.
+  resources the server supports. Each notification contains the id of the request.
 
-Loaded with the first subscription.
+The session imports this module when its client first subscribes to something.
 Spec: 2026-07-28 basic/patterns/subscriptions, basic/patterns/cancellation; 2025-11-25
 server/resources "Subscriptions".
 """
@@ -42,7 +42,7 @@ ERROR_CHARS = 300
 
 
 class _UpdateFilter(Struct, rename="camel", omit_defaults=True):
-    """The member `notifications` of a subscriptions/listen request: the updates that it wants."""
+    """The member `notifications` of a subscriptions/listen request: the wanted updates."""
 
     tools_list_changed: bool = False
     prompts_list_changed: bool = False
@@ -56,6 +56,8 @@ class _UpdateFilter(Struct, rename="camel", omit_defaults=True):
 
 
 class _ListenParams(Struct):
+    """The params of `subscriptions/listen`."""
+
     notifications: _UpdateFilter
 
 
@@ -66,9 +68,9 @@ class _Listener(Struct):
     """An open subscriptions/listen request.
 
     incoming: the request.
-    lists, uris: the lists and the resources to which it is subscribed.
-    encode_closing: returns the result of the request as JSON; its argument is the members of the
-        result's `_meta`.
+    lists, uris: the lists and the resources of which it wants to be notified.
+    encode_closing: a function that gets the members of the result's `_meta`, and returns the result
+        of the request as JSON.
     """
 
     incoming: IncomingRequest
@@ -111,7 +113,7 @@ class WantedUpdates:
     # resources/subscribe and unsubscribe
 
     def subscribe(self, uri: str) -> None:
-        """Subscribe to a resource, which need not exist yet.
+        """Subscribe the client to a resource, which need not exist yet.
 
         Raises RpcError for an empty or overlong URI, and for too many subscriptions.
         """
@@ -138,11 +140,12 @@ class WantedUpdates:
         features: ServerFeatures,
         encode_closing: Callable[[Mapping[str, Any]], bytes],
     ) -> None:
-        """Serve a subscriptions/listen request: leave it open, and send the acknowledgement.
+        """Register a subscriptions/listen request, and acknowledge it with a notification.
 
-        The acknowledgement names the updates that the server supports.
+        The notification names the wanted updates that the server supports. The request is answered
+        when the subscription ends.
         features: what the backend offers.
-        encode_closing: returns the request's result as JSON; takes the members of its `_meta`.
+        encode_closing: see _Listener.
         Raises RpcError for a malformed request, and for too many subscriptions.
         """
         if incoming.batch is not None:
@@ -167,7 +170,7 @@ class WantedUpdates:
         subscribed = uris if can_subscribe else frozenset[str]()
         self._listeners[incoming.id] = _Listener(incoming, lists, subscribed, encode_closing)
         incoming.params = {}
-        # The limits for calls count their bytes. An open subscription must not use up that limit.
+        # The limit for the bytes of running calls must not count an open subscription.
         incoming.size = 0
         incoming.on_cancel = lambda _: self._remove(incoming)
         self._peer.add_running(incoming, has_result=False)
@@ -179,7 +182,7 @@ class WantedUpdates:
         self._on_change()
 
     def _remove(self, incoming: IncomingRequest) -> None:
-        """Remove a cancelled subscription, and its notifications that wait to be sent."""
+        """Remove a cancelled subscription, and the notifications kept for it."""
         # close_all() may have removed it already.
         self._listeners.pop(incoming.id, None)
         self._peer.drop_coalesced(incoming.id)
@@ -188,8 +191,9 @@ class WantedUpdates:
     def close_all(self) -> None:
         """End all open subscriptions: send the result of each, then `notifications/cancelled`.
 
-        basic/patterns/subscriptions asks for the result, basic/patterns/cancellation for the
-        notification. A client accepts the first and ignores the second.
+        The specification asks for both: basic/patterns/subscriptions for the result, and
+        basic/patterns/cancellation for the notification. Clients accept the result, which comes
+        first, and ignore the notification.
         """
         listeners, self._listeners = self._listeners, {}
         for id, listener in listeners.items():
@@ -211,7 +215,7 @@ class WantedUpdates:
                 self._peer.send_coalesced(frame, id)
 
     def report_update(self, uri: str) -> None:
-        """Notify the client of a changed resource, once for each subscription to it."""
+        """Notify the client of a changed resource, once for each subscription to this resource."""
         method = "notifications/resources/updated"
         if uri in self._legacy_uris:
             self._peer.send_coalesced(encode_notification(method, encode({"uri": uri})))

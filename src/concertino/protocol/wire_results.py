@@ -60,13 +60,13 @@ if TYPE_CHECKING:
 
 __all__ = ["CACHED", "InputRequiredSignal", "ResultEncoder"]
 
-# A function that translates a result to an older revision. Any, because each function takes and
-# returns one type of results.
+# A function that translates a result to an older revision. The types are Any, because each function
+# takes and returns its own type of results.
 Downgrade = Callable[[Any, Revision], Any]
 
 
 class InputRequiredSignal(Exception):
-    """Raised for an InputRequired: the caller must ask the client instead of encoding it."""
+    """Raised instead of encoding an InputRequired: the caller must ask the client for input."""
 
 
 class ResultEncoder:
@@ -89,8 +89,8 @@ class ResultEncoder:
             {"resultType": "complete", "_meta": {SERVER_INFO: implementation(info, revision)}}
         )[:-1]
         self._start = start + b","
-        # The same with caching hints, for results that lack them:
-        # (result has ttlMs, result has cacheScope) -> beginning with the missing ones.
+        # The beginning of the JSON of results with caching hints. A hint that the result lacks is
+        # added: (result has ttlMs, result has cacheScope) -> beginning with the missing hints.
         self._cacheable_start = {
             (ttl, scope): b",".join(
                 (start, *(() if ttl else (b'"ttlMs":0',)), *(() if scope else (PRIVATE,)), b"")
@@ -108,10 +108,11 @@ class ResultEncoder:
         """Return a result as a JSON object without newlines.
 
         method: the method of the request that the result answers.
-        passes: if given, only a tool result that is just one text is encoded, and only if
-            passes(text) is true. For all other results b"" is returned: guards have to see them
-            first (CallHooks.accepts_text).
-        Raises InputRequiredSignal for an InputRequired, TypeError for a value that is no result,
+        passes: CallHooks.accepts_text of the guards of a call; None if no guard may change the
+            result. If it is given, only a tool result that is just one text for which passes(text)
+            is true is encoded. For any other result b"" is returned, and the caller must pass the
+            result through the guards first.
+        Raises InputRequiredSignal for an InputRequired, TypeError for a value that is not a result,
         and msgspec's errors for a value that cannot be encoded.
         """
         # Check first for the most frequent result: one text block from a tool.
@@ -142,7 +143,7 @@ class ResultEncoder:
         return one_line(self._encode_checked(result, method))
 
     def _encode_list(self, result: Struct | Raw, method: str) -> bytes:
-        """Return the JSON of a list; encode it only if it is another object than last time."""
+        """Return the JSON of a list, from a cache if the list is the same object as last time."""
         cached = self._lists.get(method)
         if cached is None or cached[0] is not result:
             encoded = (
@@ -205,7 +206,8 @@ class ResultEncoder:
             result = replace(result, ttl_ms=UNSET, cache_scope=UNSET)
         meta: dict[str, Any] | None = getattr(result, "meta", None)
         if meta is not None and SERVER_INFO in meta:
-            # From a server of 2026-07-28; older clients got it from `initialize`.
+            # The result comes from another server, of 2026-07-28, and names that server. Legacy
+            # clients expect this only in the response to `initialize`.
             rest = {name: value for name, value in meta.items() if name != SERVER_INFO}
             # Any: not every result has this member.
             untyped: Any = result
@@ -215,8 +217,8 @@ class ResultEncoder:
     def _encode_modern(self, result: Struct, method: str) -> bytes:
         """Encode a result together with the members that every 2026-07-28 result has.
 
-        These are added to the front of the encoded result, which is faster than decoding it to add
-        them.
+        The members are inserted as bytes at the beginning of the encoded result. That is faster
+        than adding them before the result is encoded.
         """
         if getattr(result, "meta", None) is not None:
             return self._encode_members(Raw(encode(result)), method)
@@ -229,7 +231,10 @@ class ResultEncoder:
         return start + body[1:] if len(body) > 2 else start[:-1] + b"}"
 
     def _encode_members(self, result: Raw, method: str) -> bytes:
-        """Encode a result that is JSON already, or that has a `_meta` to be merged with ours."""
+        """Return a result, given as JSON, with the members that every 2026-07-28 result has.
+
+        The result may have a `_meta`, to which the member serverInfo is added.
+        """
         if not self._modern and (decode_result := self._decoder_of(method)) is not None:
             return self._encode_checked(decode_result(result), method)
         # msgspec does not check the UTF-8 of members that it keeps raw.
@@ -249,7 +254,7 @@ class ResultEncoder:
     def _decoder_of(self, method: str) -> Callable[[Raw], Struct] | None:
         """Return the function that decodes the results of a method; None if MCP has no such method.
 
-        Made on first use: making all of them would take 1 ms of every start.
+        The decoders are made on first use, because making all of them would take 1 ms at the start.
         """
         if method not in self._decoders:
             result_type = _RESULT_TYPES.get(method) or _feature_types().get(method)
@@ -287,7 +292,7 @@ _RESULT_TYPES: Mapping[str, type[Struct]] = {
 
 
 def _feature_types() -> Mapping[str, type[Struct]]:
-    """Return the rest of _RESULT_TYPES: results that servers with only tools never have."""
+    """Return the entries of _RESULT_TYPES that servers with only tools never need."""
     from concertino.types import resources_and_prompts as types
 
     return {
@@ -300,9 +305,9 @@ def _feature_types() -> Mapping[str, type[Struct]]:
 
 
 def _is_plain_text(result: Struct) -> bool:
-    """Return whether a result is that of a tool and has plain text blocks only.
+    """Return whether a result is a tool result that contains only plain text blocks.
 
-    This is by far the most frequent kind of result, and nothing in it needs a check.
+    Such results are by far the most frequent ones, and nothing in them needs a check.
     """
     return (
         type(result) is CallToolResult
@@ -472,11 +477,13 @@ def _replace_boolean_schemas(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _keep(result: Any, revision: Revision) -> Any:
+    """Return a result unchanged, because it is the same in all revisions."""
     return result
 
 
-# The functions that translate results to older revisions. _feature_downgrades() has more of them.
-# Results of any other type are the backend's own: they are neither checked nor translated.
+# The functions that translate results to older revisions, by type of the result. More of them are
+# in _feature_downgrades(). A result of any other type belongs to a method that MCP does not define;
+# it is neither checked nor translated.
 _DOWNGRADES: Mapping[type[Struct], Downgrade] = {
     CallToolResult: _downgrade_call_result,
     ListToolsResult: _downgrade_tools,
@@ -485,10 +492,10 @@ _DOWNGRADES: Mapping[type[Struct], Downgrade] = {
 
 
 def _feature_downgrades() -> Mapping[type[Struct], Downgrade]:
-    """Return the rest of _DOWNGRADES: for results that servers with only tools never have.
+    """Return the entries of _DOWNGRADES that servers with only tools never need.
 
-    A call takes 0.4 us. It is needed for the results of prompts and completions, and for lists that
-    have changed.
+    This function is called for the results of prompts and completions, and for lists that have
+    changed. A call takes 0.4 us.
     """
     from concertino.types import resources_and_prompts as types
 
