@@ -572,7 +572,7 @@ async def test_while_accepting_pauses_it_can_be_closed(
     async with Host(Shop().server) as host:
         with serve_connections(host, listen_unix(path)) as accepting:
             client = await connect_unix(path)
-            await until(lambda: accepting._resuming is not None)  # pyright: ignore[reportPrivateUsage]
+            await until(lambda: accepting._pause_timer is not None)  # pyright: ignore[reportPrivateUsage]
         await client.close(0)
     assert not path.exists()
 

@@ -84,7 +84,7 @@ class _FrameConnection(SocketConnection):
         # Whether flush() will be called at the end of this loop iteration.
         self.is_flush_scheduled = False
         # The number of the last read batch with one message that has written a frame at once.
-        self._last_lone = 0
+        self._last_single_id = 0
 
     def open(self, receiver: Receiver) -> None:
         super().open(receiver)
@@ -148,13 +148,13 @@ class _FrameConnection(SocketConnection):
         """
         frame = len(payload).to_bytes(HEADER_BYTES, "big") + payload
         batch = self._batch
-        if batch.on:
+        if batch.in_progress:
             if self._output.queue:
                 return self.write(frame, None)
-            if (lone := batch.lone) and lone != self._last_lone:
-                self._last_lone = lone
+            if (single_id := batch.single_id) and single_id != self._last_single_id:
+                self._last_single_id = single_id
                 return self.send(frame, None)
-            batch.at_end(self.flush)
+            batch.defer(self.flush)
             return self.write(frame, None)
 
         if self.is_flush_scheduled:
@@ -169,7 +169,7 @@ class _FrameConnection(SocketConnection):
         Unlike send_payload(), it schedules no flush for further frames, which saves a callback.
         Returns the bytes left in the buffer.
         """
-        if self._batch.on or self.is_flush_scheduled:
+        if self._batch.in_progress or self.is_flush_scheduled:
             return self.send_payload(payload)
         return self.send(len(payload).to_bytes(HEADER_BYTES, "big") + payload, None)
 

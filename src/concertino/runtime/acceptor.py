@@ -4,10 +4,10 @@
         with serve_connections(host, listen_unix("/run/my.sock")):
             await stop_requested.wait()
 
-A client that has sent nothing so far, called "silent" here, takes only a file descriptor: its
-connection and session are made when its first bytes arrive. listener_places.py limits how many
-clients there may be. When the process can open no more descriptors, accepting pauses for PAUSE_S,
-and new clients wait in the queues of the listening sockets.
+A client that has sent nothing so far is called "silent" here. It takes only a file descriptor: its
+connection and session are made when its first bytes arrive. listener_places.py limits the number of
+clients. When the process can open no more descriptors, the acceptor pauses for PAUSE_S seconds, and
+new clients wait in the queues of the listening sockets.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ACCEPTS = 64
 # When a listener's silent clients are disconnected to make room, the first one is logged, and then
 # the 10th, the 100th and so on.
 LOGGED_EVICTIONS = frozenset(10**power for power in range(10))
-# How long accepting pauses when the system has no descriptors or memory left.
+# How many seconds the acceptor pauses when the system has no descriptors or memory left.
 PAUSE_S = 1.0
 
 
@@ -70,9 +70,9 @@ def serve_connections(
 class _SilentClient(NamedTuple):
     """A client that has sent nothing so far.
 
-    facts: what the listener knows about the client: `uid` or `address`.
+    facts: the facts of the connection: `uid` (Unix socket) or `address` (TCP).
     places: counts the clients of the listener.
-    identity: see identity_of().
+    identity: the client's identity, see identity_of().
     name: for the log, such as "client 7".
     """
 
@@ -106,8 +106,8 @@ class Acceptor:
         self._connections: dict[ServerConnection, AcceptedSocket] = {}
         # How many clients have connected so far; each gets its number as its name.
         self._count = 0
-        # The timer that ends a pause of accepting; None while clients are accepted.
-        self._resuming: asyncio.TimerHandle | None = None
+        # The timer that ends a pause; None while clients are accepted.
+        self._pause_timer: asyncio.TimerHandle | None = None
         self._closed = False
         # Whether the last accept() has failed, because there were no descriptors or memory left.
         self._is_starved = False
@@ -143,8 +143,8 @@ class Acceptor:
         if self._closed:
             return
         self._closed = True
-        if self._resuming is not None:
-            self._resuming.cancel()
+        if self._pause_timer is not None:
+            self._pause_timer.cancel()
         else:
             self._stop_listening()
         for listener in self._places:
@@ -153,7 +153,7 @@ class Acceptor:
             self._disconnect_silent(descriptor)
 
     def remove_files(self) -> None:
-        """Remove the socket files, because the process ends without close().
+        """Remove the socket files. Called just before the process ends without close().
 
         May be called in any thread or signal handler.
         """
@@ -162,7 +162,7 @@ class Acceptor:
 
     def _listen(self) -> None:
         """Accept clients from now on."""
-        self._resuming = None
+        self._pause_timer = None
         for listener in self._places:
             self._loop.add_reader(listener.socket.fileno(), self._accept_waiting, listener)
 
@@ -176,27 +176,29 @@ class Acceptor:
             try:
                 sock = listener.accept()
             except (BlockingIOError, InterruptedError):
-                # The queue is empty. The shortage is over, so a new one will be logged again.
+                # The queue is empty, so a shortage of descriptors or memory is over. The next one
+                # will be logged again.
                 self._is_starved = False
                 return
             except ConnectionAbortedError:
                 # The client has disconnected while it waited in the queue.
                 continue
             except OSError as exc:
-                # EMFILE, ENFILE or ENOMEM. The client stays in the queue and the socket readable,
-                # so without a pause the loop would call this method again and again.
+                # The error is EMFILE, ENFILE or ENOMEM. The client stays in the queue, and the
+                # socket stays readable, so without a pause the loop would call this method again at
+                # once, and for ever.
                 if not self._is_starved:
                     log.warning(
                         "%s: no client can be accepted for now: %s", listener.address, exc.strerror
                     )
                 self._is_starved = True
                 self._stop_listening()
-                self._resuming = self._loop.call_later(PAUSE_S, self._listen)
+                self._pause_timer = self._loop.call_later(PAUSE_S, self._listen)
                 return
             self._admit(sock, listener)
 
     def _admit(self, sock: socket.socket, listener: Listener) -> None:
-        """Check a new client, then wait for its first bytes; or refuse it."""
+        """Check a new client, and wait for its first bytes or refuse it."""
         self._count += 1
         places = self._places[listener]
         if places.is_crowded:
@@ -234,6 +236,7 @@ class Acceptor:
         listener: Listener,
         reason: str | None,
     ) -> None:
+        """Log the reason why a client is refused, and close its socket."""
         log.warning("%s: a client was refused: %s", listener.address, reason)
         sock.close()
 
@@ -275,7 +278,7 @@ class Acceptor:
         client.places.silent_strangers.pop(descriptor, None)
 
     def _attach(self, client: _SilentClient) -> None:
-        """Attach a client to the host, because it has sent its first bytes or closed its socket."""
+        """Attach a client to the host. Called when its first bytes, or its end, have arrived."""
         self._end_silence(client)
         name = client.name
         about = f"{client.listener.address}: {name}"
@@ -288,9 +291,9 @@ class Acceptor:
         del self._connections[connection]
         client.places.release(client.identity)
         log.debug("%s has disconnected", client.name)
-        # A descriptor is free again, so end the pause of accepting.
-        if self._resuming is not None and not self._closed:
-            self._resuming.cancel()
+        # A descriptor is free again, so end a pause early.
+        if self._pause_timer is not None and not self._closed:
+            self._pause_timer.cancel()
             self._listen()
 
     def _disown_all(self) -> None:
@@ -320,9 +323,9 @@ def _has_input(sock: socket.socket) -> bool:
 def _share_output(limits: Limits, connections: int) -> Limits:
     """Return `limits` with a lower high_water_bytes, if there may be many connections.
 
-    Each connection may buffer high_water_bytes of small responses. All together shall not exceed
-    max_unread_bytes_total.
-    connections: the largest number of connections.
+    Each connection may buffer high_water_bytes of small responses. All connections together must
+    not exceed max_unread_bytes_total.
+    connections: the largest possible number of connections.
     """
     high = min(limits.high_water_bytes, max(1, limits.max_unread_bytes_total // connections))
     return structs.replace(limits, high_water_bytes=high)

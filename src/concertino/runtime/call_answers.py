@@ -1,15 +1,16 @@
-"""Answers calls that did not simply return a result: errors, results for hooks, questions.
+"""Answers calls that did not simply return a result.
 
-ServerConnection sends the usual result itself and leaves all other calls to these functions:
+CallRunner sends a plain result itself, and calls one of these functions in all other cases:
 
 - end_call: the call has raised an exception, or asked its client something before it ended.
 - finish_call: the hooks of a guard must see the result (protocol/call_hooks.py).
 - answer_unsent: Session.respond() has raised an exception instead of sending the result.
-- answer_call: the hooks have made the result, for example because the call's time is over.
+- answer_call: the hooks have made the result, for example because the time limit has passed.
 
-Each sends one response, unless the request is no longer open. A call that asks its client something
-may be called again instead (_retry_with_answers); then its response follows later. If the call has
-waited, release_task() comes first.
+Each function sends one response, unless the request is no longer open. One case is different: if a
+call before 2026-07-28 asks its client something, the backend is called again with the answers
+(_retry_with_answers), and the response follows later. For a call that has become a task, CallRunner
+calls release_task() first.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def end_call(
 ) -> None:
     """Answer a call that has raised `error`, or has asked its client something before it ended.
 
-    result: what it has returned if `error` is None.
+    result: the return value of the call, if `error` is None.
     """
     hooks = request.hooks
     if hooks is not None and error is not None:
@@ -62,8 +63,8 @@ def end_call(
         request.hooks = hooks = None
 
     if request.dialogue is not None and request.dialogue.suspended and request.open:
-        # The handler has asked the client something, and has no answer so far. It may have
-        # caught Suspended and returned or raised something else, which must not be sent.
+        # The handler has asked the client something that has no answer so far. It may have caught
+        # the exception Suspended and returned or raised something else, which must not be sent.
         request.hooks = None
         return _reply_input_required(
             connection, request, connection.session.reply_suspended, request
@@ -95,7 +96,7 @@ def answer_call(
     result: Struct | Raw,
     error: BaseException | None,
 ) -> None:
-    """Answer a call with `result`, or with `error` if it is not None. Hooks are done."""
+    """Answer a call with `result`, or with `error` if it is not None; call no hooks."""
     if error is not None:
         return _answer_error(connection, request, error)
     try:
@@ -113,8 +114,8 @@ def answer_unsent(
 ) -> None:
     """Answer a call whose result could not be sent, because Session.respond() raised `exc`.
 
-    exc: InputRequiredSignal if the result is a question to the client. Otherwise a MemoryError,
-        or the exception of a property of the result.
+    exc: an InputRequiredSignal if the result is an InputRequired; otherwise a MemoryError, or an
+        exception that a property of the result has raised.
     """
     request.hooks = None
     if isinstance(exc, InputRequiredSignal):
@@ -128,7 +129,7 @@ def answer_unsent(
 def _answer_error(
     connection: AnsweringConnection, request: SessionRequest, error: BaseException
 ) -> None:
-    """Answer a call with an error response that fits the exception `error`."""
+    """Answer a call with the error response for an exception."""
     if isinstance(error, (MissingCapability, InvalidClientResponse)):
         return _client_cannot_answer(connection, request, error)
     if isinstance(error, RpcError):
@@ -195,10 +196,11 @@ def _reply_input_required(
 def _on_input_required(
     connection: AnsweringConnection, request: SessionRequest, wanted: InputRequired
 ) -> None:
-    """Ask the client the questions of an InputRequired that a backend has returned.
+    """Send the client requests in an InputRequired that a backend has returned.
 
-    Since 2026-07-28, send them in the response; the client repeats the call with its answers.
-    Before, send a request for each question; then repeat the call here, with the answers.
+    Since 2026-07-28, the response to the call contains them, and the client repeats the call with
+    its answers. Before, each is sent as a JSON-RPC request, and then the backend is called again
+    with the answers.
     """
     if request.profile.encoder.revision.modern:
         return _reply_input_required(
@@ -210,7 +212,7 @@ def _on_input_required(
 async def _retry_with_answers(
     connection: AnsweringConnection, request: SessionRequest, wanted: InputRequired
 ) -> Struct | Raw:
-    """Send the questions, wait for the answers, and call the backend again with them."""
+    """Send the client requests in `wanted`, wait for the answers, and call the backend again."""
     from concertino.runtime.client_questions import send_questions
 
     dialogue = connection.session.dialogues.load_client_requests(request, wanted)
@@ -228,8 +230,7 @@ def _client_cannot_answer(
 ) -> None:
     """Answer a call whose client lacks a capability, or has sent a malformed answer.
 
-    Before 2026-07-28 MCP had no error code for this, so a call of a tool gets a result with
-    isError.
+    Before 2026-07-28 MCP had no error code for this, so a tool call gets a result with isError.
     """
     if request.profile.encoder.revision.modern or request.method != "tools/call":
         return _fail(connection, request, error)

@@ -1,6 +1,6 @@
 """CallConnection and AnsweringConnection: the interfaces of ServerConnection for its calls.
 
-They stand in a module of their own, so that runtime/context.py and runtime/call_answers.py need not
+They have a module of their own, because runtime/context.py and runtime/call_answers.py must not
 import server_connection.py, which imports both.
 """
 
@@ -20,7 +20,7 @@ __all__ = ["AnsweringConnection", "CallConnection"]
 
 
 class CallConnection(CallerSession, Protocol):
-    """The connection that a call came on.
+    """The connection on which a call has arrived.
 
     backend: the outermost backend, which handles the calls of this connection.
     session: the MCP session, which sends notifications and requests to the client.
@@ -40,9 +40,9 @@ class CallConnection(CallerSession, Protocol):
         ...
 
     def post(self, callback: Callable[[], object]) -> None:
-        """Run `callback` on the loop, soon; it is dropped if the loop is closed.
+        """Schedule `callback` on the loop. May be called from any thread.
 
-        May be called from any thread.
+        Does nothing if the loop is closed.
         """
         ...
 
@@ -55,7 +55,7 @@ class AnsweringConnection(CallConnection, Protocol):
         ...
 
     def run(self, work: Work, request: SessionRequest) -> None:
-        """Run work for a call, then answer the call with its result."""
+        """Run `work` for a call, and answer the call with its result."""
         ...
 
     def report_fault(self, what: str) -> None:

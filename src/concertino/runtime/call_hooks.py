@@ -2,7 +2,8 @@
 
 Guards are backends with call hooks (backend/call_hooks.py): they begin and end calls without a
 coroutine of their own. They need two things from the runtime: a context that redacts secrets in
-progress and log messages, and a timer for the guard TimeLimit. Loaded for such backends only.
+progress and log messages, and a timer for the guard TimeLimit. CallRunner imports this module for
+such backends only.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Answer = Callable[[SessionRequest, Any, BaseException | None], None]
 class RedactingContext(CallContext, eq=False):
     """A CallContext that replaces secrets in progress and log messages with [REDACTED].
 
-    It is a subclass and not a wrapper, which would cost one more object for every call.
+    It is a subclass and not a ContextWrapper, so that no call needs a second context object.
     """
 
     def progress(
@@ -47,11 +48,11 @@ class RedactingContext(CallContext, eq=False):
 
 
 class TimedCall:
-    """The time limit of one call: a timer that answers the call when it fires, and cancels it.
+    """The time limit of one call: a timer that answers and cancels the call when it fires.
 
-    Made only when a handler waits for something. Most handlers return in their first step.
+    It is made only when a handler waits for something; most handlers return in their first step.
 
-    hooks: the hooks of the call's guards. They make the response that says the time is over.
+    hooks: the hooks of the call's guards, whose time_out() makes the response.
     timeout_s: how many seconds the call may take, from now.
     task: the call's task.
     answer: sends a response: answer(request, result, error).
@@ -78,19 +79,22 @@ class TimedCall:
         self._timer = task.get_loop().call_later(timeout_s, self._expire, timeout_s)
 
     def on_work_done(self) -> None:
-        """Stop the timer, because the task has ended.
+        """Stop the timer. Called when the task has ended.
 
-        If the timer has fired before, call the hooks' on_late_end().
+        If the timer has fired before, the hooks' on_late_end() is called.
         """
         self._timer.cancel()
         if self._has_expired:
             self._hooks.on_late_end(self._task)
 
     def _expire(self, timeout_s: float) -> None:
-        """Answer the call with an error and cancel its task. The timer calls this."""
+        """Answer the call with the response of the hooks, and cancel its task.
+
+        The timer calls this.
+        """
         request = self._request
 
-        # The client has cancelled the call, so it must not get a response.
+        # If the client has cancelled the call, it must not get a response.
         if not request.open:
             return
 
@@ -107,7 +111,7 @@ class TimedCall:
         request.hooks = None
         self._answer(request, result, error)
 
-        # Cancel after the response is sent, since a handler may take any time to end. Until it
-        # does, the connection needs on_cancel, to cancel it again when the connection closes.
+        # Cancel after the response is sent, because a handler may take any time to end. Until the
+        # handler ends, request.on_cancel is needed to cancel it again when the connection closes.
         request.on_cancel = self._cancel
         self._cancel(f"it took longer than {timeout_s:g} s")

@@ -5,8 +5,9 @@ imports are not loaded before the response to `initialize`. A call takes this pa
 
     start -> backend.handle -> _on_call_done -> Session.respond
 
-Each call gets exactly one response, whether its handler returns, raises, is cancelled or times out;
-the functions of call_answers.py send those that are not a plain result.
+Each call gets exactly one response, whether its handler returns, raises, cancels itself or times
+out. A call that the client cancels gets none. The functions of call_answers.py send all responses
+that are not a plain result.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ _decode_text = Decoder(str).decode
 class CallRunner:
     """Begins the calls of one connection, and answers them when they end.
 
-    connection: the connection.
-    end: how the connection ends.
+    connection: the connection on which the calls arrive.
+    end: the ConnectionEnd of the connection.
     variables: each call runs in a copy of these context variables.
 
     Attribute:
-    start: begins the call of a request.
+    start: a function that begins the call of a request.
     """
 
     def __init__(
@@ -132,9 +133,9 @@ class CallRunner:
         return start
 
     def run(self, work: Work, request: SessionRequest) -> None:
-        """Run work for a call, then answer the call with its result.
+        """Run `work` for a call, and answer the call with its result.
 
-        The start functions above do the same without the cost of this function call.
+        The start functions above contain the same lines, to save this function call.
         """
         task = self._run_eagerly(work, request)
         if task is not None:
@@ -158,6 +159,7 @@ class CallRunner:
         request: SessionRequest,
         reason: str,
     ) -> None:
+        """Cancel the task of a call, and the waits of its threads. This is request.on_cancel."""
         log.debug("request %r was cancelled: %s", request.id, reason or "no reason given")
         task.cancel()
         self._end.add_cancelled(task)
@@ -201,4 +203,5 @@ class CallRunner:
 
 
 def _run_nothing(work: object, request: object) -> None:
+    """Raise RuntimeError. Replaces `_run_eagerly` when the connection is closed."""
     raise RuntimeError("the connection is closed; this is a fault of concertino")

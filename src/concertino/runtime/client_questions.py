@@ -1,6 +1,7 @@
 """Implements the methods of Context that ask the client something: ask, elicit, sample, roots.
 
-How the client is asked depends on its revision of MCP:
+A "question" is a client request: an elicitation, a sampling or a roots request. How it reaches the
+client depends on the client's revision of MCP:
 
 - Before 2026-07-28, the server sends a JSON-RPC request for each question, and the handler waits
   for the responses.
@@ -8,8 +9,8 @@ How the client is asked depends on its revision of MCP:
   `input_required` and lists the questions. The client repeats the call with its answers; the
   handler runs again from its start, and ask() then returns the answers at once.
 
-protocol/dialogue.py keeps the questions and answers of a call; schema/elicitation_form.py turns a
-class into a form. This module is loaded when a call first asks its client something.
+protocol/dialogue.py stores the questions and answers of a call; schema/elicitation_form.py turns a
+class into a form. CallContext imports this module when a call first asks its client something.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ __all__ = [
 
 log = logging.getLogger("concertino.host")
 
-# The environment variable with the file of a FileUsedStates.
+# The environment variable with the path of the file for FileUsedStates.
 STATE_RECORD = "CONCERTINO_STATE_RECORD"
 # An error message shows at most this many characters of a client's answer.
 SHOWN = 200
@@ -86,12 +87,12 @@ _decode_roots = Decoder(ListRootsResult).decode
 
 @cache
 def process_seal() -> Seal:
-    """Return the Seal (protocol/seal.py) that signs the states which clients keep for this process.
+    """Return the Seal (protocol/seal.py) for the states that clients store for this process.
 
-    Its key is random, or derived from CONCERTINO_STATE_KEY if that variable is set. Raises RpcError
-    if the variable is too short. This is checked here and not at the start, so that only the calls
-    that ask their client fail. CONCERTINO_STATE_RECORD names the file that tells processes with the
-    same key which states were used.
+    Its key is derived from CONCERTINO_STATE_KEY, or random if that variable is not set. Processes
+    with the same key share a record of used states, in the file CONCERTINO_STATE_RECORD.
+    Raises RpcError if the secret in CONCERTINO_STATE_KEY is too short. The secret is not checked at
+    the start of the server, so that only calls that ask their client fail.
     """
     try:
         keys = derive_keys("requestState")
@@ -114,8 +115,9 @@ async def ask(
 ) -> Mapping[str, Raw]:
     """Return the client's answers, by the keys of the questions. See Context.ask.
 
-    Raises Suspended if the client has to repeat the call first (since 2026-07-28), CancelledError
-    if the call has ended, and before 2026-07-28 the exceptions of send_questions().
+    Raises Suspended if answers are missing and the client must repeat the call with them (since
+    2026-07-28), the exceptions of send_questions() (before 2026-07-28), and CancelledError if the
+    call has ended.
     """
     if not request.open:
         raise asyncio.CancelledError
@@ -143,11 +145,12 @@ async def send_questions(
 ) -> None:
     """Send the questions with these keys to the client, and wait for all answers.
 
-    Only for revisions before 2026-07-28. dialogue.ask() has put the questions into `unanswered`.
-    If another task of the handler has already sent one of them, this only waits until that question
-    is answered; the caller then tries again.
+    Only for revisions before 2026-07-28. The questions must be in dialogue.unanswered, where
+    dialogue.ask() puts them. If another task of the handler has already sent one of them, nothing
+    is sent, and the function waits until that question is answered; the caller must try again.
 
-    about: the id of the call that asks.
+    keys: a mapping whose keys are those of the questions.
+    about: the id of the call whose handler asks.
 
     Raises RpcError when the client responds with an error, InvalidClientResponse for a malformed
     answer, TimedOut after ten minutes, and Disconnected. When it raises, and when the call is
@@ -189,7 +192,10 @@ async def send_questions(
 
 
 def _set_outcome(future: asyncio.Future[Raw], method: str, outcome: Raw | Exception) -> None:
-    """Complete a future with the client's response, or with the exception `outcome`."""
+    """Complete a future with the client's response, or with an exception.
+
+    method: the method of the client request, for the error text.
+    """
     if future.done():
         return
     if isinstance(outcome, RpcError):
@@ -212,9 +218,10 @@ async def once(
     make: Callable[[], object],
     kind: Any,
 ) -> Any:
-    """Return the value saved under `key`; if there is none, call `make` and save its value.
+    """Return the value saved under `key`; if there is none, call `make` and save its result.
 
-    See Context.once. kind: the type that the value is decoded to.
+    See Context.once.
+    kind: the type of the returned value, which is decoded from JSON.
     """
     while (raw := dialogue.saved.get(key)) is None:
         if (made := dialogue.waits.once.get(key)) is not None:
@@ -237,17 +244,17 @@ def wait(
     request: SessionRequest,
     awaitable: Awaitable[Any],
 ) -> Any:
-    """Run an awaitable on the event loop, block this thread until its end, and return its result.
+    """Run an awaitable on the event loop, and block this thread until it is done.
 
-    See Context.wait.
+    Returns the result of the awaitable. See Context.wait.
     """
     return wait_in_thread(
         awaitable, connection.loop, dialogue().waits.threads, lambda: not request.open
     )
 
 
-# The methods of Context that ask the client one question each. `context` is the handler's context,
-# or a wrapper around it; `key` is never None here.
+# The following functions implement the methods of Context that ask the client one question each.
+# `context` is the handler's context, or a wrapper around it. `key` is the key of the question.
 
 
 async def elicit(
@@ -314,7 +321,7 @@ async def sample(
 
 
 def _check_tool_results(messages: Sequence[SamplingMessage]) -> None:
-    """Raise ValueError unless each message with tool uses is followed by exactly their results.
+    """Raise ValueError unless the results of all tool uses are in the message right after them.
 
     Spec: client/sampling "Tool Result Messages", "Tool Use and Result Balance".
     """

@@ -3,8 +3,8 @@
 A ServerConnection has one ConnectionEnd. The end has up to three phases:
 
 1. Draining: the connection reads nothing more, and calls may run for another drain_s seconds.
-2. Cutting off, if the drain time was too short: the calls that are left get an error response.
-3. Closing: the tasks that are left are cancelled, output is flushed, the connection is released.
+2. Cutting off, if calls still run after that time: each of them gets an error response.
+3. Closing: the remaining tasks are cancelled, output is flushed, and the connection is released.
 """
 
 from __future__ import annotations
@@ -26,22 +26,23 @@ __all__ = ["CLEANUP_S", "ConnectionEnd"]
 
 log = logging.getLogger("concertino.host")
 
-# How long the `finally` blocks of cancelled handlers may take.
+# How many seconds the `finally` blocks of cancelled handlers may take.
 CLEANUP_S = 0.5
 
 
 class ConnectionEnd:
-    """The state and the steps of the end of one connection.
+    """Ends one connection, and knows how far its end has come.
 
     drain_s: how many seconds calls may run after start_draining().
     closed: a future that gets its result when the connection is closed.
     on_closed: called just before `closed` gets its result.
 
     Attributes:
-    is_draining: the connection reads nothing more.
-    is_closing: the connection sends nothing more, apart from output that is buffered already.
-    has_fault: an exception showed a bug in concertino, or memory ran out. A request may have lost
-        its response, so the connection is drained and closed: no client must wait for ever.
+    is_draining: whether the connection reads nothing more.
+    is_closing: whether the connection sends nothing more except output that is buffered already.
+    has_fault: whether a bug in concertino or a lack of memory has caused an exception. A request
+        may have lost its response then, so the connection is drained and closed; otherwise the
+        client might wait for ever.
     """
 
     def __init__(
@@ -75,9 +76,10 @@ class ConnectionEnd:
         self.has_fault = True
 
     def start_draining(self) -> None:
-        """Begin to drain: after drain_s seconds, the calls that are left are cut off.
+        """Begin to drain. After drain_s seconds, calls that still run are cut off.
 
-        ServerConnection stops reading, and calls close_when_idle() whenever a call has ended.
+        While `is_draining` is true, ServerConnection reads nothing, and calls close_when_idle()
+        whenever a call has ended.
         """
         if not self.is_draining:
             self.is_draining = True
@@ -104,8 +106,8 @@ class ConnectionEnd:
         """Start to close the connection. Only the first call has an effect.
 
         within_s: how long to wait for the client to read the buffered output, in seconds.
-        is_cancellation: True if the client itself has cancelled its calls by leaving; then no
-            warning is logged.
+        is_cancellation: whether the client has cancelled its calls by disconnecting, as HTTP
+            clients do. No warning is logged then.
         """
         if self._closing is None:
             self._is_cancellation = is_cancellation
@@ -119,7 +121,7 @@ class ConnectionEnd:
         task.add_done_callback(self._cancelled_tasks.discard)
 
     def _cut_off(self) -> None:
-        """Fail the calls that are left, and close. The drain timer calls this."""
+        """Fail the calls that still run or wait, and close. The drain timer calls this."""
         self._end_subscriptions()
         try:
             self._fail_calls()
@@ -129,7 +131,7 @@ class ConnectionEnd:
         self.close(CLEANUP_S)
 
     def _fail_calls(self) -> None:
-        """Send an error response to each call that is left, and cancel its task."""
+        """Send an error response to each call that still runs or waits, and cancel its task."""
         session = self._session
         peer = session.peer
         # The results of calls that have ended, but wait for a slow client, become errors as well.
@@ -160,13 +162,14 @@ class ConnectionEnd:
                 self.report_fault("a call could not be cancelled")
 
     def _end_subscriptions(self) -> None:
+        """Answer all open subscriptions/listen requests. Exceptions are logged and not raised."""
         try:
             self._session.end_subscriptions()
         except Exception:
             self.report_fault("the end of a subscription could not be sent")
 
     async def _close(self, within_s: float) -> None:
-        """Cancel the calls that are left, close the connection, and set the result of `closed`."""
+        """Cancel the remaining calls, close the connection, and set the result of `closed`."""
         if self._drain_timer is not None:
             self._drain_timer.cancel()
         loop = self._closed.get_loop()
@@ -178,7 +181,7 @@ class ConnectionEnd:
             self.report_fault("what was under way could not be ended")
 
         try:
-            # Output was being sent all the time, so the time of _cancel_calls() counts as well.
+            # Buffered output was being sent during _cancel_calls() too, so count that time as well.
             await self._connection.close(max(0.0, until - loop.time()))
         finally:
             # Drop the reference: the callback refers to the ServerConnection, which refers to this
@@ -189,7 +192,7 @@ class ConnectionEnd:
                 self._closed.set_result(None)
 
     async def _cancel_calls(self) -> None:
-        """Cancel the calls that are left, and wait up to CLEANUP_S for all cancelled tasks."""
+        """Cancel the remaining calls, and wait up to CLEANUP_S seconds for all cancelled tasks."""
         left = self._session.close()
         for request in left:
             self._cancel(request, "the connection is closing")

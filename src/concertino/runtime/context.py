@@ -1,8 +1,9 @@
-"""CallContext: the Context that the runtime passes to a handler. See backend.Context.
+"""CallContext: the Context that the runtime passes to a handler.
 
-An `async def` handler uses it on the event loop. A `def` handler uses it in its thread: then
-progress and log messages are queued, and the event loop sends them (PostedMessages). The methods
-that ask the client are in runtime/client_questions.py, which is loaded when one is called.
+Context (backend/interface.py) describes the methods. An `async def` handler calls them on the event
+loop. A `def` handler calls them in its own thread; its progress and log messages are then queued,
+and the event loop sends them (PostedMessages). The methods that ask the client are implemented in
+runtime/client_questions.py, which is imported when one of them is called.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ __all__ = ["DONE", "CallContext"]
 
 log = logging.getLogger("concertino.context")
 
-# At most this many messages from the threads of one call may wait for the event loop. Beyond that,
-# only the newest progress is kept, and log() blocks.
+# At most this many messages from the threads of one call may wait for the event loop. If there are
+# more, only the newest progress is kept, and log() blocks.
 MAX_POSTED = 10_000
-# If the loop sends no message for this time, log() stops blocking, and messages are dropped.
+# If the loop sends no message for this time, log() stops blocking and drops its messages.
 STUCK_LOOP_S = 5.0
 
 Callback = Callable[[], None]
@@ -57,9 +58,10 @@ _creating = Lock()
 
 
 class _Backpressure:
-    """An awaitable that waits until the client has caught up with the output.
+    """An awaitable that is done when the client has caught up with the output.
 
-    It calls the connection's backpressure() only if a handler awaits it; many do not.
+    It calls the connection's backpressure() only when it is awaited, because many handlers do not
+    await the result of progress() or log().
     """
 
     __slots__ = ("_connection",)
@@ -118,8 +120,8 @@ class CallContext(Struct, eq=False):
         """Send notifications/progress, if the client has asked for it.
 
         done, total: numbers of any type except bool, such as numpy's; sent as int or float.
-        Raises TypeError if `done` or `total` is no number or `message` is no str, and ValueError if
-        a number is not finite.
+        Raises TypeError if `done` or `total` is not a number or `message` is not a str. Raises
+        ValueError if a number is not finite.
         """
         done = _check_number("progress", done)
         total = None if total is None else _check_number("progress total", total)
@@ -172,7 +174,7 @@ class CallContext(Struct, eq=False):
     def calling(self, context: Context) -> SubcallContext:
         """Return a context whose call_tool() calls other tools of the server.
 
-        context: this context, or a wrapper around it whose methods the called tools shall use.
+        context: the context that the called tools get: this one, or a wrapper around it.
         """
         from concertino.runtime.subcalls import outermost
 
@@ -238,6 +240,7 @@ class CallContext(Struct, eq=False):
         return wait(self.connection, self._dialogue, self.request, awaitable)
 
     def _dialogue(self) -> Dialogue:
+        """Return the dialogue of this call; it is created on first use. May run in any thread."""
         with _creating:
             return self.connection.session.dialogues.open(self.request)
 
@@ -246,6 +249,7 @@ class CallContext(Struct, eq=False):
         return self._dialogue().next_key() if key is None else key
 
     def _posted_messages(self) -> PostedMessages:
+        """Return the message queue of this call's threads; it is created on first use."""
         if self.posted is None:
             with _creating:
                 if self.posted is None:
@@ -258,7 +262,7 @@ class CallCaller(Struct, eq=False):
 
     It implements Caller (backend/caller.py), which describes the members.
 
-    session: the connection that the call came on.
+    session: the connection on which the call has arrived.
     request: the JSON-RPC request.
     """
 
@@ -280,10 +284,10 @@ class CallCaller(Struct, eq=False):
 
 
 class PostedMessages:
-    """A queue of messages that the threads of one call have sent; the event loop sends them.
+    """A queue of the messages that the threads of one call want to send.
 
-    The loop sends them in order, and before the call's result. It is woken once for all messages
-    that wait. A message is a callback that sends it.
+    The event loop sends them in order, and before the call's result. It is woken only once for all
+    messages in the queue. A message is stored as a callback that sends it.
     """
 
     def __init__(self, connection: CallConnection, request: SessionRequest) -> None:
@@ -299,7 +303,10 @@ class PostedMessages:
         self._changed = Condition()
 
     def post_progress(self, callback: Callback) -> None:
-        """Add progress to the queue; never blocks. A full queue keeps the newest progress only."""
+        """Add a progress notification to the queue. Never blocks.
+
+        Of those that do not fit into the queue, only the newest one is kept.
+        """
         with self._changed:
             if len(self._callbacks) < MAX_POSTED:
                 self._add(callback)
@@ -309,7 +316,8 @@ class PostedMessages:
     def post_log(self, callback: Callback) -> None:
         """Add a log message to the queue; blocks while the queue is full.
 
-        Drops the message if the call ends meanwhile, or the loop sends nothing for STUCK_LOOP_S.
+        The message is dropped if the call ends meanwhile, or if the loop sends nothing for
+        STUCK_LOOP_S seconds.
         """
         with self._changed:
             stuck_at = monotonic() + STUCK_LOOP_S
@@ -326,13 +334,14 @@ class PostedMessages:
                 self._add(callback)
 
     def _add(self, callback: Callback) -> None:
+        """Append a message and wake the loop, unless the loop will wake already."""
         self._callbacks.append(callback)
         if not self._is_waking:
             self._is_waking = True
             self._connection.post(self._deliver)
 
     def _deliver(self) -> None:
-        """Send all messages that wait; runs on the event loop."""
+        """Send all messages in the queue. Runs on the event loop."""
         with self._changed:
             callbacks, self._callbacks = self._callbacks, []
             if self._newest_progress is not None:
@@ -349,12 +358,13 @@ class PostedMessages:
 
 
 def _check_number(name: str, value: Any) -> float:
-    """Return a number as an int if it fits into 64 bits, or else as a float.
+    """Return an integer that fits into 64 bits as an int, and any other number as a float.
 
-    Most JSON decoders accept integers of 64 bits only.
+    Most JSON decoders accept only integers of 64 bits.
     name: the name of the number in error messages.
     value: a number of any type, such as numpy's.
-    Raises TypeError for a bool or no number, and ValueError for one that is not finite.
+    Raises TypeError for a bool or a value that is not a number, and ValueError for a number that is
+    not finite.
     """
     kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType]
     if kind is not float:

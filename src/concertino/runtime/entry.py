@@ -1,8 +1,8 @@
 """run(backend), the public concertino.run(): serves a backend over stdin and stdout.
 
-`python file.py` executes run(), and the file becomes a server. `concertino serve file.py` imports
-the file, too: run() then only records its arguments in `run_calls`, and the command line serves the
-recorded backend, possibly in another way.
+A file that calls run() becomes a server when it is executed with `python file.py`. The command
+`concertino serve file.py` imports the file instead. In that case run() only records its arguments
+in `run_calls`, and the command serves the recorded backend, for example over sockets.
 
 Importing this module also extends sys.excepthook: when a script fails before run(), its MCP client
 gets the reason. See _extend_excepthook().
@@ -58,7 +58,7 @@ _is_program = False
 
 
 def begin_program() -> None:
-    """Record that this process is a server: it serves until its end and does nothing else."""
+    """Record that this process is a server, which serves until its end and does nothing else."""
     global _is_program
     _is_program = True
 
@@ -79,8 +79,9 @@ def run(
 ) -> None:
     """Serve a backend over stdin and stdout until the client disconnects, then end the process.
 
-    This call does not return, so no code after it runs. Only while `concertino serve` imports the
-    file, it records its arguments and returns. For other connections use `serve` or `Host`.
+    This function does not return, so no code after the call runs. There is one exception: while
+    `concertino serve` imports the file, the function records its arguments and returns. To serve
+    other connections, use `serve` or `Host`.
 
     backend: a Server, a guard around a Server, or the result of compose().
     http: serve over HTTP at this address until SIGTERM, and not over stdin and stdout: HOST:PORT or
@@ -90,8 +91,8 @@ def run(
     limits: by default those that CONCERTINO_... variables set; see Limits.
     loop_factory: makes the event loop, for example uvloop.new_event_loop.
 
-    Raises TypeError if `backend` is no Backend. Raises RuntimeError if the calling file is being
-    imported by another module: the import would never end.
+    Raises TypeError if `backend` is not a Backend. Raises RuntimeError if another module is
+    importing the calling file, because that import would never end.
     """
     if (got := describe_non_backend(backend)) is not None:
         raise TypeError(f"run: expected a Server or another Backend, got {got}")
@@ -113,17 +114,17 @@ def run(
 
 
 def _describe_import() -> str | None:
-    """Return an error text if the file that calls run() is being imported by another module.
+    """Return an error text if another module is importing the file that calls run().
 
-    Returns None if the file is the main program, or if a function calls run() later.
+    Returns None if the file is the main program, or if the call comes after the import.
     """
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     while frame is not None and frame.f_globals.get("__name__", "").startswith("concertino."):
         frame = frame.f_back
     caller = frame
 
-    # Find the frame of a module's top level that is not the main program's. If the import system
-    # executes it, another module imports it.
+    # Find the frame that executes the top level of a module other than the main program. If the
+    # import system has called it, another module is importing that module.
     while frame is not None and not (
         frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") != "__main__"
     ):
@@ -152,11 +153,12 @@ def _is_import_system(frame: FrameType) -> bool:
 def _extend_excepthook() -> None:
     """Make sys.excepthook send an exception that ends the script to the script's MCP client.
 
-    The traceback on stderr stays, without the frames of this package.
+    The traceback is still written to stderr, without the frames of this package.
     """
     write_exception = sys.excepthook
 
     def report(kind: type[BaseException], exc: BaseException, trace: TracebackType | None) -> None:
+        """Write an exception to stderr, and answer the client's requests with it."""
         kind, exc, trace = load("concertino.backend.user_errors").exc_info_for_users(exc)
         # Set the traceback on the exception too, because Python's own hook writes that one.
         write_exception(kind, exc.with_traceback(trace), trace)

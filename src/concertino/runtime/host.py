@@ -39,7 +39,7 @@ Wrap: TypeAlias = "Callable[[Connection, str], Connection]"
 
 
 def unwrapped(connection: Connection, name: str) -> Connection:
-    """Return a connection as it is: the Wrap that does nothing."""
+    """Return a connection without wrapping it. This is the default for a Wrap."""
     return connection
 
 
@@ -47,9 +47,11 @@ def unwrapped(connection: Connection, name: str) -> Connection:
 async def serve(backend: Backend, connection: Connection, limits: Limits | None = None) -> None:
     """Serve a backend on one connection, until the client has disconnected and all is released.
 
-    Calls that run at the end of the input may finish within limits.drain_s. For several connections
-    use Host. Raises the exception of the backend's start(). Before, the client gets this error as
-    the response to its first request; if it sends none, that takes 2 s.
+    Calls that still run when the input ends may take limits.drain_s more seconds. For several
+    connections use Host.
+    If the backend's start() raises an exception, the client gets this error as the response to its
+    first request, and then serve() raises the exception. If the client sends no request within 2 s,
+    the exception is raised without a response.
     """
     async with Host(backend, limits) as host:
         served = host.attach(connection)
@@ -65,9 +67,9 @@ class Host:
     Use it with `async with`: entering starts the backend, without waiting for it; leaving drains
     and closes all connections, then closes the backend. The backend gets the Host as its Notifier.
 
-    on_started: called when the backend has started, before the first request is answered. There is
-        one exception: if the start takes longer than limits.opening_s, requests that need no
-        backend, such as `initialize` and `ping`, are answered before.
+    on_started: called when the backend has started. Requests are answered only afterwards, except
+        those that need no backend, such as `initialize` and `ping`: they are also answered when the
+        start takes longer than limits.opening_s.
 
     Attributes:
     connections: the connections that are open now.
@@ -100,6 +102,7 @@ class Host:
         return self.started.exception()
 
     async def _start(self) -> None:
+        """Start the backend, then let all connections start the calls that wait for it."""
         self._has_begun = True
         await self.backend.start(self)
         if self._on_backend_started is not None:
@@ -112,8 +115,8 @@ class Host:
     async def __aenter__(self) -> Host:
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
-        # Do not wait for the backend's start. Until it is over, connections can be attached,
-        # `initialize` is answered after opening_s, and calls wait.
+        # Do not wait for the backend's start. Meanwhile connections can be attached, `initialize`
+        # is answered after opening_s, and calls wait.
         self._opening_until = self._loop.time() + self.limits.opening_s
         self._describe_start: Callable[[], str] | None = None
         self.started = hide_from_all_tasks(self._loop.create_task(self._start()))
@@ -133,13 +136,14 @@ class Host:
             task.cancel()
         await asyncio.wait(ending, timeout=CLEANUP_S)
 
-        # The task was cancelled before its first step, so the backend's start() was never called,
-        # and neither may its close() be.
+        # If the task was cancelled before its first step, the backend's start() was never called,
+        # and then close() must not be called either.
         if self._has_begun:
             await self._close_backend()
         await loop_watch_of(self._loop).end(self._has_calls)
 
     async def _close_backend(self) -> None:
+        """Close the backend, within limits.drain_s seconds. A failure is logged and not raised."""
         closing = hide_from_all_tasks(self._loop.create_task(self.backend.close()))
         await asyncio.wait([closing], timeout=self.limits.drain_s)
         if not closing.done():
@@ -149,7 +153,7 @@ class Host:
             log.error("the backend failed to close", exc_info=closing.exception())
 
     def attach(self, connection: Connection, limits: Limits | None = None) -> ServerConnection:
-        """Serve one more connection. The `closed` future of the returned object is done at its end.
+        """Serve one more connection, and return its ServerConnection, whose `closed` is a future.
 
         limits: the limits of this connection; by default the host's.
         """
@@ -186,18 +190,19 @@ class Host:
             connection.drain()
 
     def open_early(self) -> None:
-        """Answer `initialize` and the like from now on, although the backend has not started.
+        """Answer requests that need no backend, such as `initialize`, from now on.
 
-        Otherwise these requests wait until limits.opening_s is over.
+        Called while the backend has not started. Without this call, these requests wait for up to
+        limits.opening_s seconds.
         """
         self._opening_until = self._loop.time()
         for connection in self.connections:
             connection.open_early()
 
     def hold_opening(self, within_s: float, describe: Callable[[], str]) -> None:
-        """Hold first requests back for `within_s` seconds, then refuse to open sessions.
+        """Hold the requests of clients back for `within_s` seconds, then refuse to open sessions.
 
-        See SupportsHeldOpening.
+        describe: returns the text of the error responses, see SupportsHeldOpening.
         """
         self._opening_until = self._loop.time() + within_s
         self._describe_start = describe
@@ -205,7 +210,10 @@ class Host:
             connection.hold_opening(self._opening_until, describe)
 
     async def opens_with_handshake(self, within_s: float) -> bool:
-        """Wait for the first client's first message. See SupportsFirstMessage."""
+        """Return whether the first message of the first client is `initialize`.
+
+        Waits for the message for up to `within_s` seconds. See SupportsFirstMessage.
+        """
         connection = next(iter(self.connections), None)
         return connection is not None and await connection.opens_with_handshake(within_s)
 
@@ -232,7 +240,7 @@ class Host:
             connection.report_update(uri)
 
     def watch_changed(self) -> None:
-        """Pass the URIs to which clients subscribe to the backend, because they have changed."""
+        """Pass the URIs of all subscriptions to the backend. Called when they have changed."""
         self._subscriptions.update()
 
     def _on_closed(self, connection: ServerConnection) -> None:
@@ -264,12 +272,12 @@ class _SubscriptionWatch:
         self._watched: frozenset[str] = frozenset()
 
     def update(self) -> None:
-        """Call the backend's watch() soon, because the subscriptions have changed."""
+        """Call the backend's watch() soon. Called when the subscriptions have changed."""
         if self.task is None:
             self.task = asyncio.get_running_loop().create_task(self._watch())
 
     async def _watch(self) -> None:
-        """Call watch() with the subscribed URIs, again if they change meanwhile."""
+        """Call the backend's watch() with the subscribed URIs, until they no longer change."""
         host = self._host
         try:
             await asyncio.wait((host.started,))

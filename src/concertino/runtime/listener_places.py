@@ -6,8 +6,8 @@ another user of the machine (Unix socket), or any address (TCP). The rules:
 - Each listener has its own limit, so strangers at a TCP port cannot lock out the owner of a Unix
   socket.
 - One stranger (one user, or one address) gets at most three quarters of a listener's places.
-- A stranger may connect and send nothing for hours. Only when more than half of the places are
-  taken and another client connects, the stranger that has been silent longest is disconnected.
+- A stranger may connect and send nothing for hours. But when more than half of the places are taken
+  and another client connects, the stranger that has been silent longest is disconnected.
 - A client of our own user is never disconnected.
 """
 
@@ -37,9 +37,9 @@ def places_per_listener(max_connections: int, listeners: int) -> int:
 def identity_of(facts: Mapping[str, object]) -> str:
     """Return the identity of a client: "uid 1000", "192.0.2.1" or "2001:db8::/64".
 
-    Return "" for a client of our own user, which is never a stranger. Only the first 64 bits of an
-    IPv6 address are used: a machine chooses the other 64 bits itself, and so could have any number
-    of addresses.
+    Returns "" for a client of our own user, which is never a stranger. Only the first 64 bits of an
+    IPv6 address are used, because a machine chooses the other 64 bits itself and could have any
+    number of addresses.
     facts: the facts of the accepted connection, with `uid` (Unix socket) or `address` (TCP).
     """
     uid = facts.get("uid")
@@ -65,8 +65,8 @@ class ListenerPlaces:
     limit: how many clients there may be.
     limit_per_stranger: how many clients may have the same identity, unless it is our own user.
     taken: how many clients there are.
-    silent_strangers: the sockets' descriptors of the strangers that have sent nothing so far, as
-        keys, oldest first. The Acceptor adds and removes them.
+    silent_strangers: the file descriptors of the sockets of strangers that have sent nothing so
+        far, oldest first. It is a dict whose values are not used. The Acceptor changes it.
     evictions: how many silent strangers were disconnected to make room.
     """
 
@@ -84,9 +84,9 @@ class ListenerPlaces:
         return self.taken * 2 > self.limit
 
     def find_refusal(self, identity: str) -> str:
-        """Return the reason to refuse a client, for the log; "" if there is a place for it.
+        """Return the reason to refuse a client, for the log; "" if there is a place for the client.
 
-        identity: the result of identity_of(). The methods below take the same.
+        identity: the client's identity_of(), as in the methods below.
         """
         if self.taken >= self.limit:
             return f"{self.taken} are connected, which is the maximum"

@@ -1,6 +1,7 @@
 """Adds the request id and the trace id of a call to the log lines that are written during it.
 
-Loaded with the log format "json" only; the other formats do not show these ids.
+run() in runtime/process.py imports this module for the log format "json" only; the other formats do
+not show these ids.
 """
 
 from __future__ import annotations

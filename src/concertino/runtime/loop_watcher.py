@@ -1,9 +1,9 @@
 """Warns about a handler that blocks the event loop, for example with time.sleep().
 
-While calls run, a thread sends a callback to the event loop every PERIOD_S seconds. The callback
-only sets a lock free. If the loop does not run the callback for HELD_S seconds, and executes the
-same task all that time, the thread logs which tool blocks the loop, and at which line. Each tool is
-logged once.
+While calls run, a thread schedules a callback on the event loop every PERIOD_S seconds. The
+callback only releases a lock. If the loop does not run the callback for BLOCKED_S seconds, and
+executes the same task all that time, the thread logs which tool blocks the loop, and at which line.
+Each tool is logged once.
 
 While no call runs, the thread waits for a lock without a timeout, so an idle process uses no CPU.
 The first call after such a pause wakes the thread, which costs a few microseconds.
@@ -28,9 +28,9 @@ __all__ = ["LoopWatcher"]
 log = logging.getLogger("concertino.host")
 
 # A call that blocks the event loop for this long is logged.
-HELD_S = 0.25
-# The pause between two callbacks to the loop. While the loop is blocked, also the pause between two
-# looks at the task that it executes.
+BLOCKED_S = 0.25
+# The time between two callbacks to the loop. While the loop is blocked, the thread checks this
+# often which task the loop executes.
 PERIOD_S = 0.05
 # At most this many tools and functions are logged, which limits the memory for their names.
 MAX_REPORTED = 1000
@@ -39,10 +39,10 @@ MAX_REPORTED = 1000
 class LoopWatcher:
     """The thread that watches the running event loop; made by LoopWatch (runtime/tasks.py).
 
-    It sleeps at first, and again whenever no call runs.
+    The thread sleeps at first, and again whenever no call runs.
 
-    fall_asleep: called on the loop. Returns True if no call runs. The thread then sleeps until the
-        next call wakes it with wake().
+    fall_asleep: returns whether no call runs, so that the thread may sleep until wake() is called.
+        Called on the loop.
     """
 
     def __init__(self, fall_asleep: Callable[[], bool]) -> None:
@@ -50,12 +50,12 @@ class LoopWatcher:
         self._thread = threading.get_ident()
         self._fall_asleep = fall_asleep
         self._is_asleep = False
-        # Set by close(), and done when the thread is about to end.
+        # A future that close() makes; it is done when the thread is about to end.
         self._ended: asyncio.Future[None] | None = None
-        # When this thread should wake up next, by time.monotonic(), and how much processor time the
-        # loop's thread had used when that was decided.
+        # When this thread should wake up next, by time.monotonic(), and how much CPU time the
+        # loop's thread had used when that time was set.
         self._due_s = self._used_s = 0.0
-        # The thread sleeps by acquiring this lock. Whoever wakes it releases the lock.
+        # The thread sleeps while it waits for this lock; wake() and close() release the lock.
         self._wake = threading.Lock()
         self._wake.acquire()
         self._reported: set[str] = set()
@@ -63,12 +63,12 @@ class LoopWatcher:
         self._watching.start()
 
     def wake(self) -> None:
-        """Wake the thread, because a call starts.
+        """Wake the thread before a call starts.
 
-        Call this only while the thread sleeps: before the first call, and before the next call each
-        time fall_asleep() has returned True.
+        Must be called only while the thread sleeps: before the first call, and before the next call
+        each time fall_asleep() has returned True.
         """
-        self._due_s, self._used_s = time.monotonic(), self._processor_s()
+        self._due_s, self._used_s = time.monotonic(), self._cpu_time_s()
         self._wake.release()
 
     async def close(self) -> None:
@@ -81,6 +81,7 @@ class LoopWatcher:
         self._watching.join()
 
     def _run(self) -> None:
+        """Sleep and watch in turns until close() is called. The thread runs this."""
         try:
             while self._ended is None:
                 self._wake.acquire()
@@ -95,65 +96,67 @@ class LoopWatcher:
         self._is_asleep = False
         may_sleep = False
         while not self._is_asleep and self._ended is None:
-            self._ask(may_sleep)
+            self._check_loop(may_sleep)
             if not self._is_asleep and self._ended is None:
-                self._due_s, self._used_s = time.monotonic() + PERIOD_S, self._processor_s()
-                # This is the pause between two callbacks. Only close() can cut it short.
+                self._due_s, self._used_s = time.monotonic() + PERIOD_S, self._cpu_time_s()
+                # This is the pause between two callbacks. Only close() can end it early.
                 self._wake.acquire(timeout=PERIOD_S)
             # Stay awake for at least one period after a call. If the thread slept as soon as a call
             # has ended, nearly every call of a busy server would have to wake it.
             may_sleep = True
 
-    def _ask(self, may_sleep: bool) -> None:
-        """Send one callback to the loop and wait until it has run.
+    def _check_loop(self, may_sleep: bool) -> None:
+        """Schedule one callback on the loop and wait until it has run.
 
-        If the callback does not run for HELD_S, log the task that blocks the loop.
+        If the callback does not run for BLOCKED_S seconds, log the task that blocks the loop.
         may_sleep: whether the thread may sleep afterwards, if no call runs.
         """
-        answered: threading.Lock | None = None
-        held, since_s = self._running_task(), self._due_s
+        callback_ran: threading.Lock | None = None
+        # The task that the loop executes, and since when it has executed this task.
+        current, since_s = self._running_task(), self._due_s
         while True:
-            task, now_s, used_s = self._running_task(), time.monotonic(), self._processor_s()
+            task, now_s, used_s = self._running_task(), time.monotonic(), self._cpu_time_s()
 
-            # This thread woke up late. Either the loop's thread kept the GIL, as a long search of a
-            # regular expression does, or the whole process was suspended (SIGSTOP, a sleeping
-            # laptop). Only the first is the task's fault, and only then has the loop's thread used
-            # processor time. So leave the other part of the delay out, by moving since_s forward.
+            # If this thread woke up late, there are two possible reasons. Either the loop's thread
+            # kept the GIL, as a long search of a regular expression does. Or the whole process was
+            # suspended, by SIGSTOP or on a sleeping laptop, which is not the fault of the task.
+            # Only in the first case the loop's thread has used CPU time. So subtract the part of
+            # the delay in which it used none, by moving since_s forward.
             late_s = now_s - self._due_s
             if late_s > PERIOD_S:
                 since_s += max(0.0, late_s - (used_s - self._used_s))
 
             wait_s = PERIOD_S
-            if task is not held:
-                held, since_s = task, now_s
-            elif now_s - since_s >= HELD_S:
-                if held is not None:
-                    self._report(held)
-                # The task is logged. It may block the loop for ever, so look less often.
-                wait_s = HELD_S
+            if task is not current:
+                current, since_s = task, now_s
+            elif now_s - since_s >= BLOCKED_S:
+                if current is not None:
+                    self._report(current)
+                # The task is logged. It may block the loop for ever, so check less often.
+                wait_s = BLOCKED_S
             self._due_s, self._used_s = now_s + wait_s, used_s
 
-            # Send the callback only after the first look at the task: sending releases the GIL, and
-            # a task that had kept the GIL until now could end before it is looked at.
-            if answered is None:
-                answered = threading.Lock()
-                answered.acquire()
-                self._loop.call_soon_threadsafe(self._answer, answered, may_sleep)
-            if answered.acquire(timeout=wait_s):
+            # Schedule the callback only after the first check of the task. Scheduling releases the
+            # GIL, so a task that had kept the GIL until now could end before it was checked.
+            if callback_ran is None:
+                callback_ran = threading.Lock()
+                callback_ran.acquire()
+                self._loop.call_soon_threadsafe(self._on_loop, callback_ran, may_sleep)
+            if callback_ran.acquire(timeout=wait_s):
                 return
 
-    def _answer(self, answered: threading.Lock, may_sleep: bool) -> None:
-        """Release the lock `answered`. Called by the loop, if it is not blocked."""
+    def _on_loop(self, callback_ran: threading.Lock, may_sleep: bool) -> None:
+        """Release the lock `callback_ran`. Runs on the loop, as soon as the loop is not blocked."""
         self._is_asleep = may_sleep and self._fall_asleep()
-        answered.release()
+        callback_ran.release()
 
     def _running_task(self) -> asyncio.Task[Any] | None:
         return asyncio.current_task(self._loop)
 
-    def _processor_s(self) -> float:
-        """Return the processor time that the loop's thread has used, in seconds.
+    def _cpu_time_s(self) -> float:
+        """Return the CPU time that the loop's thread has used, in seconds.
 
-        On a system without a clock for each thread, return that of the whole process.
+        On a system without a clock for each thread, the CPU time of the whole process is returned.
         """
         try:
             return time.clock_gettime(time.pthread_getcpuclockid(self._thread))
@@ -163,7 +166,7 @@ class LoopWatcher:
     def _report(self, task: asyncio.Task[Any]) -> None:
         """Log which call blocks the loop, unless its tool was logged before."""
         call, place = call_of(task), place_of_thread(self._thread)
-        # The task may have ended while this thread looked for its place.
+        # The task may have ended while this thread searched for the line that it executes.
         if self._running_task() is not task or (call is None and place is None):
             return
         name = f"{place.function}()" if call is None and place is not None else call
@@ -174,12 +177,13 @@ class LoopWatcher:
             "%s has blocked the event loop for %d ms, and stands at %s; other calls and pings "
             "wait. Make it a `def` without inline=True, or await what takes long",
             name,
-            HELD_S * 1000,
+            BLOCKED_S * 1000,
             place or "its end, after native code that kept the interpreter to itself",
         )
 
 
 def _set_done(future: asyncio.Future[None]) -> None:
+    """Set the result of a future, unless it is done already."""
     # close() was cancelled if the future is done already.
     if not future.done():
         future.set_result(None)

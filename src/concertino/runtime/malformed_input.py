@@ -1,6 +1,7 @@
-"""Logs input that is not a JSON-RPC message: shows the first such line, counts the others.
+"""Logs input that is not a JSON-RPC message: shows the first such line, and counts the others.
 
-A client that sends nothing else could fill the log otherwise. Loaded with the first such line.
+If each line were logged, a client that sends only such lines could fill the log. OutputFlow imports
+this module when the first such line arrives.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ GROWTH = 10
 class MalformedInputLog:
     """Logs the malformed input of one connection.
 
-    input: the counts of malformed messages, which the connection's Peer keeps.
+    input: the numbers of malformed messages, which the connection's Peer counts.
     is_typed: whether a person types the input at a terminal; then the log explains what to do.
     """
 
@@ -37,7 +38,7 @@ class MalformedInputLog:
     def report(self) -> None:
         """Log the first malformed message, or the count if it has grown by the factor GROWTH.
 
-        The count is also logged when messages were not answered, because there were too many.
+        The count is also logged when error responses were not sent because of their rate limit.
         """
         input = self._input
         input.has_news = False
@@ -63,7 +64,7 @@ class MalformedInputLog:
             self._log_count("so far")
 
     def report_end(self) -> None:
-        """Log how many malformed messages came in all, if there was more than one."""
+        """Log the total number of malformed messages, if there was more than one."""
         if self._input.count > 1:
             self._log_count("in all")
 

@@ -1,6 +1,6 @@
 """Shows every protocol message on stderr, as a trace (CONCERTINO_TRACE) or in the debug log.
 
-Loaded only if messages are to be shown.
+run() in runtime/process.py imports this module only if messages must be shown.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def make_message_log(
 
     log: gets the debug lines.
     writer: gets the lines of the trace, so that the log's rate limit does not apply to them.
-    format: the log format, "json" or one for people.
-    is_traced: whether to write each message whole.
+    format: the log format; "json", or a format for people.
+    is_traced: whether to write each message in full.
     is_debug: whether to log each message, shortened to SHOWN characters.
     """
 

@@ -1,10 +1,11 @@
 """Holds back the first messages of a client while the backend is still starting.
 
 Without this, a server would answer `initialize` at once, and if its backend then failed to start,
-the client would only see the connection end. Because the first messages are held back for a moment
-(Limits.opening_s), a backend that fails at once fails the client's first request, with the reason.
+the client would only see the connection end. The first messages are therefore held back for up to
+Limits.opening_s seconds. If the backend fails in this time, the client's first request gets an
+error response with the reason.
 
-Loaded only if a message arrives before the backend has started.
+ServerConnection imports this module only if a message arrives before the backend has started.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ OPENING_METHODS = frozenset(("initialize", "server/discover"))
 
 
 class _Method(Struct):
+    """The only member of a message that this module decodes."""
+
     method: str = ""
 
 
@@ -37,7 +40,7 @@ def is_opening(frame: bytes) -> bool:
 
 
 def is_handshake(frame: bytes) -> bool:
-    """Return whether a frame is the "initialize" request of the eras before 2026-07-28."""
+    """Return whether a frame is the request `initialize` of the revisions before 2026-07-28."""
     return _method_of(frame) == "initialize"
 
 
@@ -50,9 +53,9 @@ def _method_of(frame: bytes) -> str:
 
 
 class FirstMessage:
-    """A wait for the first message of a connection.
+    """Lets a task wait for the first message of a connection.
 
-    receive: the callback that gets the connection's input afterwards; it may be replaced.
+    receive: the function that gets the frames of the connection; it may be replaced.
 
     Attributes:
     has_handshake: a future with the result of is_handshake() for the first message.
@@ -88,7 +91,7 @@ class EarlyInput:
         self._timer = loop.call_at(until, release)
 
     def extend(self, until: float) -> None:
-        """Hold the frames until the time `until` instead, by the loop's clock."""
+        """Hold the frames until another time. until: the new time, by the loop's clock."""
         self._timer.cancel()
         self._timer = self._loop.call_at(until, self._release)
 
@@ -101,10 +104,10 @@ class EarlyInput:
             self._loop.call_soon(self._release)
 
     def end(self, within_s: float) -> None:
-        """Record that the input has ended. Hold the frames for `within_s` more seconds at most."""
+        """Record that the input has ended. Hold the frames for at most `within_s` more seconds."""
         self.has_ended = True
         self.extend(min(self._timer.when(), self._loop.time() + within_s))
 
     def close(self) -> None:
-        """Stop holding: cancel the timer, so that `release` is not called. The frames stay."""
+        """Cancel the timer, so that `release` is not called. The frames stay available."""
         self._timer.cancel()

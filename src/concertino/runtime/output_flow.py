@@ -2,9 +2,9 @@
 
 Each ServerConnection has one OutputFlow, and calls it whenever it has sent output. While
 limits.high_water_bytes or more are buffered, the connection reads no requests, and handlers that
-send progress or log messages wait. jsonrpc/unread_results.py limits the memory for responses; those
-beyond it wait, and become errors when the client has read nothing for drain_s seconds. The number
-of messages that were not sent is logged, at most once a second.
+send progress or log messages wait. jsonrpc/unread_results.py limits the memory for responses.
+Responses beyond that limit wait, and are replaced by errors when the client has read nothing for
+drain_s seconds. The number of messages that were not sent is logged, at most once a second.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ __all__ = ["OutputFlow"]
 
 log = logging.getLogger("concertino.host")
 
-# After this time, a handler that only computes and sends must let the loop do other work.
-MAX_TURN_S = 0.02
+# Handlers that send messages may run for this long in one loop iteration. After that,
+# backpressure() makes them wait for the next one, so that the loop can do other work.
+MAX_SENDING_S = 0.02
 # The time from the first dropped message to the log message that says how many were dropped.
 LOG_DROPS_AFTER_S = 1.0
 
@@ -57,22 +58,23 @@ class OutputFlow:
         self._loop = asyncio.get_running_loop()
         self._is_paused = False
         self._unread.on_blocked = self._watch_unread
-        # When the client last read something, by the loop's clock.
-        self._moved_at = 0.0
-        # Runs while responses or calls wait until the client has read more.
+        # When the client last read some output, by the loop's clock.
+        self._last_drain = 0.0
+        # The timer that runs while responses or calls wait until the client has read more.
         self._unread_timer: asyncio.TimerHandle | None = None
         # Handlers wait for this future while too much output is buffered.
         self._drained: asyncio.Future[None] | None = None
-        # When a handler first sent something in this loop iteration.
-        self._turn_began: float | None = None
+        # When a handler first sent something in this loop iteration; None if none has.
+        self._sending_since: float | None = None
         self._will_log_drops = False
         # None until the first malformed message.
         self._malformed_input: MalformedInputLog | None = None
 
     def update(self, is_draining: bool) -> None:
-        """Pause or resume reading, as the buffered output demands. Called after each flush.
+        """Pause reading while too much output is buffered, or resume it. Called after each flush.
 
-        is_draining: whether the connection is ending, and so must read nothing more.
+        Also arranges that dropped and malformed messages are logged.
+        is_draining: whether the connection is ending; then reading stays paused.
         """
         pause = is_draining or self._session.peer.buffered_bytes >= self._high_water_bytes
         if pause is not self._is_paused:
@@ -87,7 +89,7 @@ class OutputFlow:
             self._schedule_drops_log()
 
     def _report_input(self) -> None:
-        """Log malformed input that is not in the log yet."""
+        """Log malformed input that was not logged yet."""
         if self._invalid_input.has_news:
             if self._malformed_input is None:
                 from concertino.runtime.malformed_input import MalformedInputLog
@@ -102,9 +104,12 @@ class OutputFlow:
         self._loop.call_later(LOG_DROPS_AFTER_S, self._log_drops)
 
     def _watch_unread(self) -> None:
-        """Start the timer, since a call or response now waits until the client has read more."""
+        """Start the timer.
+
+        Called when a call or response must wait until the client has read more.
+        """
         if self._unread_timer is None:
-            self._moved_at = self._loop.time()
+            self._last_drain = self._loop.time()
             self._start_unread_timer()
 
     def _start_unread_timer(self) -> None:
@@ -112,17 +117,20 @@ class OutputFlow:
         self._unread_timer = self._loop.call_later(delay_s, self._on_unread_timer)
 
     def close(self) -> None:
-        """Log what is not in the log yet, and stop the timer. The connection is closed."""
+        """Log the numbers that were not logged yet, and stop the timer.
+
+        The connection is closed.
+        """
         self._log_drops(at_end=True)
         self._flush = do_nothing
         if self._unread_timer is not None:
             self._unread_timer.cancel()
 
     def _on_unread_timer(self) -> None:
-        """Check the calls and responses that wait until the client has read more.
+        """Start calls and drop responses that have waited too long for the client to read.
 
         Calls that wait behind slow calls may start now. If the client has read nothing for drain_s
-        seconds, the responses that wait are replaced by errors.
+        seconds, the waiting responses are replaced by errors.
         """
         unread = self._unread
         peer = self._session.peer
@@ -132,7 +140,7 @@ class OutputFlow:
             from concertino.runtime.calls_in_threads import kinds_in_threads
 
             unread.on_slow_calls(now, kinds_in_threads(self._loop))
-        if now - self._moved_at >= self._drain_s:
+        if now - self._last_drain >= self._drain_s:
             peer.drop_waiting_responses()
         if unread.dropped and not self._will_log_drops:
             self._schedule_drops_log()
@@ -147,7 +155,7 @@ class OutputFlow:
 
         held: how many bytes are still buffered.
         """
-        self._moved_at = self._loop.time()
+        self._last_drain = self._loop.time()
         if self._drained is not None and held < self._high_water_bytes:
             if not self._drained.done():
                 self._drained.set_result(None)
@@ -156,28 +164,31 @@ class OutputFlow:
     def backpressure(self) -> Awaitable[None]:
         """Return an awaitable for a handler that has just sent progress or a log message.
 
-        It is done when the client has caught up. If the client reads fast enough, it is done at
-        once. But if handlers have been sending for MAX_TURN_S in this loop iteration, it takes one
-        iteration, in which their output is sent and cancellations arrive.
+        The awaitable is done when the client has caught up with the output; if the client reads
+        fast enough, it is done at once. But if handlers have been sending for MAX_SENDING_S seconds
+        in this loop iteration, it is done one iteration later, so that their output is sent and
+        cancellations arrive.
         """
         if self._session.peer.buffered_bytes < self._high_water_bytes:
             now = self._loop.time()
-            if self._turn_began is None:
-                self._turn_began = now
+            if self._sending_since is None:
+                self._sending_since = now
                 self._loop.call_soon(self._on_loop_iteration)
-            return DONE if now - self._turn_began < MAX_TURN_S else asyncio.sleep(0)
+            return DONE if now - self._sending_since < MAX_SENDING_S else asyncio.sleep(0)
 
         if self._drained is None:
             self._drained = self._loop.create_future()
         return asyncio.shield(self._drained)
 
     def _on_loop_iteration(self) -> None:
-        self._turn_began = None
+        """Reset the time that handlers may spend sending. Runs in the next loop iteration."""
+        self._sending_since = None
 
     def _log_drops(self, at_end: bool = False) -> None:
-        """Log how many messages were dropped or malformed since the last time.
+        """Log how many messages were dropped or malformed since the last call.
 
-        at_end: whether the connection is closed; then the totals of malformed input are logged too.
+        at_end: whether the connection is closed; the total of malformed messages is then logged
+            too.
         """
         self._will_log_drops = False
         if not at_end:

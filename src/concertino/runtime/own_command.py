@@ -1,4 +1,4 @@
-"""The command that started this process, as a person would type it."""
+"""own_command(): the command that has started this process, as a person would type it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["own_command"]
 
 
 def own_command() -> str:
-    """Return the command line of this process, quoted for a shell: `python server.py --port 80`.
+    """Return the command line of this process, quoted for a shell.
 
-    The interpreter appears by its file name, without its folder.
+    An example is `python server.py --port 80`. The interpreter is named without its folder.
     """
     program, *arguments = sys.argv
     name = Path(program).name

@@ -1,4 +1,8 @@
-"""Requests of another server that a backend passes on to its client (before 2026-07-28)."""
+"""Forwards requests of another server to the client of this one (before 2026-07-28).
+
+A proxy backend uses this: a server behind it asks its client something, and the question must reach
+the client of the proxy. ServerConnection.request() calls request_client().
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,10 @@ async def request_client(
     method: str,
     params: bytes,
 ) -> Raw:
-    """Send a request to the client unchanged and return its result. See CallerSession.request()."""
+    """Send a request to the client and return its undecoded result. See CallerSession.request().
+
+    params: the params as JSON; they are sent unchanged.
+    """
     response: asyncio.Future[Raw] = loop.create_future()
 
     def on_response(outcome: Raw | Exception) -> None:

@@ -19,16 +19,17 @@ __all__ = ["PendingOutcome"]
 class PendingOutcome(Struct, eq=False, kw_only=True):
     """The outcome of one request, awaited by exactly one task.
 
-    It has those methods of a future that asyncio.Task uses (asyncio documentation, "Extending").
-    Unlike a future, it lets the code that sets the outcome resume the task at once, inside the read
-    callback, by calling `callback`. asyncio resumes tasks one loop iteration later. On Python 3.13
-    this saves 1.1 of 4.5 us CPU time for each of many concurrent calls, and 1.4 of 9.0 us for a
-    single call (bench/clients.py). It is a Struct because msgspec creates Structs in C, which saves
-    1,400 instructions.
+    It has the methods of a future that asyncio.Task uses (asyncio documentation, "Extending"). The
+    result of a future resumes its task one loop iteration later. The code that sets the outcome of
+    this object resumes the task at once, inside the read callback, by calling `callback`. On Python
+    3.13 this saves 1.1 of 4.5 us CPU time for each of many concurrent calls, and 1.4 of 9.0 us for
+    a single call (bench/clients.py). It is a Struct because msgspec creates Structs in C, which
+    saves 1,400 instructions.
 
-    outcome: None while the request waits; then its result, or an exception if `failed` is True.
-    callback: resumes the waiting task. Call it with this object, in `context`. None if no task
-        waits yet.
+    outcome: None while the request is pending; then its result, or an exception if `failed` is
+        True.
+    callback: the function that resumes the waiting task; it must be called with this object, in
+        `context`. None if no task waits yet.
     context: the contextvars.Context of the waiting task, set together with `callback`.
     """
 
@@ -49,9 +50,9 @@ class PendingOutcome(Struct, eq=False, kw_only=True):
     ) -> None:
         """Set the callback of the task that awaits this object. There is only one such task."""
         self.callback = callback
-        # Not `context or ...`: an empty Context is false.
+        # `context or copy_context()` would be wrong, because an empty Context is false.
         self.context = copy_context() if context is None else context
-        # The outcome may have come during the task's eager first step, before this callback is set.
+        # The outcome may have been set during the task's eager first step, before this call.
         if self.outcome is not None:
             self.resume_soon()
 
@@ -63,7 +64,7 @@ class PendingOutcome(Struct, eq=False, kw_only=True):
     def cancel(self, msg: object = None) -> bool:
         """Cancel the wait. asyncio.Task calls this when the waiting task is cancelled.
 
-        Returns False, and does nothing, if there is an outcome already.
+        Returns whether the wait was cancelled; False if there is an outcome already.
         """
         if self.outcome is not None:
             return False

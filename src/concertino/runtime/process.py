@@ -1,14 +1,14 @@
 """Runs a server as a process, from taking over stdin and stdout to the exit code.
 
-Server.run() and `concertino serve` end in run() of this module. It configures logging, runs the
-event loop, and serves the clients of a Frontend: StdioFrontend has one client on stdin and stdout;
-SocketFrontend (runtime/socket_frontend.py) accepts clients at sockets. The end of the process is
-described in runtime/shutdown.py.
+Server.run() and `concertino serve` call run() of this module. It configures logging, runs the event
+loop, and serves the clients of a Frontend: StdioFrontend has one client on stdin and stdout, and
+SocketFrontend (runtime/socket_frontend.py) accepts clients at sockets. runtime/shutdown.py ends the
+process.
 
 Exit codes:
-0  the client has disconnected, or SIGTERM or SIGINT came
+0  the client has disconnected, or SIGTERM or SIGINT was received
 1  the server failed, during its start or later
-2  a CONCERTINO_ variable is invalid, and no client was waiting to be told so (with a client: 1)
+2  a CONCERTINO_ variable is invalid, and no client got this as an error response (otherwise 1)
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from concertino.transports.stdio import StdioConnection, StdioDescriptors, take_
 __all__ = ["Frontend", "StdioFrontend", "run"]
 
 FAILED, USAGE = 1, 2
-# The pause before log lines that stderr has not accepted are written again.
+# How many seconds pass before log lines that stderr has not accepted are written again.
 RETRY_S = 1.0
 
 
@@ -93,15 +93,16 @@ def run(
         log.error("%s", exc)
         exit_process(FAILED if frontend.refuse(str(exc)) else USAGE, frontend.writer)
 
-    # The version is empty when a proxy does not know yet which server it stands in front of.
+    # The version is empty if the backend is a proxy that has not connected to its server yet.
     version = f" v{info.version}" if info.version else ""
     log.info("Starting %s MCP server%s", info.name, version)
     code = FAILED
     watchdog: ShutdownWatchdog | None = None
     try:
-        # Imported modules live until the end, so the garbage collector need not check them. It runs
-        # each time a number of objects were created, and calls that wait are such objects: with
-        # CPython's own thresholds it took 25 % of the time of 1,000 sleeping calls, with these 5 %.
+        # Imported modules live until the end, so the garbage collector need not check them. The
+        # collector runs each time a certain number of objects were created, such as calls that
+        # wait. With CPython's own thresholds it took 25 % of the time of 1,000 sleeping calls, with
+        # these thresholds it takes 5 %.
         gc.freeze()
         gc.set_threshold(10_000, 20, 20)
 
@@ -127,7 +128,8 @@ def run(
 class Frontend(Protocol):
     """The source of a server's clients: stdio, or listening sockets.
 
-    run() calls prepare(), then open(), then stop() after a signal, and exit_code() at the end.
+    run() calls prepare(), then open(), then stop() after a signal, and exit_code() at the end. If
+    the server cannot start, run() calls refuse().
     writer: writes log lines to stderr without blocking.
     """
 
@@ -151,8 +153,9 @@ class Frontend(Protocol):
 
         host: serves the connections; attach each of them to it.
         wrap: wraps each connection before it is attached, for example to trace its messages.
-        watchdog: to be called when the input has ended, so that the process ends in time.
-        Returns a future that is done when there is no client any more and none can connect.
+        watchdog: the frontend must call it when the input has ended, so that the process ends in
+            time.
+        Returns a future that is done when no client is connected and none can connect any more.
         """
         ...
 
@@ -192,7 +195,7 @@ class StdioFrontend:
         self._descriptors = descriptors
 
     def prepare(self, limits: Limits, log: logging.Logger) -> int:
-        # stdin is a terminal, so a person has started the server: explain why nothing happens.
+        # If stdin is a terminal, a person has started the server. Explain why nothing happens.
         if os.isatty(self._descriptors.reading):
             from concertino.runtime.own_command import own_command
 
@@ -240,7 +243,8 @@ def _run_to_completion(
 ) -> int:
     """Run `work` to its end and return its result, or raise its exception.
 
-    If a handler stops the loop, or a task of the application exits, the loop is started again.
+    If a handler stops the loop, or a task of the application raises SystemExit, the loop is started
+    again.
     """
     task = hide_from_all_tasks(loop.create_task(work))
     while True:
@@ -268,12 +272,17 @@ async def _serve(
     log: logging.Logger,
     watchdog: ShutdownWatchdog,
 ) -> int:
-    """Serve until the frontend's last client is gone, or the start fails. Returns the exit code."""
+    """Serve until the frontend's last client has disconnected, or until the start has failed.
+
+    name: the server's name, for the log.
+    Returns the exit code of the process.
+    """
     loop = asyncio.get_running_loop()
     messages = _LifecycleLog(name, log, watchdog)
     async with Host(backend, limits, messages.on_started) as host:
-        # open() logs that clients may connect, and whoever reads that may send SIGTERM at once. So
-        # handle signals before. stop() runs on the loop, and so not before open() has returned.
+        # open() logs that clients may connect, and a program that reads this line may send SIGTERM
+        # at once. Therefore handle signals before. stop() runs on the loop, after open() has
+        # returned.
         def stop() -> None:
             messages.on_shutdown(host.calls_under_way)
             frontend.stop()
@@ -309,7 +318,7 @@ async def _serve(
 class _LifecycleLog:
     """Logs the start of the backend and the beginning of the shutdown, each of them once.
 
-    It also sets `serving` of the watchdog.
+    It also sets the watchdog's attribute `serving` when the backend has started.
     """
 
     def __init__(
@@ -330,7 +339,10 @@ class _LifecycleLog:
             self._log.info("%s MCP server started successfully", self._name)
 
     def on_shutdown(self, calls: int = 0) -> None:
-        """Log, once, that the shutdown begins. calls: how many calls it waits for."""
+        """Log that the shutdown begins; later calls do nothing.
+
+        calls: the number of running calls for which the shutdown waits.
+        """
         if self._is_shutting_down:
             return
         self._is_shutting_down = True
@@ -349,9 +361,9 @@ def _tracing_wrap(
 ) -> Wrap:
     """Return a function that wraps connections so that their messages are shown on stderr.
 
-    With CONCERTINO_TRACE=1 or trace=True, each message is written whole. With LOG_LEVEL=debug, each
-    is a log line, shortened and subject to the log's rate limit. With neither, the function
-    returns connections unchanged.
+    With CONCERTINO_TRACE=1 or trace=True, each message is written in full. With LOG_LEVEL=debug,
+    each message becomes a log line, which is shortened and subject to the log's rate limit. With
+    neither, the returned function does not wrap connections.
     """
     is_traced = os.environ.get("CONCERTINO_TRACE", "") not in ("", "0") if trace is None else trace
     is_debug = log.isEnabledFor(logging.DEBUG)
@@ -394,8 +406,8 @@ class _LogRetry:
     """Writes log lines again that stderr did not accept, because nobody was reading it.
 
     The writer calls this object when it holds such lines, in any thread or signal handler. A timer
-    then writes them after RETRY_S, and again until none is left. Without such lines no timer runs,
-    so an idle process is not woken.
+    then tries to write them every RETRY_S seconds, until none is left. When there are no such lines
+    no timer runs, so an idle process is not woken.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, writer: BoundedWriter) -> None:
@@ -419,7 +431,8 @@ class _LogRetry:
 
 
 def _describe(exc: BaseException) -> str:
-    # The errors of concertino are written for people: the name of the class would add nothing.
+    """Return the text of an exception for the log, with the name of its class if that helps."""
+    # Errors of concertino are written for people, so the name of the class would add nothing.
     if isinstance(exc, ConcertinoError) and str(exc):
         return str(exc)
     return f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__

@@ -3,8 +3,8 @@
     async with connect(spawn(["python", "server.py"])) as client:
         await client.request("initialize", {...})
 
-It sends JSON-RPC requests and notifications, with no MCP handshake and no types for results. The
-full client is concertino.Client.
+It sends JSON-RPC requests and notifications as they are: it makes no MCP handshake and has no types
+for results. The full client is concertino.Client.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def connect(
     `async with`, or call aclose() at the end.
 
     notified: called with the method and the params of each notification from the server.
-    limits: the sizes and counts of JSON-RPC messages; by default Limits().
+    limits: limits the sizes and numbers of JSON-RPC messages; by default Limits().
     """
     client = RawClient(connection, notified, limits or Limits())
     connection.open(client)

@@ -1,11 +1,12 @@
 """Answers a client's first requests with the reason why its server cannot start.
 
-Otherwise the process would just end, and a host would show "connection closed" and nothing else.
-The server waits up to FIRST_S for the first request. Then it answers further requests for MORE_S: a
-client whose `server/discover` has failed sends `initialize` next.
+If the process just ended, a host would show "connection closed" and nothing else. The server
+therefore waits up to FIRST_S seconds for the first request and answers it. Then it answers further
+requests for MORE_S seconds, because a client whose `server/discover` has failed usually sends
+`initialize` next.
 
-RefusedInput does this for a connection on a running event loop; refuse_requests() does it without
-an event loop, when the failure comes before there is one.
+RefusedInput does this for a connection on a running event loop. refuse_requests() does it without
+an event loop, for failures that happen before there is one.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ __all__ = [
     "refuse_script_client",
 ]
 
-# How long to wait for the first request.
+# How many seconds to wait for the first request.
 FIRST_S = 2.0
-# How long further requests are answered after the first one.
+# For how many seconds further requests are answered after the first one.
 MORE_S = 0.5
 
 READ_BYTES = 2**16
@@ -50,8 +51,8 @@ class RefusedInput:
     """Answers the requests of one connection whose backend cannot start.
 
     peer: decodes the frames and sends the responses.
-    failure: why the backend cannot start.
-    drain: called when the time for requests is over; it ends the connection.
+    failure: the reason why the backend cannot start.
+    drain: called when the time for requests is over; it must end the connection.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class RefusedInput:
         self._timer.cancel()
 
     def _on_refused(self) -> None:
+        """Restart the timer with MORE_S seconds when the first request was answered."""
         if not self._has_refused:
             self._has_refused = True
             self._timer.cancel()
@@ -94,9 +96,9 @@ def refuse_script_client(failure: Exception | str, *, waits: bool = True) -> Non
     """Answer the requests on stdin with the failure, if a host has started this script.
 
     A host connects stdin and stdout to pipes or sockets. If one of them is anything else, such as a
-    terminal or a file, do nothing.
+    terminal or a file, this function does nothing.
     failure: the exception that ends the script, or a text; see start_failure_text().
-    waits: whether to wait for a first request if none has come so far.
+    waits: whether to wait for a first request if none has arrived so far.
     """
     try:
         modes = [os.fstat(descriptor).st_mode for descriptor in (0, 1)]
@@ -114,10 +116,10 @@ def refuse_clients(sockets: Sequence[socket.socket], failure: BaseException | st
     failure: see start_failure_text().
     Returns whether any client has sent a request.
     """
-    told: list[bool] = []
+    has_request: list[bool] = []
 
     def refuse(sock: socket.socket) -> None:
-        told.append(refuse_requests(sock.fileno(), sock.fileno(), failure))
+        has_request.append(refuse_requests(sock.fileno(), sock.fileno(), failure))
         sock.close()
 
     threads = [threading.Thread(target=refuse, args=(sock,), daemon=True) for sock in sockets]
@@ -125,14 +127,14 @@ def refuse_clients(sockets: Sequence[socket.socket], failure: BaseException | st
         thread.start()
     for thread in threads:
         thread.join(FIRST_S + MORE_S)
-    return any(told)
+    return any(has_request)
 
 
 def refuse_requests(reading: int, writing: int, failure: BaseException | str) -> bool:
     """Answer the requests of one client with the failure. Blocks; needs no event loop.
 
-    Returns at the end of the input, when nobody reads the responses any more, or when FIRST_S or
-    MORE_S is over. On a terminal it returns at once, since a person can read the log.
+    The function ends at the end of the input, when nobody reads the responses any more, or when
+    FIRST_S or MORE_S is over. On a terminal it ends at once, since a person can read the log.
     reading, writing: the file descriptors of the input and of the output; may be the same.
     failure: see start_failure_text().
     Returns whether the client has sent a request.
@@ -141,8 +143,8 @@ def refuse_requests(reading: int, writing: int, failure: BaseException | str) ->
         return False
 
     def send(frame: bytes, request_id: Id | None) -> int:
-        # Do not answer malformed input. It may come from no MCP client at all, if the script was
-        # started in a shell's pipeline.
+        # Do not answer malformed input. If the script was started in a shell's pipeline, its input
+        # does not come from an MCP client.
         if frame.startswith(NO_ID):
             return 0
         # A response is short, so when the pipe can take anything, it takes the whole line.
@@ -152,8 +154,8 @@ def refuse_requests(reading: int, writing: int, failure: BaseException | str) ->
 
     text = start_failure_text(failure)
     poll, writable = select.poll(), select.poll()
-    # With no event mask, poll reports only that the other side has closed. If both descriptors are
-    # the same socket, the next line replaces this one.
+    # With no event mask, poll reports only that the other side has closed its end. If both
+    # descriptors are the same socket, the second registration replaces the first one.
     poll.register(writing, 0)
     poll.register(reading, select.POLLIN)
     writable.register(writing, select.POLLOUT)

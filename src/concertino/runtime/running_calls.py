@@ -3,8 +3,8 @@
     call_of(task)                # "tool 'add'"
     str(place_of_thread(ident))  # "calculator.py:12"
 
-Both functions read the task's frames and the thread's stack at the moment of the warning. Calls
-record nothing for them, and so are not slowed down. They may be called from any thread.
+Both functions read the task's frames and the thread's stack at the moment of the warning, so calls
+need not record anything and are not slowed down. Both may be called from any thread.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ SHOWN = 128
 
 KINDS = {"tools/call": "tool", "resources/read": "resource", "prompts/get": "prompt"}
 
-# Code in these folders was not written by the author of the server: concertino, the standard
-# library, installed packages.
+# The folders of concertino and of the standard library. Code in them, and in installed packages,
+# was not written by the author of the server.
 _OURS = __file__.rpartition("/runtime/")[0] + "/"
-# sysconfig knows this folder too, but takes 2 ms to import, and a server's first call would wait.
+# sysconfig knows this folder too, but importing it would delay a server's first call by 2 ms.
 _STANDARD_LIBRARY = os.__file__.rpartition("/")[0] + "/"
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 
@@ -53,9 +53,9 @@ class Place(Struct, frozen=True):
 
 
 def call_of(task: asyncio.Task[Any]) -> str | None:
-    """Return the call that a task handles, as it is named in warnings: `tool 'add'`, `tools/list`.
+    """Return a description of the call that a task handles, such as `tool 'add'` or `tools/list`.
 
-    None if the task handles no call of a client.
+    Returns None if the task handles no call of a client.
     """
     request = subject_of(task)
     if not isinstance(request, SessionRequest):
@@ -68,8 +68,8 @@ def call_of(task: asyncio.Task[Any]) -> str | None:
 def place_of_thread(thread: int) -> Place | None:
     """Return the line of the server author's code that a thread executes.
 
-    If there is only library code on the stack, its innermost line and function are returned. Frames
-    outside of concertino, such as the author's line with server.run(), do not count.
+    The frames that have called concertino, such as the author's line with server.run(), are
+    ignored. If all others execute library code, the innermost line and function are returned.
     thread: the thread's identifier, see threading.get_ident().
     Returns None if there is no such thread, or if it executes concertino's own code.
     """

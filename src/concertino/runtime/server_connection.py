@@ -9,8 +9,8 @@ CallRunner (the beginnings and ends of calls), OutputFlow (backpressure) and Con
 (draining, closing) are parts of a ServerConnection.
 
 Responses are not flushed one by one. All output that one read causes is flushed at the end of that
-read; other output is flushed in the next loop iteration. `_is_flush_due` is True while such a flush
-is to come.
+read; other output is flushed in the next loop iteration. `_is_flush_due` is True from the moment
+when such a flush is scheduled until it has run.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ THROTTLE_FLUSH_S = 0.1
 def load_calls() -> None:
     """Import the modules that handle calls now, and not at the first call.
 
-    For servers with many clients: at the first call the process may have no free file descriptor
-    left to read a module with.
+    Servers with many clients use this, because at the first call the process may have no file
+    descriptor left to open a module's file with.
     """
     load("concertino.runtime.call_runner")
 
@@ -66,13 +66,15 @@ def load_calls() -> None:
 class ServerConnection:
     """Serves one connection with a backend. Made by Host.attach().
 
-    It is the Receiver of the connection, and the CallConnection of its calls.
+    It implements Receiver (transports/connection.py) for the connection, and CallConnection
+    (runtime/call_connection.py) for the calls; methods without a docstring are described there.
 
     on_subscriptions_changed: called when the client has subscribed to a resource or unsubscribed.
     budget: the memory that unread responses may take in the whole process.
     opening_until: the time until which frames are held back if the backend has not started, by the
         loop's clock.
-    describe_start: see SupportsHeldOpening; None to open sessions before the backend has started.
+    describe_start: a function that returns the error text for requests that open a session before
+        the backend has started, see SupportsHeldOpening. If None, such requests are answered.
 
     Attributes:
     closed: a future that is done when the connection is closed and all its tasks have ended.
@@ -98,8 +100,8 @@ class ServerConnection:
         self._max_message_bytes = limits.max_message_bytes
         self._high_water_bytes = limits.high_water_bytes
         self._read_batch = read_batch_of(self.loop)
-        # Calls get a copy of the variables of this moment. Those of the callback that starts the
-        # first call may be the backend's.
+        # Each call runs in a copy of the context variables of this moment, because the code that
+        # starts the first call may run with context variables of the backend.
         self._variables = copy_context()
         # None until the first call.
         self._calls: CallRunner | None = None
@@ -125,15 +127,16 @@ class ServerConnection:
         )
         # Calls wait until ready() is called, when the backend has started.
         self.session.peer.ready = False
-        # The function that gets each frame: _receive_early at first, later that of the session, or
-        # that of _refused if the backend could not start.
+        # The function that gets each frame: at first _receive_early, then Session.receive, or
+        # RefusedInput.receive if the backend could not start.
         self._receive: Callable[[bytes], None] = self._receive_early
         self._opening_until = opening_until
         self._describe_start = describe_start
         # The frames that are held back now; None if there are none.
         self._early: EarlyInput | None = None
-        # While somebody waits for the first frame.
+        # Set while opens_with_handshake() waits for the first frame.
         self._first: FirstMessage | None = None
+        # Set when the backend could not start.
         self._refused: RefusedInput | None = None
 
         self._flow = OutputFlow(self.session, connection, limits, self._flush)
@@ -142,9 +145,9 @@ class ServerConnection:
         )
 
     def identify(self, principal: Principal) -> None:
-        """Serve what arrives from now on for this principal, who has another token.
+        """Set the principal of the requests that arrive from now on: the client has a new token.
 
-        Raises ValueError for a principal of another identity: that one needs its own connection.
+        Raises ValueError if the principal has another identity; it needs a connection of its own.
         """
         if principal.identity != self.principal:
             raise ValueError("this connection belongs to another principal")
@@ -194,9 +197,10 @@ class ServerConnection:
         self._end.close(0.0, is_cancellation=is_cancellation)
 
     def ready(self, failure: BaseException | None) -> None:
-        """Start the calls that wait, because the backend has started; or fail them.
+        """Start the waiting calls if the backend has started, or fail them if it could not start.
 
-        The Host calls this once. failure: why the backend could not start; None if it has started.
+        The Host calls this once.
+        failure: the reason why the backend could not start; None if it has started.
         """
         peer = self.session.peer
         peer.ready = True
@@ -220,7 +224,10 @@ class ServerConnection:
         self._flush()
 
     def _receive_early(self, frame: bytes) -> None:
-        """Hold a frame back, because the backend has not started. After opening_s, pass it on."""
+        """Hold a frame back until the backend has started or the time _opening_until has come.
+
+        After that time, pass the frame to _receive_unstarted().
+        """
         if self._early is None:
             if self.loop.time() >= self._opening_until:
                 self._receive = self._receive_unstarted
@@ -231,7 +238,10 @@ class ServerConnection:
         return self._early.hold(frame)
 
     def _receive_unstarted(self, frame: bytes) -> None:
-        """Process a frame although the backend has not started. See SupportsHeldOpening."""
+        """Process a frame although the backend has not started.
+
+        If _describe_start is set, a request that opens a session is answered with an error.
+        """
         if self._describe_start is not None:
             from concertino.runtime.opening import is_opening
 
@@ -243,20 +253,31 @@ class ServerConnection:
         self.session.receive(frame)
 
     def open_early(self) -> None:
-        """Hold no frames back any longer, although the backend has not started."""
+        """Process the frames that are held back, and all later ones at once.
+
+        Called while the backend has not started.
+        """
         self._opening_until = self.loop.time()
         if self._early is not None:
             self._open_input(self._receive_unstarted)
 
     def hold_opening(self, until: float, describe: Callable[[], str]) -> None:
-        """Hold frames back until the time `until`, then refuse to open sessions with this text."""
+        """Hold frames back until the time `until`, and then refuse to open sessions.
+
+        until: a time of the loop's clock.
+        describe: returns the text of the error responses, see SupportsHeldOpening.
+        """
         self._opening_until = until
         self._describe_start = describe
         if self._early is not None:
             self._early.extend(until)
 
     async def opens_with_handshake(self, within_s: float) -> bool:
-        """Wait for the first message or the end of the input. See SupportsFirstMessage."""
+        """Return whether the client's first message is `initialize`; wait for it if necessary.
+
+        Returns False if the message has not arrived within `within_s` seconds, or if the input ends
+        first. See SupportsFirstMessage.
+        """
         from concertino.runtime.opening import FirstMessage, is_handshake
 
         if self._early is not None:
@@ -271,7 +292,10 @@ class ServerConnection:
         return answer.done() and answer.result()
 
     def _receive_first(self, frame: bytes) -> None:
-        """Receive the first frame, and resolve the future of the wait for it."""
+        """Process the first frame, and complete the future for which opens_with_handshake() waits.
+
+        Replaces `_receive` until that frame arrives.
+        """
         first, self._first = self._first, None
         if first is not None:
             from concertino.runtime.opening import is_handshake
@@ -281,7 +305,7 @@ class ServerConnection:
         self._receive(frame)
 
     def _open_input(self, receive: Callable[[bytes], None]) -> None:
-        """Pass the frames that were held back to `receive`, and all later frames as well."""
+        """Pass the frames that were held back, and all later frames, to `receive`."""
         if self._first is None:
             self._receive = receive
         else:
@@ -296,7 +320,7 @@ class ServerConnection:
     # Output
 
     def _send(self, frame: bytes, request_id: Id | None) -> int:
-        """Write a frame and make sure that a flush follows. The session sends with this.
+        """Write a frame to the connection and schedule a flush. The session calls this to send.
 
         Returns how many bytes are buffered on the connection.
         """
@@ -308,16 +332,16 @@ class ServerConnection:
         """Flush at the end of the current read; outside of a read, in the next loop iteration."""
         if not self._is_flush_due:
             self._is_flush_due = True
-            if self._read_batch.on:
-                self._read_batch.at_end(self._flush)
+            if self._read_batch.in_progress:
+                self._read_batch.defer(self._flush)
             else:
                 self.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Do what may be due after frames have arrived or calls have ended.
+        """Start waiting calls, flush the output, and pause or resume reading.
 
-        Start waiting calls, flush the output, pause or resume reading, and close the connection if
-        it drains and its last call has ended.
+        Called after frames have arrived or calls have ended. If the connection drains and its last
+        call has ended, it is closed.
         """
         peer = self.session.peer
         try:
@@ -338,12 +362,15 @@ class ServerConnection:
             end.close_when_idle()
 
     def report_fault(self, what: str) -> None:
-        """Log the current exception as a bug of concertino; the next flush starts to drain."""
+        """Log the current exception as a bug of concertino. The next flush starts to drain.
+
+        what: what went wrong, as the beginning of the log message.
+        """
         self._end.report_fault(what)
         self.schedule_flush()
 
     def _schedule_throttled_flush(self) -> None:
-        """Send throttled notifications after THROTTLE_FLUSH_S. The session calls this."""
+        """Schedule _flush_throttled(). The session calls this when it keeps a notification."""
         if not self._will_flush_throttled:
             self._will_flush_throttled = True
             self.loop.call_later(THROTTLE_FLUSH_S, self._flush_throttled)
@@ -382,7 +409,7 @@ class ServerConnection:
         if not self._end.is_closing:
             self.session.report_update(uri)
 
-    # What a backend passes on to the client from another server; see CallerSession
+    # Messages of another server that a backend forwards to the client; see CallerSession
 
     @property
     def subscribed_uris(self) -> frozenset[str]:
@@ -419,7 +446,7 @@ class ServerConnection:
 
     @property
     def is_draining(self) -> bool:
-        """Return whether the connection reads no more requests."""
+        """Return whether the connection is ending, and so reads no more requests."""
         return self._end.is_draining
 
     @property
@@ -439,6 +466,7 @@ class ServerConnection:
             self._flush()
 
     def _on_closed(self) -> None:
+        """Release everything that belongs to this connection. ConnectionEnd calls this once."""
         self._flow.close()
         if self._early is not None:
             self._early.close()
@@ -454,14 +482,15 @@ class ServerConnection:
 
 
 def _principal_of(connection: Connection) -> Principal | None:
-    """Return who the client of a connection is, as far as the transport has verified it.
+    """Return the verified principal of a connection's client; None if the transport has none.
 
-    Raises TypeError if the transport's principal is no Principal, since "nobody" would be wrong.
+    Raises TypeError if the transport's principal is not a Principal, because None would then be
+    wrong.
     """
     facts = connection.facts
     if "principal" not in facts and "uid" not in facts:
         return None
-    # Imported here, because stdio needs none.
+    # Imported here, because a client on stdio has no principal.
     from concertino.protocol.principal import Principal, unix_principal
 
     principal, uid = facts.get("principal"), facts.get("uid")
@@ -476,7 +505,7 @@ def _principal_of(connection: Connection) -> Principal | None:
 
 
 def _receive_nothing(frame: bytes) -> None:
-    """Ignore a frame, because the connection is closed."""
+    """Ignore a frame. Replaces `_receive` when the connection is closed."""
 
 
 def _get_process_seal() -> Seal:

@@ -1,4 +1,4 @@
-"""Tells systemd that a service has started. Source: sd_notify(3)."""
+"""Tells the service manager systemd that this service has started. Source: sd_notify(3)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ log = logging.getLogger("concertino")
 
 
 def notify_ready() -> None:
-    """Send READY=1 to the service manager, if there is one that waits for it. Raises nothing."""
+    """Send READY=1 to the service manager, if the environment says that it waits for this.
+
+    Raises nothing.
+    """
     name = os.environ.pop("NOTIFY_SOCKET", "")
     if not name.startswith(("/", "@")):
         return
-    # An @ stands for the zero byte that an abstract address begins with.
+    # The variable has an @ in place of the zero byte with which an abstract address begins.
     address = "\0" + name[1:] if name.startswith("@") else name
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:

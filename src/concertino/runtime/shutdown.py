@@ -26,20 +26,20 @@ from concertino.logs.writer import BoundedWriter
 
 __all__ = ["ShutdownWatchdog", "begin_shutdown_at_signals", "exit_process", "handle_signals"]
 
-# How long the shutdown may take after the drain time: for the backend's close(), for atexit
+# How many seconds the shutdown may take after the drain time: for the backend's close(), for atexit
 # functions, and for writing log lines to a stderr that nobody reads.
 LEAVE_S = 2.0
 # The last part of LEAVE_S, in which the watchdog logs that it ends the process.
-LAST_WORDS_S = LEAVE_S / 4
+LAST_LOG_S = LEAVE_S / 4
 
 
 class ShutdownWatchdog:
     """Ends the process at the latest drain_s + LEAVE_S seconds after its shutdown has begun.
 
     The shutdown begins when this object is called. It also begins when the input ends while a
-    handler blocks the event loop, which then cannot notice the end. The watchdog is a thread,
-    because the event loop may be blocked. It is woken through a pipe and not by a lock, because a
-    signal handler may interrupt the very thread that holds the lock.
+    handler blocks the event loop, so that the loop cannot notice the end. The watchdog is a thread,
+    because the event loop may be blocked. The thread is woken through a pipe and not with a lock,
+    because a signal handler may interrupt the very thread that holds the lock.
 
     loop: the event loop, which may be blocked.
     reading: the file descriptor of the input, to notice its end; -1 if there is none.
@@ -70,7 +70,7 @@ class ShutdownWatchdog:
         self._release = release
         self._loop = loop
         self._reading = reading
-        self._timeout_s = drain_s + LEAVE_S - LAST_WORDS_S
+        self._timeout_s = drain_s + LEAVE_S - LAST_LOG_S
         self._log = log
         self._pipe_out, self._pipe_in = os.pipe()
         os.set_blocking(self._pipe_in, False)
@@ -79,7 +79,8 @@ class ShutdownWatchdog:
 
     def __call__(self) -> None:
         """Begin the shutdown. May be called in any thread or signal handler, and repeatedly."""
-        # In a forked child, do nothing: it shares the pipe with its parent, and would end that.
+        # Do nothing in a forked child. It shares the pipe with its parent process, whose shutdown
+        # it would begin.
         if os.getpid() == self._process:
             if self.began is None:
                 self.began = time.monotonic()
@@ -89,7 +90,10 @@ class ShutdownWatchdog:
                 pass
 
     def _watch(self) -> None:
-        """Wait for the beginning of the shutdown, then for its time limit; end the process."""
+        """Wait for the beginning of the shutdown, then for its time limit, and end the process.
+
+        The watchdog's thread runs this.
+        """
         called, called_or_eof = select.poll(), select.poll()
         called.register(self._pipe_out, select.POLLIN)
         called_or_eof.register(self._pipe_out, select.POLLIN)
@@ -99,34 +103,35 @@ class ShutdownWatchdog:
         called_or_eof.poll()
 
         began = time.monotonic()
-        # The input has ended, but nobody has called this object so far. If the loop still runs, it
-        # has only paused reading, so keep waiting for the call. If the loop is blocked, it cannot
-        # notice the end of the input, so the time limit counts from now.
+        # This loop runs if the input has ended and this object was not called. If the event loop is
+        # not blocked, it has only paused reading, so keep waiting for the call. If it is blocked,
+        # it cannot notice the end of the input, so the time limit counts from now.
         while not called.poll(0):
             began = time.monotonic()
             loop_ran = threading.Event()
             self._loop.call_soon_threadsafe(loop_ran.set)
             if not loop_ran.wait(self._timeout_s):
                 break
-            # 100 ms.
+            # Wait for the call for 100 ms.
             called.poll(100)
         time.sleep(max(0.0, began + self._timeout_s - time.monotonic()))
 
         try:
             # Log in another thread: a blocked thread may hold the locks of the logging module.
-            last_words = threading.Thread(target=self._log_last_words, daemon=True)
-            last_words.start()
-            last_words.join(LAST_WORDS_S)
+            logging_thread = threading.Thread(target=self._log_timeout, daemon=True)
+            logging_thread.start()
+            logging_thread.join(LAST_LOG_S)
             self._release()
         finally:
             _kill_children()
             os._exit(self.code)
 
-    def _log_last_words(self) -> None:
+    def _log_timeout(self) -> None:
+        """Log that the shutdown took too long, and write the log lines that are still held."""
         self._log.warning(
             "something blocked the shutdown for %g s; the process ends now", self._timeout_s
         )
-        self._writer.flush(LAST_WORDS_S)
+        self._writer.flush(LAST_LOG_S)
 
 
 def begin_shutdown_at_signals(
@@ -137,7 +142,8 @@ def begin_shutdown_at_signals(
 ) -> None:
     """Make the first SIGTERM or SIGINT begin the shutdown, and the second one end the process.
 
-    Outside the main thread, do nothing: signals then belong to the application.
+    Outside the main thread this does nothing, because Python handles signals in the main thread
+    only.
     stop: called on the loop after the first signal.
     release: called before the second signal ends the process, see ShutdownWatchdog.
     """
@@ -193,7 +199,8 @@ def exit_process(code: int, writer: BoundedWriter) -> NoReturn:
     Waits for no thread. Takes LEAVE_S seconds at most.
     writer: holds the log lines that are not written yet.
     """
-    # The loop has stopped, so nothing else ends them. Do it first: the steps below may take time.
+    # The loop has stopped, so nothing else ends the children. Do this first, because the steps
+    # below may take time.
     _kill_children()
     timer = threading.Timer(LEAVE_S, os._exit, (code,))
     timer.daemon = True
@@ -220,9 +227,9 @@ def exit_process(code: int, writer: BoundedWriter) -> NoReturn:
 def _end_pools() -> None:
     """End the worker processes of ProcessPoolExecutors that the program has not shut down.
 
-    Python's normal exit tells the workers to end, but os._exit does not. multiprocessing's atexit
-    function would then wait for the workers, and they for work, until the timer of exit_process()
-    ends the process. There is no public way to find the pools.
+    Python's normal exit tells the workers to end, but os._exit does not. Without this function,
+    multiprocessing's atexit function would wait for the workers, and these for work, until the
+    timer of exit_process() ends the process. There is no public way to find the pools.
     """
     managers: list[Any] = list(
         getattr(sys.modules.get("concurrent.futures.process"), "_threads_wakeups", ())
@@ -234,6 +241,7 @@ def _end_pools() -> None:
 
 
 def _flush(*streams: TextIO | None) -> None:
+    """Flush text streams, and ignore those that are closed or cannot be written."""
     for stream in streams:
         try:
             # AttributeError: the stream is None if it was closed when the process started.

@@ -25,17 +25,17 @@ from concertino.transports.listeners import Listener
 __all__ = ["SocketFrontend"]
 
 # When the server cannot start, at most this many clients of each listener get the reason.
-MAX_TOLD = 64
+MAX_REFUSED = 64
 
 
 class SocketFrontend:
     """A Frontend (runtime/process.py) whose clients connect to listening sockets.
 
     It serves until SIGTERM or SIGINT. Then it accepts no more clients and removes the socket files,
-    and calls that run may finish within the drain time.
+    and running calls may finish within the drain time.
 
     listeners: the listening sockets; closed by this object.
-    writer: what bounded_stderr() returned.
+    writer: the writer that bounded_stderr() has returned.
     max_connections: how many clients each listener may have at the same time; by default
         Limits.max_connections.
     """
@@ -92,8 +92,8 @@ class SocketFrontend:
     def refuse(self, failure: BaseException | str) -> bool:
         """Answer the clients that have connected so far with the reason; see Frontend.refuse().
 
-        Then the listeners are closed. A listener that the service manager passed to this process
-        is left alone, with its clients: they can wait for the next process.
+        Then the listeners are closed. A listener that the service manager has passed to this
+        process stays open, so that its clients can wait for the next process.
         """
         from concertino.runtime.refusal import refuse_clients
 
@@ -115,7 +115,7 @@ class SocketFrontend:
 
 def _accept_trusted(listener: Listener) -> Iterator[socket.socket]:
     """Accept the clients that wait to connect; yield those that the listener allows."""
-    for _ in range(MAX_TOLD):
+    for _ in range(MAX_REFUSED):
         try:
             sock = listener.accept()
         except OSError:

@@ -1,8 +1,8 @@
 """The keys that several processes of one server share, derived from CONCERTINO_STATE_KEY.
 
-The variable holds one secret, or two as `NEW,OLD` while a secret is replaced: NEW seals, and what
-either of them has sealed is opened. Each purpose has a key of its own, so that a text that was
-signed for one purpose means nothing for another.
+The variable contains one secret, or two as `NEW,OLD` while a secret is being replaced. New states
+are then sealed with NEW, and states sealed with either secret are accepted. Each purpose has a key
+of its own, so that a text signed for one purpose is not accepted for another.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ MIN_KEY_CHARACTERS = 32
 
 
 def derive_keys(purpose: str) -> list[bytes]:
-    """Return the keys for a purpose, the one that seals first; [] if the variable is not set.
+    """Return the keys for a purpose; the first one seals, and all of them open.
 
-    Raises ValueError if a secret is too short.
+    purpose: a name that no other use of the keys has, such as "requestState".
+    Returns [] if the variable is not set. Raises ValueError if a secret is too short.
     """
     text = os.environ.get(STATE_KEY)
     if text is None:

@@ -4,10 +4,10 @@
     async def report(context: Context) -> str:
         total = await context.call_tool("add", {"a": 1, "b": 2}, into=int)
 
-Such a call is named a subcall here. It enters the outermost backend, as calls from clients do, so
-every guard applies and the arguments are validated. It runs in the task of the handler that made
-it, so cancelling the handler cancels the subcall as well. It has the same `_meta`, and so the same
-trace context, as the client's call.
+Such a call is called a subcall here. It enters the outermost backend, as calls from clients do, so
+every guard applies and the arguments are validated. It runs in the task of the handler that makes
+the subcall, so cancelling the handler cancels the subcall as well. It has the same `_meta` as the
+client's call, and therefore the same trace context.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from concertino.types.results import CallToolResult
 
 __all__ = ["SubcallContext", "outermost"]
 
-# How many subcalls may be nested. A tool that calls itself without end reaches this limit. It also
-# limits how often one subcall may ask the client.
+# How many subcalls may be nested, which limits a tool that calls itself without end. This is also
+# how often one subcall may ask the client.
 MAX_DEPTH = 16
 # How many subcalls one call of a client may make in all.
 MAX_CALLS = 10_000
@@ -42,16 +42,17 @@ SHOWN = 3
 
 
 class SubcallContext(ContextWrapper):
-    """A Context whose call_tool() works; the handler of a subcall gets one as its context.
+    """A Context whose call_tool() calls tools of the same server.
 
-    CallContext.call_tool() makes the first one, with outermost(), for a call of a client.
+    outermost() makes one when the handler of a client's call first makes a subcall. The handler of
+    a subcall gets one as its context.
 
     inner: the context that all other methods are forwarded to.
     backend: the outermost backend, with all guards.
     meta: the `_meta` of the client's call, passed on for its trace context.
-    chain: the names of the tools that call each other, the client's call first.
-    count: a list whose one item is the number of subcalls so far. All subcalls that one call of a
-        client causes share it.
+    chain: the names of the tools that call each other; the tool of the client's call comes first.
+    count: a list with one item, the number of subcalls so far. All subcalls within one client's
+        call share this list.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class SubcallContext(ContextWrapper):
     def calling(self, context: Context) -> SubcallContext:
         """Return a SubcallContext that makes its subcalls from `context`.
 
-        context: a wrapper around this context, whose methods the subcall shall use.
+        context: the context that the called tools get: this one, or a wrapper around it.
         """
         return SubcallContext(context, self._backend, self._meta, self._chain, self._count)
 
@@ -103,7 +104,7 @@ class SubcallContext(ContextWrapper):
         task = asyncio.current_task()
         cancels = task.cancelling() if task is not None else 0
 
-        # A guard asks about the arguments of the outer call only.
+        # The verdict about arguments, which guards read, belongs to the outer call only.
         outer = argument_verdict.get()
         argument_verdict.set(None)
         try:
@@ -131,7 +132,10 @@ class SubcallContext(ContextWrapper):
         return answer
 
     def _check_limits(self, chain: tuple[str, ...]) -> None:
-        """Count one more subcall. Raises ToolError if they are too many or too deep."""
+        """Count one more subcall.
+
+        Raises ToolError if there are too many or they nest too deeply.
+        """
         if len(chain) > MAX_DEPTH + 1:
             names = " > ".join((*chain[:SHOWN], "...", *chain[-SHOWN:]))
             raise ToolError(f"call_tool: more than {MAX_DEPTH} calls inside each other: {names}")
@@ -153,7 +157,11 @@ def outermost(context: Context, backend: Backend, call: Call) -> SubcallContext:
 
 
 def _check_result(name: str, result: Struct | Raw) -> CallToolResult:
-    """Return a subcall's result as a CallToolResult. Raises ProtocolError if it is none."""
+    """Return a subcall's result as a CallToolResult.
+
+    name: the name of the tool, for the error.
+    Raises ProtocolError if the result is not the result of a tool.
+    """
     try:
         if isinstance(result, Raw):
             return decode(result, type=CallToolResult)
@@ -171,9 +179,9 @@ def _check_result(name: str, result: Struct | Raw) -> CallToolResult:
 def _convert_result(name: str, result: CallToolResult, into: Any) -> Any:
     """Return a tool's result as an object of the type `into`.
 
-    The object is made from the structured content. Without structured content it is decoded from
-    the text as JSON; for the type str it is the text itself. If the text is an envelope
-    (server/result_envelope.py), only its `data` is used.
+    The object is made from the structured content. If there is none, the text is decoded as JSON;
+    for the type str, the text itself is returned. If the text is an envelope
+    (server/result_envelope.py), only its member `data` is used.
     Raises ToolError with the tool's text if the tool failed, and ProtocolError if the result does
     not fit the type.
     """

@@ -3,15 +3,15 @@
     start = eager_task_runner(loop, on_done)
     task = start(coroutine, subject)   # None if the coroutine has ended already
 
-A coroutine's first step, up to its first real wait, runs at once and not one loop iteration later.
-Most handlers return in their first step, so the responses to all requests of one read can be sent
-together, at the end of that read (ReadBatch). Python 3.12 and later have eager tasks for this. On
-Python 3.11, _start_on_3_11() runs the first step itself; delete it when 3.11 is no longer
-supported. Options and figures: docs/decisions/0014-eager-tasks.md.
+The first step of a coroutine, up to its first real wait, runs at once and not one loop iteration
+later. Most handlers return in their first step, so the responses to all requests of one read can be
+sent together, at the end of that read (ReadBatch). Python 3.12 and later have eager tasks for this.
+On Python 3.11, _start_on_3_11() runs the first step itself; delete it when 3.11 is no longer
+supported. Alternatives and measurements are in docs/decisions/0014-eager-tasks.md.
 
-The subject is any object that belongs to the coroutine; the runtime passes the request. For
-warnings, subject_of() finds it again from the task. LoopWatch connects calls with the thread that
-looks for handlers that block the loop (runtime/loop_watcher.py).
+The subject is any object that belongs to the coroutine; the runtime passes the request. Warnings in
+the log name the request of a task, which subject_of() returns. LoopWatch starts and stops the
+thread that warns about handlers that block the loop (runtime/loop_watcher.py).
 """
 
 from __future__ import annotations
@@ -59,10 +59,11 @@ def eager_task_runner(
     start() returns the coroutine's task, or None if the coroutine has ended in its first step.
 
     loop: the event loop. start() must be called on it.
-    on_done: called when a coroutine ends, as on_done(subject, result, exception); one of the last
-        two is None. Called inside the coroutine's task; it must not raise.
+    on_done: called when a coroutine ends, as on_done(subject, result, exception). If the coroutine
+        has raised, `result` is None, otherwise `exception` is None. It is called inside the
+        coroutine's task and must not raise.
     variables: each coroutine runs in a copy of these context variables; by default, those that are
-        current now. The variables of the callback that calls start() may belong to another call.
+        current now. Those of the code that calls start() may belong to another call.
     """
     base = copy_context() if variables is None else variables
     if sys.version_info < (3, 12):
@@ -80,8 +81,8 @@ def eager_task_runner(
 def subject_of(task: asyncio.Task[Any]) -> object:
     """Return the subject of a task that eager_task_runner() has started; None for other tasks.
 
-    It is read from a local variable in the coroutine's frame, so starting a call need not store it
-    anywhere. May be called from any thread.
+    The subject is read from a local variable in the coroutine's frame, so that starting a call need
+    not store it anywhere. May be called from any thread.
     """
     work: object = task.get_coro()
     frame = None
@@ -116,48 +117,50 @@ async def _run(work: Work, subject: Any, on_done: OnDone[Any]) -> None:
 
 
 def hide_from_all_tasks(task: asyncio.Task[Result]) -> asyncio.Task[Result]:
-    """Remove a task of the runtime from asyncio.all_tasks(), and return it.
+    """Remove a task of the runtime from asyncio.all_tasks(), and return the task.
 
-    So a handler that cancels all tasks does not cancel those of the runtime.
+    A handler that cancels all tasks then does not cancel those of the runtime.
     """
     _unregister_task(task)
     return task
 
 
 class ReadBatch:
-    """Knows whether a loop is processing a read now, and calls functions at the end of the read.
+    """The messages of one read from a connection, which an event loop processes together.
 
-    The runtime defers flushes to the end of the read: the responses to all requests of the read are
-    then sent together, and no further loop iteration is needed (1.7 us on Python 3.13).
+    The runtime defers flushes to the end of the read. The responses to all requests of the read are
+    then sent together, and no further loop iteration is needed, which saves 1.7 us on Python 3.13.
 
-    on: whether a read is being processed now.
-    lone: identifies the current or last read if it has brought a single message; otherwise 0.
+    in_progress: whether the loop is processing the messages of a read now.
+    single_id: a number that identifies the current or last read, if it has brought only one
+        message; otherwise 0.
     """
 
     def __init__(self) -> None:
-        self.on = False
-        self.lone = 0
+        self.in_progress = False
+        self.single_id = 0
+        # The last number that was used as a single_id.
         self._count = 0
         self._callbacks: list[Callable[[], object]] = []
 
     def begin(self, messages: int) -> None:
-        """Begin a read. The reader must call end() afterwards.
+        """Begin to process a read. The caller must call end() after its last message.
 
-        messages: how many messages it has brought.
+        messages: the number of messages that the read has brought.
         """
-        self.on = True
+        self.in_progress = True
         if messages == 1:
-            self.lone = self._count = self._count + 1
+            self.single_id = self._count = self._count + 1
         else:
-            self.lone = 0
+            self.single_id = 0
 
-    def at_end(self, callback: Callable[[], object]) -> None:
-        """Call `callback` at the end of the current read. Only while `on` is true."""
+    def defer(self, callback: Callable[[], object]) -> None:
+        """Call `callback` at the end of the current read. Allowed only while one is in progress."""
         self._callbacks.append(callback)
 
     def end(self) -> None:
-        """End the read, and call the functions that were deferred to its end."""
-        self.on = False
+        """End the read, and call the functions that were passed to defer()."""
+        self.in_progress = False
         if self._callbacks:
             callbacks, self._callbacks = self._callbacks, []
             for callback in callbacks:
@@ -170,13 +173,13 @@ class ReadBatch:
 
 
 class LoopWatch:
-    """Starts, wakes and ends the thread that looks for handlers that block the loop.
+    """Starts, wakes and ends the thread that warns about handlers that block the loop.
 
     The thread is a LoopWatcher (runtime/loop_watcher.py); each loop has at most one. All hosts on
     the loop share it.
 
-    is_asleep: whether wake() must be called before the next call starts. Always False on a loop
-        without hosts.
+    is_asleep: whether wake() must be called before the next call starts. It is always False on a
+        loop without hosts.
     """
 
     __slots__ = ("_sources", "_watcher", "is_asleep")
@@ -187,7 +190,7 @@ class LoopWatch:
         self._watcher: WatcherThread | None = None
 
     def begin(self, has_calls: HasCalls) -> None:
-        """Watch the running loop on behalf of one host, until its end().
+        """Watch the running loop on behalf of one host, until end() is called for this host.
 
         has_calls: returns whether any call of the host runs or waits.
         """
@@ -196,7 +199,7 @@ class LoopWatch:
             self.is_asleep = True
 
     async def end(self, has_calls: HasCalls) -> None:
-        """Stop watching on behalf of a host. With the last host, end the thread.
+        """Stop watching on behalf of a host. After the last host, the thread ends.
 
         has_calls: the function that was passed to begin().
         """
@@ -208,11 +211,14 @@ class LoopWatch:
                 await watcher.close()
 
     def wake(self) -> None:
-        """Wake the thread, because a call starts. Call it on the loop, if is_asleep is true."""
+        """Wake the thread before a call starts.
+
+        Called on the loop, and only if is_asleep is true.
+        """
         self.is_asleep = False
         if self._watcher is None:
-            # The thread starts with the first call, so that the start of the server takes less
-            # time. Its module is loaded by name, because it imports this one.
+            # The thread starts with the first call, so that the server starts faster. Its module is
+            # loaded by name, because that module imports this one.
             try:
                 start: Callable[[HasCalls], WatcherThread]
                 start = load("concertino.runtime.loop_watcher").LoopWatcher
@@ -228,6 +234,7 @@ class LoopWatch:
         self._watcher.wake()
 
     def _fall_asleep(self) -> bool:
+        """Return whether the thread may sleep, because no call runs. The thread's loop calls it."""
         self.is_asleep = not any(has_calls() for has_calls in self._sources)
         return self.is_asleep
 
@@ -262,7 +269,10 @@ def read_batch_of(loop: asyncio.AbstractEventLoop) -> ReadBatch:
 
 
 class _Done:
-    """An awaitable that is done already. Unlike a coroutine, it need not be awaited."""
+    """An awaitable that is done already.
+
+    Unlike a coroutine object, it causes no warning if it is never awaited.
+    """
 
     def __await__(self) -> Generator[None, None, None]:
         return
@@ -278,19 +288,19 @@ DONE = _Done()
 def _start_on_3_11(
     loop: asyncio.AbstractEventLoop, on_done: OnDone[Subject], base: Context
 ) -> Start[Subject]:
-    """Return start(work, subject), see eager_task_runner(). It imitates eager tasks.
+    """Return a function start(work, subject) that imitates eager tasks, see eager_task_runner().
 
-    During the first step, asyncio.current_task() must be the coroutine's task. _enter_task() and
-    _leave_task() do that; asyncio documents them for those who implement tasks ("Extending"). If
-    start() is called by a task, that task is left meanwhile, as by eager tasks.
+    During the first step, asyncio.current_task() must return the coroutine's task. _enter_task()
+    and _leave_task() achieve this; the section "Extending" of asyncio's documentation describes
+    them. If a task calls start(), that task is left during the first step, as eager tasks do.
     """
 
     def start(work: Work, subject: Subject) -> asyncio.Task[None] | None:
         context = base.copy()
         caller = asyncio.current_task(loop)
         steps = _steps(work, subject, on_done)
-        # The task will run the generator in the next loop iteration. The first step has been run
-        # below by then, so the task continues after it.
+        # The task runs the generator from the next loop iteration on. By then the code below has
+        # executed the generator's first step, so the task continues after that step.
         task: asyncio.Task[None] = asyncio.Task(
             cast("Coroutine[Any, Any, None]", steps), loop=loop, context=context
         )
@@ -310,7 +320,8 @@ def _start_on_3_11(
 def _steps(work: Work, subject: Subject, on_done: OnDone[Subject]) -> Generator[Any, Any, None]:
     """Run the coroutine `work` to its end and call on_done().
 
-    If `work` does not end in its first step, yields True once, and then all that `work` yields.
+    If `work` does not end in its first step, the generator yields True once, and afterwards
+    everything that `work` yields.
     """
     try:
         waiting = work.send(None)
@@ -337,12 +348,12 @@ def _steps(work: Work, subject: Subject, on_done: OnDone[Subject]) -> Generator[
 def _take_over(waiting: Any) -> Generator[Any, Any, tuple[Any, BaseException | None]]:
     """Wait in the task for the future that the coroutine's first step has yielded.
 
-    waiting: that future, or None, with which a coroutine asks for the next loop iteration.
-    Returns the value to send into the coroutine, and the exception to throw; one of them is None.
+    waiting: that future; None if the coroutine has yielded None, to let one loop iteration pass.
+    Returns the value to send into the coroutine and the exception to throw; one of them is None.
     """
     try:
         yield True
-        # The task runs this in the next loop iteration, so None asks for nothing more.
+        # The task executes the next line one loop iteration later, so None is satisfied already.
         return (None if waiting is None else (yield waiting)), None
     except asyncio.CancelledError as exc:
         # Task.cancel() cancels the future that the task waits for. If it was called before the task

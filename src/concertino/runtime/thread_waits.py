@@ -24,10 +24,10 @@ def wait_in_thread(
 ) -> T:
     """Run an awaitable on `loop`, block this thread until it is done, and return its result.
 
-    waits: the futures of all such waits of the call. When the call is cancelled, the runtime
-        cancels each of them; this function adds its own meanwhile.
+    waits: the futures of all such waits of the call, which the runtime cancels when the call is
+        cancelled. This function adds its own future while it waits.
     is_over: returns whether the call has ended already.
-    Raises what the awaitable raises, asyncio.CancelledError when the call ends first, and
+    Raises the exception of the awaitable, and asyncio.CancelledError if the call ends first. Raises
     RuntimeError in the thread of the loop itself, which would wait for ever.
     """
     # Returns None if no loop runs, where the public asyncio.get_running_loop() raises.
@@ -50,6 +50,6 @@ def wait_in_thread(
         waits.discard(future)
 
 
-# run_coroutine_threadsafe() takes coroutines only.
 async def _await(awaitable: Awaitable[T]) -> T:
+    """Await any awaitable in a coroutine, which asyncio.run_coroutine_threadsafe() requires."""
     return await awaitable

@@ -5,10 +5,10 @@
 
 Four things differ from concurrent.futures.ThreadPoolExecutor. The threads are daemon threads, so a
 handler that never returns does not keep the process alive. The event loop is woken once for all
-results that are ready, not once for each. A log message names the handlers that occupy all threads.
-And a thread that has made a large result starts its next job only when the loop has taken that
-result. Otherwise the threads run ahead of a busy loop: of 100 calls that return 10 MB each, all
-results were in memory at once (974 MiB; 411 MiB with this rule).
+results that are ready, not once for each. When handlers occupy all threads for a second, a log
+message names them. And a thread that has made a large result starts its next job only when the loop
+has taken that result. Without this rule, the threads run ahead of a busy loop: of 100 calls that
+return 10 MB each, all results were in memory at once (974 MiB instead of 411 MiB).
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ __all__ = ["Threads", "tasks_in_threads"]
 
 log = logging.getLogger("concertino.host")
 
-# When a job has waited this long for a thread, the calls that occupy the threads are logged.
+# When a job has waited this many seconds for a thread, the calls that occupy the threads are
+# logged.
 BLOCKED_S = 1.0
 # How many different calls that log message names.
 MAX_NAMED = 5
-# A result is large from this size on.
+# A str or bytes of this length is a large result.
 LARGE_BYTES = 256 * 1024
-# So is a list or a dict with this many items. Of fewer items, only the first SAMPLE are looked at,
-# to a depth of SAMPLE_DEPTH.
+# A list or dict of this many items is a large result, too. Of a shorter one, the first SAMPLE items
+# are checked, and their items, to a depth of SAMPLE_DEPTH.
 LARGE_ITEMS = 1000
 SAMPLE = 8
 SAMPLE_DEPTH = 4
-# How often a thread whose result has not been taken checks whether the pool is closed.
+# How often, in seconds, a thread whose result was not taken checks whether the pool is closed.
 CLOSED_CHECK_S = 1.0
 
 # All pools of the process.
@@ -58,9 +59,10 @@ class _Job:
 
     The thread stores the function's result in `value`, or its exception in `error`. Then the event
     loop sets the result of `future`, which wakes Threads.run().
+    results: the queue that the job is put into when it has ended.
     task: the task that called Threads.run(), for the log.
-    taken: set when Threads.run() has taken a large value. None while the value is not known to be
-        large.
+    taken: an event that is set when Threads.run() has taken a large value; None if the value is not
+        large, or not known yet.
     """
 
     __slots__ = ("context", "error", "function", "future", "results", "taken", "task", "value")
@@ -77,7 +79,7 @@ class _Job:
 
 
 class _Results:
-    """The finished jobs of one event loop, on their way from the threads to the loop."""
+    """A queue of finished jobs, from the threads to one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -85,7 +87,7 @@ class _Results:
         self._is_waking = False
 
     def add(self, job: _Job) -> None:
-        """Pass a finished job to the loop. Wakes the loop, unless it is to wake already.
+        """Pass a finished job to the loop, and wake the loop unless it will wake already.
 
         Called in the job's thread. Raises RuntimeError when the loop is closed.
         """
@@ -98,17 +100,18 @@ class _Results:
             self.loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
-        """Wake the tasks that wait for the finished jobs; runs on the event loop."""
+        """Resume the tasks that wait for the finished jobs. Runs on the event loop."""
         self._is_waking = False
         while self._jobs:
             job = self._jobs.popleft()
-            # The future says only that the job has ended; run() then reads job.value or job.error.
-            # Not set_exception(): it refuses StopIteration, and a GeneratorExit would close the
-            # coroutines that await the future. It is done already if its task was cancelled.
+            # The future's result means only that the job has ended; run() then reads job.value or
+            # job.error. set_exception() cannot be used: it rejects StopIteration, and a
+            # GeneratorExit would close the coroutines that await the future. The future is done
+            # already if its task was cancelled.
             if not job.future.done():
                 job.future.set_result(None)
             if job.taken is not None:
-                # Runs after run(), which is to run next, has taken the value.
+                # The loop resumes run() before it calls this, so run() has taken the value by then.
                 self.loop.call_soon(job.taken.set)
 
 
@@ -123,7 +126,7 @@ class Threads:
         self._jobs: deque[_Job] = deque()
         self._results: dict[asyncio.AbstractEventLoop, _Results] = {}
         self._changed = threading.Condition()
-        # The number of threads that wait for a job and have not been notified of one.
+        # The number of threads that wait for a job and were not notified of one yet.
         self._idle = 0
         # The number of threads that are alive.
         self._started = 0
@@ -137,11 +140,11 @@ class Threads:
         """Call `function` in a thread of the pool and return its result.
 
         The function runs with a copy of this task's context variables. If all threads are busy, it
-        waits for one. When this task is cancelled, a function that waits is never called; one that
-        runs already continues, and its result is discarded.
+        waits for a free one. If this task is cancelled, a function that still waits is never
+        called; a function that already runs continues, and its result is discarded.
 
-        Raises the exception of `function`; RuntimeError in place of a StopIteration, which no
-        coroutine can raise. Raises RuntimeError after close(), and when the pool has no thread and
+        Raises the exception of `function`, or RuntimeError if that is a StopIteration, which a
+        coroutine cannot raise. Raises RuntimeError after close(), and if the pool has no thread and
         the system does not let it start one.
         """
         loop = asyncio.get_running_loop()
@@ -149,7 +152,7 @@ class Threads:
             if self._closed:
                 raise RuntimeError("the thread pool is closed")
             if loop not in self._results:
-                # Forget closed loops whenever a new loop comes, so that they do not accumulate.
+                # Remove closed loops whenever a new loop is added, so that they do not accumulate.
                 self._results = {
                     known: results
                     for known, results in self._results.items()
@@ -159,8 +162,8 @@ class Threads:
             job = _Job(function, self._results[loop])
             self._jobs.append(job)
             if self._idle:
-                # Count here and not in the thread that wakes up: until it does, another job must
-                # not rely on the same idle thread.
+                # Decrease the number here and not in the thread that wakes up, so that another job
+                # does not rely on the same idle thread meanwhile.
                 self._idle -= 1
                 self._changed.notify()
             elif self._started < self._limit:
@@ -187,7 +190,7 @@ class Threads:
             raise error
         finally:
             # The exception's traceback refers to this frame, and this frame to the exception. Break
-            # the cycle: otherwise both stay until the next garbage collection.
+            # this reference cycle, which would keep both until the next garbage collection.
             del error, job
 
     def tasks_of(self, loop: asyncio.AbstractEventLoop) -> list[asyncio.Task[Any]]:
@@ -269,12 +272,13 @@ class Threads:
 
             try:
                 job.value = job.context.run(job.function)
-            # SystemExit and KeyboardInterrupt, too: run() raises them; this thread goes on.
+            # Catch SystemExit and KeyboardInterrupt as well: run() raises them in its task, and
+            # this thread goes on.
             except BaseException as exc:
                 job.error = exc
 
-            # The function has called os.fork(), and this is the child process. It has no event loop
-            # that could take the result, so there is nothing left to do.
+            # If the function has called os.fork(), this may be the child process. It has no event
+            # loop that could take the result, so end it.
             if getpid() != pid:
                 _exit(0)
 
@@ -292,7 +296,7 @@ class Threads:
             else:
                 self._wait_until_taken(job)
 
-            # Otherwise this variable would keep the job's result in memory until the next job.
+            # Without this, the variable would keep the job's result in memory until the next job.
             del job
 
     def _wait_until_taken(self, job: _Job) -> None:

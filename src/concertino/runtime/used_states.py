@@ -1,8 +1,8 @@
 """FileUsedStates: a record of the sealed states that were used, shared by processes of one machine.
 
-It is a UsedStates (protocol/seal.py) in an SQLite file. Whether a state was used is read and noted
-in one transaction, so of several processes exactly one may use it. A store for several machines
-implements the same interface.
+FileUsedStates implements UsedStates (protocol/seal.py) with an SQLite file. One transaction reads
+whether a state was used and records its use, so exactly one of several processes can use it. A
+record for several machines can implement the same interface.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from pathlib import Path
 
 __all__ = ["FileUsedStates"]
 
-# How long to wait for other processes. The event loop waits too, so it must be short.
+# How many seconds to wait for other processes. The event loop is blocked meanwhile, so this must be
+# short.
 BUSY_S = 0.05
-# After so many states, those that have expired are deleted.
+# Each time this many states were recorded, those that have expired are deleted.
 CLEAN_AFTER = 256
 
 
 class FileUsedStates:
-    """The record in a file, which is made if it does not exist. Only this user may read it.
+    """A record of used states in a file.
 
-    path: the file, on a local disk. SQLite keeps two more files beside it.
+    The file is created if it does not exist, and only this user may read it.
+    path: the file, on a local disk. SQLite creates two more files beside it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -32,11 +34,11 @@ class FileUsedStates:
         self._count = 0
 
     def use(self, nonce: bytes, expires: float) -> bool:
-        """Note that a state is used. Returns False if it was used before, by any process.
+        """Record that a state is used. Returns False if any process has used it before.
 
         nonce: identifies the state.
-        expires: until when the state is valid, in seconds since the epoch.
-        Raises OSError if the record cannot be read and written.
+        expires: when the state expires, in seconds since the epoch.
+        Raises OSError if the record cannot be read or written.
         """
         try:
             connection = self._connection

@@ -1,7 +1,8 @@
-"""The connection of a worker to the process that has started it, see cli/workers.py.
+"""The connection of a worker process to its parent process, see cli/workers.py.
 
-The number of its descriptor is in an environment variable. A worker sends one byte when it serves.
-When the other end is closed, the parent has gone, and the worker ends as it does at SIGTERM.
+The parent passes the file descriptor of the connection in an environment variable. A worker sends
+one byte when it has begun to serve. When the connection closes, the parent has ended, and the
+worker ends as it does at SIGTERM.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ def is_worker() -> bool:
 
 
 def follow_parent() -> None:
-    """Tell the parent that this worker serves, and end with the parent. Call it on the loop.
+    """Tell the parent that this worker serves, and make the worker end when the parent ends.
 
-    Does nothing in a process that is no worker.
+    Must be called on the event loop. Does nothing in a process that is not a worker.
     """
     descriptor = os.environ.pop(WORKER, None)
     if descriptor is None:
