@@ -1,4 +1,7 @@
-"""Public names of the package, imported on first use: Backend, Context, Call, Host, ..."""
+"""Backend, the interface of objects that handle MCP calls, and Context, the interface of one call.
+
+The public names of this package are listed below; each is imported on its first use.
+"""
 
 from __future__ import annotations
 

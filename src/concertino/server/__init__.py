@@ -1,4 +1,7 @@
-"""Public names of the package, imported on first use: Server, Operations, Contexts, image()..."""
+"""Server, an MCP server made of Python functions, and the objects that its handlers use.
+
+The public names of this package are listed below; each is imported on its first use.
+"""
 
 from __future__ import annotations
 

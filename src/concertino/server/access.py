@@ -1,4 +1,4 @@
-"""Decides who may use a tool, prompt or resource ("feature" below).
+"""Decides which callers may use a tool, prompt or resource ("feature" below).
 
     @server.tool(tags={"admin"}, visible=lambda context: context.client.name == "my-host")
     def restart() -> str: ...
@@ -8,10 +8,10 @@
 
     server.disable(tags={"admin"})
 
-A disabled feature does not exist for any client. A feature with `visible` does not exist for those
-callers for whom the function returns False. One with `scopes` is missing in the lists of callers
-whose token lacks them, and cannot be used by them. A server loads this module when one of these
-options or methods is first used.
+A disabled feature does not exist for any client. A feature with `visible` does not exist for
+callers for whom the function returns False. A feature with `scopes` is not in the lists of callers
+whose token lacks one of the scopes, and these callers cannot use it. This module is imported when
+one of these options or methods is first used.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ MAX_TAG = 128
 
 
 def read_access(tags: Any, visible: Any, scopes: Any, owner: str) -> Access:
-    """Return the access options of one feature as an Access, after checking them.
+    """Check the access options of one feature, and return them as an Access.
 
     tags, visible, scopes: the values that the author has passed, of any type; None if left out.
-    owner: names the feature in error messages, such as `prompt 'greet'`.
+    owner: the name of the feature for error messages, such as `prompt 'greet'`.
     Raises RegistrationError for an invalid value.
     """
     try:
@@ -80,10 +80,10 @@ def check_tags(tags: Any) -> frozenset[str]:
 
 
 class VisibleCheck:
-    """Calls an author's `visible` function; returns whether the caller may use the feature.
+    """Calls an author's `visible` function, and returns whether the caller may use the feature.
 
-    If the function raises, or returns anything but a bool, the answer is False, and this is logged
-    once.
+    If the function raises, or returns anything but a bool, the caller may not use the feature, and
+    this is logged once.
     """
 
     def __init__(self, function: Callable[[Context], object], owner: str) -> None:
@@ -112,7 +112,7 @@ class VisibleCheck:
 
 
 class LimitedTool(BackendWrapper):
-    """The guard of a tool with `visible` or `scopes`: refuses callers who may not use the tool.
+    """The guard of a tool with `visible` or `scopes`. It refuses callers who may not use the tool.
 
     server: the server of the tool.
     guard: the other guard of the tool, such as a rate limit; None if it has none.
@@ -135,7 +135,8 @@ class LimitedTool(BackendWrapper):
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         """Handle a call of the tool.
 
-        Raises RpcError "unknown tool" if it is not visible, and InsufficientScope.
+        Raises the RpcError "unknown tool" if the tool is not visible to the caller, and
+        InsufficientScope if the caller's token lacks a scope.
         """
         if self._access.is_hidden(context):
             raise unknown_tool(call.params)
@@ -145,7 +146,7 @@ class LimitedTool(BackendWrapper):
         return await self._call_tool(call, context)
 
     async def close(self) -> None:
-        """Close the tool's other guard, but not the server: the server closes this object."""
+        """Close the tool's other guard. The server is not closed, because it calls this method."""
         if self._guard is not None:
             await self._guard.close()
 
@@ -159,7 +160,8 @@ def switch(
 ) -> list[ChangeKind]:
     """Enable or disable features; see Server.enable() and Server.disable().
 
-    registries: the registries of the server, by the kind of change to report for them.
+    registries: the registries of the server, grouped by the kind of change that clients are
+        notified of.
     switches: the server's record of enabled and disabled tags.
     features: names, URIs, templates, or functions of features.
     tags: selects all features with one of these tags.
@@ -167,7 +169,7 @@ def switch(
     Returns the kinds of change to report to clients, for the registries whose set of enabled
     features has changed.
     Raises NotRegistered for an unknown name, LookupError for an unknown function, and ValueError
-    for invalid tags or if neither features nor tags are given. Then nothing is changed.
+    for invalid tags or if neither features nor tags are given. If it raises, nothing is changed.
     """
     action = "enable" if enabled else "disable"
     try:
@@ -182,7 +184,7 @@ def switch(
     latest = switches.set(checked, enabled)
     changed: list[ChangeKind] = []
     for kind, group in registries.items():
-        # A list and not a generator in any(), which would stop at the first registry that changes.
+        # any() with a generator would stop at the first registry that changes, so make a list.
         outcomes = [
             registry.switch([name for owner, name in selected if owner is registry], latest)
             for registry in group

@@ -1,6 +1,6 @@
 """Completion: suggests values for arguments of prompts and variables of resource templates.
 
-For a parameter whose type is a Literal, an Enum or bool, the type itself has the values
+If the type of a parameter is a Literal, an Enum or bool, its values are suggested
 (type_completers). For other types the author registers a function with Server.complete
 (function_completer). complete() handles the calls of `completion/complete`.
 Spec: 2026-07-28 server/utilities/completion.
@@ -44,10 +44,10 @@ MAX_VALUES = 100
 class Completer(Struct, frozen=True):
     """Suggests values of one argument: from a list, or with a function.
 
-    choices: all values, if there is no function.
-    function: the author's function.
-    bind: returns the arguments for the function. It takes the text that the user has typed so far,
-        the other arguments, and the Context.
+    choices: all possible values; empty if there is a function.
+    function: the author's function, or None.
+    bind: returns the arguments for the function. It gets the text that the user has typed so far,
+        the values of the other arguments, and the Context. None if there is no function.
     """
 
     choices: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class Completer(Struct, frozen=True):
 
 
 def type_completers(arguments: StringArguments) -> dict[str, Completer]:
-    """Return name -> Completer, for the parameters whose type enumerates its values."""
+    """Return a Completer for each parameter whose type enumerates its values, by name."""
     completers = {name: Completer(tuple(arguments.choices(name))) for name in arguments.schemas}
     return {name: completer for name, completer in completers.items() if completer.choices}
 
@@ -64,9 +64,10 @@ def type_completers(arguments: StringArguments) -> dict[str, Completer]:
 def function_completer(handler: Handler, owner: str) -> Completer:
     """Return the Completer for an author's function.
 
-    handler: takes the text that the user has typed so far. It may have a second parameter for the
-        other arguments, as a dict, and a parameter of the type Context.
-    owner: names the completion in error messages.
+    handler: the function. Its parameter gets the text that the user has typed so far. It may have a
+        second parameter for the values of the other arguments, as a dict, and a parameter of the
+        type Context.
+    owner: the name of the completion for error messages.
     Raises RegistrationError for any other parameters.
     """
     function = handler_call(handler, owner, inline=False)
@@ -102,8 +103,8 @@ class Completable(Protocol):
     def completers(self) -> Mapping[str, Completer]: ...
 
 
-# find(kind, name) returns the prompt or template; None if there is none that the caller may use.
-# The kind is "prompt" or "resource template".
+# The type of a function find(kind, name) that returns the prompt or template, or None if there is
+# none that the caller may use. The kind is "prompt" or "resource template".
 FindTarget = Callable[[str, str], Completable | None]
 
 
@@ -153,8 +154,8 @@ async def complete(
     bound = completer.bind(params.argument.value, params.context.arguments, context)
     value = await call_handler(completer.function, bound, in_thread, lambda value: value)
     if isinstance(value, Iterable) and not isinstance(value, Collection):
-        # A generator may block, or yield values for ever. Take only as many values as are needed,
-        # in a thread.
+        # A generator may block, or yield values for ever. Therefore take only as many values as are
+        # needed, in a thread.
         lazy = iter(cast("Iterable[Any]", value))
         value = await in_thread(lambda: list(islice(lazy, MAX_VALUES + 1)))
         return CompleteResult(_completion(value, is_all=len(value) <= MAX_VALUES))

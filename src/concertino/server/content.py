@@ -52,7 +52,10 @@ def user(content: str | ContentBlock | ResourceContents) -> PromptMessage:
 
 
 def assistant(content: str | ContentBlock | ResourceContents) -> PromptMessage:
-    """Return a message of a prompt in the role of the model. content: see user()."""
+    """Return a message of a prompt in the role of the model.
+
+    content: the content of the message, see user().
+    """
     return PromptMessage("assistant", _as_block(content))
 
 
@@ -67,7 +70,7 @@ def image(source: Source, mime_type: str | None = None) -> ImageContent:
     """Return an image as a content block.
 
     source: the bytes of the image, or the path of a file.
-    mime_type: by default recognized from the first bytes.
+    mime_type: the MIME type; by default it is recognized from the first bytes.
     Raises ValueError if the format is not recognized, OSError if the file cannot be read.
     """
     data = _read_bytes(source)

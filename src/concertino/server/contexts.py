@@ -43,7 +43,7 @@ T = TypeVar("T")
 MAX_KEY = 256
 # An error quotes at most this many characters of an unknown handle.
 MAX_HANDLE = 100
-# How long to wait while another process writes to the database.
+# How many seconds to wait while another process writes to the database.
 BUSY_S = 5.0
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS contexts (
@@ -61,16 +61,16 @@ CREATE TABLE IF NOT EXISTS entries (
 class Contexts:
     """Many small key-value stores ("contexts"), each of which has a handle.
 
-    path: a SQLite file, which is created if it does not exist, readable by its owner only. None
-        keeps everything in memory.
+    path: an SQLite file. It is created if it does not exist, and only its owner may read it. If the
+        path is None, everything is in memory.
     ttl_s: how many seconds after its last use a context is dropped.
     max_value_bytes: the largest size of one value as JSON.
     max_keys: the largest number of keys in one context.
     max_contexts: the largest number of contexts.
     max_bytes: the largest size of all contexts together. When this or max_contexts is exceeded, the
         least recently used contexts are dropped.
-    clock: returns the time in seconds. By default the time since the epoch for a file, because it
-        outlives the process, and otherwise a monotonic clock.
+    clock: returns the time in seconds. The default for a file is the time since the epoch, because
+        the file outlives the process; the default for memory is a monotonic clock.
 
     All methods raise ToolError with one of these codes: CONTEXT_NOT_FOUND, KEY_NOT_FOUND,
     CONTEXT_FULL, VALUE_TOO_LARGE, INVALID_VALUE, INVALID_KEY, CONTEXT_UNAVAILABLE.
@@ -108,7 +108,7 @@ class Contexts:
         self._max_bytes = max_bytes
         self._clock = clock or (time.monotonic if path is None else time.time)
         self._thread: Threads | None = None
-        # Only the thread above uses it.
+        # Only the database thread uses the connection.
         self._database: Connection | None = None
 
     async def set(
@@ -215,7 +215,7 @@ class Contexts:
         values = await self.all(context) if key is None else {key: await self.get(context, key)}
         return {"context": context, "values": values}
 
-    # Queries. _ask() runs on the event loop, all methods below it in the database thread.
+    # Queries. _ask() runs on the event loop; all methods after it run in the database thread.
 
     async def _ask(self, query: Callable[[], T]) -> T:
         """Run a query in the database thread and return its result.
@@ -257,8 +257,8 @@ class Contexts:
         import sqlite3
 
         if self._path is not None:
-            # Create the file with this mode. SQLite uses the mode of this file for those that it
-            # creates beside it.
+            # Create the file with the mode 0o600. SQLite gives the files that it creates beside it
+            # the same mode.
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         database = sqlite3.connect(
             self._path or ":memory:", timeout=BUSY_S, isolation_level=None, check_same_thread=False

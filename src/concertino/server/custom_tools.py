@@ -1,9 +1,9 @@
 """Tools with hand-written schemas: @server.tool(input_schema={...}, output_schema={...}).
 
-Normally the schemas of a tool are made from its type annotations, and msgspec checks the arguments.
-Here the author has written the schemas, and a JSON Schema validator (schema/validation.py) checks
-the arguments and results. schema/custom_schema.py decides which schemas are accepted. Loaded for
-the first such tool.
+Usually the schemas of a tool are made from its type annotations, and msgspec checks the arguments.
+For the tools of this module, the author has written the schemas, and a JSON Schema validator
+(schema/validation.py) checks the arguments and results. schema/custom_schema.py decides which
+schemas are accepted. tools.py imports this module for the first such tool.
 Spec: 2026-07-28 server/tools "Tool".
 """
 
@@ -24,7 +24,7 @@ from concertino.schema.signature import read_signature
 from concertino.schema.validation import violation_finder
 from concertino.schema.violations import SchemaViolation
 
-# `Any` in this file: JSON Schemas and JSON values are open trees.
+# JSON Schemas and JSON values are trees of any depth, so their types contain Any in this file.
 Bound = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -35,8 +35,9 @@ def custom_binder(
 
     bind() validates the arguments of a call and returns the arguments for the handler, as
     ArgumentDecoder.bind() does. The handler gets all arguments as one dict. If it has a parameter
-    of the type Context, it also gets the context. Raises RegistrationError for a schema that cannot
-    be enforced, and for a handler with other parameters.
+    of the type Context, it also gets the context.
+    Raises RegistrationError for a schema that cannot be enforced, and for a handler with other
+    parameters.
     """
     if schema.get("type") != "object":
         raise RegistrationError(

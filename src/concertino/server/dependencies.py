@@ -7,9 +7,9 @@
     @server.tool
     async def query(text: str, session: Annotated[Session, Depends(get_session)]) -> list[str]: ...
 
-This module finds out, when a handler is registered, which providers it needs and in which order.
-server/dependency_scope.py opens them before each call and closes them afterwards. The module is
-loaded when the server's author imports Depends.
+When a handler is registered, this module finds out which providers the handler needs, and in which
+order. server/dependency_scope.py opens the providers before each call and closes them afterwards.
+This module is imported when the server's author imports Depends.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class Depends:
 
     def __init__(self, provider: Callable[..., Any]) -> None:
         if not callable(provider):
-            # `Depends(get_session())` by mistake. Close the coroutine, which is never awaited.
+            # The author has written `Depends(get_session())` by mistake. Close the coroutine, which
+            # is never awaited.
             if iscoroutine(provider):
                 provider.close()
             raise RegistrationError(
@@ -94,7 +95,7 @@ class Depends:
 
 
 class Dependencies:
-    """The providers of one server.
+    """The providers of one server, and the handlers that need them.
 
     lifespans: returns the server's lifespan functions; None if it has none.
     in_thread: runs a `def` in a thread.
@@ -127,7 +128,8 @@ class Dependencies:
         Raises RegistrationError for a provider that cannot be called, and for providers that depend
         on each other. The text names function, file and line.
         """
-        # Later code refuses a handler that cannot be called, with a better message.
+        # The registration, which follows, raises a better error for a handler that cannot be
+        # called.
         if not callable(handler) or lacks_self(handler):
             return None
         wanted = _wanted(handler, self._classes())
@@ -155,18 +157,19 @@ class Dependencies:
             self.sort((entry[1],))
             yield
         finally:
-            # Remove this entry, which need not be the last one: blocks in several tasks may end in
-            # any order.
+            # This entry may not be the last one, because blocks in several tasks may end in any
+            # order.
             self._override_list.remove(entry)
             self.overrides = dict(self._override_list)
 
     # Registration
 
     def _add(self, function: Callable[..., Any], path: tuple[object, ...]) -> Provider:
-        """Return the Provider for a function; if there is none, make it and the providers it needs.
+        """Return the Provider for a function, and create it if there is none.
 
-        path: the keys of the providers that need this one, the outermost first.
-        Raises RegistrationError if the function's own key is in `path`: it would depend on itself.
+        The providers that the function needs are created as well.
+        path: the keys of the providers that need this one; the one that a handler needs is first.
+        Raises RegistrationError if the function depends on itself, because its key is in `path`.
         """
         key = _key(function)
         if key in path:
@@ -221,7 +224,7 @@ class Dependencies:
         )
 
     def _classes(self) -> tuple[type, ...]:
-        """Return the classes of lifespan values, which parameters get by annotation alone."""
+        """Return the classes of lifespan values. Parameters get these values by annotation."""
         lifespans = self._lifespans()
         return (Context,) if lifespans is None else (Context, *lifespans.classes)
 
@@ -278,12 +281,12 @@ class DependentHandler(FinishingHandler):
         self._needs = needs
         self._dependencies = dependencies
         self._in_thread = in_thread
-        # (overrides, the providers in order with these overrides).
+        # A cache: the overrides, and the providers in order with these overrides.
         self._sorted = dependencies.overrides, dependencies.sort(needs.values())
         self._is_generator = is_generator(handler)
         self._is_async = _is_async(handler)
         self._arguments = _Arguments(handler, needs)
-        # The attributes that inspect, help() and the schema of a tool are made from.
+        # help(), `inspect` and the code that makes the tool's schema read these attributes.
         self.__signature__ = self._arguments.signature
         self.__wrapped__ = without_partials(handler)
         self.__name__ = getattr(handler, "__name__", "")
@@ -308,7 +311,7 @@ class DependentHandler(FinishingHandler):
                 value = await maybe_await(await scope.run(partial(call, values)))
             result = finish(value)
         except GeneratorExit:
-            # The loop was closed and the task is destroyed, so nothing can be awaited any more.
+            # The loop was closed and the task is being destroyed, so nothing can be awaited.
             raise
         except BaseException as exc:
             await scope.close(exc)
@@ -317,7 +320,7 @@ class DependentHandler(FinishingHandler):
         return result
 
     def _iterate(self, bound: Bound) -> Iterator[Any] | AsyncGenerator[Any, None]:
-        """Return an iterator over a generator's chunks. Dependencies are open meanwhile."""
+        """Return an iterator over the chunks of a generator, with its dependencies open."""
         order, context, call = self._prepare(bound)
         if self._runs_in_one_thread(order):
             return iterate_in_thread(order, context, call)
@@ -362,7 +365,7 @@ class DependentHandler(FinishingHandler):
 
 
 class _Arguments:
-    """The parameters of a handler without those that providers fill.
+    """The parameters of a handler that providers do not fill.
 
     A parameter for the Context is added if the handler has none, because providers may need it.
 
@@ -416,7 +419,7 @@ class _Arguments:
 async def _iterate_by_steps(
     generator: Generator[Any, None, None], scope: Scope
 ) -> AsyncGenerator[Any, None]:
-    """Yield the chunks of a `def` generator, whose code runs in threads."""
+    """Yield the chunks of a `def` generator, and run each step of it in a thread."""
     try:
         while (chunk := await scope.run(partial(next, generator, _END))) is not _END:
             yield chunk
@@ -431,6 +434,7 @@ def _is_async(function: Handler) -> bool:
 
 
 def _unchanged(value: Any) -> Any:
+    """Return the value. Used as `finish` for handlers whose value is not converted."""
     return value
 
 
@@ -444,7 +448,7 @@ def _key(function: Any) -> object:
 
 
 def _describe(function: Any) -> str:
-    """Return a function's name, file and line for messages: `get_session() (db.py:12)`."""
+    """Return a function's name, file and line for messages, such as `get_session() (db.py:12)`."""
     name = getattr(without_partials(function), "__qualname__", type(function).__qualname__)
     return f"{name.rpartition('<locals>.')[2]}(){handler_location(function)}"
 
@@ -452,7 +456,7 @@ def _describe(function: Any) -> str:
 def _wanted(function: Handler, classes: tuple[type, ...]) -> dict[str, Callable[..., Any]]:
     """Return the parameters with Depends of a function: name -> provider function.
 
-    classes: the classes whose values parameters get without Depends.
+    classes: the classes of lifespan values, which parameters get without Depends.
     Raises RegistrationError for a Depends in a wrong place.
     """
     wanted: dict[str, Callable[..., Any]] = {}

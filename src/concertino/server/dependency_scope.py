@@ -1,17 +1,19 @@
 """Opens the dependencies of one call, and closes them when the call has ended.
 
-A provider is the function in `Depends(provider)`, see server/dependencies.py. If it is a generator,
-it is run like a context manager: it is "open" from its `yield` until it is closed, which runs the
-code after the `yield`.
+A provider is the function in `Depends(provider)`, see server/dependencies.py. A provider that is a
+generator is run like a context manager: opening it runs the code up to the `yield`, and closing it
+runs the code after the `yield`.
 
-If the handler and all providers are `def`, everything runs in one thread (call_in_thread), so that
-a provider can yield an object that belongs to a thread, such as a connection of sqlite3. Otherwise
-(Scope) each `def` runs in any thread, and each `async def` runs in the task of the call, so that a
-TaskGroup or a timeout may contain the `yield` of a provider.
+There are two ways to run a call with dependencies:
 
-When a handler raises, the exception is thrown into the generators, as `with` does it, but they
-cannot suppress it. If the code after a `yield` raises, the exception is only logged, because the
-call already has its result.
+- If the handler and all providers are `def`, everything runs in one thread (call_in_thread), so
+  that a provider can yield an object that belongs to a thread, such as a connection of sqlite3.
+- Otherwise (Scope) each `def` runs in any thread, and each `async def` runs in the task of the
+  call, so that a TaskGroup or a timeout may contain the `yield` of a provider.
+
+When a handler raises, the exception is thrown into the generators, as a `with` statement does, but
+they cannot suppress it. If the code after a `yield` raises, the exception is only logged, because
+the call already has its result.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from concertino.server.lifespan import async_manager, sync_manager
 T = TypeVar("T")
 Values = Mapping[object, Any]
 log = logging.getLogger("concertino.dependencies")
-# How long the result of a call waits for one provider to be closed.
+# How many seconds the result of a call waits until a provider is closed.
 CLEANUP_S = 5.0
 
 
@@ -42,7 +44,7 @@ class Provider(Struct, frozen=True, eq=False, weakref=True):
     """A function that provides a value in each call, and how to call it.
 
     key: identifies the provider's value among the values of a call.
-    description: name, file and line, for messages.
+    description: the function's name, file and line, for messages.
     is_async: whether it is an `async def`.
     is_generator: whether it yields the value, and must be closed after the call.
     contexts: the names of its parameters for the Context.
@@ -98,6 +100,7 @@ class Scope:
         return values
 
     def _enter(self, provider: Provider, call: Callable[[], Any]) -> Any:
+        """Call a `def` generator, run it up to its `yield`, and return the yielded value."""
         manager = sync_manager(call())
         value = _enter(manager, provider)
         # Append here, in the thread. If the call is cancelled meanwhile, open() never gets the
@@ -106,10 +109,10 @@ class Scope:
         return value
 
     async def run(self, function: Callable[[], T]) -> T:
-        """Call a `def`, in a thread if there are threads, and return its value.
+        """Call a `def` and return its value; it runs in a thread, unless in_thread is None.
 
-        If the call is cancelled meanwhile, wait until the function has ended. So no dependency is
-        closed while the thread still uses it.
+        If the call is cancelled meanwhile, wait until the function has ended, so that no dependency
+        is closed while the thread still uses it.
         """
         if self._in_thread is None:
             return function()
@@ -167,9 +170,9 @@ async def _exit_in_thread(
     failure: BaseException | None,
     in_thread: InThread,
 ) -> None:
-    """Close a provider in a thread, and wait for it up to CLEANUP_S.
+    """Close a provider in a thread, and wait for this up to CLEANUP_S seconds.
 
-    If that takes longer, or the call is cancelled, the closing continues in a task of its own.
+    If closing takes longer, or the call is cancelled, closing continues in a task of its own.
     """
 
     async def close() -> None:
@@ -187,12 +190,13 @@ async def _exit_in_thread(
         _log_late(provider)
 
 
-# The tasks that close providers. asyncio has only weak references to tasks.
+# The tasks that close providers. This set keeps them alive, because asyncio has only weak
+# references to tasks.
 _late: set[asyncio.Future[None]] = set()
 
 
 class _ThreadStep:
-    """A function that is to be called in a thread. drop() prevents the call before it begins.
+    """A function that a thread will call, unless drop() is called first.
 
     Attribute:
     ended: an event of the event loop; set when the function has returned or raised. It is never set
@@ -238,10 +242,11 @@ async def call_in_thread(
     finish: Callable[[Any], T],
     in_thread: InThread,
 ) -> T:
-    """Call a `def` handler whose providers are all `def`, in one thread. Return finish(value).
+    """Call a `def` handler and its providers, which are all `def`, in one thread.
 
-    The providers are closed in the same thread. If that takes longer than CLEANUP_S, this returns
-    without waiting for the end.
+    Returns finish(value) for the value that the handler returns. The providers are closed in the
+    same thread. If closing takes longer than CLEANUP_S seconds, the function returns before the end
+    of it.
     order: all providers, in the order in which to open them.
     call: calls the handler with the providers' values.
     finish: converts the handler's value to a result.
@@ -273,7 +278,7 @@ async def call_in_thread(
 class _ThreadCall:
     """One call of a `def` handler whose providers are all `def`.
 
-    on_result: called in the thread, when there is a result and before the providers are closed.
+    on_result: called in the thread when the call has its result, before the providers are closed.
     closing: the provider that is being closed, for the log.
     """
 
@@ -294,7 +299,7 @@ class _ThreadCall:
         self._failure: BaseException | None = None
 
     def outcome(self) -> Any:
-        """Return the result, or raise the exception of the call. Call it after on_result()."""
+        """Return the result of the call, or raise its exception. Allowed after on_result()."""
         if self._failure is not None:
             try:
                 raise self._failure
@@ -304,7 +309,7 @@ class _ThreadCall:
         return self._result
 
     def run(self) -> None:
-        """Open the providers, call the handler, and close the providers; in the thread."""
+        """Open the providers, call the handler, and close the providers. The thread runs this."""
         opened = _SyncScope(self._order, self._context)
         try:
             value = self._call(opened.open())
@@ -328,8 +333,9 @@ class _ThreadCall:
 def iterate_in_thread(
     order: Sequence[Provider], context: Context, call: Callable[[Values], Any]
 ) -> Iterator[Any]:
-    """Yield the chunks of a `def` generator whose providers are all `def`; for one thread.
+    """Yield the chunks of a `def` generator whose providers are all `def`.
 
+    The returned iterator must be used in one thread only.
     call: calls the generator function with the providers' values.
     """
     opened = _SyncScope(order, context)
@@ -369,7 +375,7 @@ class _SyncScope:
     def close(self, failure: BaseException | None) -> Iterator[Provider]:
         """Close all open providers in reverse order. Log the exceptions of those that fail.
 
-        Yields each provider before it is closed, for the log.
+        Yields each provider before it is closed, so that the caller can log its name.
         """
         while self._open:
             provider, manager = self._open.pop()
@@ -389,9 +395,10 @@ def _enter(manager: AbstractContextManager[Any], provider: Provider) -> Any:
 
 
 def _name_provider(error: RuntimeError, provider: Provider) -> RuntimeError:
-    """Return a better error for a provider that has yielded nothing: one that names the provider.
+    """Return an error that names the provider, for a provider that has yielded nothing.
 
-    error: the RuntimeError of contextlib. Any other error is returned unchanged.
+    error: the RuntimeError that contextlib has raised. If it has another cause, it is returned
+        unchanged.
     """
     if error.args != ("generator didn't yield",):
         return error

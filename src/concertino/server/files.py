@@ -1,7 +1,7 @@
 """File: a file whose content is a resource.
 
-The path is resolved when the resource is registered; the content is read whenever a client asks for
-it. Changing a symbolic link afterwards cannot make the server send another file.
+The path is resolved when the resource is registered, so that changing a symbolic link afterwards
+cannot make the server send another file. The content is read whenever a client asks for it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ TEXT_TYPES = frozenset(
 class File:
     """A file whose content is a resource.
 
-    Symbolic links are followed when this object is made, and never again.
+    Symbolic links are resolved when this object is made, and not when the file is read.
 
     path: the file.
-    mime_type: by default guessed from the file's name; None if that is not possible.
+    mime_type: the MIME type; if it is None, it is guessed from the file's name if possible.
     Raises OSError for a path that cannot be used, and ValueError if it is not a regular file.
 
     Attributes:
@@ -63,7 +63,7 @@ class File:
         symbolic link; ToolError if the file is too large.
         """
         try:
-            # O_NONBLOCK: opening a FIFO, which may have replaced the file, would block.
+            # Use O_NONBLOCK, because a FIFO may have replaced the file, and opening it would block.
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             descriptor = os.open(self._path, flags)
         except OSError:
@@ -76,7 +76,8 @@ class File:
                 raise ToolError(
                     f"the resource has {status.st_size} bytes; the limit is {MAX_FILE_BYTES} bytes"
                 )
-            # After the check with fstat(), because open() raises for the descriptor of a folder.
+            # Call open() only after the check above, because it raises for a descriptor of a
+            # folder.
             with open(descriptor, "rb", closefd=False) as file:
                 data = file.read(MAX_FILE_BYTES)
         finally:
@@ -112,7 +113,8 @@ def _guess_type(name: str) -> str | None:
 
     if known := TYPES.get(os.path.splitext(name)[1].lower()):  # noqa: PTH122
         return known
-    # filenames=(): do not read the tables of this machine, because machines have different ones.
+    # With filenames=(), the tables of this machine are not read, so that all machines give the same
+    # result.
     kind, encoding = MimeTypes(filenames=()).guess_type(name)
     return "application/octet-stream" if encoding else kind
 

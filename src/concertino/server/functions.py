@@ -1,12 +1,11 @@
 """Handlers: calls the functions that an author has registered.
 
-A handler is the function behind a tool, resource, prompt or completion. call_handler() runs it on
-the event loop or in a thread. (Tools are called by server/tools.py instead.)
+A handler is the function behind a tool, resource, prompt or completion. call_handler() runs
+handlers on the event loop or in a thread, except those of tools, which server/tools.py calls.
 
-StringArguments converts the arguments of prompts and the variables of resource templates, which are
-strings on the wire, to the types of the handler's parameters: a parameter that accepts a str gets
-the string; numbers, booleans and choices are converted; lists, dicts and classes are decoded from
-JSON.
+Arguments of prompts and variables of resource templates are strings on the wire. StringArguments
+converts them to the types of the handler's parameters. A parameter that accepts a str gets the
+string. Numbers, booleans and choices are converted. Lists, dicts and classes are decoded from JSON.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ if TYPE_CHECKING:
     from concertino.runtime.threads import Threads
 
 T = TypeVar("T")
-# Any, because handlers may take and return anything.
+# A function that an author has registered; it may take and return anything.
 Handler = Callable[..., Any]
 # The positional and the keyword arguments for one call of a handler.
 Bound = tuple[tuple[Any, ...], dict[str, Any]]
-# Runs a function in a thread and returns an awaitable of its result.
+# The type of a function that runs another one in a thread and returns an awaitable of its result.
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 # JSON Schema types whose values have an unambiguous spelling as a string.
@@ -57,19 +56,19 @@ CONTEXT_PARAMETER = "concertino_context"
 
 
 class FinishingHandler(ABC):
-    """A handler with dependencies, which must stay open until its value is a finished result.
+    """A handler whose dependencies stay open until its return value was converted to a result.
 
-    The value may refer to a dependency, such as rows of a database session. So the function that
-    converts the value to a result ("finish") is called here, before the dependencies are closed.
+    The value may refer to a dependency, such as rows of a database session. Therefore the function
+    that converts the value to a result ("finish") is called before the dependencies are closed.
     """
 
     @abstractmethod
     async def call(self, bound: Bound, finish: Callable[[Any], T]) -> T:
-        """Call the handler, and return finish(value)."""
+        """Call the handler, and return finish(value) for the value that it returns."""
 
     @abstractmethod
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the handler, and return its value."""
+        """Call the handler, and return its value without converting it."""
 
     def finishing(self, finish: Callable[[Any], T]) -> Callable[..., Awaitable[T]]:
         """Return a function that calls the handler with its arguments and returns finish(value)."""
@@ -95,7 +94,7 @@ class HandlerCall(Struct, frozen=True):
 def handler_call(handler: Handler, owner: str, *, inline: bool) -> HandlerCall:
     """Return the HandlerCall of a handler.
 
-    owner: names the prompt, resource or completion in error messages.
+    owner: the name of the prompt, resource or completion, for error messages.
     Raises RegistrationError if the handler cannot be called, or is a generator.
     """
     if not callable(handler):
@@ -110,7 +109,7 @@ def handler_call(handler: Handler, owner: str, *, inline: bool) -> HandlerCall:
 
 def handler_doc(handler: Any) -> ParsedDocstring:
     """Return the parsed docstring of a handler."""
-    # A functools.partial object has the docstring of its class. Read that of its function.
+    # The docstring of a functools.partial object is that of its class, so read the function's.
     return parse_docstring(getattr(without_partials(handler), "__doc__", None))
 
 
@@ -127,7 +126,7 @@ def handler_location(handler: Any) -> str:
     Returns "" if that is not known.
     """
     code = getattr(function_of(handler), "__code__", None)
-    # The code of a wrapper that this package has made tells nothing about the author's file.
+    # A wrapper that this package has made is not in the author's file.
     if code is None or code.co_filename.startswith(_PACKAGE):
         return ""
     return f" ({code.co_filename.rpartition('/')[2]}:{code.co_firstlineno})"
@@ -137,9 +136,9 @@ _PACKAGE = __file__.rpartition("/")[0]
 
 
 def caller_location() -> str:
-    """Return the innermost line on the stack outside of concertino's code, as " (file.py:12)".
+    """Return the line of the author's code that has called concertino, as " (file.py:12)".
 
-    Returns "" if there is none.
+    Returns "" if there is no such line on the stack.
     """
     root = _PACKAGE.rpartition("/")[0]
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
@@ -159,7 +158,7 @@ def check_handler(
 
     documented: the parameters that the docstring describes: name -> text.
     parameters: the parameters that clients see: name -> schema.
-    Returns whether the handler has parameters, but no annotation at all.
+    Returns whether the handler has parameters but no annotations.
     """
     annotations: Mapping[str, Any] = getattr(function_of(handler), "__annotations__", {})
     unannotated = [name for name in CONTEXT_NAMES if name in parameters and name not in annotations]
@@ -203,7 +202,7 @@ class HandlerThreads:
             return self._threads
 
     def close(self) -> None:
-        """End the threads. run() starts new ones."""
+        """End the threads. A later call of run() starts new ones."""
         with self._lock:
             threads, self._threads = self._threads, None
         if threads is not None:
@@ -244,8 +243,8 @@ async def maybe_await(value: Any) -> Any:
 def is_async(handler: Any) -> bool:
     """Return whether calling the handler returns a coroutine.
 
-    A function that the handler wraps (`__wrapped__`) does not count: a decorator may make a `def`
-    of an `async def`, by running the coroutine to its end.
+    The function that a handler wraps (`__wrapped__`) is not examined, because a decorator may turn
+    an `async def` into a `def` that runs the coroutine to its end.
     """
     handler = without_partials(handler)
     return iscoroutinefunction(handler) or iscoroutinefunction(type(handler).__call__)
@@ -261,8 +260,7 @@ def lacks_self(handler: Handler) -> bool:
     function = function_of(handler)
     if function.__code__.co_varnames[:1] != ("self",) or "self" in function.__annotations__:
         return False
-    # A function that a decorator has made around a bound method passes the tests above, but has no
-    # parameter `self`.
+    # A decorator's wrapper of a bound method passes the tests above, but has no parameter `self`.
     return next(iter(signature(handler).parameters), None) == "self"
 
 
@@ -304,7 +302,8 @@ class StringArguments:
         self.schemas: dict[str, dict[str, Any]] = decoder.schema.get("properties", {})
         check_handler(handler, descriptions, self.schemas)
         self.required = frozenset[str](decoder.schema.get("required", ()))
-        # Parameter -> how a string is converted: "text" (not at all), "number" or "json".
+        # How the string for each parameter is converted: not at all ("text"), to a number, boolean
+        # or choice ("number"), or as JSON ("json").
         self._kinds = {name: self._kind(schema) for name, schema in self.schemas.items()}
         self._spellings = {name: self._find_spellings(s) for name, s in self.schemas.items()}
 
@@ -313,7 +312,7 @@ class StringArguments:
 
         values: parameter -> a str, or a list or dict of str.
         context: passed to the handler if it has a parameter for it.
-        Raises InvalidArguments for invalid values; it names all of them.
+        Raises InvalidArguments for invalid values; its text names all of them.
         """
         arguments: dict[str, Any] = {}
         for name, value in values.items():
@@ -352,10 +351,10 @@ class StringArguments:
         return [value for value in values if value is not None] + nested
 
     def _find_spellings(self, schema: dict[str, Any]) -> dict[str, Raw]:
-        """Return string -> JSON, for the members of an Enum or a Literal that are not strings.
+        """Return the JSON values of an Enum or a Literal that are not strings, by their spelling.
 
-        For example {"1": 1} for Literal[1, "a"]. A spelling that is itself a string member is left
-        out.
+        An example is {"1": 1} for Literal[1, "a"]. A spelling that is also a string value of the
+        type is left out.
         """
         members = self._members(schema)
         spellings = {
@@ -389,7 +388,7 @@ class StringArguments:
 
 
 def _parse_json(text: str) -> Any:
-    """Return a JSON text as Raw; any other text as a str, which the decoder will then refuse."""
+    """Return a text as Raw if it is JSON; otherwise as a str, for which the decoder will raise."""
     try:
         decode(text)
     except (DecodeError, RecursionError, UnicodeError):

@@ -1,7 +1,7 @@
 """Describes likely mistakes in the parameters and the docstring of a handler, for the log.
 
-When a handler is registered, check_handler() in server/functions.py does a quick test. Only if that
-finds a possible mistake, this module is loaded to describe it.
+When a handler is registered, check_handler() in server/functions.py does a quick test. Only if this
+test finds a possible mistake, this module is imported to describe it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def describe_mistakes(
 
     location: the file and line of the handler, from handler_location() in server/functions.py.
     documented: the names of the parameters that the docstring describes.
-    contexts: the names of parameters that are probably meant for the Context, since they are named
-        `context` or `ctx`, but have no annotation.
+    contexts: the names of parameters that are probably meant for the Context: they are named
+        `context` or `ctx` but have no annotation.
     """
     function = function_of(handler)
     own = inspect.signature(handler).parameters
-    # If the handler is a functools.partial or a bound method, its docstring may also describe
-    # arguments that are bound already.
+    # The docstring of a functools.partial or a bound method may also describe arguments that are
+    # bound already.
     names = [*{**inspect.signature(function).parameters, **own}]
     owner = f"{function.__name__}(){location}"
     mistakes = [

@@ -1,6 +1,6 @@
-"""Logs that common hosts will cut a server's instructions or leave out some of its tools.
+"""Logs warnings that common hosts will cut a server's instructions or leave out some of its tools.
 
-protocol/host_limits.py contains the limits and the texts. server/tools.py loads this module when
+protocol/host_limits.py contains the limits and the texts. server/tools.py imports this module when
 there may be something to log.
 """
 

@@ -1,8 +1,8 @@
 """The parts of a Server that are imported when they are first used.
 
-LazyFeatures has the server's resources, prompts and completion; FilledParameters its lifespan
-functions and dependencies. A server that has only tools imports none of these, and so starts
-faster. (Server itself calls tools.)
+LazyFeatures contains the server's resources, prompts and completion. FilledParameters contains its
+lifespan functions and dependencies. A server that has only tools imports none of these modules, so
+it starts faster. server.py itself handles calls of tools.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MethodHandler = Callable[[Call, Context], Awaitable[Struct]]
 
 
 class LazyFeatures:
-    """The features of a server apart from its tools.
+    """The resources, prompts and completion of a server.
 
     features: the server's features before any function is registered.
     tools: the server's tools.
@@ -52,8 +52,8 @@ class LazyFeatures:
     log: the server's logger.
 
     Attributes:
-    features: the features announced to clients now. A feature is never removed, because clients
-        remember it.
+    features: the features that are declared to clients now. A feature is never removed, because
+        clients remember it.
     handlers: MCP method -> the function that handles its calls.
     """
 
@@ -79,12 +79,12 @@ class LazyFeatures:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether nothing was registered, the tools included."""
+        """Return whether no tool, resource or prompt was registered."""
         return not self._tools.entries and self._resources is None and self._prompts is None
 
     @property
     def resources(self) -> Resources:
-        """Return the server's resources; on first use, import the module and make them."""
+        """Return the server's resources. The first use imports the module and creates them."""
         with self._lock:
             if self._resources is None:
                 from concertino.server.resources import Resources
@@ -100,7 +100,7 @@ class LazyFeatures:
 
     @property
     def prompts(self) -> Prompts:
-        """Return the server's prompts; on first use, import the module and make them."""
+        """Return the server's prompts. The first use imports the module and creates them."""
         with self._lock:
             if self._prompts is None:
                 from concertino.server.prompts import Prompts
@@ -113,9 +113,9 @@ class LazyFeatures:
             return self._prompts
 
     def registries(self) -> dict[ChangeKind, list[Registry[Any]]]:
-        """Return the registries that are in use, by the kind of change to report for each.
+        """Return the registries that are in use, including the tools.
 
-        The tools are among them.
+        They are grouped by the kind of change that clients are notified of.
         """
         resources, prompts = self._resources, self._prompts
         found: dict[ChangeKind, list[Registry[Any]]] = {"tools": [self._tools]}
@@ -126,11 +126,11 @@ class LazyFeatures:
         return found
 
     def is_disabled_resource(self, uri: str) -> bool:
-        """Return whether a URI belongs to a disabled resource or template and no enabled one."""
+        """Return whether a URI belongs to disabled resources or templates only."""
         return self._resources is not None and self._resources.is_disabled(uri)
 
     def update_features(self) -> None:
-        """Update `features`, because something was registered or removed."""
+        """Update `features`. Called when something was registered or removed."""
         with self._lock:
             if self.features.cache_scope == "public" and self._is_limited():
                 # Callers see different lists, so their lists must not be shared. compose() reads
@@ -153,11 +153,12 @@ class LazyFeatures:
                 self.features = replace(self.features, completions=True)
 
     def _is_limited(self) -> bool:
-        """Return whether callers may see different lists: some feature is not for everybody."""
+        """Return whether any entry is limited, so that callers may see different lists."""
         groups = self.registries().values()
         return any(registry.is_limited for group in groups for registry in group)
 
     async def _complete(self, call: Call, context: Context) -> Struct:
+        """Handle a call of `completion/complete`."""
         from concertino.server.completion import complete
 
         def find(kind: str, name: str) -> Completable | None:
@@ -199,8 +200,8 @@ class LazyFeatures:
     async def handle(self, call: Call, context: Context) -> Struct:
         """Handle a call of any method except tools/call.
 
-        Raises RpcError, also for any exception of a handler. Raises Suspended if the handler waits
-        for an answer of its client.
+        Raises RpcError if the call fails, also if the handler has raised another exception. Raises
+        Suspended if the handler needs an answer of its client first.
         """
         handler = self.handlers.get(call.method)
         if handler is None:
@@ -226,9 +227,9 @@ class LazyFeatures:
 
 
 class FilledParameters:
-    """Fills those parameters of handlers that clients do not see.
+    """Fills the parameters of handlers that clients do not see.
 
-    These are lifespan values (server/lifespan.py) and dependencies (server/dependencies.py).
+    They are for lifespan values (server/lifespan.py) and dependencies (server/dependencies.py).
     in_thread: runs a `def` provider in a thread.
     """
 
@@ -248,7 +249,7 @@ class FilledParameters:
         self.lifespans.add(function)
 
     def dependencies(self) -> Dependencies:
-        """Return the server's dependencies; on first use, import the module and make them."""
+        """Return the server's dependencies. The first use imports the module and creates them."""
         if self._dependencies is None:
             from concertino.server.dependencies import Dependencies
 
@@ -256,7 +257,10 @@ class FilledParameters:
         return self._dependencies
 
     def fill(self, handler: H, inline: bool, in_thread: InThread | None) -> H:
-        """Return a wrapper of a handler that fills its parameters; see Server.fill."""
+        """Return a wrapper of a handler without the parameters that clients do not see.
+
+        See Server.fill.
+        """
         # If the module is not loaded, no annotation can contain Depends, so do not import it.
         if "concertino.server.dependencies" in sys.modules:
             filled = self.dependencies().fill(handler, inline, in_thread)

@@ -8,9 +8,9 @@
 A handler gets the yielded value in a parameter with the annotation `Database`. The code after the
 `yield` runs when the server ends.
 
-All functions run in one task of their own, which enters them in order and exits them in reverse
-order. The reason: a task group or a timeout inside a function must be entered and exited in the
-same task, but the start() and close() of a backend may be called in different tasks.
+One task enters all functions in order and exits them in reverse order. The start() and close() of a
+backend may be called in different tasks, but a task group or a timeout inside a function must be
+entered and exited in the same task.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _YIELDS = (AsyncIterator, AsyncGenerator, Iterator, Generator)
 class Lifespans:
     """The lifespan functions of one server.
 
-    values: class -> the yielded value; filled when open() has returned.
+    values: class -> the yielded value; complete when open() has returned.
     """
 
     def __init__(self) -> None:
@@ -59,9 +59,9 @@ class Lifespans:
         self._task: asyncio.Task[None] | None = None
         # The exception that has ended the functions before the end of the server, or None.
         self._failure: BaseException | None = None
-        # Set by close().
+        # An event that close() sets.
         self._closing: asyncio.Event
-        # Done when all functions are entered.
+        # A future that is done when all functions are entered.
         self._opened: asyncio.Future[None]
 
     @property
@@ -110,13 +110,15 @@ class Lifespans:
     def fill(self, handler: H, skip: Collection[str] = ()) -> H:
         """Return a wrapper of a handler that passes the lifespan values in each call.
 
-        The wrapper does not have the parameters for these values. A handler without such parameters
-        is returned as it is. Calling the wrapper before open() raises RuntimeError.
+        The wrapper does not have the parameters for these values. If the handler has no such
+        parameters, the handler itself is returned. Calling the wrapper before open() raises
+        RuntimeError.
         skip: the names of parameters that are filled in another way.
         Raises RegistrationError if a parameter for a lifespan value is positional-only.
         """
         classes = self.classes
-        # Later code refuses a handler that cannot be called, with a better message.
+        # The registration, which follows, raises a better error for a handler that cannot be
+        # called.
         if not classes or not callable(handler) or lacks_self(handler):
             return handler
         filled: dict[str, type] = {
@@ -129,7 +131,10 @@ class Lifespans:
         return _fill(handler, filled, self._value) if filled else handler
 
     def _value(self, kind: type) -> Any:
-        """Return the lifespan value of a class. Raises RuntimeError if there is none now."""
+        """Return the lifespan value of a class.
+
+        Raises RuntimeError if the functions are not running, so that there is no value.
+        """
         try:
             return self.values[kind]
         except KeyError:
@@ -213,12 +218,12 @@ class Lifespans:
             self._report(failures, opened)
 
     def _report(self, failures: list[BaseException], opened: asyncio.Future[None]) -> None:
-        """Raise the exception that explains why the functions have ended; log the others.
+        """Raise the exception that has ended the functions, and log the others.
 
-        If open() is still waiting, it gets the exception instead.
-        failures: all exceptions, in order.
+        If open() still waits, it gets the exception instead.
+        failures: the exceptions of the functions, in order.
         """
-        # True for a regular end: close() was called, or open() was cancelled.
+        # Whether the functions had to end, because close() was called or open() was cancelled.
         requested = self._closing.is_set() or opened.cancelled()
         failure = failures[0] if requested else _cause_of_end(failures)
         for other in failures:
@@ -248,14 +253,14 @@ def _cause_of_end(failures: list[BaseException]) -> BaseException:
         if not isinstance(failure, asyncio.CancelledError):
             return failure
 
-    # A CancelledError from start() would look as if the caller of start() had been cancelled.
+    # If start() raised this CancelledError, its caller would seem to be cancelled.
     error = RuntimeError("a lifespan function waited for something that was cancelled")
     error.__cause__ = failures[0]
     return error
 
 
 def _fill(handler: Any, filled: dict[str, type], value: Callable[[type], Any]) -> Any:
-    """Return a wrapper of a handler that passes the lifespan values.
+    """Return a wrapper of a handler that adds the lifespan values to its arguments.
 
     handler: any callable.
     filled: the parameters for lifespan values: name -> class.
@@ -278,7 +283,7 @@ def _fill(handler: Any, filled: dict[str, type], value: Callable[[type], Any]) -
     ]
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        # Pass all arguments by name, apart from those for positional-only parameters.
+        # Pass all arguments by name, except those for positional-only parameters.
         kwargs.update(zip(names, args[first:], strict=False))
         for name, kind in filled.items():
             kwargs[name] = value(kind)
@@ -293,7 +298,7 @@ def _fill(handler: Any, filled: dict[str, type], value: Callable[[type], Any]) -
         function = cast("Any", function).func
     function = getattr(function, "__func__", function)
     wrapper: Any = functools.update_wrapper(call_async if is_async(handler) else call, function)
-    # A partial has no name, and the name of the function inside must not be used for it.
+    # A partial has no name, and must not get the name of its function.
     wrapper.__qualname__ = wrapper.__name__ = getattr(handler, "__name__", "")
     wrapper.__signature__ = signature.replace(parameters=others)
     return wrapper
@@ -302,8 +307,8 @@ def _fill(handler: Any, filled: dict[str, type], value: Callable[[type], Any]) -
 def async_manager(result: Any) -> AbstractAsyncContextManager[Any]:
     """Return an asynchronous context manager that runs a generator.
 
-    result: what the generator function has returned: a generator, `async def` or `def`; or a
-        context manager, if the function has the decorator contextmanager or asynccontextmanager.
+    result: the return value of the generator function. It is a generator, asynchronous or not, or a
+        context manager if the function has the decorator contextmanager or asynccontextmanager.
     """
     if isasyncgen(result):
         make = cast("Callable[[], AsyncGenerator[Any, None]]", lambda: result)
@@ -312,7 +317,10 @@ def async_manager(result: Any) -> AbstractAsyncContextManager[Any]:
 
 
 def sync_manager(result: Any) -> AbstractContextManager[Any]:
-    """Return a context manager that runs a `def` generator. result: see async_manager()."""
+    """Return a context manager that runs a `def` generator.
+
+    result: the return value of the generator function, see async_manager().
+    """
     if isgenerator(result):
         make = cast("Callable[[], Generator[Any, None, None]]", lambda: result)
         return contextmanager(make)()

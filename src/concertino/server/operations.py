@@ -12,7 +12,7 @@ operationId to the tools `get_operation` and `cancel_operation`, which Operation
 server.
 
 The operationId is a handle (2026-07-28 "Explicit State Handles"): it works on every connection and
-in every revision, for any client that knows it. So it is random and cannot be guessed.
+in every revision, for any client that knows it. It is random, so that it cannot be guessed.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ log = logging.getLogger("concertino.operations")
 H = TypeVar("H", bound=Handler)
 T = TypeVar("T")
 Work = Callable[[], Awaitable[CallToolResult]]
-# How long a call of get_operation may wait. Most clients allow a call this much time.
+# How many seconds a call of get_operation may wait. Most clients give a call this much time.
 MAX_WAIT_S = 60.0
 # An error quotes at most this many characters of an unknown handle.
 MAX_HANDLE = 100
-# How long the server waits, when it ends, for the end of cancelled operations.
+# How many seconds the server waits for the end of cancelled operations when it shuts down.
 CLEANUP_S = 1.0
 State = Literal["in_progress", "completed", "failed", "cancelled", "timed_out"]
 
@@ -83,7 +83,7 @@ State = Literal["in_progress", "completed", "failed", "cancelled", "timed_out"]
 class Operations:
     """The long operations of one server.
 
-    server: gets the tools get_operation and cancel_operation.
+    server: the server, to which the tools get_operation and cancel_operation are added.
     at_most: how many operations may run at the same time; a further call fails with the code
         TOO_MANY_OPERATIONS.
     limit_s: how many seconds an operation may take before it is cancelled.
@@ -155,11 +155,12 @@ class Operations:
         output schema, because it has two kinds of results, but the function's result is checked
         against its annotation. The options input_schema and output_schema are not accepted.
 
-        Progress is sent to the calls of get_operation that are waiting at that time. The function
-        cannot ask the client anything: do that in another tool, before the operation starts.
+        Progress is sent to the calls of get_operation that wait for the operation at that time. The
+        function cannot ask the client anything; another tool must do that before the operation
+        starts.
 
         message: the text of the status, until the function reports progress with another text.
-        estimated_time: for people, such as "30 seconds".
+        estimated_time: the expected duration for people, such as "30 seconds".
         answer_after_s: how many seconds the call waits for the result before it returns the status;
             0 returns the status at once.
         Raises RegistrationError for an invalid function or option, ValueError for an invalid time.
@@ -196,12 +197,13 @@ class Operations:
         make_shaper = chunk_shaper if is_generator(handler) else result_shaper
         handler = self._server.fill(handler, inline=inline, in_thread=self._in_thread)
         shape = make_shaper(handler, inject=(Context,)).shape
-        # Wrap the results of the function only. The status that start() returns gets no envelope.
+        # Only the results of the function get an envelope. The status that start() returns has
+        # none.
         if options.pop("envelope", self._server.envelope):
             from concertino.server.result_envelope import wrap_result
 
             shape = wrap_result(shape, self._server.features().info.version)
-        run = self._runner(handler, inline, shape)
+        run = self._make_run(handler, inline, shape)
         signature, context_name = _signature_with_context(handler)
 
         async def start(*args: Any, **kwargs: Any) -> CallToolResult:
@@ -216,8 +218,8 @@ class Operations:
             try:
                 await operation.wait_for_end(context, answer_after_s)
             except asyncio.CancelledError:
-                # The client has cancelled the call. It has not got the handle, so it could never
-                # ask for the result: cancel the operation as well.
+                # The client has cancelled the call before it got the handle, so it can never ask
+                # for the result. Cancel the operation as well.
                 operation.end("cancelled")
                 self._operations.pop(operation.id, None)
                 raise
@@ -233,11 +235,11 @@ class Operations:
         start.__annotations__["return"] = CallToolResult
         cast("Any", start).__signature__ = signature
         self._server.add_tool(start, name=name, **options)
-        # Server.disable(handler) finds the author's function by this attribute. It is set last,
-        # because the tool's schema must be made from `start` and not from that function.
+        # Server.disable(handler) finds the author's function by this attribute. The attribute is
+        # set last, because the tool's schema must be made from `start` and not from that function.
         cast("Any", start).__wrapped__ = author
 
-    def _runner(
+    def _make_run(
         self,
         handler: Any,
         inline: bool,
@@ -300,14 +302,15 @@ class Operations:
 
         def on_done(task: asyncio.Task[None]) -> None:
             timer.cancel()
-            # A `finally` block of the handler has raised while the task was being cancelled.
+            # An exception here comes from a `finally` block of the handler, which has raised while
+            # the task was being cancelled.
             if not task.cancelled() and (exc := task.exception()) is not None:
                 log.error(
                     "operation %s failed while it was cancelled", operation.name, exc_info=exc
                 )
             operation.ended_at = self._clock()
             operation.listeners = ()
-            # The context refers to the message that started the operation. Free that memory.
+            # The context refers to the message that has started the operation. Free that memory.
             del operation.context
             if operation.is_running:
                 outcome = operation.outcome
@@ -321,7 +324,7 @@ class Operations:
         task.add_done_callback(on_done)
 
     def _drop_results(self) -> None:
-        """Drop the oldest results until those that remain are within the limits."""
+        """Drop results that have expired, and the oldest ones until the limits are kept."""
         ended = [item for item in self._operations.values() if item.ended_at is not None]
         count, size, now = len(ended), sum(item.size for item in ended), self._clock()
         for operation in ended:
@@ -409,7 +412,7 @@ class Operations:
 
 
 class _Outcome(NamedTuple):
-    """The result of an operation, and its size as JSON in bytes; 0 if it was not counted."""
+    """The result of an operation, and its size as JSON in bytes."""
 
     result: CallToolResult
     size: int
@@ -496,9 +499,9 @@ class _Operation:
 
 
 class _OperationContext(ContextWrapper):
-    """The Context of an operation's handler. It works even after that call has ended.
+    """The Context of an operation's handler. It also works after the call has ended.
 
-    inner: the context of that call.
+    inner: the context of the call that has started the operation.
     """
 
     def __init__(self, inner: Context, operation: _Operation) -> None:
@@ -515,8 +518,8 @@ class _OperationContext(ContextWrapper):
         total: float | None = None,
         message: str | None = None,
     ) -> Awaitable[None]:
-        # This comes first, because it raises for invalid progress. It sends nothing after the end
-        # of the call.
+        # Call this first, because it raises for invalid values. It sends nothing if the call has
+        # ended.
         sent = self.inner.progress(done, total, message)
         operation = self._operation
         operation.last_progress = done, total
@@ -564,7 +567,7 @@ async def _run_operation(operation: _Operation, work: Work) -> None:
         size = len(encode(result))
     except (ToolError, InvalidResult) as exc:
         result = tool_error_result(exc)
-        # Only an estimate, because the error may contain values that cannot be encoded.
+        # The error may contain values that cannot be encoded, so this size is only an estimate.
         size = len(repr(result))
     except BaseException as exc:
         if not operation.is_running:
@@ -577,10 +580,11 @@ async def _run_operation(operation: _Operation, work: Work) -> None:
 
 
 def _signature_with_context(handler: Handler) -> tuple[Signature, str | None]:
-    """Return a handler's signature, with resolved annotations, for the function `start`.
+    """Return the signature for the function `start` of a handler, with resolved annotations.
 
-    If the handler has no parameter for the Context, one is added. Also returns the name of the
-    handler's own parameter for the Context, or None.
+    It is the handler's signature. If the handler has no parameter for the Context, one is added.
+    The second element of the result is the name of the handler's own parameter for the Context, or
+    None.
     """
     signature = read_signature(handler, (Context,))
     own = next((item.name for item in signature.parameters if item.injected), None)

@@ -1,14 +1,14 @@
 """The options of Server.tool(), Server.resource() and Server.prompt(), each declared once.
 
-A TypedDict declares the types of a group of options; its docstring describes them. They are used in
-three ways:
+A TypedDict declares the types of a group of options, and its docstring describes the options. The
+TypedDicts are used in three ways:
 
 - Methods take them as `**options: Unpack[ToolOptions]`, which type checkers understand.
 - show_options() adds them to the signature and docstring of a method, for help().
 - check_options() in server/settings.py validates the values.
 
-An option that is left out counts as None, or as False if it is a bool. A server whose tools have no
-options never loads this module.
+An option that is left out has the value None, or False if it is a bool. A server whose tools have
+no options never imports this module.
 """
 
 # No `from __future__ import annotations` here: a TypedDict compiles each annotation that is a
@@ -182,8 +182,8 @@ def show_options_of(kind: str, function: Callable[..., Any]) -> None:
     """
     declaration, parts = DECLARATIONS[kind]
     show_options(*parts)(function)
-    # The annotation is a string with a name that server.py imports for type checkers only, so
-    # get_type_hints() could not evaluate it. Replace the string.
+    # The annotation is a string with a name that server.py imports only for type checkers, so
+    # get_type_hints() could not evaluate it. Replace the string by the type.
     if "Unpack" in str(function.__annotations__.get("options")):
         function.__annotations__["options"] = Unpack[declaration]
 
@@ -220,7 +220,7 @@ def show_options(*declarations: type) -> Callable[[F], F]:
 
 
 def _annotations(declaration: type) -> dict[str, Any]:
-    """Return the annotations of a TypedDict by name; ForwardRefs become strings again."""
+    """Return the annotations of a TypedDict by name, with ForwardRefs converted back to strings."""
     return {
         name: kind.__forward_arg__ if isinstance(kind, ForwardRef) else kind
         for name, kind in declaration.__annotations__.items()

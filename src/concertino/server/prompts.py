@@ -1,7 +1,7 @@
 """Prompts: registers, lists and renders the prompts of a server.
 
 A prompt is a function that makes messages for a model from string arguments; a user selects it by
-its name. Loaded when the first prompt is registered.
+its name. LazyFeatures imports this module when the first prompt is registered.
 Spec: 2026-07-28 server/prompts.
 """
 
@@ -112,9 +112,9 @@ class Prompts:
     ) -> None:
         """Register a prompt; see Server.add_prompt.
 
-        handler: a wrapper of `function` that has only the parameters that clients fill. It makes
-            the messages.
-        function: the function that the author has passed.
+        handler: the function that makes the messages. It has only the parameters that clients fill,
+            see Server.fill().
+        function: the function that the author has passed, which `handler` may wrap.
         """
         name = options.get("name")
         name = name if name is not None else str(getattr(handler, "__name__", ""))

@@ -1,11 +1,12 @@
 """Registry: the tools, prompts, resources or resource templates of a server, by name.
 
-It adds and removes entries, enables and disables them, and divides them into pages for clients.
+A registry adds and removes entries, enables and disables them, and divides them into pages for
+clients.
 
-A cursor contains the name and the number of the last entry on its page. Numbers grow and are never
-used twice, so the next page begins in the right place even if entries were added, removed or
-disabled in the meantime. An empty cursor means the beginning. Any other text that is not one of our
-cursors is refused.
+A cursor contains the name and the number of the last entry on its page. Each entry gets a higher
+number than all earlier ones, so the next page begins in the right place even if entries were added,
+removed or disabled in the meantime. An empty cursor means the beginning of the list. Any other text
+that is not a cursor of this registry is an error.
 Spec: 2026-07-28 server/utilities/pagination.
 """
 
@@ -33,8 +34,8 @@ _decode_cursor = Decoder(Cursor).decode
 _decode_text = Decoder(str).decode
 # At most this many characters of a cursor are decoded. URI templates in it may be long.
 MAX_CURSOR = 65536
-# One call of enable() or disable(): its number, and True for enable(). If several switches select
-# an entry, the one with the highest number decides.
+# One call of enable() or disable(): the number of the call, and True for enable(). If several
+# switches select an entry, the one with the highest number decides.
 Switch = tuple[int, bool]
 ON: Switch = (0, True)
 
@@ -53,11 +54,11 @@ class EntryPage(Struct, Generic[E], eq=False):
 
 
 class Access(Struct, frozen=True):
-    """Who may use an entry.
+    """Says which callers may see and use an entry.
 
-    tags: the tags by which enable() and disable() select it.
-    visible: returns whether a caller may see and use it; None if every caller may.
-    scopes: what a caller's token must allow.
+    tags: the tags by which enable() and disable() select the entry.
+    visible: returns whether a caller may see and use the entry; None if every caller may.
+    scopes: the scopes that a caller's token must have.
     """
 
     tags: frozenset[str] = frozenset()
@@ -70,18 +71,18 @@ class Access(Struct, frozen=True):
         return self.visible is not None or bool(self.scopes)
 
     def is_hidden(self, context: Context) -> bool:
-        """Return whether the entry does not exist for a caller, whatever its token allows."""
+        """Return whether `visible` hides the entry from a caller."""
         return self.visible is not None and not self.visible(context)
 
     def lacks_scopes(self, context: Context) -> bool:
-        """Return whether the caller's token does not allow to use the entry."""
+        """Return whether the caller's token lacks a scope of the entry."""
         if not self.scopes:
             return False
         principal = context.principal
         return principal is not None and principal.lacks(self.scopes)
 
     def check_scopes(self, context: Context) -> None:
-        """Raise InsufficientScope if the caller's token does not allow to use the entry."""
+        """Raise InsufficientScope if the caller's token lacks a scope of the entry."""
         if self.lacks_scopes(context):
             raise InsufficientScope(self.scopes)
 
@@ -238,7 +239,7 @@ class Registry(Generic[E]):
         """Return the entry with this name; None if there is none for the caller.
 
         context: the context of the caller's call.
-        Raises InsufficientScope if the caller's token does not allow to use it.
+        Raises InsufficientScope if the caller's token lacks a scope of the entry.
         """
         entry = self.entries.get(name)
         if entry is None or not self.is_limited:
@@ -250,7 +251,7 @@ class Registry(Generic[E]):
         return entry
 
     def known(self, context: Context) -> Iterator[tuple[E, Access]]:
-        """Yield the entries that exist for the caller, whatever its token allows."""
+        """Yield the entries that are not hidden from the caller, whatever scopes its token has."""
         records = self.records
         for name, entry in self.entries.items():
             record = records.get(name)
@@ -258,7 +259,9 @@ class Registry(Generic[E]):
                 yield entry, record.access
 
     def cache_scope(self, scope: CacheScope) -> CacheScope:
-        """Return the cache scope of the list: "private" if lists may differ, else `scope`.
+        """Return the cache scope of the list: "private" if callers may see different lists.
+
+        Otherwise it is `scope`.
 
 
         All pages of a list have the same scope (2026-07-28 server/utilities/caching).
@@ -291,7 +294,7 @@ class Registry(Generic[E]):
 
         start = 0
         if last is not None:
-            # Imported here because most servers list all on one page.
+            # Imported here, because most lists have only one page.
             from bisect import bisect_right
 
             numbers = [records[name].number for name in entries]
@@ -342,21 +345,21 @@ class Registry(Generic[E]):
 def not_registered(kind: str, name: str, known: Iterable[str]) -> NotRegistered:
     """Return the error for a name that is not registered; it suggests a similar name.
 
-    kind: the kind of thing that was looked up, such as "tool".
+    kind: the kind of entry that was looked up, such as "tool".
     known: the names that are registered.
     """
     return NotRegistered(f"no {kind} is registered as {name!r}{suggestion(name, known)}")
 
 
 def _number_before(last: Cursor, records: Mapping[str, Record[Any]]) -> int:
-    """Return the number of the last entry of the previous page.
+    """Return the number of the last entry of the previous page; the next page begins after it.
 
     last: the content of the cursor.
     """
     _, number, name = last
-    # Use the number. But the cursor may come from an earlier process, in which entries had other
-    # numbers. So if an entry has this number, look up the number of the name, which is the same
-    # unless the numbers have changed.
+    # Usually this is the number in the cursor. But the cursor may come from an earlier process, in
+    # which the entries had other numbers. If an entry has the name in the cursor, use the current
+    # number of that entry, which is the same unless the numbers have changed.
     named = records.get(name)
     is_taken = any(record.number == number for record in records.values())
     return named.number if is_taken and named is not None else number

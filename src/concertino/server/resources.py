@@ -1,8 +1,8 @@
 """Resources: registers, lists and reads the resources of a server.
 
-A resource has a URI. Its content ("source" below) is a text or bytes, a file, or the value that a
-function returns. A resource template has a URI template, whose variables are the arguments of a
-function. Loaded when the first resource is registered.
+A resource has a URI and a source of its content: a text or bytes, a file, or a function that
+returns the content. A resource template has a URI template, whose variables are the arguments of a
+function. LazyFeatures imports this module when the first resource is registered.
 Spec: 2026-07-28 server/resources, server/utilities/caching; RFC 3986 for URIs, RFC 6570 for
 templates (schema/uri_template.py).
 """
@@ -77,6 +77,7 @@ class RegisteredResource(Struct, frozen=True):
     """A resource of a server.
 
     resource: the resource as `resources/list` returns it.
+    source: where its content comes from.
     hints: how long clients may cache its content.
     location: the file and line that registered it, for messages; "" if a function is its source.
     """
@@ -164,9 +165,9 @@ class Resources:
     ) -> None:
         """Register a resource or a template; see Server.add_resource.
 
-        handler: a wrapper of `function` that has only the parameters that clients fill. It returns
-            the content.
-        function: the function that the author has passed.
+        handler: the function that returns the content; None for other sources. It has only the
+            parameters that clients fill, see Server.fill().
+        function: the function that the author has passed, which `handler` may wrap.
         """
         if not isinstance(uri, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise RegistrationError(
@@ -283,7 +284,7 @@ class Resources:
         raise not_registered("resource or template", uri, known)
 
     def is_disabled(self, uri: str) -> bool:
-        """Return whether a URI belongs to a disabled resource or template and no enabled one."""
+        """Return whether a URI belongs to disabled resources or templates only."""
         resources, templates = self.resources, self.templates
         if uri in resources.entries:
             return False
@@ -373,10 +374,11 @@ class Resources:
         return finish(source)
 
     async def _read_template(self, uri: str, context: Context) -> ReadResourceResult:
-        """Read a URI with the first template that matches it and whose function accepts the values.
+        """Return the content of a URI that matches a template.
 
-        Raises RpcError "resource not found" if there is none; its details say which values were not
-        accepted.
+        If several templates match, the first one is used whose function accepts the values of the
+        variables. If there is none, raises the RpcError "resource not found", whose details name
+        the values that were not accepted.
         """
         details: list[str] = []
         for entry, access in self.templates.known(context):
@@ -416,7 +418,8 @@ def _check_one_source(
 def _content_hints(options: ResourceSettings, default: CacheHints, access: Access) -> CacheHints:
     """Return how long clients may cache a resource's content, and who may share it.
 
-    default: the hints of the server. Raises RegistrationError for invalid options.
+    default: the hints of the server, for options that are not set.
+    Raises RegistrationError for invalid options.
     """
     scope = options.get("cache_scope") or default.scope
     if access.is_limited:

@@ -2,8 +2,8 @@
 
     {"success": true, "data": ..., "metadata": {"timestamp": ..., "version": ...}}
 
-It is for tools whose callers expect this form of every result (the Orchestre system, protocol
-reference, "Consistent Response Format").
+The option is for tools whose callers expect this form of every result (the Orchestre system,
+protocol reference, "Consistent Response Format").
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from msgspec.structs import replace
 
 from concertino.types.results import CallToolResult, TextContent
 
-# Converts the value that a handler has returned to a result.
+# The type of a function that converts the return value of a handler to a result.
 Shape = Callable[[Any], CallToolResult]
 
 
 def wrap_result(shape: Shape, version: str) -> Shape:
     """Return a function that calls `shape` and wraps the result into an envelope.
 
-    The result is then one text block: JSON, indented by two spaces. Its member `data` is the
-    structured content. Without structured content, `data` is the text of a single text block, null
-    for no content, or else the list of content blocks.
+    The new result is one text block with JSON, indented by two spaces. Its member `data` is the
+    structured content. If there is none, `data` is the text of a single text block, null for no
+    content, or else the list of content blocks.
 
-    Errors get no envelope, and neither does a CallToolResult that the handler itself has returned.
+    Error results, and CallToolResults that the handler itself has returned, are not wrapped.
     version: the server's version, for the metadata.
     """
 

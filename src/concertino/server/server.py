@@ -9,9 +9,9 @@
 
     server.run()
 
-Server is the public interface; the work is done by other modules of this package: tools.py,
-resources.py, prompts.py and completion.py register and call the functions of each kind. As a
-Backend, a Server can also be composed with others, wrapped, and served on any connection.
+Server is the public interface. tools.py, resources.py, prompts.py and completion.py register and
+call the functions of each kind. A Server is a Backend (backend/interface.py), so it can be composed
+with other backends, wrapped by guards, and served on any connection.
 """
 
 from __future__ import annotations
@@ -71,8 +71,7 @@ _name = Decoder(str).decode
 def _show_options(kind: str) -> Callable[[F], F]:
     """Return a decorator that makes help() show the options of a method; see server/options.py.
 
-    The options are looked up when help() is called: to look them up here would add 0.6 ms to every
-    start.
+    The options are looked up only when help() is called, because that takes 0.6 ms.
     kind: "tool", "prompt" or "resource".
     """
 
@@ -93,10 +92,11 @@ class Server:
     title, description, website_url: describe the server for people.
     instructions: advice for the model on how to use the tools.
     icons: pictures for a client's user interface.
-    experimental, extensions: capabilities that clients see unchanged.
-    argument_errors: the answer to a call with invalid arguments: "result" for a tool result that
+    experimental, extensions: capabilities that are sent to clients unchanged.
+    argument_errors: the response to a call with invalid arguments: "result" for a tool result that
         the model can act on, "protocol" for the JSON-RPC error -32602.
-    coerce: whether to accept `"1"` for an int, and the like.
+    coerce: whether to accept strings for other types if they can be converted, such as `"1"` for an
+        int.
     envelope: whether to put the results of all tools into an envelope. The option of the same name
         of tool() overrides it.
     page_size: how many items one page of a list has.
@@ -163,10 +163,11 @@ class Server:
         self._features.handlers["tools/list"] = self._registered_tools.list
         # The URIs of the resources that clients subscribe to now.
         self.watched: frozenset[str] = frozenset()
-        # How many calls of start() had no call of close() yet. Several hosts may serve this server.
+        # The number of hosts that serve this server: calls of start() without a call of close().
         self._starts = 0
         # A list is never changed but replaced by a new one, so that any thread may read it.
         self._notifiers: list[Notifier] = []
+        # Held while _starts and _notifiers are changed.
         self._lock = threading.Lock()
 
     # Tools
@@ -185,7 +186,7 @@ class Server:
 
         An `async def` runs on the event loop. A `def` runs in a thread, or with inline=True on the
         event loop. If the function is a generator, each value that it yields is sent as progress,
-        and all of them together are the result.
+        and all values together are the result.
 
         Raises RegistrationError for an invalid function or option.
         """
@@ -204,7 +205,8 @@ class Server:
         """Register a function as a tool, without a decorator; otherwise the same as tool().
 
         May be called from any thread, also while the server runs; clients are notified.
-        Raises RegistrationError; its text names the tool and says what to write instead.
+        Raises RegistrationError for an invalid function or option; its text names the tool and says
+        what to write instead.
         """
         values = cast("dict[str, Any]", options)
         access = take_access(values, f"tool {_name_of(handler, options)!r}")
@@ -266,9 +268,10 @@ class Server:
         unchanged.
 
         uri: an absolute URI, or an RFC 6570 template such as `notes://{day}{?lang}`. The variables
-            of a template are parameters of the function, and are converted to their types. Those of
-            a query need defaults. The value of `{x}` contains no slash, that of `{+path}` may. The
-            head of schema/uri_template.py has all rules.
+            of a template are parameters of the function; their values are converted to the types of
+            the parameters. Parameters for variables of a query need defaults. A value of `{x}`
+            contains no slash, a value of `{+path}` may contain some. The head of
+            schema/uri_template.py has all rules.
 
         The function returns text, bytes, JSON, ResourceContents or a list of these. If there is no
         such resource, it returns None or raises ResourceNotFound.
@@ -305,8 +308,8 @@ class Server:
         handler: a function that returns the content, see resource().
         text, blob: the content itself.
         path: a file, which is read in a thread whenever a client asks for the resource. Its content
-            is sent as text if it is UTF-8 and its MIME type is one of text, otherwise as bytes.
-            Symbolic links are followed now, and never again.
+            is sent as text if it is UTF-8 and its MIME type is a text type, otherwise as bytes.
+            Symbolic links are resolved now and not when the file is read.
         Raises RegistrationError for an invalid argument.
         """
         filled = handler and self.fill(handler, inline=bool(options.get("inline")))
@@ -443,13 +446,15 @@ class Server:
     def lifespan(self, function: L) -> L:
         """Register a generator function that runs as long as the server: `@server.lifespan`.
 
-        Returns the function unchanged. It is an `async def` or a `def` without parameters and with
-        one `yield`. The code before the `yield` runs when the server starts, while calls wait. The
-        code after it runs when the server ends; the functions end in reverse order.
+        Returns the function unchanged. The function is an `async def` or a `def` without parameters
+        and with one `yield`. The code before the `yield` runs when the server starts, while calls
+        wait. The code after it runs when the server ends. If there are several such functions, they
+        end in reverse order.
 
         The return annotation names the class of the yielded value, as in
-        `-> AsyncIterator[Database]`. A handler that is registered later gets the value in a
-        parameter with this class as its annotation; clients do not see the parameter.
+        `-> AsyncIterator[Database]`. A handler that is registered later can have a parameter with
+        this class as its annotation. It gets the value in this parameter, and clients do not see
+        the parameter.
         Raises RegistrationError for any other function, and after the server has started.
         """
         self._filled.add_lifespan(function)
@@ -476,16 +481,16 @@ class Server:
         inline: bool = False,
         in_thread: InThread | None = None,
     ) -> H:
-        """Return a wrapper of a handler that fills lifespan values and dependencies in each call.
+        """Return a wrapper that calls a handler with its lifespan values and dependencies.
 
-        The wrapper does not have the parameters for these. A handler without such parameters is
-        returned as it is.
+        The wrapper has only the parameters that clients fill. If the handler has no others, the
+        handler itself is returned.
         inline: whether a `def` runs on the event loop.
         in_thread: runs a `def` in a thread; by default in one of the server's threads.
         """
         return self._filled.fill(handler, inline, in_thread)
 
-    # Serving
+    # Running the server
 
     @hint_keywords_or(RUN_ADVICE)
     def run(
@@ -498,8 +503,8 @@ class Server:
     ) -> None:
         """Serve over stdin and stdout until the client disconnects, then end the process.
 
-        No code after this call runs. `concertino.run(backend)` does the same for any backend, such
-        as a guard around a server or several composed servers.
+        This method does not return, so no code after the call runs. `concertino.run(backend)` does
+        the same for any backend, such as a guard around a server or several composed servers.
         http: serve over HTTP at this address until SIGTERM, and not over stdin and stdout:
             HOST:PORT or unix:PATH. Clients use the URL http://HOST:PORT/mcp. Needs the extra http.
         http_options: an HttpOptions of concertino.http. An address that other machines can reach
@@ -516,7 +521,11 @@ class Server:
         )
 
     def _warn_of_other_servers(self) -> None:
-        """Log a warning if the main program has made other servers, which are not empty."""
+        """Log a warning if this server has no tools, but another server of the script has some.
+
+        The author has probably served the wrong one of two servers. Servers in variables of the
+        main program are checked.
+        """
         variables = vars(sys.modules["__main__"])
         servers = {name: value for name, value in variables.items() if isinstance(value, Server)}
         filled = {name: item.name for name, item in servers.items() if not item._features.is_empty}
@@ -532,11 +541,12 @@ class Server:
         options: HttpOptions | None = None,
         limits: Limits | None = None,
     ) -> AsgiApplication:
-        """Return an ASGI application, for uvicorn, Starlette, FastAPI or Django. Extra: http.
+        """Return an ASGI application, for uvicorn, Starlette, FastAPI or Django.
 
-        `AsgiApplication(backend)` of `concertino.http` does the same for any backend.
-        path: that of the MCP endpoint, below what the application is mounted at. The root is
-            served too.
+        Needs the extra http. `AsgiApplication(backend)` of `concertino.http` does the same for any
+        backend.
+        path: the path of the MCP endpoint, below the path at which the application is mounted. The
+            application also serves MCP at `/`.
         options: see HttpOptions.
         limits: see Limits.
         """
@@ -544,18 +554,23 @@ class Server:
 
         return AsgiApplication(self, path, options, limits)
 
+    # Notifications
+
     def _report_change(self, kind: ChangeKind) -> None:
-        """Update the announced features, and notify clients that a list has changed."""
+        """Update the features of this server, and notify clients that a list has changed."""
         self._features.update_features()
         self._notify(lambda notifier: notifier.report_change(kind))
 
     def _notify(self, report: Callable[[Notifier], None]) -> None:
+        """Call `report` with the notifier of each host that serves this server."""
         for notifier in self._notifiers:
             try:
                 report(notifier)
             except RuntimeError:
                 # The event loop of this host is closed, and so are its connections.
                 pass
+
+    # The methods of Backend, which backend/interface.py describes
 
     async def start(self, outlet: Notifier) -> None:
         with self._lock:
@@ -576,8 +591,8 @@ class Server:
             # A start() that was cancelled before its first step was not counted, so there may be
             # more calls of close() than of start().
             self._starts = max(0, self._starts - 1)
-            # It is not known which host calls this. Its notifier may stay in the list until the
-            # last host has called, because notifying a closed host has no effect.
+            # It is not known which host has called this method, so no notifier can be removed until
+            # all hosts have called it. Notifying a closed host has no effect.
             if self._starts:
                 return
             self._notifiers = []
@@ -618,7 +633,10 @@ class Server:
         )
 
     def handle(self, call: Call, context: Context) -> CoroutineType[Any, Any, Struct | Raw]:
-        """Return the coroutine that handles a call. Raises RpcError for an unknown tool."""
+        """Return the coroutine that handles a call. Raises RpcError for an unknown tool.
+
+        It is not an `async def`, so that a call of a tool needs only one coroutine.
+        """
         if call.method != "tools/call":
             return self._features.handle(call, context)
         try:
@@ -637,9 +655,10 @@ def _name_of(handler: object, options: Mapping[str, Any]) -> str:
 
 
 def _report_unserved_script() -> None:
-    """Report, when the process ends, that a script has made a server and never served it.
+    """Report that the script has made a server and never served it. Called when the process ends.
 
-    Nothing is reported if runtime/host.py was imported: then the program has served something.
+    Nothing is reported if runtime/host.py was imported, because the program has then served
+    something.
     """
     if "concertino.runtime.host" not in sys.modules:
         from concertino.server.unserved import report_unserved_script

@@ -1,8 +1,8 @@
 """Checks the arguments of Server(...) and the options of its decorators.
 
-They are checked when a server is made and a function registered, so that its author sees a mistake
-at once. Otherwise the mistake would show only when a client reads a list. Most checks are a round
-trip: encode the value as JSON, and decode it as the declared type.
+They are checked when a server is created or a function is registered, so that the author sees a
+mistake at once, and not only when a client reads a list. Most checks are a round trip: the value is
+encoded as JSON, and decoded as the declared type.
 """
 
 # No `from __future__ import annotations` here: msgspec compiles annotations that are strings when
@@ -31,7 +31,7 @@ MAX_TTL_S = 31_536_000
 
 
 class ServerSettings(Struct, frozen=True, omit_defaults=True):
-    """The arguments of Server(...) that clients see unchanged."""
+    """The arguments of Server(...) that are sent to clients unchanged."""
 
     instructions: str | None
     experimental: Mapping[str, dict[str, Any]] | None
@@ -59,10 +59,10 @@ def cache_hints(ttl_s: float, scope: CacheScope) -> CacheHints:
 
 
 def check_options(options: T, declaration: type, owner: str) -> T:
-    """Check the options of a decorator and return a copy, as clients will get them.
+    """Check the options of a decorator, and return a copy that was converted to JSON and back.
 
     declaration: the TypedDict in server/options.py that declares the options.
-    owner: names the feature in error messages, such as `prompt 'greet'`.
+    owner: the name of the feature for error messages, such as `prompt 'greet'`.
     Raises TypeError for an unknown option, RegistrationError for an invalid value.
     """
     values = cast("dict[str, Any]", options)
@@ -87,9 +87,10 @@ TAGS_MEMBER = "concertino/tags"
 
 
 def take_access(options: Mapping[str, Any], owner: str) -> Access:
-    """Remove the options `tags`, `visible` and `scopes` from a dict; return them as an Access.
+    """Remove the options `tags`, `visible` and `scopes` from a dict, and return them as an Access.
 
-    owner: names the feature in error messages. Raises RegistrationError for an invalid value.
+    owner: the name of the feature for error messages.
+    Raises RegistrationError for an invalid value.
     """
     # Few features have these options. Without them, server/access.py need not be imported.
     if options.keys().isdisjoint(("tags", "visible", "scopes")):
@@ -114,7 +115,7 @@ def _all_options(declaration: type) -> list[str]:
     """
     from concertino.server.options import DECLARATIONS
 
-    # Also guards, tags, `visible` and `scopes`, which are declared in other TypedDicts.
+    # Include guards, tags, `visible` and `scopes`, which are declared in other TypedDicts.
     return [
         name
         for whole, parts in DECLARATIONS.values()
@@ -124,7 +125,7 @@ def _all_options(declaration: type) -> list[str]:
 
 
 def check_setting(value: S) -> S:
-    """Check a Struct and return a copy, as clients will get it. Takes 3 us.
+    """Check a Struct, and return a copy that was converted to JSON and back. Takes 3 us.
 
     Raises ValueError if a value has another type than its field, has no JSON form, is NaN, or
     contains a lone surrogate, and for invalid keys of `meta` or `extensions`. The text names each
@@ -145,10 +146,10 @@ def check_setting(value: S) -> S:
 
 
 def check_against_schema(value: S, owner: str) -> S:
-    """Check a Struct of concertino.types and return a copy, as check_setting() does.
+    """Check a Struct of concertino.types like check_setting(), and also the bounds of its numbers.
 
-    Also checks the bounds of numbers, which are those of MCP's schema.
-    owner: the feature, for error messages, such as `prompt 'greet'`.
+    The bounds are those of MCP's schema. Returns a copy as check_setting() does.
+    owner: the name of the feature for error messages, such as `prompt 'greet'`.
     Raises RegistrationError for an invalid value.
     """
     # Imported here, because a server that has only tools does not need it.
@@ -165,7 +166,8 @@ def check_against_schema(value: S, owner: str) -> S:
 def _describe(values: Mapping[str, Any], types: Mapping[str, Any]) -> str:
     """Return a text with the errors of all values; "" if each value alone is valid.
 
-    values: name -> value. types: name -> the type that the value should have.
+    values: the values by name.
+    types: the type that each value should have, by name.
     """
     violations: list[SchemaViolation] = []
     for name, value in values.items():
@@ -176,8 +178,9 @@ def _describe(values: Mapping[str, Any], types: Mapping[str, Any]) -> str:
     return "; ".join(map(str, violations))
 
 
-# The grammar of keys in `_meta`: 2026-07-28 basic/index "General fields: _meta". The part after the
-# slash may be empty. These are compiled on first use, because few servers have such keys.
+# The grammar of keys in `_meta`, from 2026-07-28 basic/index "General fields: _meta". The part
+# after the slash may be empty. The patterns are compiled on first use, because few servers have
+# such keys.
 _LABEL = r"[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 _PREFIX = rf"{_LABEL}(?:\.{_LABEL})*"
 _NAME = r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)?"
@@ -202,9 +205,9 @@ _UNFIT = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 def _round_trip(value: Any, kind: Any) -> Any:
-    """Encode a value as JSON, and return it decoded as the type `kind`.
+    """Encode a value as JSON, decode it as the type `kind`, and return the decoded value.
 
-    Raises one of _UNFIT if it has no JSON form or does not fit the type.
+    Raises one of the exceptions in _UNFIT if the value has no JSON form or another type.
     """
     raw = _encode(value)
     # msgspec encodes NaN and infinity as null without an error, so look for them.

@@ -5,9 +5,9 @@
         yield "one"
         yield "two"
 
-MCP has no partial results. A client can show progress notifications meanwhile (2026-07-28
-basic/patterns/progress), but may not have asked for them, or miss some if they come too fast. So
-the result contains all chunks again; schema/return_values.py makes it.
+MCP has no partial results. A client can show progress notifications while the call runs (2026-07-28
+basic/patterns/progress). But the client may not have asked for them, and some are left out if they
+come too fast. Therefore the result contains all chunks again; schema/return_values.py makes it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from concertino.server.functions import Bound, Handler, InThread, maybe_await
 
 # The largest number of chunks of one call.
 MAX_CHUNKS = 100_000
-# The largest number of characters of all chunks of one call. Such a result is too large for a
-# message (10 MiB by default) anyway; this finds generators that never end.
+# The largest number of characters of all chunks of one call, to stop generators that never end. A
+# result of this size would be too large for a message (10 MiB by default) anyway.
 MAX_CHARACTERS = 64 * 2**20
 
 Bind = Callable[[Raw | bytes, object], Bound]
@@ -35,8 +35,8 @@ Run = Callable[[Context, tuple[Any, ...], dict[str, Any]], Awaitable[Any]]
 def collect_chunks(handler: Handler, in_thread: InThread | None) -> Run:
     """Return a function run(context, args, kwargs) that runs a generator.
 
-    It sends each chunk as progress, and returns the list of all chunks. When the call is cancelled,
-    the generator is closed: an `async def` at once, a `def` after its next chunk.
+    The function sends each chunk as progress, and returns the list of all chunks. When the call is
+    cancelled, the generator is closed: an `async def` at once, a `def` after its next chunk.
     handler: the generator function.
     in_thread: runs a `def` in a thread; None to run it on the event loop.
     """
@@ -55,7 +55,7 @@ def collect_chunks(handler: Handler, in_thread: InThread | None) -> Run:
             else:
                 await in_thread(partial(_run_sync, generator, chunks))
         finally:
-            # If the call was cancelled, the thread may still run: make it stop at its next chunk.
+            # If the call was cancelled, the thread may still run. Make it stop at its next chunk.
             chunks.is_needed = False
         return chunks.values
 
@@ -63,8 +63,9 @@ def collect_chunks(handler: Handler, in_thread: InThread | None) -> Run:
 
 
 def bind_with_context(bind: Bind) -> Bind:
-    """Return a bind() that also returns the context, as the function of collect_chunks() needs it.
+    """Return a function like `bind` that also passes on the context of the call.
 
+    The function that collect_chunks() returns needs the context.
     bind: converts the arguments of a call to the arguments of the generator function.
     """
     return lambda raw, context: ((context, *bind(raw, context)), {})

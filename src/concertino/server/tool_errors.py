@@ -1,6 +1,7 @@
 """Texts and results for the errors of handlers, as clients see them.
 
-Used by tools, resources, prompts and completions, so that all have the same wording.
+Tools, resources, prompts and completions use these functions, so that their errors have the same
+wording.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ MAX_REDACTED_CHARACTERS = 65536
 def tool_error_result(error: Exception) -> CallToolResult:
     """Return the result for an exception whose text is meant for the client, such as ToolError.
 
-    The result's text is that of the exception; if a ToolError has a body, the body as JSON.
+    The text of the result is the text of the exception, or the body of a ToolError as JSON.
     """
     body = error.body if isinstance(error, ToolError) else None
     return error_result(str(error) if body is None else _encode_body(body))
@@ -45,7 +46,7 @@ _UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 def _encode_body(body: Mapping[str, Any]) -> str:
-    """Return a ToolError's body as JSON. Never raises: that would hide the tool's own error."""
+    """Return a ToolError's body as JSON. Never raises, because that would hide the tool's error."""
     try:
         return encode(body, enc_hook=str).decode()
     except _UNENCODABLE:
@@ -63,10 +64,10 @@ def _make_encodable(value: Any) -> Any:
 def find_passthrough(error: BaseException) -> BaseException | None:
     """Return the exception in `error` that the runtime must handle; None if there is none.
 
-    The runtime must handle the exceptions of Context.ask(), because the handler waits for an answer
-    of its client, or the client cannot answer; and InsufficientScope. They are not errors of the
-    handler, so they must not become error results. If `error` is an exception group, it is searched
-    for such an exception.
+    These are the exceptions of Context.ask(), which say that the handler needs an answer of its
+    client or that the client cannot answer, and InsufficientScope. They are not errors of the
+    handler, so they must not become error results. If `error` is an exception group, the group is
+    searched for such an exception.
     """
     if isinstance(error, PASSTHROUGH):
         return error
@@ -91,8 +92,8 @@ def describe_exception(error: BaseException) -> str:
         # The exception's own __str__ has failed.
         text = ""
 
-    # Cut a very long text before the redaction, to bound the work. Cut it to the final length after
-    # the redaction, which could not recognize half of a secret.
+    # Cut a very long text before the redaction, to limit the work. Cut it to its final length after
+    # the redaction, which would not recognize half of a secret.
     excerpt = f"{kind}: {text[:MAX_REDACTED_CHARACTERS]}" if text else kind
     # Imported here, because the import takes time and few servers need it at their start.
     from concertino.logs.redact import redactor

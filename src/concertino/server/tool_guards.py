@@ -1,6 +1,6 @@
 """Guards around single tools: `@server.tool(rate_limit="10/s", timeout_s=5)`.
 
-guard() makes the Guard (package guards) that these options describe. server.py loads this module
+guard() makes the Guard (package guards) that these options describe. server.py imports this module
 when the first tool has such an option.
 """
 
@@ -27,7 +27,7 @@ TEMPLATE = f"{URI}{{id}}"
 class ToolServer(Backend, Protocol):
     """The methods of a Server that this module calls.
 
-    It is a Protocol because server.py imports this module: importing Server would make a cycle.
+    This module cannot import Server, because server.py imports this module.
     """
 
     def add_resource(
@@ -76,7 +76,7 @@ def guard(
 class _Unguarded(BackendWrapper):
     """The Backend inside the guard of one tool: calls the tool without the guard."""
 
-    # Set when the guard is made, because making this function needs the guarded tool.
+    # Set after the guard was made, because this function needs the guarded tool.
     handle_tool: Handle
 
     def operation_handler(self, method: str, name: str) -> Handle:
@@ -84,11 +84,11 @@ class _Unguarded(BackendWrapper):
         return self.handle_tool
 
     async def close(self) -> None:
-        """Do nothing. The server closes the guard, so the guard must not close the server."""
+        """Do nothing. The server closes its guards, so a guard must not close the server."""
 
 
 def _oversize_store(server: ToolServer, tools: Tools) -> OversizeStore:
-    """Return the server's store of large results; on first use, make it and its template."""
+    """Return the server's store of large results. The first use creates it and its template."""
     if tools.oversize is None:
         store = tools.oversize = OversizeStore()
 

@@ -1,8 +1,9 @@
 """Tools: registers, lists and calls the tools of a server.
 
-make_tool() makes a RegisteredTool of a function: its description for clients, a decoder for the
-arguments of a call, and a function that shapes the return value to a result. Tools.call() calls it.
-Server.handle() finds the tool of a call and its guards.
+make_tool() makes a RegisteredTool from a function. A RegisteredTool contains the description of the
+tool for clients, a decoder for the arguments of a call, and a function that converts the return
+value to a result. Tools.call() calls the tool. Server.handle() finds the tool of a call, and passes
+the call to the tool's guards if it has some.
 """
 
 from __future__ import annotations
@@ -78,11 +79,13 @@ class RegisteredTool(Struct):
     handler: the function.
     is_async: whether it is an `async def`.
     inline: whether it is a `def` that runs on the event loop and not in a thread.
-    bind: converts the arguments of a call, as JSON, to the arguments of the handler.
+    bind: a function that gets the arguments of a call as JSON, and the context of the call. It
+        returns the arguments for the handler.
     shape: converts the handler's return value to a result.
-    guard: gets the calls of this tool in place of the handler; None if the tool has no guards.
-    removed: whether the tool was removed from the server, or is disabled. The only field that
-        changes after the registration.
+    guard: the backend that handles calls of this tool and passes them on; None if the tool has no
+        guards.
+    removed: whether the tool was removed from the server, or is disabled. This is the only field
+        that changes after the registration.
     """
 
     tool: Tool
@@ -95,10 +98,11 @@ class RegisteredTool(Struct):
     removed: bool = False
 
 
-# Hosts may cut longer instructions. protocol/host_limits.py has all such limits; these two numbers
-# are repeated here so that it is imported only when one is exceeded.
+# Hosts may cut instructions that are longer than this. The limits of hosts are in
+# protocol/host_limits.py; the two that are repeated here show when that module must be imported.
 LONG_INSTRUCTIONS = 2048
-# The names of server and tool together. Hosts add 7 characters and allow 64.
+# The longest name of a server together with the name of a tool. Hosts add 7 characters and allow
+# 64.
 LONG_NAMES = 57
 
 
@@ -154,7 +158,7 @@ class Tools(Registry[RegisteredTool]):
         return has_changed
 
     def report_missing_types(self, handler: Handler) -> None:
-        """Log that the parameters of a tool have no annotations; for the first such tool only."""
+        """Log that the parameters of a tool have no annotations. Logs only the first such tool."""
         if "types" not in self._reported:
             self._reported.add("types")
             from concertino.server.handler_warnings import warn_of_missing_annotations
@@ -162,8 +166,9 @@ class Tools(Registry[RegisteredTool]):
             warn_of_missing_annotations(handler, handler_location(handler))
 
     def report_host_limits(self, server: str, instructions: str) -> None:
-        """Log, once, if hosts will cut the instructions or leave out tools with long names.
+        """Log a warning if hosts will cut the instructions or leave out tools with long names.
 
+        Each warning is logged once.
         server: the server's name.
         """
         longest = max(map(len, self.entries), default=0)
@@ -176,6 +181,7 @@ class Tools(Registry[RegisteredTool]):
             warn_at_start(self._log, server, instructions, self.entries)
 
     def _report_long_list(self) -> None:
+        """Log a warning, once, if the list of tools takes too much of a model's context."""
         from concertino.server.host_warnings import warn_of_list
 
         warn_of_list(self._log, [entry.tool for entry in self.entries.values()])
@@ -205,9 +211,9 @@ class Tools(Registry[RegisteredTool]):
     ) -> Struct | Raw:
         """Call a tool, without its guards, and return its result.
 
-        An exception of the handler becomes a result with isError, apart from those that the runtime
-        must handle (find_passthrough).
-        bound: the arguments for the handler, if tool.bind() was called before.
+        An exception of the handler becomes a result with isError. Exceptions that the runtime must
+        handle, such as RpcError, are raised; see find_passthrough().
+        bound: the arguments for the handler, if tool.bind() was called before; otherwise None.
         """
         try:
             args, kwargs = bound or tool.bind(call.params.get("arguments", NO_ARGUMENTS), context)
@@ -263,8 +269,8 @@ class Tools(Registry[RegisteredTool]):
             except InvalidArguments as exc:
                 raise ArgumentsRefused(self._refuse_arguments(call, exc)) from None
             except Exception:
-                # The constructor of one of the author's classes has raised. call() will call bind()
-                # again, and log the exception.
+                # The constructor of a class that the author has written has raised. call() will
+                # call bind() again, and log the exception.
                 bound = None
             return self.call(tool, call, context, bound)
 
@@ -284,8 +290,8 @@ class Tools(Registry[RegisteredTool]):
         except InvalidArguments as exc:
             raise ArgumentsRefused(self._refuse_arguments(call, exc)) from None
         except Exception:
-            # The constructor of one of the author's classes has raised. It will do so again when
-            # the tool is called, and is logged then.
+            # The constructor of a class that the author has written has raised. It will raise again
+            # when the tool is called, and the exception is logged then.
             pass
 
     def refuse_arguments(
@@ -299,8 +305,8 @@ class Tools(Registry[RegisteredTool]):
         """
         details = [describe_violation(violation) for violation in violations]
 
-        # If the arguments are no object (null, for example), the request itself is malformed, so it
-        # gets a JSON-RPC error whatever argument_errors says.
+        # If the arguments are not an object but null, for example, the request itself is malformed.
+        # It gets a JSON-RPC error whatever argument_errors says.
         if not arguments.startswith(b"{"):
             raise invalid_params(f"arguments: {'; '.join(details)}")
         if self._argument_errors == "protocol":
@@ -386,6 +392,7 @@ def make_tool(
 
 
 def _keep(result: CallToolResult) -> CallToolResult:
+    """Return a result unchanged. Used for tools whose results get no envelope."""
     return result
 
 

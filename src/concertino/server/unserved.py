@@ -1,7 +1,8 @@
-"""Reports a script that serves nothing, or an empty server instead of another one.
+"""Reports scripts that serve nothing, and scripts that serve an empty server by mistake.
 
-The usual causes of the first are a missing `server.run()` at the end of the file, and sys.exit()
-before it. server/server.py calls this when the process ends and has served nothing.
+A script serves nothing if `server.run()` is missing at its end, or if sys.exit() comes before it.
+server/server.py calls report_unserved_script() when a process ends that has served nothing. It
+calls warn_of_other_servers() when an empty server starts and the script has made other servers.
 """
 
 from __future__ import annotations
@@ -13,16 +14,19 @@ from pathlib import Path
 
 __all__ = ["report_unserved_script", "warn_of_other_servers"]
 
-# A script that contains one of these texts serves under some condition, so it is not reported.
+# A script that contains one of these texts serves under some condition, so nothing is written to
+# stderr.
 SERVES = ("run(", "serve(", "Host(", "Client(")
 
 
 def report_unserved_script(server_class: type) -> None:
-    """Answer the MCP client of the script, and write to stderr if the script never calls run().
+    """Report that the script has made a server but has not served it. Called at the process's end.
 
-    Called when the process ends. server_class: Server.
+    The MCP client of the script, if there is one, gets this as an error response. If the script
+    does not contain a call of run(), it is also written to stderr.
+    server_class: the class Server, which this module cannot import.
     """
-    # At this time the main module has no __file__ any more.
+    # When the process ends, the main module has no __file__ any more.
     path = Path(sys.argv[0])
     # sys.last_value exists if an exception has ended the script. That was reported already.
     if path.suffix != ".py" or sys.flags.interactive or hasattr(sys, "last_value"):
@@ -36,8 +40,8 @@ def report_unserved_script(server_class: type) -> None:
     main = vars(sys.modules["__main__"])
     names = [name for name, value in main.items() if isinstance(value, server_class)]
     if not names or any(word in source for word in SERVES):
-        # Python does not tell which SystemExit has ended the script; it has printed its text. Do
-        # not wait for a request: perhaps nobody uses this script as a server.
+        # A SystemExit may have ended the script. Python has printed its text and does not store it.
+        # Do not wait for a request, because perhaps nobody uses this script as a server.
         text = f"{path.name} has ended before it served; its stderr may say why"
         refuse_script_client(text, waits=False)
         return
@@ -52,7 +56,7 @@ def report_unserved_script(server_class: type) -> None:
 
 
 def warn_of_other_servers(filled: Mapping[str, str], served: str, file: str) -> None:
-    """Log a warning that the served server is empty, and others of its file are not.
+    """Log a warning that the served server is empty, while others of the same script are not.
 
     filled: variable -> name of each other server that has tools, prompts or resources.
     served: the name of the server that is served.

@@ -1,4 +1,7 @@
-"""Public names of the package, imported on first use: Connection, spawn(), connect_unix(), ..."""
+"""Connections, which carry JSON-RPC frames: over stdio, child processes, sockets and memory.
+
+The public names of this package are listed below; each is imported on its first use.
+"""
 
 from __future__ import annotations
 
