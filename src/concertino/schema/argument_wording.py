@@ -62,7 +62,7 @@ MAX_QUOTED = 80
 def word_as_arguments(schema: Mapping[str, Any]) -> Callable[[Any], list[SchemaViolation]]:
     """Return a function that converts one error of jsonschema_rs to violations.
 
-    schema: the input schema. Its properties are suggested in place of unknown arguments.
+    schema: the input schema. For an unknown argument, one of its properties may be suggested.
     """
 
     def describe(error: Any) -> list[SchemaViolation]:
@@ -142,7 +142,7 @@ def _is_about(error: Any, outer: Any) -> bool:
 
 
 def _to_json(value: Any) -> str:
-    # Not msgspec's encoder: it refuses integers of more than 64 bits.
+    # msgspec's encoder rejects integers of more than 64 bits, so use the standard library's.
     from json import dumps
 
     return dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -4,9 +4,9 @@
     decoder.schema                                     # {"type": "object", "properties": ...}
     args, kwargs = decoder.bind(b'{"a": 1}', None)     # (1, 0), {}
 
-A generated msgspec Struct decodes all arguments at once. msgspec stops at the first error, so if
-that fails, each argument is decoded on its own to report all violations. An integral number such as
-`1.0` counts as an integer, as in JSON Schema.
+A generated msgspec Struct decodes all arguments at once. msgspec stops at the first error. If there
+is one, each argument is decoded on its own, so that all violations can be reported. A number such
+as `1.0` is accepted as an integer, as in JSON Schema.
 
 Spec: 2026-07-28 server/tools "Tool", "Error Handling"; JSON Schema 2020-12 validation 6.1.1.
 """
@@ -30,7 +30,7 @@ from concertino.schema.violations import SchemaViolation, decode_hook, violation
 # The positional and the keyword arguments for a handler.
 Bound = tuple[tuple[Any, ...], dict[str, Any]]
 
-# Limits for messages: a client may send any number of unknown arguments, with names of any length.
+# A message names at most this many unknown arguments, because a client may send any number of them.
 _MAX_UNKNOWN = 20
 _MAX_NAME_CHARS = 80
 
@@ -40,7 +40,7 @@ UNKNOWN_ARGUMENT = "unknown argument"
 
 
 class InvalidArguments(ConcertinoError):
-    """The arguments of a call are invalid.
+    """Raised when the arguments of a call are invalid.
 
     violations: the reasons, in the order of the parameters; unknown arguments come last.
     """
@@ -55,12 +55,12 @@ class ArgumentDecoder:
 
     signature: the signature of the handler.
     schema: the JSON Schema (2020-12) of the arguments object.
-    injected: names of the parameters that the server fills, such as the Context.
-    bind: called as bind(raw, injected); returns (args, kwargs) for the handler.
-        raw: the JSON text of the arguments object; empty for no arguments.
-        injected: the value for every injected parameter.
-        Raises InvalidArguments, also for a ValueError or TypeError from the constructor of a user's
-        class. Other exceptions of such constructors are not caught.
+    injected: the names of the parameters that the server fills, such as the Context.
+    bind: a function bind(raw, injected) that returns (args, kwargs) for the handler. `raw` is the
+        JSON text of the arguments object, or empty for no arguments. `injected` is the value for
+        every injected parameter. The function raises InvalidArguments, also if the constructor of a
+        user's class raises ValueError or TypeError. Other exceptions of such constructors are not
+        caught.
     """
 
     __slots__ = ("bind", "injected", "schema", "signature")
@@ -88,9 +88,10 @@ def argument_decoder(
     """Return the ArgumentDecoder of a handler.
 
     coerce: whether to convert strings, such as "1" for an int.
-    inject: classes. The server fills the parameters that have one of them as annotation.
-    descriptions: parameter -> text, for parameters whose annotation has no description.
-    Raises RegistrationError, which names the function, the parameter and what to write instead.
+    inject: classes, such as Context. The server fills parameters with such an annotation.
+    descriptions: the descriptions of parameters whose annotation has none, by name.
+    Raises RegistrationError, which names the function and the parameter, and says what to write
+    instead.
     """
     signature = read_signature(handler, inject)
     builder = SchemaBuilder(coerce=coerce)
@@ -147,7 +148,7 @@ def _field(parameter: Parameter, builder: SchemaBuilder, description: str | None
     built = builder.build(annotation)
     field_type, schema = built.type, built.schema
     if default is not MISSING:
-        # msgspec copies or refuses defaults of other types; a factory passes them unchanged.
+        # msgspec copies or rejects defaults of other types, so a factory returns them unchanged.
         is_plain = type(default) in _PLAIN
         optional = {"default": default} if is_plain else {"default_factory": lambda: default}
 
@@ -159,7 +160,7 @@ def _field(parameter: Parameter, builder: SchemaBuilder, description: str | None
         try:
             schema["default"] = json_value(default)
         except (TypeError, ValueError, RecursionError):
-            # The schema shows no default that JSON cannot express.
+            # If JSON cannot express the default, the schema does not contain it.
             pass
 
     if description:
@@ -236,10 +237,10 @@ def _binder(
 
 
 def _refuse_nan(decode: Callable[[Raw | bytes], Any]) -> Callable[[Raw | bytes], Any]:
-    """Return a decoder that raises DecodeError for NaN and infinity.
+    """Return a decoder like `decode` that raises DecodeError for NaN and infinity.
 
-    With strict=False msgspec converts the strings "nan" and "inf" to numbers that JSON does not
-    have. After the DecodeError, _decode_each() finds their places.
+    With strict=False msgspec converts the strings "nan" and "inf" to these numbers, which JSON does
+    not have. After the DecodeError, _decode_each() finds the arguments that contain them.
     """
 
     def decode_finite(raw: Raw | bytes) -> Any:
@@ -257,7 +258,7 @@ _DECODE_ERRORS = (msgspec.DecodeError, RecursionError, UnicodeError)
 
 
 def _decode_each(raw: Raw | bytes, fields: dict[str, _Field], strict: bool) -> dict[str, Any]:
-    """Decode each argument on its own. Returns the fields of the generated Struct, by name.
+    """Decode each argument on its own, and return the fields of the generated Struct by name.
 
     Raises InvalidArguments with all violations.
     """
@@ -305,8 +306,8 @@ def describe_unknown(names: Sequence[str], fields: Sequence[str]) -> list[Schema
 def decode_value(raw: Raw | bytes, field_type: Any, strict: bool) -> Any:
     """Decode one JSON value.
 
-    field_type: the type of a TypeSchema.
-    strict: as for msgspec.convert().
+    field_type: the `type` of a TypeSchema.
+    strict: False to convert strings, as for msgspec.convert().
     Raises msgspec.ValidationError if the value is invalid for the type, and DecodeError if it is
     not JSON.
     """
@@ -315,8 +316,8 @@ def decode_value(raw: Raw | bytes, field_type: Any, strict: bool) -> Any:
         return decoder.decode(raw)
     except msgspec.ValidationError as exc:
         # Try again with 1 in place of 1.0, which is an integer in JSON Schema but not in msgspec.
-        # This is done only after a failure, so that 1.0 stays a float where a float is expected. A
-        # side effect: if a key is repeated, only its last value is checked.
+        # This is done only after a failure, so that 1.0 stays a float where a float is expected. As
+        # a side effect, only the last value of a repeated key is checked.
         try:
             return decoder.decode(json.encode(_integral_to_int(json.decode(raw))))
         except msgspec.ValidationError:
@@ -325,7 +326,7 @@ def decode_value(raw: Raw | bytes, field_type: Any, strict: bool) -> Any:
 
 
 def _integral_to_int(value: Any) -> Any:
-    """Return a JSON value with 1 in place of 1.0, up to 2**53, where floats are exact."""
+    """Return a JSON value in which integral floats up to 2**53 are replaced by ints."""
     if isinstance(value, float):
         return int(value) if value.is_integer() and abs(value) <= 2**53 else value
     if isinstance(value, list):
@@ -342,7 +343,7 @@ def _violations(
     """Return the violations that an exception of the decoder reports.
 
     path: the place of the decoded value.
-    allowed: the values of an enum, because msgspec's message does not name them.
+    allowed: the values of an enum, which msgspec's message does not name; otherwise None.
     """
     if isinstance(error, RecursionError):
         return [SchemaViolation(path, "nested too deeply")]
@@ -364,7 +365,10 @@ _MEMBER_MESSAGES = {
 
 
 def _name_the_member(violation: SchemaViolation) -> SchemaViolation:
-    """Move the name of a missing or unknown member from the message to the path."""
+    """Return a violation with the name of a missing or unknown member in the path.
+
+    msgspec has it in the message.
+    """
     for start, message in _MEMBER_MESSAGES.items():
         if violation.message.startswith(start):
             name = violation.message.removeprefix(start)

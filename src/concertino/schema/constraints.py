@@ -25,7 +25,7 @@ Schema = dict[str, Any]
 
 
 class NeedsPydantic(Exception):
-    """The annotation contains a pydantic type, so pydantic has to decode all of it."""
+    """Raised if an annotation contains a pydantic type, so that pydantic must decode all of it."""
 
 
 # Constraint -> keyword of JSON Schema, for each JSON type. annotated_types and msgspec.Meta have
@@ -121,17 +121,17 @@ class Constraints:
         return Annotated[kind, Meta(**fitting)], schema
 
     def find_unfit(self) -> list[str]:
-        """Return the constraints of this Annotated that could not be applied to any type."""
+        """Return the names of this Annotated's constraints that were not applied to any type."""
         return sorted(self._own - self._used)
 
 
 def split_metadata(item: Any) -> list[Any]:
-    """Return a metadata object of Annotated, and the metadata objects inside it.
+    """Return a list of a metadata object of Annotated, or of the metadata objects inside it.
 
     Raises NeedsPydantic for an object that only pydantic understands.
     """
     module = type(item).__module__
-    # FieldInfo keeps constraints as a list of metadata.
+    # pydantic's FieldInfo stores constraints in its attribute `metadata`.
     if module == "pydantic.fields":
         return [item, *item.metadata]
     if module.partition(".")[0] == "pydantic" and "pydantic" in sys.modules:

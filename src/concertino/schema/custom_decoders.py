@@ -23,9 +23,9 @@ from concertino.schema.violations import (
 
 # `Any` in this file: annotations are arbitrary objects, JSON values are open trees.
 
-# At most this many violations are reported for one argument; pydantic has no limit.
+# At most this many violations are reported for one argument, because pydantic has no limit.
 MAX_VIOLATIONS = 20
-# The path of a violation has at most this many characters of a key, since clients choose the keys.
+# The path of a violation has at most this many characters of a key, because clients choose keys.
 MAX_KEY_CHARS = 80
 
 
@@ -46,7 +46,7 @@ def decode_first_match(members: list[Any], strict: bool) -> Callable[[Any], Any]
             except msgspec.ValidationError as exc:
                 messages += [str(violation) for violation in violations_of(exc, "")]
 
-        # Several members may refuse a value for the same reason. Report each reason once.
+        # Several members may reject a value for the same reason. Report each reason once.
         reasons = "; or ".join(dict.fromkeys(messages))
         raise InvalidValue([SchemaViolation("", f"fits no member of the union: {reasons}")])
 
@@ -57,7 +57,7 @@ def look_up_member(members: list[tuple[Any, Any]]) -> Callable[[Any], Any]:
     """Return a converter from the JSON value of an enum or Literal member to the member.
 
     members: pairs of (JSON value, member). JSON values are compared by type and value: 1 equals
-    neither True nor 1.0.
+        neither True nor 1.0.
     """
 
     def convert(value: Any) -> Any:
@@ -97,7 +97,10 @@ def match_linearly(pattern: str, constraints: dict[str, Any], reason: str) -> Ca
 
 
 def validate_with(adapter: Any) -> Callable[[Any], Any]:
-    """Return a converter that validates a value with pydantic. adapter: a pydantic.TypeAdapter."""
+    """Return a converter that validates a value with pydantic.
+
+    adapter: a pydantic.TypeAdapter.
+    """
 
     def convert(value: Any) -> Any:
         try:

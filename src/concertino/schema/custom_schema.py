@@ -1,8 +1,8 @@
 """Checks hand-written JSON Schemas before other code reads them.
 
-check_size() limits the size of a schema. check_references() refuses other dialects than 2020-12,
-references to other documents (nothing is ever fetched), and references that would make validation
-endless or very slow. validation.py validates values against a schema that has passed.
+check_size() limits the size of a schema. check_references() rejects dialects other than 2020-12,
+references to other documents, which are never fetched, and references that would make validation
+endless or very slow. validation.py validates values against a schema that has passed both checks.
 
 Spec: 2026-07-28 basic/index "JSON Schema Usage"; JSON Schema 2020-12 core 8 (identifiers,
 references), 10 and 11 (applicators).
@@ -37,7 +37,8 @@ MAX_QUOTE_CHARS = 200
 class SchemaSize(Struct, frozen=True):
     """How much work validation against a schema can take.
 
-    expanded: number of subschemas if every reference were replaced by a copy of its target once.
+    expanded: the number of subschemas there would be if every reference were replaced by a copy of
+        its target once.
     recursive: whether a subschema refers to itself, so that values may have any depth.
     """
 
@@ -48,7 +49,7 @@ class SchemaSize(Struct, frozen=True):
 def check_size(schema: object) -> None:
     """Raise RegistrationError if a schema is too large.
 
-    Call this first: other code recurses into the schema or copies it.
+    This must be called first, because other code recurses into the schema or copies it.
     schema: any Python object. An object that contains itself exceeds MAX_LEVELS. An object that
         contains another one many times exceeds MAX_VALUES.
     """
@@ -102,8 +103,8 @@ def check_references(schema: dict[str, Any]) -> SchemaSize:
                 f"the like"
             )
 
-    # Components (groups of subschemas that refer to each other) come after the components that they
-    # refer to, so those sizes are known already.
+    # A component is a group of subschemas that refer to each other. It comes after the components
+    # that it refers to, so the sizes of these are known already.
     expanded, group_of, recursive = dict[int, int](), dict[int, int](), False
     for number, group in enumerate(_strong_components(edges)):
         group_of.update(dict.fromkeys(group, number))
@@ -183,8 +184,9 @@ class _SubschemaGraph:
         self._to_visit: list[_Subschema] = []
         self._add(root, "#", "")
 
-        # Visit all subschemas first: a reference may lead to an anchor in any of them. References
-        # may then lead to new subschemas below unknown keywords, so repeat.
+        # Visit all subschemas first, because a reference may lead to an anchor in any of them.
+        # References may lead to new subschemas below unknown keywords, so repeat until there are
+        # no new ones.
         followed = 0
         while self._to_visit:
             while self._to_visit:
@@ -199,7 +201,7 @@ class _SubschemaGraph:
         where: str,
         base: str,
     ) -> int:
-        """Return the number of a subschema's node. Creates the node if it is new."""
+        """Return the number of a subschema's node, and create the node if there is none."""
         if (number := self._number.get(id(schema))) is None:
             number = self._number[id(schema)] = len(self.nodes)
             node = _Subschema(number, schema, where, base)
@@ -227,7 +229,7 @@ class _SubschemaGraph:
                     raise RegistrationError(
                         f"too large: expected at most {MAX_SUBSCHEMAS:,} subschemas"
                     )
-                # A subschema may also be true or false, which leads nowhere.
+                # A subschema may also be true or false, which contain no other subschemas.
                 if isinstance(part, dict):
                     number = self._add(
                         cast("dict[str, Any]", part), f"{node.where}/{word}{step}", node.base
@@ -257,7 +259,7 @@ class _SubschemaGraph:
                 raise RegistrationError(f"{where}: there is no {_quote(reference)} in the schema")
             targets: list[Any] = [target]
 
-            # Which dynamic anchor applies is known only during validation, so add edges to all.
+            # Only validation decides which dynamic anchor applies, so add edges to all of them.
             if word == "$dynamicRef":
                 targets += self._dynamic.get(fragment, [])
             for target in targets:

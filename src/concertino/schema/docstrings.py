@@ -1,8 +1,8 @@
 """Parses docstrings: the description of a tool and of each of its parameters.
 
 Google, NumPy and Sphinx style are supported. The description is the text before the first section.
-Returns, Raises, Examples and similar sections are dropped. No library is used, because importing
-one at every start would take longer than this parser.
+Sections such as Returns, Raises and Examples are ignored. No library is used, because importing one
+at every start would take longer than this parser.
 
 Sources: Google Python Style Guide 3.8.3; numpydoc "Sections"; Sphinx "Info field lists".
 """
@@ -18,8 +18,9 @@ from msgspec import Struct
 class ParsedDocstring(Struct, frozen=True):
     """The content of a docstring.
 
-    description: None if there is none.
-    parameters: name, without stars -> text. Parameters without a text are left out.
+    description: the text before the first section; None if there is none.
+    parameters: the description of each parameter, by its name without stars. Parameters without a
+        description are left out.
     """
 
     description: str | None
@@ -75,9 +76,9 @@ _FIELDS = _FIELD_PARAMETERS | {
     *("yield", "yields", "ytype", "var", "ivar", "cvar", "vartype", "meta"),
 }
 
-# Each of the next three functions reads the section of one style that starts at lines[index], if
-# one starts there. It adds the section's items to `parameters`, and returns the index of the line
-# after the section, or 0 if no section starts there.
+# Each of the next three functions reads sections of one style. If a section starts at lines[index],
+# the function adds its items to `parameters`, and returns the index of the line after the section.
+# Otherwise it returns 0.
 
 
 def _read_sphinx_field(lines: list[str], index: int, parameters: dict[str, str]) -> int:
@@ -120,7 +121,7 @@ def _read_google_section(lines: list[str], index: int, parameters: dict[str, str
             if not lines[end - 1]:
                 break
 
-    # A heading with nothing below it is prose.
+    # A heading with nothing below it is part of the description.
     if not any(lines[index + 1 : end]):
         return 0
     if title in _PARAMETERS:
@@ -148,9 +149,9 @@ def _indent(line: str) -> int:
 
 
 def _block_end(lines: list[str], index: int) -> int:
-    """Return the index of the line after the block below lines[index].
+    """Return the index of the first line after the block below lines[index].
 
-    The block is the lines that are blank or indented more than lines[index].
+    The block consists of the lines that are blank or indented more than lines[index].
     """
     end = index + 1
     while end < len(lines) and (

@@ -1,4 +1,4 @@
-"""Forms for elicitation: a class, such as a dataclass, as a form that a person fills in.
+"""Forms for elicitation: converts a class, such as a dataclass, to a form that a person fills in.
 
     schema, read = form_of(Booking)             # dataclass Booking with nights: int
     booking = read({"nights": 2})               # Booking(nights=2), from the client's response
@@ -98,7 +98,7 @@ def _build(form: Any) -> tuple[Schema, Read]:
         field: _field(value, builder.definitions, f"{name}.{field}", labels.get(field, {}))
         for field, value in schema["properties"].items()
     }
-    # A field that accepts None may be left empty; read() then passes None.
+    # A field that accepts None may be left empty; read() then sets it to None.
     all_required = schema.get("required", ())
     required = [field for field in all_required if not _accepts_null(schema["properties"][field])]
     nullable = [field for field in all_required if field not in required]
@@ -203,7 +203,10 @@ def _options(schema: Schema, labels: Mapping[str, str]) -> list[Any] | None:
 
 
 def _labels(form: Any) -> dict[str, dict[str, str]]:
-    """Return field -> value -> title, for fields that are enums whose members have a `label`."""
+    """Return the titles of choices, for fields that are enums whose members have a `label`.
+
+    The result is a mapping: name of the field -> value of the member -> title.
+    """
     labels: dict[str, dict[str, str]] = {}
     for field, hint in get_type_hints(form).items():
         for cls in _leaf_types(hint):
@@ -218,7 +221,7 @@ def _label(member: Any) -> Any:
 
 
 def _leaf_types(hint: Any) -> list[Any]:
-    """Return the classes inside a union or a container; otherwise only the hint itself."""
+    """Return the types inside a union or a container; for any other hint, only the hint itself."""
     if get_origin(hint) in (Union, types.UnionType, list, set, frozenset, tuple):
         return [leaf for argument in get_args(hint) for leaf in _leaf_types(argument)]
     return [hint]

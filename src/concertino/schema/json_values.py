@@ -17,11 +17,11 @@ def encode_finite(value: Any, path: str = "") -> bytes:
     """Return a value as JSON text.
 
     path: the name of the value, for the error text.
-    Raises ValueError for a NaN or an infinity, with its place, and TypeError or ValueError for
-    other values that msgspec cannot encode.
+    Raises ValueError for a NaN or an infinity; the text names its place. Raises TypeError or
+    ValueError for other values that msgspec cannot encode.
     """
     text = json.encode(value)
-    # msgspec writes null for NaN, so a text without null needs no search.
+    # msgspec writes NaN as null, so search for NaN only if the text contains null.
     if b"null" in text and (place := _nan_place(value, path)) is not None:
         where = f"{place}: " if place else ""
         raise ValueError(f"{where}expected a finite number, got NaN or infinity")
@@ -60,5 +60,5 @@ def nan_path(value: Any, path: str = "") -> str | None:
 
 def _nan_place(value: Any, path: str) -> str | None:
     """Return the place of the first NaN or infinity in any value that msgspec can encode."""
-    # The hook gets only msgspec.Raw, which is JSON text and so has no such number.
+    # The hook gets only msgspec.Raw objects. They contain JSON text, which has no such number.
     return nan_path(to_builtins(value, enc_hook=lambda _: None), path)

@@ -1,12 +1,12 @@
 r"""Proves that Python's `re` matches a pattern in linear time, whatever the text.
 
 msgspec matches patterns with `re`, which backtracks: it tries one alternative after the other.
-`^(a+)+$`, for example, takes exponential time for "aaa...b". Matching is linear if the next
-character always decides which alternative applies, since all others then fail at once.
+For example, `^(a+)+$` takes exponential time for "aaa...b". Matching takes linear time if the next
+character always decides which alternative applies, because all others fail at once.
 
-find_backtracking() tries to prove that, for patterns in the syntax that `re` and ECMA-262 share. It
-tolerates up to MAX_TRIES attempts for each character. A pattern without a proof may still be fast;
-it is matched by another engine (linear_matcher).
+find_backtracking() tries to prove this, for patterns in the syntax that `re` and ECMA-262 share. It
+tolerates up to MAX_TRIES attempts for each character. If there is no proof, the pattern may still
+be fast, but another engine matches it (linear_matcher).
 
 Source: Bruggemann-Klein, Wood: One-unambiguous regular languages (1998). Decision 0007 compares the
 possible ways.
@@ -20,9 +20,10 @@ from typing import Any, cast
 
 from concertino.errors import RegistrationError
 
-# How often `re` may examine one character of the text.
+# How often `re` may examine one character of the text in a pattern that counts as linear.
 MAX_TRIES = 256
-# The longest pattern. It limits the work here, which grows with the square of the alternatives.
+# The longest pattern that is examined. The work grows with the square of the number of
+# alternatives.
 MAX_CHARACTERS = 2000
 # The largest depth of nested groups.
 MAX_GROUPS = 50
@@ -43,8 +44,8 @@ def find_backtracking(pattern: str) -> str | None:
         if len(pattern) > MAX_CHARACTERS:
             raise _NoProof(f"it is longer than {MAX_CHARACTERS:,} characters")
         branches = _PatternReader(pattern).read_pattern()
-        # Without an anchor, `re` begins an attempt at each character, so each is examined as many
-        # times more as a match is long.
+        # Without an anchor, `re` begins an attempt at each character. Each character is then
+        # examined again in as many attempts as the longest match has characters.
         tries = sum(
             part.tries([], 0) * (1 if anchored else part.longest or 1)
             for anchored, part in branches
@@ -61,7 +62,7 @@ def linear_matcher(pattern: str, reason: str) -> Callable[[str], bool]:
 
     The function uses the engine of jsonschema_rs, which does not backtrack and has the syntax of
     ECMA-262.
-    reason: from find_backtracking(), for the error text.
+    reason: the result of find_backtracking(), for the error text.
     Raises RegistrationError if the engine is not installed, or does not know the pattern's syntax.
     """
     try:
@@ -117,15 +118,16 @@ def _slow(pattern: str, reason: str) -> str:
 
 
 class _NoProof(Exception):
-    """Linear time cannot be proved. The text gives the reason to the author of the pattern."""
+    """Raised if linear time cannot be proved. The text tells the pattern's author the reason."""
 
 
 class _Part:
     """A part of a pattern. An instance of this class itself matches one character of a set.
 
-    first: all characters with which a match may begin; the list may contain others too.
+    Subclasses are parts that consist of other parts.
+    first: the characters with which a match may begin. The set may be larger than necessary.
     empty: whether the part can match the empty string.
-    longest: length of the longest match; None if there is no limit.
+    longest: the length of the longest match; None if there is no limit.
     """
 
     def __init__(
@@ -142,9 +144,10 @@ class _Part:
     def tries(self, follow: Characters, tail: int | None) -> int:
         """Return how often `re` may examine the same text because of this part.
 
-        follow: characters with which the parts after this one may begin.
-        tail: length of the longest match of the parts after this one; None if there is no limit.
-        Raises _NoProof if the result is unlimited.
+        follow: the characters with which the parts after this one may begin.
+        tail: the length of the longest match of the parts after this one; None if there is no
+            limit.
+        Raises _NoProof if there is no limit.
         """
         return 1
 
@@ -218,12 +221,12 @@ class _Repeat(_Part):
         if self.part.empty and self.most != 1:
             raise _NoProof(f"{self.text} repeats a part that can match the empty string")
 
-        # From the view of one repetition, the later repetitions belong to the tail.
+        # For one occurrence of the repeated part, the later occurrences belong to the tail.
         rest = None if self.most is None else 0 if self.most < 2 else self.part.longest
         inner_tail = _plus(tail, rest and rest * ((self.most or 1) - 1))
         inner = self.part.tries(self.part.first + follow, inner_tail)
 
-        # Ambiguous if the same character may continue the repetition and come after it.
+        # The repetition is ambiguous if the same character may continue it or come after it.
         ambiguous = self.least != self.most and _overlap(self.part.first, follow)
         if self.most is None:
             if inner > 1:
@@ -263,7 +266,7 @@ class _PatternReader:
         anchored = self.skip("^")
         parts = self.read_parts()
         if not self.skip("$") and parts:
-            # Nothing after it can fail, so more repetitions cause no backtracking.
+            # Nothing can fail after the last part, so its repetitions cause no backtracking.
             last = parts[-1]
             if isinstance(last, _Repeat) and not last.part.empty:
                 parts[-1] = _Repeat(last.part, last.least, last.least, last.text)
@@ -309,7 +312,10 @@ class _PatternReader:
         return _Choice(branches) if len(branches) > 1 else branches[0]
 
     def read_repetition(self, part: _Part, start: int) -> _Part:
-        """Return the part, inside a _Repeat if a quantifier follows. start: index of the part."""
+        """Return a part, inside a _Repeat if a quantifier follows the part.
+
+        start: the index in the pattern at which the part begins.
+        """
         sign = self.peek()
         if sign not in ("*", "+", "?", "{"):
             return part
@@ -322,7 +328,10 @@ class _PatternReader:
         return _Repeat(part, least, most, self.text[start : self.at][:80])
 
     def read_braces(self) -> tuple[int, int | None]:
-        """Parse `{2}`, `{2,}` or `{2,3}` after the brace. Returns least and most."""
+        """Parse the rest of `{2}`, `{2,}` or `{2,3}` after its brace.
+
+        Returns how often the part may occur: at least, and at most or None.
+        """
         inside, brace, _ = self.text[self.at :].partition("}")
         low, comma, high = inside.partition(",")
         if not brace or not low.isdecimal() or not (high or "0").isdecimal() or len(inside) > 12:
@@ -337,7 +346,7 @@ class _PatternReader:
     def read_set(self) -> Characters:
         """Parse a set after its `[`, and return all characters that it may match.
 
-        The result may contain other characters too, because \\d and similar classes depend on the
+        The result may contain more characters, because \\d and similar classes depend on the
         version of Unicode.
         """
         negated = self.skip("^")
@@ -422,7 +431,7 @@ _CONTROL = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
 _CLASSES: dict[str, Characters] = {
     "d": [(48, 57)],
     "w": [(48, 57), (65, 90), (95, 95), (97, 122)],
-    # 28 to 31 are spaces in `re`, not in ECMA-262. What counts here is `re`.
+    # 28 to 31 are spaces in `re` but not in ECMA-262. `re` decides here, because it does the work.
     "s": [(9, 13), (28, 32)],
 }
 

@@ -4,9 +4,9 @@
     shaper.schema                        # {"type": "integer"}
     shaper.shape(3)                      # CallToolResult([TextContent("3")], Raw(b"3"))
 
-A str becomes text, and content blocks stay content. Any other value is encoded as JSON once, and
-sent as structured content and as text. A value that the annotation does not allow, or that JSON
-cannot express, raises InvalidResult.
+A str becomes a text block, and content blocks stay as they are. Any other value is encoded as JSON
+once; the JSON becomes the structured content and a text block. A value that the annotation does not
+allow, or that JSON cannot express, raises InvalidResult.
 
 Spec: 2026-07-28 server/tools "Tool Result", "Structured Content", "Output Schema".
 """
@@ -51,7 +51,7 @@ from concertino.types.results import CallToolResult, ContentBlock, TextContent
 
 # `Any` in this file: a handler may return anything, and annotations are arbitrary objects.
 
-# Converts a return value to a result.
+# The type of a function that converts a return value to a result.
 Shape = Callable[[Any], CallToolResult]
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -63,7 +63,7 @@ class InvalidResult(ConcertinoError):
 class NotAwaited(InvalidResult):
     """A handler returned a coroutine that it should have awaited.
 
-    The text continues a message that begins with the handler's name, such as `add() `.
+    The text is the rest of a message that begins with the handler's name, such as `add() `.
     """
 
 
@@ -71,8 +71,8 @@ class ResultShaper:
     """Converts the return values of one handler to results. result_shaper() creates it.
 
     schema: the JSON Schema (2020-12) of the structured content; None if there is no output schema.
-    shape: converts a return value to a result. Raises InvalidResult. Other exceptions may come from
-        the code of users' classes.
+    shape: a function that converts a return value to a result. It raises InvalidResult. Code of
+        users' classes, which it calls, may raise other exceptions.
     """
 
     __slots__ = ("schema", "shape")
@@ -90,9 +90,9 @@ def result_shaper(
 ) -> ResultShaper:
     """Return the ResultShaper for a handler's return annotation.
 
-    inject: as for argument_decoder().
-    signature: the signature of the handler, if it was read before; reading it takes a sixth of a
-        tool's registration.
+    inject: the classes of parameters that the server fills, see argument_decoder().
+    signature: the signature of the handler, if the caller has it already; reading it takes a sixth
+        of the time to register a tool.
     Raises RegistrationError, which names the function, for generators and for types that JSON
     cannot express.
     """
@@ -128,8 +128,8 @@ def chunk_shaper(
     """Return the ResultShaper for a generator function, annotated as `-> AsyncIterator[T]`.
 
     Its shape() takes the list of all yielded values. Texts are joined to one text; other values
-    stay a list. Takes the arguments of result_shaper().
-    Raises RegistrationError for the reasons of result_shaper(), and for any other annotation.
+    stay a list. The parameters are those of result_shaper().
+    Raises RegistrationError like result_shaper(), and for an annotation that is not an iterator.
     """
     signature = signature or read_signature(handler, inject)
     annotation = signature.returns
@@ -150,7 +150,7 @@ def chunk_shaper(
 
 
 def text_of(value: Any) -> str:
-    """Return a yielded value as text for people; empty for content that is not text.
+    """Return a yielded value as text for people; "" for content that is not text.
 
     Raises InvalidResult for a value that cannot be sent.
     """
@@ -236,7 +236,10 @@ _UNSTRUCTURED: tuple[Any, ...] = (str, *_BYTES, None, type(None), Any, object, R
 
 
 def _is_unstructured(annotation: Any) -> bool:
-    """Return whether an annotation gives no output schema: str, bytes, Any, None and unions."""
+    """Return whether handlers with an annotation have no output schema.
+
+    These annotations are str, bytes, Any, None, and unions of them.
+    """
     if annotation in _UNSTRUCTURED:
         return True
     origin, arguments = get_origin(annotation), get_args(annotation)
@@ -279,14 +282,14 @@ def _inline_root(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[st
         name = reference.removeprefix("#/$defs/")
         schema = {**definitions[name], **{word: schema[word] for word in schema if word != "$ref"}}
 
-        # A recursive class refers to itself, so its definition has to stay.
+        # The definition of a recursive class must stay, because the class refers to itself.
         if f'"{reference}"'.encode() not in json.encode([schema, definitions]):
             del definitions[name]
     return {**schema, "$defs": definitions} if definitions else schema
 
 
 def _shape_text(value: Any) -> CallToolResult:
-    """Convert the value of a handler with `-> str`."""
+    """Return the result for the value of a handler with the annotation `-> str`."""
     # Fast path for nearly every value: 0.2 us.
     if type(value) is str and value.isascii():
         return CallToolResult([TextContent(value)])
@@ -312,14 +315,20 @@ def _text_block(value: str) -> TextContent:
 
 
 def _shape_content(value: Any) -> CallToolResult:
-    """Convert a value that is annotated as content. An empty list is no content, and not JSON."""
+    """Return the result for a value that is annotated as content.
+
+    An empty list becomes a result without content. It is not encoded as JSON.
+    """
     if isinstance(value, (list, tuple)) and not value:
         return CallToolResult([])
     return shape_any(cast("Any", value))
 
 
 def shape_any(value: Any) -> CallToolResult:
-    """Convert a value by its own type. For annotations that give no output schema."""
+    """Return the result for a value, by the type of the value and not by an annotation.
+
+    Used for handlers without an output schema.
+    """
     if isinstance(value, str):
         return CallToolResult([_text_block(value)])
     if value is None:
@@ -356,8 +365,7 @@ def _block(item: Any) -> Any:
 def _check_result(result: CallToolResult) -> CallToolResult:
     """Check a CallToolResult that the handler has made, and encode its structured content.
 
-    It is encoded now, so that structured content that JSON cannot express raises InvalidResult
-    here.
+    Raises InvalidResult, also for structured content that JSON cannot express.
     """
     check_struct(result)
     if result.structured_content is UNSET or type(result.structured_content) is Raw:
@@ -373,7 +381,8 @@ def refuse_awaitable(value: Any) -> None:
     call = "..."
     if inspect.iscoroutine(value):
         call = f"{value.__name__}(...)"
-        # Otherwise Python would warn later, naming an unrelated place.
+        # Without this, Python would warn later that the coroutine was never awaited, and name an
+        # unrelated line.
         value.close()
     raise NotAwaited(f"returned a {kind} that was not awaited: write `return await {call}`")
 
@@ -394,7 +403,8 @@ def check_struct(value: S) -> S:
     return value
 
 
-# Type in a JSON Schema -> the Python type whose values always conform. Subclasses may not.
+# Type in a JSON Schema -> the Python type whose values always conform to it. Values of a subclass
+# may not conform.
 _EXACT: dict[str, type] = {
     "integer": int,
     "boolean": bool,
@@ -405,7 +415,7 @@ _EXACT: dict[str, type] = {
 
 
 def _structured_shape(type_schema: TypeSchema) -> Shape:
-    """Return the shape() of a tool with an output schema. It checks that results conform."""
+    """Return the shape() of a tool with an output schema. It checks that results conform to it."""
     decode = json.Decoder(type_schema.type, dec_hook=decode_hook).decode
     schema = type_schema.schema
     exact = _EXACT.get(schema["type"]) if schema.keys() == {"type"} else None
@@ -429,7 +439,7 @@ def _structured_shape(type_schema: TypeSchema) -> Shape:
                 "the tool's return annotation gives it an output schema, so its result needs "
                 "structured_content; set it, or set is_error=True"
             )
-        # The author has built JSON. pydantic's adapter could encode only its own objects.
+        # The author has passed JSON values. pydantic's adapter can encode only its own objects.
         if type(content) is Raw or (adapter is not None and isinstance(content, (dict, list))):
             value = _check_result(value)
             validate(cast("Raw", value.structured_content))
@@ -470,12 +480,13 @@ def _encode_json(value: Any) -> tuple[bytes, str]:
         raw = _encode(value)
         text = raw.decode()
 
-        # A Raw from the author may be invalid, or contain a newline, which would end the frame.
+        # A Raw from the author may be invalid JSON, or contain a newline, which would end the
+        # frame.
         if "\n" in text or type(value) is Raw:
             raw = json.encode(json.decode(raw))
             text = raw.decode()
 
-        # msgspec writes NaN as null, so a text without null needs no search.
+        # msgspec writes NaN as null, so search for NaN only if the text contains null.
         path = None
         if "null" in text:
             path = nan_path(msgspec.to_builtins(value, enc_hook=_encode_hook))
@@ -502,8 +513,8 @@ _SURROGATE = (
 
 
 def _encode_hook(value: Any) -> Any:
-    """Convert a value that msgspec cannot encode itself. An enc_hook of msgspec."""
-    # msgspec encodes these types except as keys of an object.
+    """Convert a value that msgspec cannot encode to one that it can. An enc_hook of msgspec."""
+    # msgspec encodes these types itself, except as keys of an object.
     if type(value) in (tuple, frozenset, bool, type(None)):
         raise TypeError(f"{_kind(value)} cannot be a key of a JSON object; make it a str")
 

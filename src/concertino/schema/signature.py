@@ -1,8 +1,9 @@
 """Reads signatures of handlers: parameters, resolved annotations, and the return annotation.
 
-Supported are functions, bound methods, class methods, callable objects, `functools.partial` and
-`functools.wraps`. String annotations are resolved. type_schema.py converts annotations to schemas.
-Importing `inspect` costs nothing, because msgspec and asyncio have imported it already.
+Handlers may be functions, bound methods, class methods, callable objects, `functools.partial`
+objects and wrappers made with `functools.wraps`. String annotations are resolved. type_schema.py
+converts annotations to schemas.
+Importing `inspect` takes no extra time, because msgspec and asyncio import it as well.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class Signature(Struct, frozen=True):
     """The signature of a handler.
 
     name: the function's qualified name, for messages.
-    returns: the return annotation; T for Awaitable[T] and Coroutine[..., T]; typing.Any if there is
-        none.
+    returns: the return annotation, or T for Awaitable[T] and Coroutine[..., T]; typing.Any if there
+        is none.
     """
 
     name: str
@@ -53,9 +54,9 @@ class Signature(Struct, frozen=True):
 def read_signature(handler: Callable[..., object], inject: tuple[type, ...] = ()) -> Signature:
     """Return the signature of a callable.
 
-    inject: classes. The server fills the parameters that have one of them as annotation.
-    Raises RegistrationError, which names function and parameter, for *args, **kwargs, annotations
-    that cannot be resolved, and callables whose signature Python does not know.
+    inject: classes, such as Context. The server fills parameters with such an annotation.
+    Raises RegistrationError for *args, **kwargs, annotations that cannot be resolved, and callables
+    whose signature Python does not know. The error names the function and the parameter.
     """
     function = function_of(handler)
     name = getattr(function, "__qualname__", type(handler).__qualname__).rpartition("<locals>.")[2]
@@ -95,7 +96,8 @@ def function_of(handler: Any) -> Any:
 
     handler: any callable. For a class this is its __init__, for a callable object its __call__.
     """
-    # Nearly every handler. The steps below take 4 us, and six times as much for one tool.
+    # Return nearly every handler here, because the steps below take 4 us, and this function is
+    # called six times for each tool.
     if inspect.isfunction(handler) and not hasattr(handler, "__wrapped__"):
         return handler
     while isinstance(handler, functools.partial):
@@ -113,8 +115,9 @@ def _resolve_hints(function: Any, name: str, inject: tuple[type, ...]) -> dict[s
     annotations: dict[str, Any] = getattr(function, "__annotations__", {})
     scope: dict[str, Any] = getattr(function, "__globals__", {})
 
-    # Annotations may use other names than globals: the injected classes, because users often import
-    # Context under TYPE_CHECKING only; type parameters; and variables of an enclosing function.
+    # Annotations may use names that are not globals: type parameters, variables of an enclosing
+    # function, and the injected classes, because users often import Context under TYPE_CHECKING
+    # only.
     local: dict[str, Any] = {cls.__name__: cls for cls in inject if cls.__name__ not in scope}
     local |= {variable.__name__: variable for variable in getattr(function, "__type_params__", ())}
     code = getattr(function, "__code__", None)
@@ -131,7 +134,7 @@ def _resolve_hints(function: Any, name: str, inject: tuple[type, ...]) -> dict[s
             function, localns=scope | local if local else None, include_extras=True
         )
     except Exception:
-        # Annotations are code, so any exception is possible. Look for the one that failed.
+        # Annotations are code and may raise any exception. Find the annotation that has raised.
         for parameter, annotation in annotations.items():
             try:
                 single: Any = SimpleNamespace(__annotations__={parameter: annotation})

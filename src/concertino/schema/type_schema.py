@@ -4,14 +4,15 @@
     built.schema                    # {"type": "array", "items": {"type": "integer"}}
     json.decode(b"[1]", type=built.type)
 
-arguments.py and return_values.py use it for handlers. One walk over the annotation produces both
-type and schema, so that they always agree.
+arguments.py and return_values.py use it for the annotations of handlers. One walk over an
+annotation produces both the type and the schema, so that they always agree.
 
-msgspec decodes most types. Other types become custom types (violations.py), whose converters are in
-custom_decoders.py: unions that msgspec does not support, enums with values other than str or int,
-and patterns that Python's `re`, which msgspec uses, may match slowly (regex_safety.py, decision
-0007). If an annotation contains a pydantic type, pydantic decodes the whole annotation. pydantic is
-never imported here. Constraints and descriptions come from constraints.py.
+msgspec decodes most types. Three kinds of types become custom types (violations.py), whose
+converters are in custom_decoders.py: unions that msgspec does not support, enums with values other
+than str or int, and strings with patterns that Python's `re`, which msgspec uses, may match slowly
+(regex_safety.py, decision 0007). If an annotation contains a pydantic type, pydantic decodes the
+whole annotation. This module never imports pydantic. constraints.py reads the constraints and
+descriptions in an annotation.
 
 Spec: 2026-07-28 server/tools "Input Schema", "Output Schema"; basic/index "JSON Schema Usage".
 """
@@ -43,7 +44,9 @@ NONE = type(None)
 class TypeSchema(Struct, frozen=True):
     """A type that msgspec can decode, with its JSON Schema.
 
-    adapter: the pydantic TypeAdapter that decodes and encodes values; None if msgspec does.
+    type: the type to pass to msgspec.
+    schema: the JSON Schema of the values.
+    adapter: the pydantic TypeAdapter that decodes and encodes values; None if msgspec does this.
     """
 
     type: Any
@@ -54,9 +57,9 @@ class TypeSchema(Struct, frozen=True):
 class SchemaBuilder:
     """Builds the TypeSchemas of one handler.
 
-    coerce: whether strings are converted, such as "1" to an int; strict=False in msgspec.
-    for_results: whether the schemas are for output. They then omit formats that msgspec's output
-        may not match exactly.
+    coerce: whether strings are converted, such as "1" to an int. This is strict=False in msgspec.
+    for_results: whether the schemas describe results. Such schemas omit formats that msgspec's
+        output may not match exactly.
 
     definitions: the entries for `$defs` in the root schema. build() adds to them.
     """
@@ -96,9 +99,9 @@ class SchemaBuilder:
         return built
 
     def _walk(self, annotation: Any, constraints: Constraints) -> TypeSchema:
-        """Build an annotation, or a part of one.
+        """Return the TypeSchema of an annotation, or of a part of one.
 
-        constraints: from the Annotated around this part.
+        constraints: the constraints from the Annotated around this part.
         """
         if (schema := _SCALARS.get(annotation)) is not None:
             return TypeSchema(
@@ -125,7 +128,10 @@ class SchemaBuilder:
         arguments: tuple[Any, ...],
         constraints: Constraints,
     ) -> TypeSchema:
-        """Build an annotation with arguments in square brackets, or a union."""
+        """Return the TypeSchema of an annotation with arguments in square brackets, or of a union.
+
+        origin, arguments: the results of typing.get_origin() and typing.get_args().
+        """
         if origin is Annotated:
             return self._with_metadata(arguments[0], arguments[1:], constraints)
         if origin is Union or origin is types.UnionType:
@@ -197,9 +203,9 @@ class SchemaBuilder:
         return generic[(item.type, ...) if container is tuple else item.type], schema
 
     def _class(self, cls: Any) -> TypeSchema:
-        """Build a class with fields: a dataclass, TypedDict, NamedTuple, Struct or attrs class.
+        """Return the TypeSchema of a dataclass, TypedDict, NamedTuple, Struct, attrs or path class.
 
-        Also handles path classes. Raises NeedsPydantic for pydantic models.
+        Raises NeedsPydantic for pydantic models.
         """
         if _is_pydantic(cls):
             raise NeedsPydantic
@@ -237,7 +243,7 @@ class SchemaBuilder:
             schema = self._adopt(components, "#/$defs/{model}")
             return TypeSchema(custom_type(validate_with(adapter)), schema, adapter)
         except Exception as exc:
-            # pydantic raises classes of its own, and whatever hooks of the user's types raise.
+            # pydantic raises its own exceptions, and those of hooks in the user's types.
             raise RegistrationError(
                 f"{_name(annotation)} is not supported by pydantic: {exc}"
             ) from exc
@@ -245,11 +251,12 @@ class SchemaBuilder:
     def _adopt(
         self, components: Callable[[str], tuple[Schema, dict[str, Schema]]], template: str
     ) -> Schema:
-        """Add a class's definitions to self.definitions. Returns the schema that refers to them.
+        """Add a class's definitions to self.definitions, and return the schema that refers to them.
 
-        components: returns the schema and the definitions, for a template for references.
-        template: the default template. If a name is already taken by another definition, a template
-            with a prefix is used, so that all names are new.
+        components: a function that gets a template for references, and returns the schema of the
+            class and the definitions in it.
+        template: the default template for references. If it gives a definition a name that another
+            definition already has, a template with a prefix is used, so that all names are new.
         """
         schema, definitions = components(template)
         if any(
@@ -269,8 +276,8 @@ class SchemaBuilder:
 # Distinguishes "no alias" from an alias of None.
 _NO_ALIAS: Any = object()
 
-# Types with a fixed schema. msgspec is more lenient than the formats: it accepts a date-time
-# without a time zone, for example.
+# Types with a fixed schema. msgspec is more lenient than the formats in these schemas: for example,
+# it accepts a date-time without a time zone.
 _SCALARS: dict[Any, Schema] = {
     str: {"type": "string"},
     int: {"type": "integer"},
@@ -296,7 +303,7 @@ _CONTAINERS: dict[Any, Any] = {
     **dict.fromkeys((abc.Set, abc.MutableSet), set),
     **dict.fromkeys((abc.Mapping, abc.MutableMapping), dict),
 }
-# The schemas of containers of any items.
+# The schemas of containers without a type for their items.
 _BARE: dict[Any, Schema] = {
     list: {"type": "array"},
     tuple: {"type": "array"},
@@ -316,7 +323,10 @@ _HINTS = {
 
 
 def _target_of_alias(annotation: Any) -> Any:
-    """Return the annotation behind an alias, a NewType or a TypeVar; _NO_ALIAS for any other."""
+    """Return the annotation that an alias, a NewType or a TypeVar stands for.
+
+    Returns _NO_ALIAS for any other annotation.
+    """
     if hasattr(annotation, "__value__"):
         return annotation.__value__
     if isinstance(annotation, NewType):
@@ -363,7 +373,7 @@ def _enum_schema(values: list[Any]) -> Schema:
 
 
 def _one_of(members: list[Any]) -> TypeSchema:
-    """Build an enum or Literal with values of any JSON types.
+    """Return the TypeSchema of an enum or Literal whose values have any JSON types.
 
     Values are compared by type and value: 1 equals neither True nor 1.0, unlike in Python.
     """
@@ -375,9 +385,10 @@ def _one_of(members: list[Any]) -> TypeSchema:
 
 
 def _schema_hook(cls: Any) -> Schema:
-    """Return the schema of a class that msgspec does not know. A schema_hook of msgspec.
+    """Return the schema of a class that msgspec does not know.
 
-    Raises NeedsPydantic or RegistrationError.
+    This is a schema_hook of msgspec. Raises NeedsPydantic for a pydantic type, and
+    RegistrationError for any other class.
     """
     if _is_pydantic(cls):
         raise NeedsPydantic
@@ -409,8 +420,8 @@ def _name(annotation: Any) -> str:
     return str(annotation)
 
 
-# The formats that msgspec's output may not match: it writes a date-time without a time zone, for
-# example, and durations such as P1DT0.5S.
+# The formats that msgspec's output may not match. For example, msgspec writes a date-time without a
+# time zone, and durations such as P1DT0.5S.
 _INEXACT_FORMATS = ("date-time", "time", "duration", "decimal", "path", "partial-time")
 
 

@@ -14,14 +14,15 @@ The RFC defines how templates are expanded, but not how they are matched. The ru
     {?x*} {&x*} {;x*}     a list of the values of all pairs with the name x; without any, the last
                           such variable is a dict of the pairs that belong to no other variable
 
-If a URI can be split in several ways, variables further left get as much as possible. Matching
-takes time proportional to the length of the URI times the number of expressions, whatever the URI
-contains. Values are percent-decoded once, as UTF-8.
+If a URI can be split in several ways, a variable gets as much text as possible before the variables
+to the right of it do. Matching takes time proportional to the length of the URI times the number of
+expressions, whatever the URI contains. Values are percent-decoded once, as UTF-8.
 
-Values that could lead out of a folder do not match. For {x} {.x} {/x} {;x} these are `.`, `..`, and
-all values with a slash or a backslash, even a percent-encoded one. {+x} {#x} {?x} {&x} are meant
-for paths and texts: here these are values with `..` between slashes or backslashes, and values
-that begin with a slash, a backslash or a drive such as `C:\\`. NUL and invalid UTF-8 never match.
+Values that could be used for path traversal do not match. For {x} {.x} {/x} {;x} these are `.`,
+`..`, and all values with a slash or a backslash, even a percent-encoded one. {+x} {#x} {?x} {&x}
+are meant for paths and texts, so only values with `..` between slashes or backslashes, and values
+that begin with a slash, a backslash or a drive such as `C:\\`, do not match. NUL and invalid UTF-8
+never match.
 
 Source: RFC 6570; 2026-07-28 server/resources "Resource Templates", "Security Considerations".
 """
@@ -35,7 +36,7 @@ from msgspec import Struct
 
 Value = str | list[str] | dict[str, str]
 
-# Longer URIs do not match. In characters; RFC 9110 4.1 recommends at least 8000.
+# URIs with more characters do not match. RFC 9110 4.1 recommends to support at least 8000.
 MAX_URI = 8192
 
 
@@ -67,8 +68,9 @@ OPERATORS: Mapping[str, Operator] = {
 class Variable(Struct, frozen=True):
     """One variable of an expression.
 
-    prefix: the number in {name:3}, how many characters of the value are used; 0 for all.
-    star: whether it is written as {name*}; then its value is a list or a dict.
+    name: the name of the variable.
+    prefix: the number in {name:3}, which limits the characters of the value; 0 for no limit.
+    star: whether the variable is written as {name*}, so that its value is a list or a dict.
     """
 
     name: str
@@ -77,7 +79,11 @@ class Variable(Struct, frozen=True):
 
 
 class Expression(Struct, frozen=True):
-    """An expression such as `{?a,b*}`: the character of its operator, and its variables."""
+    """An expression such as `{?a,b*}`.
+
+    operator: the character of its operator, such as "?"; "" for a simple expression.
+    variables: its variables, in order.
+    """
 
     operator: str
     variables: tuple[Variable, ...]
@@ -88,7 +94,7 @@ class UriTemplate:
 
     text: the template.
     variables: the names of its variables, in order.
-    Raises ValueError for a text that is not a template; the message has the place and the reason.
+    Raises ValueError for a text that is not a template; the message names the place and the reason.
     """
 
     def __init__(self, text: str) -> None:
@@ -133,8 +139,9 @@ class UriTemplate:
         if len(uri) > MAX_URI:
             return None
 
-        # Backwards, from the last part to the first: find the places where this part can begin so
-        # that it and all parts after it match the rest of the URI. One flag for each place.
+        # First pass, from the last part to the first: find the places where a part can begin so
+        # that it and all parts after it match the rest of the URI. There is one flag for each
+        # place.
         after = bytearray(len(uri) + 1)
         after[-1] = True
         matches = [after]
@@ -143,7 +150,8 @@ class UriTemplate:
         if not matches.pop()[0]:
             return None
 
-        # Forwards: give each part as much as possible while the parts after it still match.
+        # Second pass, from the first part to the last: give each part as much text as possible, so
+        # that the parts after it still match.
         values: Values = {}
         place = 0
         for part in pattern:
@@ -208,9 +216,9 @@ _TRIPLET = re.compile("(%[0-9A-Fa-f]{2})")
 
 
 def _encode_literal(text: str) -> str:
-    """Return a literal as it appears in URIs: other characters are percent-encoded.
+    """Return a literal as it appears in URIs: characters that URIs do not allow are encoded.
 
-    A `%` already begins a percent-encoding, and stays (RFC 6570 3.1).
+    A `%` in a literal always begins a percent-encoding, so it stays (RFC 6570 3.1).
     """
     return "".join(
         char
@@ -242,8 +250,9 @@ class _Literal(Struct, frozen=True):
     text: str
 
     def find_starts(self, uri: str, after: bytearray) -> bytearray:
-        """Return the places of the URI where this part can begin, one flag for each place.
+        """Return the places of the URI where this part can begin.
 
+        The result and `after` have one flag for each place: the index of a character, or the end.
         after: the places where the next part can begin.
         """
         starts = bytearray(len(uri) + 1)
@@ -275,11 +284,13 @@ class _Literal(Struct, frozen=True):
 
 
 class _Run(Struct, frozen=True):
-    """An expression, or a variable of one: the text `first`, then one or more characters.
+    """A part with variables: the text `first`, followed by one or more characters.
 
-    allowed: the characters.
-    optional: whether the whole run may be absent.
-    read_values: returns the values in the characters after `first`; see read().
+    It is a whole expression, or one variable of an expression.
+    allowed: the characters that may follow `first`.
+    optional: whether the whole part may be absent.
+    read_values: a function that gets the characters after `first`, and returns the values of the
+        variables in them; see read().
     """
 
     first: str
@@ -288,7 +299,7 @@ class _Run(Struct, frozen=True):
     read_values: ReadValues
 
     def find_starts(self, uri: str, after: bytearray) -> bytearray:
-        # Places where one or more allowed characters begin that end where the next part can begin.
+        # The places from which one or more allowed characters lead to a place in `after`.
         runs = bytearray(len(uri) + 1)
         for place in range(len(uri) - 1, -1, -1):
             runs[place] = uri[place] in self.allowed and (after[place + 1] or runs[place + 1])
@@ -320,9 +331,10 @@ class _Run(Struct, frozen=True):
 
 
 def _compile_pattern(parts: Sequence[str | Expression]) -> list[_Literal | _Run]:
-    """Return the parts for match().
+    """Return the parts that match() needs.
 
-    Raises ValueError for a template that could match a URI in several ways.
+    Raises ValueError for a template that match() does not support, because its rules would be
+    ambiguous.
     """
     # If the template has a query or a fragment, {+x} ends where the query or fragment begins.
     has_query = any(
@@ -461,7 +473,7 @@ def _pairs_reader(expression: Expression) -> ReadValues:
 
 
 def _assign_stars(values: Values, others: list[tuple[str, str]], stars: list[str]) -> Values | None:
-    """Assign the pairs with unknown names to the variables with a star, and return all values.
+    """Assign the remaining name=value pairs to the variables with a star, and return all values.
 
     values: the values so far.
     others: the pairs that belong to no variable without a star.
@@ -481,9 +493,10 @@ def _assign_stars(values: Values, others: list[tuple[str, str]], stars: list[str
 
 
 def _decode(text: str, lenient: bool) -> str | None:
-    """Return a value, percent-decoded once; None if the value is not allowed.
+    """Return a percent-decoded value; None if the value is not allowed.
 
-    lenient: whether slashes and backslashes are allowed; path traversal never is.
+    lenient: whether slashes and backslashes are allowed. Values for path traversal are never
+        allowed.
     """
     if _LONE_PERCENT.search(text):
         return None

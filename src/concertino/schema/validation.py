@@ -3,11 +3,11 @@
     find_violations = violation_finder(schema, "input_schema")
     find_violations({"age": "x"}, 11)       # [SchemaViolation("age", '"x" is not of type ...')]
 
-Finding out whether a value is valid takes limited time: it is linear in the size of the value for
-each subschema, and patterns are matched by a linear engine. Explaining why a value is invalid may
-take far longer, because an error contains the errors of all alternatives. So violations are listed
-one by one only if schema and value are small enough. Otherwise only the names of the invalid
-top-level members are reported. References to other documents are never fetched.
+The check whether a value is valid takes limited time: for each subschema it is linear in the size
+of the value, and patterns are matched by a linear engine. The explanation why a value is invalid
+may take far longer, because an error contains the errors of all alternatives. Therefore violations
+are listed one by one only if schema and value are small enough. Otherwise only the names of the
+invalid top-level members are reported. References to other documents are never fetched.
 
 Spec: 2026-07-28 basic/index "JSON Schema Usage". custom_schema.py says which schemas are accepted.
 """
@@ -26,13 +26,14 @@ from concertino.schema.violations import SchemaViolation
 
 # `Any` in this file: JSON Schemas and JSON values are open trees.
 
-# Takes a value and its size in bytes as JSON; returns its violations. Empty if the value is valid.
+# The type of a function that gets a value and its size in bytes as JSON, and returns the violations
+# of the value. The list is empty if the value is valid.
 FindViolations = Callable[[Any, int], list[SchemaViolation]]
-# Converts one error of jsonschema_rs to violations.
+# The type of a function that converts one error of jsonschema_rs to violations.
 Describe = Callable[[Any], list[SchemaViolation]]
 
-# Dialect -> class of jsonschema_rs. Our servers accept 2020-12 only. Clients also check results
-# against the schemas of other servers, which may have another dialect.
+# Dialect -> class of jsonschema_rs. Servers accept schemas of 2020-12 only. Clients also check
+# results against schemas of other servers, which may have another dialect.
 VALIDATORS: Mapping[str, str] = {
     DIALECT: "Draft202012Validator",
     "https://json-schema.org/draft/2019-09/schema": "Draft201909Validator",
@@ -41,12 +42,13 @@ VALIDATORS: Mapping[str, str] = {
     "http://json-schema.org/draft-04/schema": "Draft4Validator",
 }
 MAX_VIOLATIONS = 20
-# Length of a violation's path and of its message, which quotes the value.
+# The greatest length of a violation's path, and of its message, which quotes the value.
 MAX_MESSAGE_CHARS = 300
 
-# Violations are listed one by one if the number of JSON values in the value, times the number of
-# subschemas, is at most MAX_VALUES, and its bytes times subschemas at most MAX_BYTES. jsonschema_rs
-# creates all errors before it returns the first; each takes 10 to 40 us and contains the value.
+# Violations are listed one by one if two products are small enough: the number of JSON values in
+# the value times the number of subschemas (MAX_VALUES), and the size of the value in bytes times
+# the number of subschemas (MAX_BYTES). The reason is that jsonschema_rs creates all errors before
+# it returns the first one; each takes 10 to 40 us and contains the value.
 MAX_VALUES = 50_000
 MAX_BYTES = 20_000_000
 
@@ -62,7 +64,7 @@ def violation_finder(
     schema: plain JSON that has passed custom_schema.check_size().
     schema_name: the name of the schema, for messages.
     dialect: a key of VALIDATORS, for a schema without $schema.
-    describe: converts an error of jsonschema_rs to violations; None for its own words.
+    describe: converts an error of jsonschema_rs to violations; None to use the text of the error.
     Raises RegistrationError for a schema that is invalid or not supported.
     """
     try:
@@ -122,8 +124,8 @@ def _compile(schema: dict[str, Any], schema_name: str, dialect: str) -> Any:
 def _options() -> dict[str, Any]:
     from jsonschema_rs import RegexOptions
 
-    # RegexOptions selects the engine without backtracking. check_references() has already refused
-    # references to other documents; the retriever refuses them once more.
+    # RegexOptions selects the engine without backtracking. check_references() has already rejected
+    # references to other documents; the retriever rejects them once more.
     return {"pattern_options": RegexOptions(), "retriever": _refuse}
 
 

@@ -2,9 +2,9 @@
 
 violations_of() converts an error of msgspec to SchemaViolations: paths and plain messages.
 
-For a type that msgspec cannot decode, custom_type() returns a class with a converter function.
-When msgspec meets this class, it calls decode_hook(), which calls the converter. A converter raises
-InvalidValue to report violations; msgspec keeps it as the cause of its own ValidationError.
+For a type that msgspec cannot decode, custom_type() returns a class with a converter function. To
+decode this class, msgspec calls decode_hook(), which calls the converter. A converter raises
+InvalidValue to report violations; msgspec makes it the cause of its own ValidationError.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec import Struct
 
 # `Any` in this file: annotations are arbitrary objects, and a converter returns anything.
 
-# Limit for messages. msgspec quotes an invalid enum value completely, however long it is.
+# The longest message. msgspec quotes an invalid enum value completely, however long it is.
 MAX_MESSAGE_CHARS = 300
 
 
@@ -35,7 +35,7 @@ class SchemaViolation(Struct, frozen=True):
 
 
 class InvalidValue(ValueError):
-    """A converter does not accept a value.
+    """Raised by a converter that does not accept a value.
 
     violations: the reasons. Their paths are relative to the value.
     """
@@ -67,7 +67,8 @@ def custom_type(convert: Callable[[Any], Any]) -> Any:
 def decode_hook(expected: Any, value: Any) -> Any:
     """Convert a JSON value to a custom type, or to a path class of pathlib.
 
-    A dec_hook: pass this function to every decoder of a TypeSchema's type. Raises InvalidValue.
+    This is a dec_hook of msgspec, which every decoder of a TypeSchema's type needs. Raises
+    InvalidValue if the value is not accepted.
     """
     if isinstance(expected, _CustomType):
         return cast("Any", expected).convert(value)
@@ -82,8 +83,8 @@ def decode_hook(expected: Any, value: Any) -> Any:
 def violations_of(error: Exception, path: str) -> list[SchemaViolation]:
     """Return the violations that an exception of msgspec's decoder reports.
 
-    path: the place of the decoded value. The paths of the violations begin with it.
     Usually there is one, because msgspec stops at the first; a converter may report several.
+    path: the place of the decoded value. The paths of the violations begin with it.
     """
     # Imported here because a server without violations does not need it.
     from concertino.excerpts import shorten
@@ -104,7 +105,8 @@ def violations_of(error: Exception, path: str) -> list[SchemaViolation]:
             for violation in cause.violations
         ]
 
-    # Without a cause the text is msgspec's own. The text of a user's class stays unchanged.
+    # If there is no cause, the text is msgspec's own and is reworded. The text of an exception from
+    # a user's class stays unchanged.
     if cause is None:
         text = text[:1].lower() + text[1:].replace("`", "")
     if is_key:
