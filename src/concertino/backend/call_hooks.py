@@ -1,17 +1,17 @@
 """Optional interfaces of a Backend, which make guarded calls faster.
 
-A backend needs only `handle`, and a wrapper around it only `await inner.handle(call, context)`. But
-each such coroutine adds a tenth to the instructions of a small call. So a Guard, which wraps every
-call of a server, offers the runtime a second way (SupportsCallStarter):
+A backend needs only the method `handle`, and a wrapper only `await inner.handle(call, context)`.
+But each such coroutine adds a tenth to the CPU instructions of a small call. Therefore a Guard,
+which wraps every call of a server, offers the runtime a second way (SupportsCallStarter):
 
-1. The runtime calls `begin(call, context, slot)`. It decides whether the call may run, and returns
-   the coroutine of the inner backend, the "work". If the guard has something to do at the end of
-   the call, begin() stores CallHooks in `slot.hooks`.
+1. The runtime calls `begin(call, context, slot)`. begin() decides whether the call may run, and
+   returns the coroutine of the inner backend, which is called the "work" of the call. If the guard
+   has something to do at the end of the call, begin() stores CallHooks in `slot.hooks`.
 2. The runtime runs the work, and then calls the hooks (protocol/call_hooks.py).
 
 Both ways have the same effect: Guard.handle calls begin() and the hooks in a coroutine. The other
-Protocols let a guard look up a tool once, and check arguments before a call is counted.
-Figures: docs/decisions/0011-the-driver-ends-guarded-calls.md.
+Protocols of this module let a guard look up a tool once, and check arguments before a call is
+counted. Measurements are in docs/decisions/0011-the-driver-ends-guarded-calls.md.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ BeginCall: TypeAlias = "Callable[[Call, Context, HooksSlot], Work]"
 class HooksSlot(Protocol):
     """The object in which begin() stores the hooks of a call, for example a SessionRequest.
 
-    hooks: None until begin() sets it.
+    hooks: the hooks of the call; None if begin() has not stored any.
     """
 
     hooks: CallHooks | None
@@ -69,7 +69,7 @@ class ArgumentsRefused(Exception):
     """Raised before the handler of a call is called, if the arguments of the call are invalid.
 
     Such a call does not count against a rate limit.
-    result: the result to answer the call with.
+    result: the result that becomes the response to the call.
     """
 
     def __init__(self, result: Struct) -> None:
@@ -80,10 +80,12 @@ class ArgumentsRefused(Exception):
 class ArgumentVerdict:
     """Records whether the arguments of a call were refused, for a guard that cannot check them.
 
-    There may be a wrapper that overrides `handle` between the guard and the tool. The exception
+    Between the guard and the tool there may be a wrapper that overrides `handle`. The exception
     ArgumentsRefused does not pass through such a wrapper, and the wrapper may replace the result.
-    So the guard sets `argument_verdict` while the call is handled, and the code that refuses the
-    arguments calls record_refused_arguments().
+    Therefore the guard sets `argument_verdict` while the call is handled, and the code that refuses
+    the arguments calls record_refused_arguments().
+
+    refused: whether the arguments were refused.
     """
 
     __slots__ = ("refused",)
@@ -92,7 +94,7 @@ class ArgumentVerdict:
         self.refused = False
 
 
-# The verdict on the call that is handled in this context; None if no guard asks for one.
+# The verdict on the arguments of the current call; None if no guard needs it.
 argument_verdict: ContextVar[ArgumentVerdict | None] = ContextVar("argument_verdict", default=None)
 
 
@@ -129,8 +131,8 @@ class SupportsOperationHandlers(Protocol):
     def operation_handler(self, method: str, name: str) -> Handle | None:
         """Return a function that handles all calls of one tool, prompt or resource.
 
-        It has the same effect as `handle`, even after the tool was removed or replaced. It may
-        raise RpcError or ArgumentsRefused at once, before it returns a coroutine.
+        The function has the same effect as `handle`, even after the tool was removed or replaced.
+        It may raise RpcError or ArgumentsRefused at once, before it returns a coroutine.
         method, name: for example "tools/call" and the name of the tool.
         Returns None if only `handle` may be used.
         """
@@ -144,9 +146,9 @@ class SupportsArgumentChecks(Protocol):
     def argument_check(self, method: str, name: str) -> CheckArguments | None:
         """Return a function that checks the arguments of the calls of one tool or prompt.
 
-        It raises ArgumentsRefused or RpcError for arguments that do not fit.
+        The function raises ArgumentsRefused or RpcError for invalid arguments.
         method, name: for example "tools/call" and the name of the tool.
-        Returns None if only `handle` can check them.
+        Returns None if only `handle` can check the arguments.
         """
         ...
 
@@ -168,8 +170,8 @@ class SupportsArgumentRefusals(Protocol):
 
 def call_starter_of(backend: Backend) -> CallStarter | None:
     """Return a backend's CallStarter; None if it has none."""
-    # Check the class: an object that forwards all attributes to another backend would seem to
-    # support this, but calls must go through its own `handle`.
+    # Check the class and not the object. An object that forwards all attributes to another backend
+    # would seem to support this, but calls must go through its own `handle`.
     if not issubclass(type(backend), SupportsCallStarter):
         return None
     return cast("SupportsCallStarter", backend).call_starter()
@@ -210,9 +212,10 @@ def refusing_handler_of(backend: Backend) -> Handle | None:
 
 
 def has_method_of(backend: object, function: Callable[..., object], method: object) -> bool:
-    """Return True if a method of an object is the one that its class defines.
+    """Return whether a method of an object is the one that a certain class defines.
 
-    Return False if a subclass has overridden the method, or an attribute of the object replaces it.
+    Returns False if a subclass has overridden the method, or an attribute of the object replaces
+    it.
     function: the function in the class, such as Server.handle.
     method: the attribute of the object, such as server.handle.
     """

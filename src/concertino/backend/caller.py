@@ -1,7 +1,8 @@
 """Caller: the facts that a backend needs to forward a call to another server.
 
-A handler does not need them. A proxy does: it must know whether the client wants progress and log
-messages, and may keep one connection for each of its clients. CallContext.caller returns a Caller.
+Handlers do not need these facts. A proxy does: it must know whether the client wants progress and
+log messages, and may have one connection to its server for each of its clients. CallContext.caller
+returns a Caller.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Caller(Protocol):
 
     @property
     def session(self) -> CallerSession | None:
-        """Return the connection that the call came on; None if there is none."""
+        """Return the connection on which the call has arrived; None if there is none."""
         ...
 
     @property
@@ -35,27 +36,27 @@ class Caller(Protocol):
     def log_level(self) -> Level | None:
         """Return the least severe level of the log messages that the client wants.
 
-        None if it wants no log messages.
+        Returns None if the client wants no log messages.
         """
         ...
 
     def pass_result(self, result: Raw, revision: str) -> None:
         """Allow the runtime to send a result of another server to the client unchanged.
 
-        Call it before handle() returns `result`. If the client's revision has the same form of
-        results, `result` is then sent without being decoded, checked or translated. If handle()
-        returns any other object, such as the result that a guard has changed, it is encoded as
+        Must be called before handle() returns `result`. If the client's revision has the same form
+        of results, `result` is sent without being decoded, checked or translated. If handle()
+        returns another object, such as a result that a guard has changed, that object is encoded as
         usual.
-        result: valid JSON without newlines; not an `input_required` result.
+        result: a result as JSON, valid and without newlines, but not `input_required`.
         revision: the name of the other server's revision.
         """
         ...
 
 
 class CallerSession(Protocol):
-    """The connection that a call came on, for backends that store something for each client.
+    """The connection on which a call has arrived, for backends that store something per client.
 
-    It is the same object for all calls of a connection, and can be the key of a dict.
+    All calls of a connection have the same object, which can be the key of a dict.
     closed: a future that is done when the connection has ended.
     """
 
@@ -65,8 +66,8 @@ class CallerSession(Protocol):
     def principal(self) -> bytes:
         """Return the verified identity of the client's user; b"" if it is not known.
 
-        On a Unix socket it is the user id of the client's process. The client's own description of
-        itself is never part of it.
+        The identity comes from the transport: on a Unix socket it is the user id of the client's
+        process. A client's description of itself is never part of it.
         """
         ...
 
@@ -78,21 +79,27 @@ class CallerSession(Protocol):
     async def request(self, method: str, params: bytes) -> Raw:
         """Send the client a request of another server, and return its result undecoded.
 
-        For clients before 2026-07-28 only. params: a JSON object, as it is to be sent. When the
-        task is cancelled, the request is cancelled at the client. Raises RpcError if the client
-        refuses or too many requests wait, and Disconnected.
+        Only for clients before 2026-07-28. When the calling task is cancelled, the client gets
+        notifications/cancelled for the request.
+        params: the params as a JSON object, which is sent unchanged.
+        Raises RpcError if the client answers with an error or if too many requests wait, and
+        Disconnected when the connection ends.
         """
         ...
 
     def notify(self, method: str, params: bytes) -> None:
         """Send the client a notification of another server; drop it if the client does not read.
 
-        For clients before 2026-07-28 only. params: a JSON object, as it is to be sent.
+        Only for clients before 2026-07-28.
+        params: the params as a JSON object, which is sent unchanged.
         """
         ...
 
     def report_change(self, what: str) -> None:
-        """Notify only this client that a list has changed. what: see Notifier.report_change()."""
+        """Notify only this client that a list has changed.
+
+        what: the list, see Notifier.report_change().
+        """
         ...
 
     def report_update(self, uri: str) -> None:
@@ -101,7 +108,7 @@ class CallerSession(Protocol):
 
 
 class DetachedCaller:
-    """The Caller of a call that did not come on a connection of an MCP client.
+    """The Caller of a call that has not arrived on a connection of an MCP client.
 
     It wants no progress and no log messages.
     """

@@ -89,8 +89,8 @@ class SupportsEarlyOpening(Protocol):
     def open_early(self) -> None:
         """Answer requests such as `initialize` from now on; calls still wait for the start.
 
-        A backend whose start() takes long calls this, on the event loop, when the start is unlikely
-        to fail any more.
+        A backend whose start() takes long calls this method on the event loop, as soon as the start
+        is unlikely to fail.
         """
         ...
 
@@ -105,9 +105,11 @@ class SupportsClientNotifications(Protocol):
         method: str,
         params: Mapping[str, Raw],
     ) -> None:
-        """Take a notification that the session does not process itself. Called on the event loop.
+        """Handle a notification that the session does not process itself.
 
-        session: the client's connection, as in Caller.session. params: of the notification.
+        Called on the event loop.
+        session: the client's connection, as in Caller.session.
+        method, params: the method and the params of the notification.
         """
         ...
 
@@ -117,32 +119,38 @@ class SupportsHeldOpening(Protocol):
     """A Notifier that can refuse to open sessions while the backend is starting."""
 
     def hold_opening(self, within_s: float, describe: Callable[[], str]) -> None:
-        """Hold first requests back for `within_s` seconds; then refuse `initialize` and the like.
+        """Hold requests back for `within_s` seconds, then answer `initialize` with an error.
 
-        For a backend that does not know its features before it has started. The refusals end when
-        the backend has started. Calls always wait for the start. Call this on the event loop.
-        describe: returns the text of the refusals.
+        This is for a backend that does not know its features before it has started, such as a
+        proxy. All requests that open a session get the error, until the backend has started; calls
+        always wait for the start. Must be called on the event loop.
+        describe: returns the text of the error.
         """
         ...
 
 
 @runtime_checkable
 class SupportsFirstMessage(Protocol):
-    """A Notifier that sees how the first client opens its session, before the backend has started.
+    """A Notifier that knows how the first client opens its session, before the backend has started.
 
-    For a backend that starts a server which serves both eras, each in another way.
+    A proxy needs this to open its session with its server in the same way as its client: with the
+    handshake of the revisions before 2026-07-28, or without.
     """
 
     async def opens_with_handshake(self, within_s: float) -> bool:
         """Wait for the first client's first message, and return whether it is `initialize`.
 
-        Returns False if no client is connected, or if it sends nothing for within_s seconds.
+        Returns False if no client is connected, or if the client sends nothing for within_s
+        seconds.
         """
         ...
 
 
 async def opens_with_handshake(outlet: Notifier, within_s: float) -> bool:
-    """Return what SupportsFirstMessage says; False for a Notifier that does not see messages."""
+    """Return whether the first client's first message is `initialize`.
+
+    Returns False if `outlet` does not support SupportsFirstMessage, which describes the details.
+    """
     if isinstance(outlet, SupportsFirstMessage):
         return await outlet.opens_with_handshake(within_s)
     return False
@@ -162,10 +170,10 @@ class Context(Protocol):
 
     @property
     def principal(self) -> Principal | None:
-        """Return who makes the call, as the transport has verified it; None if it has not.
+        """Return the verified identity of the caller; None if the transport has not verified it.
 
-        Over HTTP it is what the bearer token says, on a Unix socket the user of the client's
-        process. Over stdin and stdout there is none: the client has started this process.
+        Over HTTP it comes from the bearer token, on a Unix socket it is the user of the client's
+        process. Over stdin and stdout it is None, because the client has started this process.
         """
         ...
 
@@ -184,9 +192,9 @@ class Context(Protocol):
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """Return those members of the request's `_meta` that the protocol does not define.
+        """Return the members of the request's `_meta` that the protocol does not define.
 
-        For example, trace context (`traceparent`).
+        An example is trace context (`traceparent`).
         """
         ...
 
@@ -200,7 +208,7 @@ class Context(Protocol):
 
         Nothing is sent if the client has not asked for progress, or if `done` does not increase.
         done, total: how much is done, and how much there is to do, in any unit.
-        message: for people. Clients of revision 2024-11-05 do not get it.
+        message: a text for people. Clients of revision 2024-11-05 do not get it.
         """
         ...
 
@@ -242,22 +250,23 @@ class Context(Protocol):
         context, and is cancelled with this call. Its progress is not sent. Calls may be nested 16
         deep. In a `def` handler write `context.wait(context.call_tool(...))`.
 
-        into: the type to convert the result to. By default the result is returned as a
-            CallToolResult. With `into`, its structured content is returned as this type, or else
-            its text, decoded as JSON; if the tool has failed, ToolError is raised with its text.
+        into: the type to convert the result to. Without it, the result is returned as a
+            CallToolResult. With it, the structured content of the result is converted; if there is
+            none, the text is decoded as JSON. If the tool has failed, ToolError is raised with the
+            text of the result.
         Raises RpcError for an unknown tool.
         """
         ...
 
     async def ask(self, questions: Mapping[str, ClientRequest]) -> Mapping[str, Raw]:
-        """Ask the client several questions at once. Returns its answers, undecoded, by key.
+        """Ask the client several questions at once. Returns its undecoded answers by key.
 
         elicit(), sample() and roots() use this method.
 
-        Since 2026-07-28 a client answers by repeating the call. So this method first raises
+        Since 2026-07-28 a client answers by repeating the call. Therefore this method first raises
         Suspended, which ends the handler. When the client has answered, the handler runs again from
-        its start, and this method returns the answers. All code before a question therefore runs
-        several times; use once() for what must be done only once.
+        its start, and this method returns the answers. All code before a question runs several
+        times; use once() for work that must be done only once.
 
         Only tools, prompts and resources may ask, at most 16 times in one call.
         questions: key -> client request; each question of a call needs another key.
@@ -313,8 +322,8 @@ class Context(Protocol):
         message: the question, for the user.
         url: an https:// URL that contains no secret.
         key: identifies the question in the call; by default `q1`, `q2` and so on.
-        Returns the user's answer. `accept` means that the user opens the page, and not that
-        anything was done there.
+        Returns the user's answer. `accept` means only that the user opens the page, and not that
+        the user has done anything on it.
         Raises the same errors as ask(), and ValueError for any other URL.
         """
         ...
@@ -330,7 +339,7 @@ class Context(Protocol):
         """Ask the client's model to continue a conversation.
 
         messages: the conversation; a str is a message of the user.
-        max_tokens: the largest length of the model's message.
+        max_tokens: the maximum length of the model's message, in tokens.
         key: identifies the question in the call; by default `q1`, `q2` and so on.
         options: the other fields of Sampling, such as system_prompt.
         Raises the same errors as ask(), and ValueError if a message that uses a tool is not
@@ -361,22 +370,22 @@ class Context(Protocol):
         make: Callable[[], object],
         kind: Any = Any,
     ) -> Any:
-        """Return a value that is made once per call, although the handler may run several times.
+        """Return a value that is computed once per call, even if the handler runs several times.
 
         Since 2026-07-28, a handler that asks its client runs again with the answers, see ask(). The
-        client stores the value in the meantime; it can read but not change it.
+        client stores the value in the meantime; it can read but not change the value.
         key: the name of the value.
-        make: returns the value, or an awaitable of it; called if there is none. The value must have
-            a JSON form.
-        kind: the class to which the value is decoded.
+        make: returns the value, or an awaitable of it. It is called if there is no value with this
+            key yet. The value must have a JSON form.
+        kind: the type to which the value is decoded from JSON.
         """
         ...
 
     def wait(self, awaitable: Awaitable[T]) -> T:
-        """Wait for an awaitable in a `def` handler, which runs in a thread; return its result.
+        """Wait for an awaitable in a `def` handler, which runs in a thread, and return its result.
 
-        Example: `context.wait(context.elicit(...))`.
-        Raises what the awaitable raises, CancelledError when the client cancels the call, and
+        An example is `context.wait(context.elicit(...))`.
+        Raises the exception of the awaitable, CancelledError when the client cancels the call, and
         RuntimeError if it is called on the event loop.
         """
         ...
@@ -395,7 +404,7 @@ class Backend(Protocol):
     def features(self) -> ServerFeatures:
         """Return the features that this backend offers now. Called often, so it must be fast.
 
-        Before the end of start(), it must return all features that there may be.
+        Before start() has returned, it must return all features that the backend may have later.
         """
         ...
 
@@ -403,8 +412,8 @@ class Backend(Protocol):
         """Handle one call and return its result.
 
         The result is a Struct of `concertino.types`, or JSON in the form of 2026-07-28 as Raw. To
-        ask the client first, return InputRequired: the call then comes again, with `answers` and
-        `state`.
+        ask the client first, return InputRequired; then `handle` is called again, with a Call that
+        contains the `answers` and the `state`.
         Raises RpcError to send an error response. Any other exception is logged, and the client
         gets the error -32603. Do not catch CancelledError (the call is cancelled) and Suspended
         (the client will repeat the call).
@@ -426,7 +435,10 @@ class Backend(Protocol):
 
 
 def describe_non_backend(value: object) -> str | None:
-    """Return a description of `value`, for an error message, if it is not a Backend, else None."""
+    """Return a description of a value that is not a Backend, for an error message.
+
+    Returns None if the value is a Backend.
+    """
     if isinstance(value, type):
         return f"the class {value.__name__}; give an object"
     methods = ("start", "features", "handle", "watch", "close")
@@ -438,11 +450,11 @@ def describe_non_backend(value: object) -> str | None:
 
 
 class ForeignName:
-    """A descriptor that raises AttributeError with a hint, for a name that other libraries use.
+    """A descriptor that raises AttributeError with a hint, for an attribute of other libraries.
 
-    For hasattr(), the attribute does not exist. It is a descriptor because `__getattr__` would make
-    all other attributes slower on Python 3.11.
-    hint: what to write instead.
+    hasattr() returns False for the attribute. A method `__getattr__` could do the same, but would
+    make all other attributes slower on Python 3.11.
+    hint: the text that says what to write instead.
     """
 
     def __init__(self, hint: str) -> None:
@@ -470,7 +482,7 @@ FOREIGN_NAMES = {
 
 
 def refuse_foreign_names(cls: type[ContextT]) -> type[ContextT]:
-    """Add the FOREIGN_NAMES to a Context class, and return it. For use as a decorator."""
+    """Add the FOREIGN_NAMES to a Context class, and return the class. Used as a decorator."""
     for name, hint in FOREIGN_NAMES.items():
         foreign = ForeignName(hint)
         foreign.__set_name__(cls, name)

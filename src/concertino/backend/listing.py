@@ -1,6 +1,6 @@
 """Reads lists of a backend, such as the names of its resources, without a client.
 
-composition.py uses it at the start, to find out which resources its parts have.
+compose() uses it at the start, to find out which resources its parts have.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["decode_page", "list_items", "list_names"]
 async def list_names(label: str, backend: Backend, method: str) -> list[str]:
     """Return the names, URIs or URI templates on all pages of a list.
 
-    label, method: as for list_items(), which also documents the exceptions.
+    label, method: see list_items(), which also describes the exceptions.
     """
     name_member = LIST_METHODS[method].name_member
     return [getattr(item, name_member) for item in await list_items(label, backend, method)]
@@ -35,9 +35,9 @@ async def list_names(label: str, backend: Backend, method: str) -> list[str]:
 async def list_items(label: str, backend: Backend, method: str) -> list[Any]:
     """Return the items on all pages of a list.
 
-    label: names the backend in errors.
-    method: the list, a key of LIST_METHODS such as "resources/list".
-    Raises what the backend raises, and ProtocolError if the list never ends.
+    label: the name of the backend for errors.
+    method: the method that returns the list, such as "resources/list"; a key of LIST_METHODS.
+    Raises the exceptions of the backend, and ProtocolError if the list never ends.
     """
     listing = LIST_METHODS[method]
 
@@ -60,7 +60,7 @@ def decode_page(result: Struct | Raw, listing: ListMethod) -> Any:
 class _StartContext:
     """The Context for reading a list without a client: it sends nothing."""
 
-    # Everything inside is in the form of the newest revision.
+    # Backends use the form of the newest revision.
     client = ClientFacts("concertino", "", MODERN.name, {})
     caller = DetachedCaller()
     cancelled = False

@@ -19,7 +19,8 @@ __all__ = ["describe_failure", "describe_raised", "start_failure_text"]
 
 # The longest sentence, in characters.
 MAX_CHARS = 1000
-# Code in these folders, or in folders with the names below, was not written by the server's author.
+# Code in these folders, and in folders with the names below, was not written by the server's
+# author.
 LIBRARIES = tuple(
     f"{folder}{os.sep}"
     for folder in (Path(__file__).absolute().parent.parent, Path(os.__file__).parent)
@@ -28,12 +29,12 @@ PACKAGES = ("site-packages", "dist-packages")
 
 
 def start_failure_text(failure: BaseException | str) -> str:
-    """Return the sentence `cannot start: ...`: on one line, shortened, without secrets.
+    """Return the sentence `cannot start: ...` on one line, shortened and without secrets.
 
     failure: the exception, or a text that describes the failure.
     """
     reason = failure if isinstance(failure, str) else describe_failure(failure)
-    # refresh() looks for secrets in os.environ again: the module that failed may have added some.
+    # refresh() reads secrets from os.environ again, because the failed module may have added some.
     clean = refresh().text(f"cannot start: {reason}")
     lines = (line.strip() for line in clean.splitlines())
     return shorten(escape_controls(" ".join(filter(None, lines))), MAX_CHARS)
@@ -57,9 +58,9 @@ def describe_failure(exc: BaseException) -> str:
 
 
 def describe_raised(exc: BaseException) -> str:
-    """Return the type and text of an exception, the author's line that raised it, and advice.
+    """Return the type and text of an exception, the author's line that has raised it, and advice.
 
-    For example `KeyError: 'TOKEN' (server.py:3)`. See advice() in backend/user_errors.py.
+    An example is `KeyError: 'TOKEN' (server.py:3)`. advice() is in backend/user_errors.py.
     """
     text, step = _text(exc), advice(exc)
     return f"{type(exc).__name__}{text and f': {text}'}{_location(exc)}{step and f'; {step}'}"
@@ -78,9 +79,10 @@ def _text(exc: BaseException) -> str:
 def _location(exc: BaseException) -> str:
     """Return where an exception was raised, as " (file.py:3)".
 
-    This is the innermost line of the server author's code, or the innermost line of all if there is
-    none. Returns "" for a SyntaxError, whose text already names the line, and if only lines of
-    concertino have raised one of its own errors, whose text is written for users.
+    This is the innermost line of the server author's code; if there is none, the innermost line of
+    any code. Returns "" for a SyntaxError, whose text already names the line. Also returns "" for
+    an error of concertino that only code of concertino has raised, because its text is written for
+    users.
     """
     location, is_users = "", False
     traceback = None if isinstance(exc, SyntaxError) else exc.__traceback__

@@ -56,9 +56,10 @@ def without_our_frames(traceback: TracebackType | None) -> TracebackType | None:
 def exc_info_for_users(
     exc: BaseException,
 ) -> tuple[type[BaseException], BaseException, TracebackType | None]:
-    """Return the `exc_info` for logging an exception of an author's function.
+    """Return the `exc_info` to log an exception of an author's function with.
 
-    If there is advice for the exception, it is added to the exception as a note.
+    The traceback has no frames of concertino. If there is advice for the exception, it is added to
+    the exception as a note.
     """
     if text := advice(exc):
         exc.add_note(text)
@@ -67,7 +68,7 @@ def exc_info_for_users(
 
 def advice(exc: BaseException) -> str:
     """Return advice on what to do about an exception of an author's code; "" if there is none."""
-    # Not for subclasses of these classes, whose __str__ may fail.
+    # Subclasses of these classes are excluded, because their __str__ may fail.
     text = str(exc) if type(exc) in (RuntimeError, ImportError) else ""
     if text.startswith(NESTED_LOOP):
         return NESTED_LOOP_ADVICE

@@ -1,6 +1,7 @@
 """BackendWrapper and ContextWrapper, which forward everything to another Backend or Context.
 
-Guards are BackendWrappers that override `handle`. A server without guards never loads this module.
+Derived classes override the methods that do something else: for example, guards are BackendWrappers
+that override `handle`. A server without guards never imports this module.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ T = TypeVar("T")
 class BackendWrapper:
     """A Backend that forwards everything to another Backend, `inner`.
 
-    Derive a class and override the methods that shall do something else, usually only `handle`.
+    A derived class overrides the methods that do something else, usually only `handle`.
+
+    inner: the other Backend.
     """
 
     def __init__(self, inner: Backend) -> None:
@@ -76,7 +79,7 @@ def pass_client_notification(
     method: str,
     params: Mapping[str, Raw],
 ) -> None:
-    """Pass a notification of a client to a backend, if it has SupportsClientNotifications."""
+    """Pass a notification of a client to a backend, if it supports SupportsClientNotifications."""
     if isinstance(backend, SupportsClientNotifications):
         backend.on_client_notification(session, method, params)
 
@@ -85,7 +88,9 @@ def pass_client_notification(
 class ContextWrapper:
     """A Context that forwards everything to another Context, `inner`.
 
-    Derive a class and override the methods that shall do something else.
+    A derived class overrides the methods that do something else.
+
+    inner: the other Context.
     """
 
     def __init__(self, inner: Context) -> None:

@@ -1,6 +1,6 @@
 """Addresses of sockets: `unix:PATH` and `tcp:HOST:PORT`.
 
-This module imports next to nothing, so that `concertino connect` starts as fast as it can.
+This module imports almost nothing, so that `concertino connect` starts fast.
 """
 
 from __future__ import annotations

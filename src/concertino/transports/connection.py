@@ -6,11 +6,11 @@
 
 A frame is one JSON text as bytes, without a newline. The peer is the process at the other end: a
 client or a server. There are Connections over stdio, to a child process, over sockets and in
-memory; a message trace is a Connection around another one. A Connection runs on one event loop and
-never blocks it.
+memory; a message trace is a Connection around another one. A Connection belongs to one event loop
+and never blocks it.
 
-SupportsDirectSend, SupportsPolling and SupportsOversizeReports are optional. The user of a
-Connection checks for them with isinstance(), once.
+SupportsDirectSend, SupportsPolling and SupportsOversizeReports are optional interfaces. Code that
+uses a Connection checks once, with isinstance(), which of them it supports.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Receiver(Protocol):
         ...
 
     def on_drain(self, held: int, /) -> None:
-        """Resume sending, because the peer has read much of the buffered output.
+        """Resume sending. Called when the peer has read much of the buffered output.
 
-        Called when the buffer falls below Limits.low_water_bytes. A Connection may also call it
+        This is when the buffer falls below Limits.low_water_bytes. A Connection may also call it
         before, each time that some more output was read.
         held: how many bytes are still buffered.
         """
@@ -73,14 +73,18 @@ class Connection(Protocol):
 
     @property
     def facts(self) -> Mapping[str, object]:
-        """Return facts about the connection and the peer, such as transport, pid, uid, address.
+        """Return facts about the connection and the peer by name.
 
-        `principal`, if it is there, is the peer's verified Principal.
+        Possible names are transport, pid, uid, address and principal. `principal` is the peer's
+        verified Principal.
         """
         ...
 
     def open(self, receiver: Receiver, /) -> None:
-        """Start to deliver frames to the receiver. Call it once, on the event loop to be used."""
+        """Start to deliver frames to the receiver.
+
+        Must be called once, on the event loop to which the connection belongs from then on.
+        """
         ...
 
     def write(self, frame: bytes, request_id: Id | None, /) -> int:
@@ -94,12 +98,12 @@ class Connection(Protocol):
     def flush(self) -> None:
         """Send the queued frames, as many as the system accepts, without blocking.
 
-        The rest is sent later, when the peer has read some.
+        The other frames are sent later, when the peer has read some output.
         """
         ...
 
     def pause(self, paused: bool, /) -> None:
-        """Stop reading from the peer (True), or continue (False)."""
+        """Pause reading from the peer if `paused` is true; otherwise resume it."""
         ...
 
     async def close(self, within_s: float, /) -> None:
@@ -124,16 +128,16 @@ class SupportsDirectSend(Protocol):
 
 @runtime_checkable
 class SupportsPolling(SupportsDirectSend, Protocol):
-    """A Connection that can send a request and at once read the response, if it is there already.
+    """A Connection that can send a request and check at once whether the response has arrived.
 
-    This saves a client one iteration of the event loop if the server answers at once.
+    This saves a client one iteration of the event loop if the server answers quickly.
     """
 
     def send_and_poll(self, frame: bytes, request_id: Id | None, /) -> bytes | int:
         """Write one frame, flush, and read once from the input, without blocking.
 
-        Returns the frame that has arrived; it is not delivered to the receiver. If not exactly one
-        complete frame has arrived, returns how many bytes of output are still buffered.
+        If exactly one complete frame has arrived, returns this frame, which is then not delivered
+        to the receiver. Otherwise returns how many bytes of output are still buffered.
         """
         ...
 
@@ -147,7 +151,7 @@ class SupportsPolling(SupportsDirectSend, Protocol):
 
 @runtime_checkable
 class SupportsOversizeReports(Protocol):
-    """A Connection that can tell more about frames that exceed Limits.max_message_bytes."""
+    """A Connection that has more information about frames that exceed Limits.max_message_bytes."""
 
     @property
     def is_discarding(self) -> bool:

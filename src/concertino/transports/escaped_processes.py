@@ -1,8 +1,9 @@
 """EscapedProcesses: finds and ends processes that have left the process group of a child.
 
-Such processes are daemons, for example. They are found in two ways: by an environment variable with
-a mark of the child, which processes inherit; and by their parents, if all of these still run.
-Processes of other users cannot be ended. Without /proc (on macOS) none are found.
+Daemons are such processes, for example. They are found in two ways: by an environment variable with
+a mark of the child, which processes inherit, and by their chain of parents, if all of these still
+run. Processes of other users cannot be ended. On systems without /proc, such as macOS, none are
+found.
 
 A process that has cleared the variable and whose parent has ended is not found. Linux could report
 it to a "subreaper", prctl(2). But that is a setting for the whole process of our user, which would
@@ -31,11 +32,11 @@ __all__ = ["EscapedProcesses"]
 
 log = logging.getLogger("concertino.process")
 
-# How often to check whether the processes have ended. They are no children of this process, so no
-# event reports their end.
+# How often, in seconds, to check whether the processes have ended. They are not children of this
+# process, so no event reports their end.
 CHECK_S = 0.01
-# How long to wait for processes that are just being started. Their environment is empty; but
-# another process may have an empty environment for ever.
+# How many seconds to wait for processes that are just being started, whose environment is still
+# empty. The wait is limited, because other processes may have an empty environment for ever.
 SETTLE_S = 0.1
 
 
@@ -50,15 +51,16 @@ class EscapedProcesses:
         above = os.environ.get(STARTED_BY)
         self.variable = f"{above},{mark}" if above else str(mark)
         self._mark = mark.id.encode()
-        # (process id, start time). With the time, a reused id is not mistaken for the process.
+        # Pairs (process id, start time). The start time shows whether the id was reused.
         self._descendants: set[tuple[int, int]] = set()
 
     def note_descendants(self, parent: int) -> None:
-        """Remember all descendants of the child, since some may have cleared the variable.
+        """Remember all descendants of the child, because some may have cleared the variable.
 
-        Call it while the child runs: when the parent of a process ends, the process gets another
+        Must be called while the child runs, because a process whose parent ends gets another
         parent.
-        parent: the process id of the child, which is also the id of its group; here and below.
+        parent: the process id of the child, which is also the id of its group. The parameter has
+            the same meaning in the methods below.
         """
         below: set[tuple[int, int]] = set()
         left = read_children(parent)
@@ -76,7 +78,7 @@ class EscapedProcesses:
         number: signal.Signals,
         within_s: float,
     ) -> bool:
-        """Send a signal to all such processes, and wait up to within_s seconds for their end.
+        """Send a signal to all escaped processes, and wait up to within_s seconds for their end.
 
         Returns whether all have ended.
         """
@@ -87,7 +89,7 @@ class EscapedProcesses:
             found = self._signal(found, parent, number)
             if not found and (is_complete or time.monotonic() >= settled_at):
                 return True
-            # When they have ended, look for more: they may have started others in the meantime.
+            # When they have ended, search again, because they may have started others meanwhile.
             await asyncio.sleep(CHECK_S)
             while found := [
                 pid for pid in found if (stat := read_process_state(pid)) and stat.is_live
@@ -97,7 +99,7 @@ class EscapedProcesses:
                 await asyncio.sleep(CHECK_S)
 
     def kill(self, parent: int) -> None:
-        """Kill all such processes, without waiting for their end. Blocks briefly."""
+        """Kill all escaped processes, without waiting for their end. Blocks briefly."""
         settled_at = time.monotonic() + SETTLE_S
         is_complete = False
         while not is_complete and time.monotonic() < settled_at:
@@ -107,10 +109,10 @@ class EscapedProcesses:
                 time.sleep(CHECK_S)
 
     def _find(self, parent: int) -> tuple[list[int], bool]:
-        """Return the ids of all such processes, and whether the search was complete.
+        """Return the ids of all escaped processes, and whether the search was complete.
 
-        It is not complete if a process is just being started, so that its environment cannot be
-        read so far.
+        The search is not complete if a process is just being started, so that its environment
+        cannot be read yet.
         """
         parent_stat = read_process_state(parent)
         started_at = 0 if parent_stat is None else parent_stat.started_at
@@ -135,7 +137,7 @@ class EscapedProcesses:
         parent: int,
         number: signal.Signals,
     ) -> list[int]:
-        """Send a signal to processes. Returns the processes that have received it."""
+        """Send a signal to processes, and return the ids of those that have received it."""
         signalled: list[int] = []
         for pid in pids:
             text = "process %d (%s), started by process %d, has left its process group: %s"
@@ -145,8 +147,8 @@ class EscapedProcesses:
             except ProcessLookupError:
                 continue
             except PermissionError:
-                # A process of another user is found by its parents only. Forget it, so that this is
-                # logged once.
+                # A process of another user can only be found by its parents. Forget it, so that the
+                # warning is logged once.
                 log.warning(text, pid, name, parent, "it belongs to another user and is not ended")
                 self._descendants = {item for item in self._descendants if item[0] != pid}
             else:

@@ -1,4 +1,7 @@
-"""FileReader: reads input that the event loop cannot poll, such as a regular file or /dev/null."""
+"""FileReader: reads input that the event loop cannot poll, such as a regular file or /dev/null.
+
+PipeConnection uses one when the descriptor of its input cannot be polled.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,8 @@ class FileReader:
         self._permits = threading.Semaphore(1)
         self._stopped = False
         self._paused = False
-        # Whether a chunk was handled while reading was paused: pause(False) releases the permit.
+        # Whether a chunk was handled while reading was paused; pause(False) then releases the
+        # semaphore.
         self._permit_owed = False
         threading.Thread(target=self._run, name="concertino-reader", daemon=True).start()
 

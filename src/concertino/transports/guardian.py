@@ -1,14 +1,16 @@
 """The guardian: a process that ends the processes that this one has started, if this one is killed.
 
-After SIGKILL nobody closes a connection or ends a process group. Servers notice the end of their
-input and end. But a server that does not, and the processes that it has started, would remain for
-ever. The guardian reads from a pipe whose other end only this process has open. If the pipe ends
-without a word before it, the guardian ends every process with a mark of this process (orphans.py).
-It waits as a shell, which has 0.1 MB of memory of its own and takes no CPU time, and becomes a
-Python interpreter only then. It is in a session of its own, so that it survives when the process
-group of this process is killed.
+A process that gets SIGKILL cannot close connections or end process groups. Most servers notice the
+end of their input and end. A server that does not, and the processes that it has started, would
+remain for ever. The guardian reads from a pipe whose other end only this process has open. In an
+orderly end, this process writes a line to the pipe. If the pipe ends without that line, the
+guardian ends every process with a mark of this process (orphans.py).
 
-Without /proc (on macOS) there is no guardian: the marks could not be found.
+While the guardian waits, it is a shell, which has 0.1 MB of memory of its own and takes no CPU
+time. It becomes a Python interpreter only when there is something to end. It has a session of its
+own, so that it survives when the process group of this process is killed.
+
+On systems without /proc, such as macOS, there is no guardian, because the marks could not be found.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ __all__ = ["Guardian", "guardian"]
 log = logging.getLogger("concertino.process")
 
 SHELL = "/bin/sh"
-# Ignore signals: they are meant for this process, which ends in order then. `read` fails at the end
-# of the pipe.
+# The shell ignores signals that are meant for this process, which then ends in order. `read` fails
+# at the end of the pipe.
 SCRIPT = 'trap "" HUP INT TERM; read -r word || exec "$@"'
 CODE = """
 import sys
@@ -35,12 +37,12 @@ sys.path.insert(0, sys.argv[1])
 from concertino.transports.orphans import end_orphans
 end_orphans(*map(int, sys.argv[2:]))
 """
-# How long to wait for the guardian's end, in seconds. It takes less than a millisecond.
+# How many seconds to wait for the guardian's end, which usually takes less than a millisecond.
 END_S = 1.0
 
 
 class Guardian:
-    """The guardian of this process. It runs as long as somebody has acquired it."""
+    """The guardian of this process. It runs as long as at least one user has acquired it."""
 
     def __init__(self) -> None:
         self._users = 0
@@ -52,9 +54,9 @@ class Guardian:
         return None if self._process is None else self._process.pid
 
     def acquire(self) -> None:
-        """Start the guardian, unless it already runs. Call release() when it is no longer needed.
+        """Start the guardian, unless it already runs. The caller must call release() later.
 
-        If it cannot be started, this is logged.
+        If the guardian cannot be started, this is logged.
         """
         self._users += 1
         if self._process is not None:
@@ -67,8 +69,8 @@ class Guardian:
             return
         root = str(Path(__file__).parents[2])
         python = [sys.executable, "-I", "-S", "-B", "-c", CODE, root]
-        # Without the mark of this process itself: if this process is ended by its mark, the
-        # guardian is not.
+        # Do not pass on the mark of this process. Otherwise code that ends this process by its mark
+        # would end the guardian too.
         env = {name: value for name, value in os.environ.items() if name != STARTED_BY}
         command = [SHELL, "-c", SCRIPT, "guardian", *python, *map(str, mark[1:])]
         try:
@@ -86,7 +88,7 @@ class Guardian:
             log.info("servers that ignore the end of their input survive a SIGKILL: %s", exc)
 
     def release(self) -> None:
-        """End the guardian, unless somebody else has acquired it too."""
+        """End the guardian, unless another user has acquired it too."""
         self._users -= 1
         process = self._process
         if self._users or process is None:
@@ -97,7 +99,7 @@ class Guardian:
             process.stdin.write(b"end\n")
             process.wait(END_S)
         except (OSError, subprocess.TimeoutExpired):
-            # It was killed, or is stopped.
+            # The guardian does not react, because it was killed or stopped.
             process.kill()
             process.wait()
         _close(process)

@@ -1,4 +1,4 @@
-"""Listener: a listening Unix or TCP socket, made here or inherited from systemd.
+"""Listener: a listening Unix or TCP socket, created here or inherited from systemd.
 
     listener = listen_unix("/run/my.sock")
     listener = listen_tcp("127.0.0.1", 8000)
@@ -35,11 +35,11 @@ __all__ = [
     "split_address",
 ]
 
-# How many clients may wait to be accepted; the system may allow fewer.
+# How many clients may wait to be accepted. The system may have a lower limit.
 BACKLOG = 1024
 # The first descriptor that systemd passes: SD_LISTEN_FDS_START in sd_listen_fds(3).
 FIRST_INHERITED = 3
-# How long to wait for another process that creates a socket in the same folder.
+# How many seconds to wait for another process that creates a socket in the same folder.
 LOCK_TIMEOUT_S = 2.0
 SYSTEMD_VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PIDFDID")
 
@@ -53,7 +53,7 @@ class Listener:
     address: `unix:/path` or `tcp:127.0.0.1:8080`, with the real port.
     is_unix: whether it is a Unix socket.
     is_remote: whether other machines may be able to reach it.
-    is_inherited: whether another process has made it, such as systemd, and may continue to use it.
+    is_inherited: whether another process, such as systemd, has created it and may still use it.
     """
 
     def __init__(
@@ -65,7 +65,8 @@ class Listener:
     ) -> None:
         """Wrap a socket that listens already.
 
-        file: the absolute path of the socket's file, which remove() deletes; None to delete none.
+        file: the absolute path of the socket's file, which remove() deletes; None to delete no
+            file.
         """
         self.is_inherited = is_inherited
         sock.setblocking(False)
@@ -79,9 +80,9 @@ class Listener:
         self._process = os.getpid()
 
     def accept(self) -> socket.socket:
-        """Accept a client that waits, and return its socket.
+        """Accept a waiting client, and return its socket.
 
-        Raises BlockingIOError if no client waits, and the other errors of accept(2).
+        Raises BlockingIOError if no client waits, and OSError for the other errors of accept(2).
         """
         return self.socket.accept()[0]
 
@@ -121,8 +122,8 @@ class Listener:
     def close(self) -> None:
         """Remove the socket's file, then stop listening.
 
-        In the other order, another process could find the file without a listener, and replace it
-        before it is removed here.
+        In the other order, another process could replace the file when nobody listens any more, and
+        this process would then remove the new file.
         """
         self.remove()
         self.socket.close()
@@ -224,7 +225,7 @@ def _folder_lock(folder: Path, name: str) -> Generator[None]:
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except PermissionError:
-        # The folder is not readable, but may be writable. Then do without a lock.
+        # The folder is not readable, but may be writable. Continue without a lock.
         yield
         return
     except OSError as exc:
@@ -252,9 +253,10 @@ def _folder_lock(folder: Path, name: str) -> Generator[None]:
 
 
 def _identity(path: Path) -> tuple[int, int, int] | None:
-    """Return device, inode and modification time of a file; None if there is no file.
+    """Return the device, inode and modification time of a file; None if there is no file.
 
-    Device and inode are not enough, because the inode of a removed file may be reused.
+    Device and inode alone do not identify a file, because the inode of a removed file may be
+    reused.
     """
     try:
         status = path.lstat()
@@ -301,8 +303,7 @@ def listen_tcp(host: str, port: int, *, allow_remote: bool = False) -> Listener:
         try:
             return Listener(socket.create_server(address, family=family, backlog=BACKLOG))
         except OSError as exc:
-            # Report the error of an address that this machine has, if there is one: it is the most
-            # helpful.
+            # Prefer the error of an address that this machine has, because it is the most helpful.
             if failure is None or exc.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                 failure = exc
     # getaddrinfo() returns at least one address, or raises.
@@ -360,8 +361,8 @@ def inherited_listeners(
 ) -> list[Listener]:
     """Return the listening sockets that systemd has passed to this process; [] if there are none.
 
-    Child processes will not inherit the sockets. The files of Unix sockets are not removed at the
-    end.
+    Child processes do not inherit the sockets. The files of Unix sockets are not removed when the
+    listeners are closed.
     environment: usually os.environ. systemd's variables are removed from it.
     allow_remote: see listen_tcp().
     Raises ValueError for a descriptor that is not a listening stream socket, and for an address
@@ -411,8 +412,8 @@ def _inherited_socket(descriptor: int) -> socket.socket:
 def errno_message(exc: Exception) -> str:
     """Return the text of an error for users.
 
-    This is the text of an OSError without its number. If the OSError concerns a file, it is
-    str(exc), which names the file.
+    It is the text of an OSError without the error number. If the OSError has a file name, it is
+    str(exc), which contains the name.
     """
     if isinstance(exc, OSError) and exc.strerror and exc.filename is None:
         return str(exc.strerror)

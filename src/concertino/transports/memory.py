@@ -2,8 +2,8 @@
 
     ours, theirs = memory_pair()
 
-A frame that is written to one of them is delivered by the other one, in the next iteration of the
-event loop. For tests, demos, and servers in the process of their client.
+A frame that is written to one Connection is delivered by the other one, in the next iteration of
+the event loop. It is used for tests, demos, and servers in the process of their client.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from concertino.transports.connection import Receiver
 
 __all__ = ["MemoryConnection", "memory_pair"]
 
-# At most this many frames are delivered in one loop iteration: about as many as one read of a pipe
-# contains.
+# At most this many frames are delivered in one loop iteration; one read of a pipe contains about as
+# many.
 MAX_BATCH = 256
 
 
@@ -37,11 +37,11 @@ class MemoryConnection:
         self.facts: Mapping[str, object] = {"transport": "memory"}
         self._receiver: Receiver | None = None
 
-        # Frames that were written at this end and not flushed.
+        # Frames that were written at this end and not flushed yet.
         self._queue: list[bytes] = []
-        # Frames that the other end has flushed, and that are not delivered here so far.
+        # Frames that the other end has flushed and that were not delivered here yet.
         self._inbox: list[bytes] = []
-        # How many bytes of this end's frames the other end has not delivered.
+        # How many bytes of this end's frames the other end has not delivered yet.
         self._held = 0
 
         self._paused = False
@@ -104,7 +104,7 @@ class MemoryConnection:
             receiver.on_eof()
 
     def _on_delivery(self) -> None:
-        """Update and report the held bytes, because the other end has delivered some frames."""
+        """Update the number of held bytes. Called when the other end has delivered some frames."""
         self._held = sum(map(len, self._queue)) + sum(map(len, self.other._inbox))
         if self._receiver is not None and not self._closed:
             self._receiver.on_drain(self._held)

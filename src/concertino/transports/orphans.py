@@ -1,7 +1,7 @@
 """Ends processes that nobody needs any more: end_orphans(), end_processes().
 
-The guardian (guardian.py) runs end_orphans() in an interpreter that starts only then. So this
-module imports little.
+The guardian (guardian.py) runs end_orphans() in an interpreter that starts only when it is needed.
+Therefore this module imports little.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from concertino.transports.process_table import live_processes, read_environment
 
 __all__ = ["END_STEPS", "end_orphans", "end_processes"]
 
-# Steps: (the signal to send, how long to wait after it, in seconds).
+# The steps of end_processes(): (the signal to send, how many seconds to wait after it).
 END_STEPS = ((signal.SIGTERM, 0.5), (signal.SIGKILL, 1.0))
-# In the first step the processes may end by themselves, because their input has ended.
+# The first step for orphans only waits, because they may end by themselves at the end of input.
 ORPHAN_STEPS = ((None, 0.5), *END_STEPS)
-# How often to search again, since processes may start others meanwhile.
+# How often, in seconds, to search again, because processes may start others meanwhile.
 CHECK_S = 0.02
-# Processes that are just being started have no marks yet. They are found after this time.
+# Processes that are just being started have no marks yet. They have them after this many seconds.
 SETTLE_S = 0.1
 
 # The id and the start time of a process, see ProcessState.
@@ -28,7 +28,9 @@ ProcessKey = tuple[int, int]
 
 
 def end_orphans(pid: int, started_at: int, namespace: int) -> bool:
-    """End all processes that a process has started. Takes at most 2 s. Returns whether all ended.
+    """End all processes that a process has started, and return whether all have ended.
+
+    Takes at most 2 s.
 
     pid, started_at, namespace: identify that process, as in its marks (process_marks.py).
     """
@@ -39,10 +41,10 @@ def end_processes(
     find: Callable[[], set[ProcessKey]],
     steps: Sequence[tuple[signal.Signals | None, float]],
 ) -> bool:
-    """End all processes that find() returns, step by step. Returns whether all have ended.
+    """End all processes that find() returns, step by step, and return whether all have ended.
 
-    find: called again and again; returns those that still live.
-    steps: see END_STEPS; None sends nothing.
+    find: returns the processes that still live; called repeatedly.
+    steps: see END_STEPS. In a step with None, no signal is sent.
     """
     settled_at = time.monotonic() + SETTLE_S
     for number, wait_s in steps:
@@ -66,11 +68,11 @@ def end_processes(
 def find_started_by(pid: int, started_at: int, namespace: int) -> set[ProcessKey]:
     """Return the ids and start times of all live processes that carry a mark of a process.
 
-    These include processes in other pid namespaces, since a server may be in a sandbox. See
-    end_orphans() for the arguments.
+    Processes in other pid namespaces are included, because a server may be in a sandbox.
+    pid, started_at, namespace: see end_orphans().
     """
-    # The part that all marks of the process have in common. In the environment, a comma or NUL
-    # follows.
+    # The part that all marks of the process have in common. In the environment, a comma or a NUL
+    # byte follows it.
     owner = f"-{pid}-{started_at}-{namespace}".encode()
     found: set[ProcessKey] = set()
     for other, state in live_processes():
@@ -86,5 +88,5 @@ def _send(pid: int, started_at: int, number: signal.Signals) -> None:
     try:
         send_signal(pid, started_at, number)
     except PermissionError:
-        # It has changed its user.
+        # The process belongs to another user now.
         pass

@@ -8,10 +8,10 @@ SocketConnection are derived from this class.
 os.read() and os.write() are called directly. asyncio's transports would take 12 to 15 us more for
 each message.
 
-O_NONBLOCK belongs to an "open file description", which several processes may share: setting it on
-an inherited pipe or terminal would affect the parent process too. So a pipe or terminal is reopened
-through /proc, which makes a description of our own. If that fails, the flag is set on the given
-descriptor, and reset at the end.
+O_NONBLOCK belongs to an "open file description", which several processes may share. Setting it on
+an inherited pipe or terminal would affect the parent process too. Therefore a pipe or terminal is
+reopened through /proc, which creates an open file description of our own. If that fails, the flag
+is set on the given descriptor, and reset at the end.
 """
 
 from __future__ import annotations
@@ -36,30 +36,31 @@ __all__ = ["READS", "READ_BYTES", "PipeConnection"]
 
 log = logging.getLogger("concertino.pipe")
 
-# The size of one read. For more than 128 KiB, CPython maps and unmaps memory at each read, which
-# takes 9.6 us instead of 0.55.
+# The size of one read. For reads of more than 128 KiB, CPython maps and unmaps memory each time,
+# which takes 9.6 us instead of 0.55 us.
 READ_BYTES = 65536
 # At most this many reads are made in a row before the loop runs other callbacks. With several reads
-# in a row, a call takes 7.2 us instead of 9.4.
+# in a row, a call takes 7.2 us instead of 9.4 us.
 READS = range(8)
 # At most this many writes are made in a row before the loop runs other callbacks.
 WRITES = 16
-# The largest size of one write, and of the frames that are joined for it. Joining takes time and
-# memory.
+# The largest size of one write, and of the frames that are joined for one write, because joining
+# takes time and memory.
 WRITE_BYTES = 2**20
 # While much output is buffered, on_drain() is called each time that this many bytes were written.
 REPORT_BYTES = 2**18
 
 
 class _Input:
-    """The state of the reading side.
+    """The state of a connection's input.
 
     framer: splits the input into frames.
     oversize_head: the first bytes of the last frame that was too long.
     paused: whether reading is paused.
-    has_read: set to True by each read. StdioConnection sets it to False, to notice silence.
+    has_read: set to True by each read. StdioConnection sets it to False, to find out whether input
+        has arrived in a period of time.
     over: whether no more input is read, because it has ended or the connection is closed.
-    thread: the thread that reads, if the descriptor cannot be polled.
+    thread: the FileReader, if the descriptor cannot be polled; otherwise None.
     """
 
     __slots__ = ("framer", "has_read", "over", "oversize_head", "paused", "thread")
@@ -74,15 +75,17 @@ class _Input:
 
 
 class _Output:
-    """The output buffer.
+    """The output buffer of a connection.
 
     terminator: the bytes that follow each frame.
     queue: the frames that wait to be written.
-    pieces: the pieces of a large frame that are written after `rest`; the last piece comes first.
-    rest: the bytes of the last write that the system has not accepted. They precede the queue.
-    held: how many bytes `rest` and `queue` have together.
-    reported: the value of `held` that was last reported, by write() or with on_drain(), since the
-        high-water mark was reached; 0 after it has fallen below the low-water mark.
+    pieces: the pieces of a large frame that are written after `rest`, in reverse order.
+    rest: the bytes of the last write that the system has not accepted. They are written before the
+        queue.
+    held: how many bytes are buffered.
+    reported: the value of `held` that the receiver knows, from write() or on_drain(). It is 0 while
+        on_drain() need not be called, because the buffer has not reached the high-water mark since
+        it was last below the low-water mark.
     drained: a future that is done when the buffer is empty; None if nobody waits for that.
     watching: whether the event loop watches for the descriptor to become writable.
     broken: whether nothing can be written any more.
@@ -127,9 +130,9 @@ class _Output:
         self.report_drained()
 
     def refill(self) -> None:
-        """Move frames from the queue to `rest`: together about WRITE_BYTES.
+        """Move frames of about WRITE_BYTES in all from the queue to `rest`.
 
-        A larger frame is cut into pieces; the first of them becomes `rest`.
+        A larger frame is cut into pieces; the first one becomes `rest`.
         """
         if self.pieces:
             self.rest = memoryview(self.pieces.pop())
@@ -144,17 +147,17 @@ class _Output:
         if size <= WRITE_BYTES:
             self.rest = memoryview(self.terminator.join([*frames, b""]))
         else:
-            # One large frame. Do not copy it to append the terminator: insert an empty frame, whose
-            # terminator is written next.
+            # This is one large frame. Do not copy it to append the terminator. Insert an empty
+            # frame instead, whose terminator is written next.
             self.set_rest(frames[0], 0)
             queue.insert(0, b"")
 
     def set_rest(self, data: bytes, written: int) -> None:
         """Set `rest` to the part of `data` after its first `written` bytes.
 
-        Large data is cut into pieces, so that the written pieces are freed. Otherwise each client
-        that reads slowly would keep a whole message in memory, of which `held` counts only the
-        rest.
+        Large data is cut into pieces, so that each piece is freed when it was written. Otherwise
+        each slow client would keep a whole message in memory, while `held` counts only the part
+        that was not written.
         """
         if len(data) <= WRITE_BYTES:
             self.rest = memoryview(data)[written:]
@@ -172,11 +175,12 @@ class _Output:
 class PipeConnection:
     """A Connection over two file descriptors, which may be the same. It closes them at its end.
 
+    Connection (transports/connection.py) describes the methods without a docstring. A derived class
+    whose frames are not lines overrides on_chunk() and sets `terminator`, the bytes that are
+    written after each frame.
+
     reading, writing: the descriptors.
     facts: see Connection.facts.
-
-    A derived class whose frames are not lines overrides on_chunk() and sets `terminator`, the bytes
-    that are written after each frame.
     """
 
     terminator = b"\n"
@@ -191,7 +195,7 @@ class PipeConnection:
     ) -> None:
         self.facts: Mapping[str, object] = facts or {}
 
-        # The descriptors on which O_NONBLOCK was set, and has to be reset.
+        # The descriptors on which O_NONBLOCK was set, and must be reset at the end.
         self._restore: list[int] = []
 
         # Whether the loss of the peer can be noticed on the descriptor for writing: on a pipe, and
@@ -213,8 +217,8 @@ class PipeConnection:
         self._loop = asyncio.get_running_loop()
         self._resume_reading()
 
-        # When the reader has gone, a pipe reports an error and a socket the end of file. Watching
-        # the writing end for readability notices both.
+        # When the reader has gone, a pipe reports an error and a socket reports the end of file.
+        # Both make the writing end readable, so watch it for that.
         if self._detects_reader_loss and isinstance(self._loop, asyncio.SelectorEventLoop):
             self._loop.add_reader(self._out, self._on_reader_lost)
 
@@ -247,7 +251,7 @@ class PipeConnection:
         try:
             self._loop.add_reader(self._in, self._on_readable)
         except PermissionError:
-            # epoll refuses regular files and /dev/null with EPERM.
+            # epoll fails with EPERM for regular files and /dev/null.
             from concertino.transports.file_reader import FileReader
 
             self._input.thread = FileReader(self._in, self._loop, self.on_chunk, READ_BYTES)
@@ -260,8 +264,8 @@ class PipeConnection:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:
-                # EIO: the terminal has gone. ECONNRESET: the other end of the socket has gone.
-                # Treat both as the end of input.
+                # EIO means that the terminal has gone, ECONNRESET that the other end of the socket
+                # has. Treat both as the end of input.
                 chunk = b""
             self.on_chunk(chunk)
             if state.paused or state.over:
@@ -330,7 +334,7 @@ class PipeConnection:
 
     @property
     def buffered_bytes(self) -> int:
-        """Return how many bytes of output are buffered, and so not written."""
+        """Return how many bytes of output are buffered."""
         return self._output.held
 
     def write(self, frame: bytes, request_id: Id | None) -> int:
@@ -367,7 +371,7 @@ class PipeConnection:
         return self._hold_rest(line, written) if written < len(line) else 0
 
     def drop(self, frame: bytes) -> None:
-        """Drop a frame that cannot be written any more. ChildProcess overrides this to keep it."""
+        """Drop a frame that cannot be written any more. ChildProcess overrides this method."""
 
     def _hold_rest(self, line: bytes, written: int) -> int:
         """Buffer the rest of a line that was only partly written, and try to write it.
@@ -385,7 +389,7 @@ class PipeConnection:
     def flush(self) -> None:
         """Write the queued frames with one system call, if possible.
 
-        What does not fit into the pipe or socket now is written when it becomes writable.
+        Frames that do not fit into the pipe or socket are written when it becomes writable.
         """
         output = self._output
         queue = output.queue
@@ -416,7 +420,10 @@ class PipeConnection:
         return None
 
     def _write_rest(self) -> None:
-        """Write the rest of an earlier write, then the queued frames. Report when output drains."""
+        """Write the rest of an earlier write, then the queued frames.
+
+        Calls on_drain() of the receiver when enough output was written.
+        """
         output = self._output
         try:
             for _ in range(WRITES):
@@ -425,8 +432,8 @@ class PipeConnection:
                     output.rest = output.rest[written:]
                     output.held -= written
 
-                # Do this even after the last write of the loop: _watch_writable() below looks at
-                # `rest` only, and not at the queue.
+                # Do this even after the last write of this loop, because _watch_writable() below
+                # checks only `rest` and not the queue.
                 if not output.rest:
                     if not output.queue and not output.pieces:
                         break
@@ -448,7 +455,8 @@ class PipeConnection:
                 return
             else:
                 output.reported = output.held
-            # Report it in the next loop iteration, because the receiver may be calling write().
+            # Call on_drain() in the next loop iteration, because the receiver may be calling
+            # write() now.
             self._loop.call_soon(self._report_drain)
 
     def _report_drain(self) -> None:
@@ -499,7 +507,7 @@ class PipeConnection:
     # Closing
 
     async def close(self, within_s: float) -> None:
-        # Without a receiver, the connection was never opened, and there is no output.
+        # If there is no receiver, the connection was never opened, and there is no output.
         if self._receiver is not None:
             await self._drain(within_s)
         self.abort()
@@ -525,8 +533,8 @@ class PipeConnection:
     def disown(self) -> None:
         """Close the descriptors in a forked child.
 
-        The child must not write frames. And while it has the descriptors open, the peer would not
-        notice the end of the parent process.
+        The child must not write frames. And as long as the child has the descriptors open, the peer
+        would not notice the end of the parent process.
         """
         # Do not reset O_NONBLOCK: the parent process shares the open file descriptions.
         self._restore.clear()
@@ -546,20 +554,20 @@ class PipeConnection:
             except OSError:
                 pass
 
-        # If a thread reads a regular file, do not close the descriptor under it.
+        # If a thread reads a regular file, do not close the descriptor that it uses.
         descriptors = {self._out} if self._input.thread is not None else {self._out, self._in}
         for descriptor in descriptors:
             try:
                 os.close(descriptor)
             except OSError:
-                # Even then Linux has closed this descriptor, see close(2). Go on with the other.
+                # Linux has closed this descriptor even if it reports an error, see close(2).
                 pass
 
     def _make_nonblocking(self, descriptor: int, mode: int) -> int:
         """Return a non-blocking descriptor for the same pipe, socket or terminal.
 
-        If it could be reopened, this is a new descriptor, and the given one is closed. Descriptors
-        of regular files are returned unchanged.
+        If possible, the pipe, socket or terminal is reopened; then the new descriptor is returned,
+        and the given one is closed. Descriptors of regular files are returned unchanged.
         mode: os.O_RDONLY or os.O_WRONLY.
         """
         kind = os.fstat(descriptor).st_mode

@@ -22,7 +22,7 @@ __all__ = ["MAX_POLLS", "PollingConnection"]
 
 # At most this many polls may succeed in a row before the loop has to run once.
 MAX_POLLS = 16
-# After polls that have found nothing, there are at most this many reads without a poll.
+# After polls that have found nothing, at most this many reads are made without a poll.
 MAX_POLL_PAUSE = 8
 
 
@@ -46,14 +46,14 @@ class PollingConnection(PipeConnection):
     def send_and_poll(self, frame: bytes, request_id: Id | None) -> bytes | int:
         """Write one frame, flush, and return the next line if it has already arrived.
 
-        Otherwise returns how many bytes of output are buffered. Pass a line that is not the
-        expected response to defer_line().
+        Otherwise returns how many bytes of output are buffered. The caller must pass a line that is
+        not the expected response to defer_line().
 
         If client and server run on the same core, the server has usually answered before the write
         returns. Reading at once saves a loop iteration: on Python 3.13 a call takes 4.6 us instead
-        of 7.6 (bench/clients.py). A poll that finds nothing costs 1 us. So after such a poll, the
-        next 1, 2, 4 and then 8 reads are made without one. At most MAX_POLLS polls succeed in a
-        row, so that the loop runs regularly.
+        of 7.6 us (bench/clients.py). A poll that finds nothing costs 1 us. Therefore the next read
+        after such a poll is made without one, then the next 2, 4 and 8 reads. At most MAX_POLLS
+        polls succeed in a row, so that the loop runs regularly.
         """
         polls = self._polls
         output = self._output
@@ -73,7 +73,7 @@ class PollingConnection(PipeConnection):
         try:
             chunk = os.read(self._in, READ_BYTES)
         except OSError:
-            # Nothing has arrived; or an error, which the next regular read will get as well.
+            # Nothing has arrived, or there is an error, which the next regular read gets as well.
             chunk = b""
         answer = self._input.framer.take_line(chunk)
         if answer is not None:
@@ -107,8 +107,8 @@ class PollingConnection(PipeConnection):
     def _on_readable(self) -> None:
         """Read until a read returns less than READ_BYTES.
 
-        PipeConnection reads until there is nothing left. But a client usually waits for just one
-        response, so another read after a partial one would cost more than it gains.
+        PipeConnection reads until there is nothing left. But a client usually waits for only one
+        response, so a further read after a short one would cost more than it gains.
         """
         state = self._input
         polls = self._polls
@@ -154,9 +154,10 @@ class _PollBudget:
         self.next_pause = 1
 
     def on_miss(self) -> None:
-        """Stop polling, because a poll has found nothing.
+        """Stop polling until the loop has run. Called when a poll has found nothing.
 
-        If it was the first poll since the loop has run, also pause, and double the next pause.
+        If it was the first poll since the loop has run, also pause polling for `next_pause` reads,
+        and double the next pause.
         """
         if self.left < MAX_POLLS - 1:
             self.next_pause = 1

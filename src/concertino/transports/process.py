@@ -3,19 +3,20 @@
     child = spawn(["python", "server.py"])
     child.open(receiver)
     ...
-    await child.close(within_s=1)      # ends the child and all that it has started
+    await child.close(within_s=1)      # ends the child and all processes that it has started
 
-The child leads a process group of its own, so that all processes that it starts can be ended with
-it. close() has up to three steps, each with a time limit (ShutdownTimeouts): close stdin and wait;
-send SIGTERM to the group and wait; send SIGKILL and wait. Processes that have left the group get
-the same signals (escaped_processes.py). If the child has ended by itself, only SIGKILL is sent.
+The child leads a process group of its own, so that the processes that it starts can be ended
+together with it. close() has up to three steps, each with a time limit (ShutdownTimeouts): close
+stdin and wait; send SIGTERM to the group and wait; send SIGKILL and wait. Processes that have left
+the group get the same signals (escaped_processes.py). If the child has ended by itself, only
+SIGKILL is sent.
 
 The child is not reaped before its group is empty. Until then its process id, which is also the id
 of the group, cannot be reused for another process.
 
-Windows is not supported. There, a job object would take the place of the group: assigned before the
-first instruction (CREATE_SUSPENDED), with JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE, and
-TerminateJobObject as the last step.
+Windows is not supported. It would need a job object in place of the process group: the child would
+be assigned to the job before its first instruction (CREATE_SUSPENDED), the job would have the limit
+JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE, and TerminateJobObject would be the last step.
 Spec: 2026-07-28 basic/transports/stdio "Shutdown".
 """
 
@@ -50,8 +51,8 @@ __all__ = ["INHERITED", "ChildProcess", "ShutdownTimeouts", "spawn"]
 
 log = logging.getLogger("concertino.process")
 
-# The environment variables that a child inherits by default: those that many programs need, and
-# that contain no secrets. The official SDKs pass on the first six.
+# The environment variables that a child inherits by default: many programs need them, and they
+# contain no secrets. The official SDKs pass on the first six.
 INHERITED = (
     "HOME",
     "LOGNAME",
@@ -65,25 +66,26 @@ INHERITED = (
     "TZ",
     "TMPDIR",
 )
-# Variables for children that are Python programs. A child that buffers its output, or decodes its
-# input by the locale, is the most common reason for a client that hangs.
+# Variables for children that are Python programs. The most common reason for a client that hangs is
+# a child that buffers its output, or that decodes its input by the locale.
 PYTHON = {"PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
 
 # At most this many reads are made to empty the child's stdout at its end. That is twice as much as
 # a pipe can contain (fs.pipe-max-size).
 LAST_READS = range(32)
-# How long the report of the end is delayed, to wait for the exit status and the rest of stderr.
+# How many seconds the report of the end is delayed, to wait for the exit status and the rest of
+# stderr.
 LINGER_S = 0.25
-# How often to check whether a process group is empty. No event reports this.
+# How often, in seconds, to check whether a process group is empty. No event reports this.
 GROUP_CHECK_S = 0.01
 
 
 class ShutdownTimeouts(Struct, frozen=True, metaclass=HintingStructMeta):
-    """How long to wait after each step of a shutdown, in seconds.
+    """The time limits of a child's shutdown, in seconds.
 
-    stdin_closed_s: after closing stdin.
-    terminated_s: after SIGTERM.
-    killed_s: after SIGKILL.
+    stdin_closed_s: how long to wait after closing stdin.
+    terminated_s: how long to wait after SIGTERM.
+    killed_s: how long to wait after SIGKILL.
     Raises ValueError unless all are finite numbers of at least 0.
     """
 
@@ -119,7 +121,7 @@ def spawn(
     stderr: called on the event loop with each chunk of the child's stderr. Even without it, stderr
         is read, and its last 8 KiB are kept.
     limits: by default Limits().
-    ladder: how long to wait after each step of the shutdown.
+    ladder: the time limits of the shutdown; by default ShutdownTimeouts().
     Raises SpawnError if the program cannot be started. The text names the program, where it was
     searched for, and the reason.
     """
@@ -178,9 +180,9 @@ def _explain_failure(
     cwd: str | os.PathLike[str] | None,
     exc: Exception,
 ) -> str:
-    """Return a text for the user that says why a program could not be started.
+    """Return a text for the user with the reason why a program could not be started.
 
-    exc: the exception of subprocess.Popen.
+    exc: the exception that subprocess.Popen has raised.
     """
     if isinstance(exc, TypeError):
         return (
@@ -207,14 +209,14 @@ class ChildProcess(PollingConnection):
     """The Connection to a child process. Made by spawn().
 
     popen: the process.
-    our_ends: the descriptors to write its stdin, and to read its stdout and its stderr.
-    timeouts: how long to wait after each step of the shutdown.
-    stderr: called with each chunk of its stderr, or None.
-    escaped: finds processes that have left its process group.
+    our_ends: three descriptors, to write to the child's stdin and to read its stdout and stderr.
+    timeouts: the time limits of the shutdown.
+    stderr: called with each chunk of the child's stderr; None to ignore the chunks.
+    escaped: finds processes that have left the child's process group.
 
     Attributes:
-    pid: its process id, which is also the id of its process group.
-    stdout_ended: whether its stdout is closed in all processes that had it open.
+    pid: the child's process id, which is also the id of its process group.
+    stdout_ended: whether all processes that had the child's stdout open have closed it.
     """
 
     def __init__(
@@ -242,7 +244,10 @@ class ChildProcess(PollingConnection):
 
     @property
     def exit_status(self) -> int | None:
-        """Return the exit code, or minus the signal that ended the child; None while it runs."""
+        """Return the exit code of the child; None while it runs.
+
+        If a signal has ended the child, the result is minus the number of the signal.
+        """
         return self._exit.status
 
     @property
@@ -259,7 +264,7 @@ class ChildProcess(PollingConnection):
     async def wait(self) -> int:
         """Wait until the child has ended, and return exit_status.
 
-        Processes that the child has started may still run, and may have its stdout open.
+        Processes that the child has started may still run and have its stdout open.
         """
         await self._exit.ended.wait()
         assert self.exit_status is not None
@@ -269,7 +274,8 @@ class ChildProcess(PollingConnection):
         """End the child and all processes that it has started.
 
         If the calling task is cancelled, the shutdown continues.
-        within_s: how long to wait first until the child has read the buffered output, in seconds.
+        within_s: how long to wait before that until the child has read the buffered output, in
+            seconds.
         """
         if self._closing is None:
             if self._receiver is None:
@@ -282,10 +288,10 @@ class ChildProcess(PollingConnection):
         await asyncio.shield(self._closing)
 
     def abandon(self, _: object = None) -> None:
-        """Kill the child at once, unless close() does that. Blocks briefly.
+        """Kill the child at once, unless close() ends it. Blocks briefly.
 
-        Needed because asyncio.run() cancels all tasks at its end, even a task of close() that has
-        not begun.
+        This is needed because asyncio.run() cancels all tasks at its end, even a task of close()
+        that has not begun.
         """
         if not self._released and (self._closing is None or self._closing.done()):
             if self._receiver is None:
@@ -300,22 +306,23 @@ class ChildProcess(PollingConnection):
         if self._input.over:
             self._report_end()
         elif self.exit_status == 0 or self._input.paused:
-            # Another process may have its stdout open, perhaps for ever. So report the end soon,
-            # even without the end of stdout.
+            # Another process may have the child's stdout open, perhaps for ever. Therefore report
+            # the end soon, even if stdout has not ended.
             self._loop.call_later(LINGER_S, self._report_end)
         else:
-            # The child may be a wrapper of a process that goes on reading and writing. The output
-            # of that process until its end is delivered.
+            # The child may have been a wrapper of a process that still reads and writes. Kill that
+            # process, but deliver the output that it has written before.
             self._signal_group(signal.SIGKILL)
             # In the next loop iteration, because a polled chunk may have to be delivered first.
             self._loop.call_soon(self._deliver_rest, self._loop.time() + LINGER_S)
 
     def _deliver_rest(self, until: float) -> None:
-        """Deliver the output of the child before it crashed, and report its end.
+        """Deliver the output that the child has written before it crashed, and report its end.
 
-        Do not wait for the end of its stdout: processes that it has started may have it open, and
-        even write to it for ever.
-        until: how long to wait for the end of its group, which was killed, by the loop's clock.
+        The end of the child's stdout is not awaited, because processes that the child has started
+        may have it open, and even write to it for ever.
+        until: the time until which to wait for the end of the child's group, which was killed, by
+            the loop's clock.
         """
         if not self._released and live_members(self.pid) and self._loop.time() < until:
             self._loop.call_later(GROUP_CHECK_S, self._deliver_rest, until)
@@ -340,7 +347,7 @@ class ChildProcess(PollingConnection):
             self._loop.call_later(LINGER_S, self._report_end)
 
     def _on_write_error(self, exc: OSError) -> None:
-        """Discard all output, but still deliver the output of the child that has arrived."""
+        """Discard what was not written to the child, but deliver what the child has written."""
         if self._output.broken:
             return
         self._output.broken = True
@@ -354,7 +361,7 @@ class ChildProcess(PollingConnection):
             self._unread.add((frame, b"\n"))
 
     def _discard_output(self) -> None:
-        """Move all buffered output to `_unread`: the child has not read it."""
+        """Move all buffered output to `_unread`, because the child has not read it."""
         output = self._output
         lines = (frame + b"\n" for frame in output.queue)
         self._unread.add((output.rest, *reversed(output.pieces), *lines))
@@ -365,11 +372,11 @@ class ChildProcess(PollingConnection):
         return self._out >= 0 and not self._output.held and not count_unread(self._out)
 
     def take_unread(self) -> list[bytes]:
-        """Return the lines that nobody has read from the child's stdin, and remove them.
+        """Remove the lines that nobody has read from the child's stdin, and return them.
 
-        Call it after the end was reported, and before close(). If another process has the child's
-        stdin open, the content of the pipe is not returned, since that process may still read it.
-        The first line may be incomplete.
+        Must be called after the end was reported and before close(). If another process has the
+        child's stdin open, the content of the pipe is not returned, because that process may still
+        read it. The first line may be incomplete.
         """
         if self._out < 0:
             return []
@@ -408,14 +415,15 @@ class ChildProcess(PollingConnection):
             self._escaped.note_descendants(self.pid)
             await self._drain(within_s)
         else:
-            # The child has ended by itself, so the processes that it has left behind are useless.
+            # The child has ended by itself, so kill the processes that it has left behind.
             steps = steps[-1:]
         self._close_stdin()
 
         group_ended = False
         for number, timeout_s in steps:
             if number is None:
-                # Those that have left the group do not notice that the child's stdin was closed.
+                # Processes that have left the group do not notice that the child's stdin was
+                # closed.
                 group_ended = await self._wait_for_group(timeout_s)
             elif await self._end_with(number, timeout_s, group_ended):
                 break
@@ -444,11 +452,14 @@ class ChildProcess(PollingConnection):
         ended = await asyncio.gather(
             self._wait_for_group(within_s), self._escaped.end(self.pid, number, within_s)
         )
-        # Processes of the group may have started others until their end.
+        # Processes of the group may have started other processes before their end.
         return all(ended) and await self._escaped.end(self.pid, number, within_s)
 
     async def _wait_for_group(self, within_s: float) -> bool:
-        """Wait up to within_s seconds. Returns whether all processes of the group have ended."""
+        """Wait up to within_s seconds for the end of all processes in the group.
+
+        Returns whether all of them have ended.
+        """
         until = self._loop.time() + within_s
         try:
             async with asyncio.timeout_at(until):
@@ -474,7 +485,7 @@ class ChildProcess(PollingConnection):
                 return False
             except OSError:
                 return True
-        # This was more than a pipe can contain, so a process is still writing.
+        # More was read than a pipe can contain, so a process is still writing.
         return False
 
     def _kill(self) -> None:
@@ -516,14 +527,14 @@ class ChildProcess(PollingConnection):
 
 
 class _ReceiverProxy:
-    """The Receiver between the pipe and the user's receiver. Forwards all but the end of input.
+    """The Receiver between the pipe and the user's receiver. It forwards all events but the end.
 
     ChildProcess handles the end of input. It reports the end to the user's receiver later, when the
     exit status is known and all of stderr was read.
     """
 
     def __init__(self, receiver: Receiver, child: ChildProcess) -> None:
-        # Attributes and not methods that forward, which saves a function call for each frame.
+        # These are attributes and not methods, to save a function call for each frame.
         self.on_frames = receiver.on_frames
         self.on_frame_too_long = receiver.on_frame_too_long
         self.on_drain = receiver.on_drain

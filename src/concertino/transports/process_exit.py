@@ -1,8 +1,8 @@
 """ExitWatch notices the end of a child process; live_members() lists its process group.
 
 On Linux they use pidfd, waitid and /proc. On other systems, such as macOS, a thread waits for the
-child, and signal 0 tells whether the group has members. No system reuses the id of a group that has
-members.
+child, and sending signal 0 shows whether the group has members. No system reuses the id of a group
+that has members.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ PROC = Path("/proc")
 class ExitWatch:
     """Notices the end of a child process.
 
-    On Linux the child stays a zombie until close(), so that its process id is not reused before.
+    On Linux the child stays a zombie until close() is called, so that its process id is not reused
+    before.
     on_exit: called once, on the event loop.
 
     Attributes:
@@ -55,8 +56,8 @@ class ExitWatch:
         try:
             os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT)
         except (AttributeError, ChildProcessError):
-            # AttributeError: on macOS, Python has waitid since 3.13 only. ChildProcessError: other
-            # code has reaped the child.
+            # AttributeError means that Python on macOS has no waitid, which it has since 3.13.
+            # ChildProcessError means that other code has reaped the child.
             self._popen.wait()
         try:
             self._loop.call_soon_threadsafe(self.check)
@@ -65,7 +66,7 @@ class ExitWatch:
             pass
 
     def check(self) -> None:
-        """Check whether the child has ended. If so, set `status` and call on_exit."""
+        """Check whether the child has ended. If it has, set `status` and call on_exit."""
         if self.status is not None or (status := self._poll_status()) is None:
             return
         self.status = status
@@ -77,8 +78,8 @@ class ExitWatch:
     def _poll_status(self) -> int | None:
         """Return the child's status, without reaping the child; None while it runs.
 
-        If this program ignores SIGCHLD, the system reaps the child and its status is lost. Then
-        return 0, as Popen does.
+        If this program ignores SIGCHLD, the system reaps the child and its status is lost. In that
+        case 0 is returned, as Popen does.
         """
         try:
             result = os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
@@ -100,7 +101,8 @@ class ExitWatch:
 def live_members(group: int) -> list[int]:
     """Return the ids of the processes in a process group that have not ended.
 
-    Zombies have ended. On a system without /proc, return the id of the group if it has any members.
+    Zombies are left out, because they have ended. On a system without /proc, the id of the group is
+    returned if it has any members.
     """
     if not (PROC / "self" / "stat").exists():
         try:

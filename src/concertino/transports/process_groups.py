@@ -1,7 +1,8 @@
 """The process groups of our children, and kill_process_groups() for the end of this process.
 
-A process that ends by os._exit() runs no cleanup. Children that ignore the end of their input and
-SIGTERM would remain, and so would the processes that they have started.
+A process that ends with os._exit() runs no cleanup code. Children that ignore the end of their
+input and SIGTERM would remain, with the processes that they have started. runtime/shutdown.py calls
+kill_process_groups() before os._exit().
 """
 
 from __future__ import annotations
@@ -11,19 +12,22 @@ import signal
 
 __all__ = ["add_process_group", "kill_process_groups", "remove_process_group"]
 
-# Each id is that of a child that is not reaped yet, so no other process can have the same id.
+# The id of a group is the id of a child that was not reaped yet, so no other process can have it.
 _groups: set[int] = set()
-# The children of a process are not children of a process that it forks.
+# In a forked process the set must be empty, because these are the children of its parent.
 os.register_at_fork(after_in_child=_groups.clear)
 
 
 def add_process_group(group: int) -> None:
-    """Let kill_process_groups() kill this group."""
+    """Add a group to those that kill_process_groups() kills."""
     _groups.add(group)
 
 
 def remove_process_group(group: int) -> None:
-    """Forget a group. Call it before its leader is reaped, since its id may be reused then."""
+    """Remove a group from those that kill_process_groups() kills.
+
+    Must be called before the leader of the group is reaped, because the id may be reused then.
+    """
     _groups.discard(group)
 
 

@@ -2,9 +2,9 @@
 
     CONCERTINO_STARTED_BY=4f0c...e1-4711-812345-4026531836
 
-A mark names the process that has started a program. When that process was killed, the processes
-that it has left can be found by their mark: by the process that restarts it, by its guardian, and
-by `concertino reap`.
+A mark names the process that has started a program. If that process is killed, the processes that
+it has started can be found by their marks. Its successor, its guardian and `concertino reap` do
+that.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def new_mark() -> Mark:
 def marks_of(pid: int) -> list[Mark]:
     """Return the marks of a process, the outermost first.
 
-    Empty for a process without marks, of another user, or in another pid namespace.
+    Returns [] for a process without marks, of another user, or in another pid namespace.
     """
     environment = read_environment(pid)
     if not environment or pid_namespace(pid) != pid_namespace():
@@ -79,7 +79,7 @@ def marks_of(pid: int) -> list[Mark]:
 def pid_namespace(pid: int | None = None) -> int:
     """Return the number of a process's pid namespace; 0 if it has none or it cannot be read.
 
-    pid: None for this process.
+    pid: the id of the process; None for this process.
     """
     try:
         return os.stat(f"/proc/{'self' if pid is None else pid}/ns/pid").st_ino

@@ -1,7 +1,7 @@
 """The processes of this machine, read from /proc, and signals that cannot reach a wrong process.
 
-A process is identified by its id and its start time, because the system uses ids again. Without
-/proc (on macOS) no processes are found.
+A process is identified by its id and its start time, because the system reuses ids. On systems
+without /proc, such as macOS, no processes are found.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def read_children(pid: int) -> list[int]:
 
 
 def read_environment(pid: int) -> bytes | None:
-    """Return the environment with which a process was started, each variable ended by NUL.
+    """Return the environment with which a process was started; each variable ends with a NUL byte.
 
     Returns b"" for a process that is just being started, and None for a process that has ended or
     belongs to another user.
@@ -112,7 +112,7 @@ def read_environment(pid: int) -> bytes | None:
 
 
 def read_arguments(pid: int) -> list[str]:
-    """Return the command line of a process, as it shows itself; [] if it has ended."""
+    """Return the command line of a process, which it can change; [] if it has ended."""
     try:
         text = _read(f"{pid}/cmdline")
     except OSError:
@@ -129,7 +129,7 @@ def read_memory(pid: int) -> int:
 
 
 def program_name(pid: int) -> str:
-    """Return the name of a process's program, at most 15 bytes of it; "?" if it has ended."""
+    """Return the first 15 bytes of the name of a process's program; "?" if it has ended."""
     try:
         return _read(f"{pid}/comm").decode("utf-8", "replace").strip()
     except OSError:
@@ -149,8 +149,7 @@ def send_signal(pid: int, started_at: int, number: signal.Signals) -> bool:
     except OSError:
         return False
     try:
-        # The descriptor refers to the process that has the id now, even if the id is used again
-        # later.
+        # The descriptor refers to the process that has the id now, even if the id is reused later.
         state = read_process_state(pid)
         if state is None or state.started_at != started_at:
             return False

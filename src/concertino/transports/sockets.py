@@ -6,7 +6,7 @@
     credentials, is_trusted    identify the process at the other end of a Unix socket
 
 Listening sockets are in transports/listeners.py. There is no TLS and no authentication: a Unix
-socket accepts processes of one user, a TCP socket accepts everybody who can reach it.
+socket accepts processes of one user, and a TCP socket accepts every program that can reach it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ __all__ = [
 
 log = logging.getLogger("concertino.socket")
 
-# The longest first line that does not look like JSON-RPC. Many HTTP servers have the same limit.
+# At most this many bytes of a first line that does not look like JSON-RPC are read. Many HTTP
+# servers have the same limit.
 MAX_FIRST_LINE_BYTES = 8192
 BLANK = b" \t\r\n"
 # How JSON-RPC may begin: with an object, a batch, or a byte order mark.
@@ -71,14 +72,16 @@ class SocketConnection(PipeConnection):
     def on_chunk(self, chunk: bytes) -> None:
         super().on_chunk(chunk)
         if not chunk and self._receiver is not None:
-            # Check in the next loop iteration: usually the receiver closes the connection before.
+            # Check in the next loop iteration, because the receiver usually closes the connection
+            # before.
             self._loop.call_soon(self._check_peer)
 
     def _check_peer(self) -> None:
         """Report a disconnect if the peer has closed its socket. Called after the end of input.
 
-        The peer may also have closed only the writing half (shutdown), and wait for responses. On a
-        Unix socket the two cases can be told apart; on TCP only after the peer has sent a reset.
+        The peer may also have closed only the writing half of its socket (shutdown) and wait for
+        responses. On a Unix socket these two cases can be distinguished; on TCP only after the peer
+        has sent a reset.
         """
         if self._receiver is None or self._output.broken:
             return
@@ -92,10 +95,10 @@ class SocketConnection(PipeConnection):
 class AcceptedSocket(SocketConnection):
     """The server's end of a socket. It closes itself if the client speaks HTTP or TLS.
 
-    The reason: any web page can make a browser send a POST request to a port of this machine, and
-    the body of the request may be a line of JSON-RPC. So if the first line looks like HTTP or TLS,
-    nothing after it is read. Any other first line that is not JSON-RPC is answered with an error,
-    as on stdio.
+    Any web page can make a browser send a POST request to a port of this machine, and the body of
+    the request may be a line of JSON-RPC. Therefore nothing is read after a first line that looks
+    like HTTP or TLS. Any other first line that is not JSON-RPC is answered with an error, as on
+    stdio.
     name: the name of the client, for the log.
     """
 
@@ -117,7 +120,7 @@ class AcceptedSocket(SocketConnection):
             super().on_chunk(chunk)
             return
 
-        # Skip blank lines, which are no frames.
+        # Skip blank lines, which are not frames.
         start = (self._first_line + chunk).lstrip(BLANK)
         if not start:
             super().on_chunk(chunk)
@@ -161,8 +164,8 @@ def _foreign_protocol(line: bytes) -> str:
 def credentials(sock: socket.socket) -> tuple[int | None, int]:
     """Return the process id and the effective user id of the peer of a Unix socket.
 
-    These are the ids when the peer connected. The process id is None if the system does not report
-    it. Raises OSError if the system does not report the user id.
+    These are the ids at the time when the peer has connected. The process id is None if the system
+    does not report it. Raises OSError if the system does not report the user id.
     """
     if sys.platform == "linux":
         pid, uid, _ = struct.unpack(
@@ -194,7 +197,7 @@ def credentials(sock: socket.socket) -> tuple[int | None, int]:
 def is_trusted(uid: int, own: int) -> bool:
     """Return whether a process of the user `uid` may use a server of the user `own`.
 
-    The same user may, and root, who can do everything anyway.
+    Processes of the same user and of root may use it.
     """
     return uid in (own, 0)
 
@@ -218,7 +221,7 @@ def configure_socket(sock: socket.socket) -> dict[str, object]:
 def format_address(address: Any) -> str:
     """Return an address of the socket module as text.
 
-    For example `127.0.0.1:80`, `[::1]:80`, a path, or `@name` for an abstract Unix socket.
+    Examples are `127.0.0.1:80`, `[::1]:80`, a path, and `@name` for an abstract Unix socket.
     """
     if isinstance(address, tuple):
         host, port = address[:2]  # pyright: ignore[reportUnknownVariableType]
@@ -234,9 +237,9 @@ def format_address(address: Any) -> str:
 async def connect_unix(
     path: str | os.PathLike[str], limits: Limits | None = None
 ) -> SocketConnection:
-    """Connect to a server that listens at a path. Pass the Connection to connect() or Client.
+    """Connect to a server that listens at a path, and return a Connection for connect() or Client.
 
-    Its facts contain the pid and the uid of the server.
+    The facts of the Connection contain the pid and the uid of the server.
     Raises ValueError if a socket cannot have this path, OSError if nobody listens there.
     """
     sock = await open_unix_socket(path)
@@ -262,8 +265,8 @@ async def open_unix_socket(path: str | os.PathLike[str]) -> socket.socket:
                 sock.connect(name)
                 return sock
             except BlockingIOError:
-                # EAGAIN: the listener's backlog is full. No event reports when it has room again,
-                # see unix(7), so try again after a moment.
+                # EAGAIN means that the listener's backlog is full. No event reports when it is no
+                # longer full, see unix(7), so try again after a moment.
                 await asyncio.sleep(CONNECT_RETRY_S)
     except BaseException:
         sock.close()
@@ -271,7 +274,7 @@ async def open_unix_socket(path: str | os.PathLike[str]) -> socket.socket:
 
 
 async def connect_tcp(host: str, port: int, limits: Limits | None = None) -> SocketConnection:
-    """Connect to a server that listens at a port. Pass the Connection to connect() or Client.
+    """Connect to a server that listens at a port, and return a Connection for connect() or Client.
 
     host: a name, or an IPv4 or IPv6 address without brackets. If a name has several addresses, they
         are tried in order.

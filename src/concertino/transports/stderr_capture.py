@@ -1,6 +1,6 @@
-"""StderrCapture: reads the stderr of a child process, and keeps the end of it for errors.
+"""StderrCapture: reads the stderr of a child process, and keeps the end of it for error messages.
 
-If nobody read its stderr, the child would block when the pipe is full.
+If nobody read the stderr of a child, the child would block when the pipe is full.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class StderrCapture:
 
     descriptor: the reading end of the pipe; closed by close().
     pid: the process id of the child, for the log.
-    sink: called with each chunk; None to pass on nothing.
+    sink: called with each chunk; None if the chunks are only read.
 
     Attribute:
-    tail: the last 8 KiB.
+    tail: the last TAIL_BYTES of stderr.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class StderrCapture:
         self._loop.add_reader(self._descriptor, self.read)
 
     def read(self) -> None:
-        """Read all that is available now, without blocking."""
+        """Read everything that is available now, without blocking."""
         for _ in READS:
             try:
                 chunk = os.read(self._descriptor, READ_BYTES)

@@ -1,14 +1,14 @@
 """StdioConnection: a Connection over stdin and stdout of this process, for a server.
 
-take_over() protects the protocol against everything else in the process. It duplicates descriptors
-0 and 1 for the protocol. Afterwards descriptor 0 reads from /dev/null, and descriptor 1 writes to
-stderr, so print(), native code and child processes cannot read or write protocol messages.
-sys.stdout and sys.stderr are replaced with writers to stderr that never block, and sys.stdin with a
-stream that refuses to read, so input() fails at once. None of this is undone, so the caller must
-also end the process (runtime/shutdown.py).
+take_over() reserves stdin and stdout for the protocol. It duplicates the descriptors 0 and 1 for
+the protocol. Afterwards descriptor 0 reads from /dev/null, and descriptor 1 writes to stderr, so
+print(), native code and child processes cannot read or write protocol messages. sys.stdout and
+sys.stderr are replaced with writers to stderr that never block, and sys.stdin with a stream that
+refuses to read, so input() fails at once. None of this is undone, so the caller must also end the
+process (runtime/shutdown.py).
 
-A forked child closes its copies at once. A server whose parent process has ended, and that gets no
-more input, ends by itself.
+A forked child closes its copies of the descriptors at once. A server whose parent process has
+ended, and that gets no more input, ends by itself.
 Spec: 2026-07-28 basic/transports/stdio.
 """
 
@@ -49,7 +49,7 @@ class StdioDescriptors:
     """The file descriptors for the protocol, in place of 0 and 1. Made by take_over().
 
     reading, writing: the descriptors.
-    writer: writes log lines and prints to stderr, without blocking.
+    writer: writes log lines, and the output of print(), to stderr without blocking.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,8 @@ class StdioDescriptors:
         os.close(null)
         os.dup2(2, 1)
 
-        # Flush text that was printed before. Descriptor 1 is stderr now.
+        # Write the text that was printed before. It goes to stderr, because descriptor 1 is stderr
+        # now.
         for stream in streams:
             if stream is not None:
                 stream.flush()
@@ -103,7 +104,7 @@ def open_missing() -> None:
     """Open /dev/null for each of the descriptors 0, 1 and 2 that is closed.
 
     Otherwise the next file or socket that is opened would get such a number, and print() would
-    write to it.
+    write to that file or socket.
     """
     for descriptor in (0, 1, 2):
         try:
@@ -114,9 +115,9 @@ def open_missing() -> None:
 
 
 def take_over() -> StdioDescriptors:
-    """Reserve stdin and stdout for the protocol. Call it once, as early as possible.
+    """Reserve stdin and stdout for the protocol; the head of this module describes the effects.
 
-    See the head of this module for its effects.
+    Must be called once, as early as possible.
     """
     return StdioDescriptors()
 
@@ -124,8 +125,8 @@ def take_over() -> StdioDescriptors:
 def bounded_stderr() -> BoundedWriter:
     """Replace sys.stderr with a writer that never blocks, and return the writer.
 
-    For servers that listen at sockets. Call it once, before opening sockets: it also makes sure
-    that no socket gets the number of stdin, stdout or stderr.
+    Servers that listen at sockets call this once, before they open sockets. It also makes sure that
+    no socket gets the number of stdin, stdout or stderr.
     """
     open_missing()
     original = sys.stderr
@@ -141,8 +142,8 @@ def bounded_stderr() -> BoundedWriter:
 class StdioConnection(PipeConnection):
     """The Connection of a server to its client, over stdin and stdout.
 
-    reading: the descriptor of the input, so that ShutdownWatchdog can notice its end.
-    ending: called, once or more, when no more input will be read.
+    reading: the descriptor of the input; ShutdownWatchdog needs it to notice the end of the input.
+    ending: a function that is called, once or more often, when no more input will be read.
     has_failed: whether stdout could not be written although it has a reader, for example because a
         disk is full.
     """
@@ -167,8 +168,8 @@ class StdioConnection(PipeConnection):
     def open(self, receiver: Receiver) -> None:
         super().open(receiver)
 
-        # A parent id of 1 or less means init, or a parent in another PID namespace, which cannot
-        # be watched.
+        # A parent id of 1 means init, and 0 a parent in another PID namespace. Neither can be
+        # watched.
         parent = os.getppid()
         if self._ignores_parent or parent <= 1:
             return
@@ -205,9 +206,9 @@ class StdioConnection(PipeConnection):
             self._timer = self._loop.call_later(ORPHAN_S, self._check_parent, parent)
 
     def _on_parent_exit(self) -> None:
-        """End the connection when stdin has been silent for ORPHAN_S.
+        """End the connection when no input has arrived for ORPHAN_S seconds.
 
-        Until then, another process than the parent may still be writing to stdin.
+        Called when the parent process has ended. Another process may still write to stdin.
         """
         self._unwatch_parent()
         self._input.has_read = False
@@ -239,8 +240,8 @@ def _do_nothing() -> None:
 
 
 def _duplicate(descriptor: int) -> int:
-    """Return a duplicate of a descriptor, with close-on-exec and a number of at least 10.
+    """Return a duplicate of a descriptor that child processes do not inherit.
 
-    Some programs assume that the lower numbers are free.
+    Its number is at least 10, because some programs assume that lower numbers are free.
     """
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10)

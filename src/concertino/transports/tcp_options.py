@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-# The C part of the module socket: `concertino connect` does not import socket (cli/connect.py).
+# This is the C part of the module socket. `concertino connect` does not import socket, to start
+# faster (cli/connect.py).
 import _socket
 
 __all__ = ["set_tcp_options"]
 
-# Option of TCP -> value. The first two are seconds, the last one a count. With them, a crashed peer
-# is noticed within 2 minutes.
+# TCP option -> value. The first two are in seconds, the last one is a count. With these values, a
+# crashed peer is noticed within 2 minutes.
 KEEPALIVE = {
     "TCP_KEEPIDLE": 60,
     "TCP_KEEPINTVL": 15,
@@ -17,11 +18,11 @@ KEEPALIVE = {
 
 
 def set_tcp_options(sock: _socket.socket) -> None:
-    """Send small messages at once, and notice a peer that has crashed.
+    """Set options of a TCP socket: send small messages at once, and notice a crashed peer.
 
     Raises OSError, for example if the peer has gone.
     """
-    # Nagle's algorithm would delay a response until the peer has acknowledged the one before.
+    # Nagle's algorithm would delay a response until the peer has acknowledged the previous one.
     sock.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
     sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_KEEPALIVE, 1)
     for option, value in KEEPALIVE.items():

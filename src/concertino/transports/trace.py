@@ -21,7 +21,8 @@ from concertino.transports.connection import (
 
 __all__ = ["TracedConnection", "trace_connection"]
 
-# show(direction, text): the direction is "->" for a sent and "<-" for a received frame.
+# The type of a function show(direction, text). The direction is "->" for a sent frame and "<-" for
+# a received one.
 Show = Callable[[str, str], object]
 
 
@@ -49,7 +50,7 @@ class TracedConnection:
         self._inner = inner
         self._show = show
         self._receiver: Receiver
-        # A line that send_and_poll() has shown already, and that will be delivered to on_frames().
+        # A line that send_and_poll() has already shown, and that will be delivered to on_frames().
         self._deferred_line: bytes | None = None
 
     @property

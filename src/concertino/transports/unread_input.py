@@ -1,8 +1,9 @@
 """Finds out which frames a child process has not read from its stdin when it ends.
 
-A client can send these frames to the restarted server, without the risk that anything is done
-twice. They are the frames that could not be written, and those that are still in the pipe: a pipe
-delivers each byte once, so nobody else has read the bytes that this process reads from it.
+A client can send these frames to the restarted server, without the risk that a call is executed
+twice. They are the frames that could not be written, and the frames that are still in the pipe. A
+pipe delivers each byte once, so no other process has read the bytes that this process takes out of
+it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ READ_BYTES = 65536
 class UnreadInput:
     """Collects, in order, the output that could not be written to a child process.
 
-    max_bytes: output beyond this size is dropped, and so counts as read.
+    max_bytes: the largest size of the collected output. Output beyond it is dropped and counts as
+        read.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -41,21 +43,21 @@ class UnreadInput:
             self._chunks.append(bytes(chunk))
 
     def take(self, in_pipe: bytes) -> list[bytes]:
-        """Return all lines that were not read, and forget them.
+        """Remove all lines that were not read, and return them.
 
-        The first line may be only the end of a line, whose beginning was read. It cannot be
-        mistaken for a message: the end of a JSON object is never a JSON object itself, because its
-        braces or its quotes do not match.
+        The first line may be only the end of a line whose beginning was read. It cannot be mistaken
+        for a message, because the end of a JSON object is never a JSON object itself: its braces or
+        its quotes do not match.
         in_pipe: the bytes from read_back(), which were written before and not read.
         """
         lines = (in_pipe + b"".join(self._chunks)).split(b"\n")
         self._chunks.clear()
-        # Drop the text after the last newline: it is empty or an incomplete line.
+        # Drop the text after the last newline, which is empty or an incomplete line.
         return lines[:-1]
 
 
 def count_unread(writing: int) -> int:
-    """Return how many bytes in a pipe nobody has read; 0 if that cannot be found out.
+    """Return how many bytes in a pipe nobody has read; 0 if the system does not report this.
 
     writing: the descriptor of the pipe's writing end.
     """
