@@ -1,4 +1,8 @@
-"""Guards: Backends that wrap another Backend to limit, filter, redact or measure its calls."""
+"""Guards: Backends that wrap another Backend to limit, filter, redact or measure its calls.
+
+Guard applies several rules at once; RateLimit, TimeLimit and others apply one each. Metrics and
+Telemetry report calls. The public names below are imported on first use.
+"""
 
 from __future__ import annotations
 

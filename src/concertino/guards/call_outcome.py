@@ -1,7 +1,7 @@
 """The outcome of a call, for metrics and traces: the name of the tool, and the kind of failure.
 
-metrics.py and telemetry.py use it. Names of labels and attributes follow the OpenTelemetry
-conventions for MCP (semantic conventions, GenAI, "MCP").
+metrics.py and telemetry.py use this module. The names of labels and attributes follow the
+OpenTelemetry conventions for MCP (semantic conventions, GenAI, "MCP").
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ __all__ = [
 
 # The bucket boundaries for durations that the conventions recommend.
 BOUNDARIES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
-# At most this many names, or combinations of labels, are counted separately; all others as OTHER.
+# At most this many names, or combinations of labels, are counted separately. All others are counted
+# together as OTHER.
 SERIES = 1000
 OTHER = "_OTHER"
 # The longest name that is reported, in characters. Longer names are cut.
@@ -38,7 +39,7 @@ LONGEST_NAME = 256
 
 # The error codes of a backend that does not know a name.
 UNKNOWN_NAME_CODES = frozenset((INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND))
-# The codes of a guard's refusals. A guard does not know whether the name exists.
+# The codes with which guards refuse calls. A guard does not know whether the called name exists.
 REFUSAL_CODES = frozenset(("RATE_LIMIT_EXCEEDED", "TOO_MANY_IN_FLIGHT"))
 
 
@@ -58,8 +59,8 @@ class CallFailure(Struct, frozen=True):
 class Names:
     """The names that are counted separately, at most SERIES. All others are counted as OTHER.
 
-    A name is added when a backend has handled a call of it. So a client cannot fill the memory with
-    invented names.
+    A name is added when a backend has handled a call of it, so that a client cannot fill the memory
+    with invented names.
     known: names that are counted separately from the start.
     """
 
@@ -71,18 +72,24 @@ class Names:
         return name in self._known
 
     def count_as(self, name: str, failure: CallFailure | None) -> str:
-        """Return the name under which a call is counted. failure: None if the call succeeded."""
+        """Return the name under which a call is counted.
+
+        failure: how the call has failed; None if it has succeeded.
+        """
         if (failure is None or not failure.is_unknown) and len(self._known) < SERIES:
             self._known.add(name)
         return name if name in self._known else OTHER
 
 
-# The members of results and refusals that this module reads.
 class _Result(Struct, frozen=True, rename="camel"):
+    """The only member of a tool result that this module reads."""
+
     is_error: bool = False
 
 
 class _Refusal(Struct, frozen=True):
+    """The only member of a guard's refusal, which is JSON, that this module reads."""
+
     code: str = ""
 
 
@@ -91,9 +98,9 @@ _decode_result = Decoder(_Result).decode
 
 
 def name_of(call: Call) -> str | None:
-    """Return the name of the called tool, prompt or resource, cut to LONGEST_NAME.
+    """Return the name of the called tool or prompt, or the URI of the resource that is read.
 
-    None for other methods.
+    The name is cut to LONGEST_NAME characters. Returns None for other methods.
     """
     name = call.name
     return None if name is None else name[:LONGEST_NAME]
@@ -110,9 +117,9 @@ def failure_of(error: BaseException) -> CallFailure:
 
 
 def failure_of_result(call: Call, result: Any) -> CallFailure | None:
-    """Return the failure of a call that has returned a result. None if the call succeeded.
+    """Return the failure of a call that has returned a result; None if the call has succeeded.
 
-    A tool's result with isError has the kind `tool_error`.
+    The failure of a tool result with isError has the kind `tool_error`.
     """
     if call.method != "tools/call":
         return None

@@ -2,12 +2,14 @@
 
     result = await Deadline(work, context, timeout_s)     # raises DeadlineExceeded
 
-When the time is over, the work is cancelled and DeadlineExceeded is raised at once. Unlike with
-asyncio.timeout(), work that does not end then, because it catches CancelledError or cleans up
-slowly, continues in a task of its own. A handler that blocks the event loop cannot be interrupted.
+When the time limit has passed, the work is cancelled and DeadlineExceeded is raised at once. If the
+work then does not end, because it catches CancelledError or cleans up slowly, it continues in a
+task of its own; asyncio.timeout() would wait for its end. A handler that blocks the event loop
+cannot be interrupted.
 
-The timer is created when the work waits for the first time, so a limit costs nothing for the many
-calls that never wait. Calls that a runtime begins use TimedCall (runtime/call_hooks.py) instead.
+The timer is created when the work waits for the first time, so the limit takes no time for the many
+calls that never wait. For calls that the runtime begins through call_starter(), TimedCall
+(runtime/call_hooks.py) does this.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ log = logging.getLogger("concertino.guards")
 
 
 class DeadlineExceeded(Exception):
-    """Raised by Deadline when a call's time is over.
+    """Raised by Deadline when the time limit of a call has passed.
 
     task: the task in which the call's work continues; None if the work has ended.
     """
@@ -75,7 +77,7 @@ class Deadline:
                 except BaseException as exc:
                     thrown = exc
                 waiting = work.send(value) if thrown is None else work.throw(thrown)
-                # The work was cancelled by the timer, but waits for something again.
+                # The timer has cancelled the work, but the work waits for something again.
                 if context.is_over:
                     late = asyncio.create_task(_run_late(work, waiting))
         except StopIteration as stop:
@@ -87,7 +89,8 @@ class Deadline:
         finally:
             timer.cancel()
 
-        # This task was cancelled by the timer only: undo that, as asyncio.timeout() does.
+        # Only the timer has cancelled this task, so undo the cancellation, as asyncio.timeout()
+        # does.
         task.uncancel()
         raise DeadlineExceeded(late)
 
@@ -97,7 +100,10 @@ class Deadline:
 
 
 async def _run_late(work: Work, waiting: object) -> None:
-    """Run the rest of work that has not ended when it was cancelled. Its result is not used."""
+    """Run work that has not ended when it was cancelled, up to its end. Its result is not used.
+
+    waiting: the object that the work awaits now.
+    """
     try:
         await _run_rest(work, waiting)
     except asyncio.CancelledError:
@@ -108,7 +114,10 @@ async def _run_late(work: Work, waiting: object) -> None:
 
 @coroutine
 def _run_rest(work: Work, waiting: object) -> Generator[Any, Any, None]:
-    """Run the rest of a coroutine. waiting: the object that the coroutine awaits now."""
+    """Run a coroutine from its current `await` to its end.
+
+    waiting: the object that the coroutine awaits now.
+    """
     while True:
         thrown: BaseException | None = None
         value: Any = None

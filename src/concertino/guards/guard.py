@@ -7,9 +7,9 @@ The steps of a call:
     allowed? -> concurrent calls -> rate -> the backend, within the time limit -> secrets -> size
 
 An *operation* is one tool, prompt or resource. Its settings are computed at its first call and
-stored in an OperationPolicy (operation_policy.py), which begins calls and has the hooks for their
-ends. A runtime gets both from call_starter(). Other callers await handle(), which does the same in
-a coroutine.
+stored in an OperationPolicy (operation_policy.py), which begins the operation's calls and has the
+hooks that run at their ends. The runtime uses call_starter(), which makes no coroutine around a
+call. Other callers await handle(), which does the same in a coroutine.
 
 All steps are in one class instead of a chain of wrappers, because each coroutine around a call
 takes longer than all steps together (bench/guards.py). single_guards.py has a class for each step.
@@ -71,19 +71,20 @@ __all__ = ["Guard"]
 class Guard(BackendWrapper):
     """A Backend that limits and filters the calls of another Backend. By default it does nothing.
 
-    rate_limit: a Rate, or a text such as `10/60` or `search_*=10/60`, or several of them. A call
+    rate_limit: a Rate, or a text such as `10/60` or `search_*=10/60`, or several of these. A call
         must be within all rates; a refused call does not count against any of them.
     max_in_flight: how many calls may run at the same time.
     timeout_s: the longest time for a call; after that, the call is cancelled and answered.
-    max_result_bytes: the largest result, as JSON. The whole of a larger result is kept in `store`,
-        and the client gets the beginning and a link.
+    max_result_bytes: the largest size of a result as JSON, in bytes. A larger result is stored in
+        `store`, and the client gets the beginning of it and a link.
     match: patterns (operation_names.py) of the operations to which max_in_flight, timeout_s and
         max_result_bytes apply; by default all.
-    allow, deny: patterns of the operations that clients may see and call. If no `allow` pattern is
-        for a kind of operations (such as prompts), all of that kind are allowed. `deny` wins.
+    allow, deny: patterns of the operations that clients may or may not see and call. If `allow` has
+        no pattern for a kind of operations, such as prompts, all operations of this kind are
+        allowed. An operation that matches both is denied.
     redact: whether to remove secrets from everything that is sent to the client.
-    store: keeps results that are too large; None for a store with default limits.
-    clock: a monotonic clock in seconds. If it goes back, this counts as standing still.
+    store: stores results that are too large; None for a store with default limits.
+    clock: a clock in seconds. While it goes back, the guard's time stands still.
     Raises ValueError, which names the invalid argument.
     """
 
@@ -135,7 +136,8 @@ class Guard(BackendWrapper):
         if self._visibility.has_allow:
             from concertino.guards.unmatched_patterns import warn_of_unmatched
 
-            # Not awaited: listing may take long, as with a hub that waits for its plugins.
+            # Do not await the task, because listing may take long, for example in a hub that waits
+            # for its plugins.
             warning = asyncio.create_task(warn_of_unmatched(self.inner, self._visibility))
             self._limits.late_work.tasks.add(warning)
             warning.add_done_callback(self._limits.late_work.tasks.discard)
@@ -144,7 +146,7 @@ class Guard(BackendWrapper):
         features = self.inner.features()
         if features.resources or not self._serves_results:
             return features
-        # Return the same object each time, since sessions cache data by this object.
+        # Return the same object each time, because sessions cache data by this object.
         if self._features is None or self._features[0] is not features:
             self._features = features, replace(features, resources=True)
         return self._features[1]
@@ -161,7 +163,8 @@ class Guard(BackendWrapper):
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         timeout_s, redact = self._limits.timeout_s, self._limits.redact
-        # Any: a GuardContext is not a Context for type checkers, because of its __getattr__.
+        # The type is Any, because a GuardContext with its __getattr__ is not a Context for type
+        # checkers.
         guarded: Any = context
         if redact or timeout_s is not None:
             guarded = GuardContext(context, redacts=redact)
@@ -200,7 +203,8 @@ class Guard(BackendWrapper):
         """
         if not has_method_of(self, Guard.handle, self.handle):
             return None
-        # The table's functions would bypass a subclass that overrides begin_call().
+        # If a subclass overrides begin_call(), the functions in the table must not be used, because
+        # they do not call it.
         is_own = has_method_of(self, Guard.begin_call, self.begin_call)
         tools = self._operations.begin_by_name("tools/call")
         return CallStarter(self.begin_call, tools if is_own else {}, self._limits.redact)
@@ -211,9 +215,9 @@ class Guard(BackendWrapper):
         context: Context,
         slot: HooksSlot,
     ) -> Work:
-        """Begin a call. Returns a coroutine that handles the call, or refuses it.
+        """Begin a call, and return a coroutine that handles or refuses it.
 
-        context: if this guard redacts, a context that removes secrets.
+        context: the context of the call. If this guard redacts, it must remove secrets.
         slot: gets the hooks to call at the end of the call, if there are any.
         Raises RpcError for an operation that clients may not call.
         """
@@ -235,7 +239,11 @@ class Guard(BackendWrapper):
         return argument_check_of(self.inner, method, name)
 
     def allows(self, kind: str, name: str) -> bool:
-        """Return whether clients may see an operation. kind: "tool", "prompt" or "resource"."""
+        """Return whether clients may see an operation.
+
+        kind: the kind of the operation: "tool", "prompt" or "resource".
+        name: its name or URI.
+        """
         return self._visibility.allows(kind, name)
 
     @property
@@ -247,7 +255,7 @@ class Guard(BackendWrapper):
         """Return whether a call is for a stored result that this guard must answer."""
         if method != "resources/read" or not self._serves_results or not name.startswith(URI):
             return False
-        # If it is not in this store, an inner guard may have stored it.
+        # If the result is not in this store, an inner guard may have stored it.
         return name in self._limits.store or not self.inner.features().resources
 
     def _redacted(self, error: RpcError) -> RpcError:
@@ -256,7 +264,10 @@ class Guard(BackendWrapper):
     # Lists, completions and stored results
 
     async def _handle_other(self, call: Call, context: Context) -> Struct | Raw:
-        """Handle a call other than tools/call, prompts/get and resources/read of the backend."""
+        """Handle a call that is not a call of an operation of the inner backend.
+
+        Such calls are lists, completions, reads of stored results, and other methods.
+        """
         if not self._limits.redact:
             return await self._handle_unredacted(call, context)
         try:
@@ -290,7 +301,7 @@ class Guard(BackendWrapper):
 
         page: Any = await self.inner.handle(call, context)
         cached = self._lists.get(call.method)
-        # Return the same object for the same page, since sessions cache data by this object.
+        # Return the same object for the same page, because sessions cache data by this object.
         if cached is not None and cached[0] is page:
             return cached[1]
 
@@ -300,10 +311,10 @@ class Guard(BackendWrapper):
         return visible
 
     def _filter(self, method: ListMethod, page: Struct | Raw) -> Struct | Raw:
-        """Return a page of a list without hidden items; the same object if none is hidden.
+        """Return a page of a list without hidden items; the same object if no item is hidden.
 
-        The visible items keep the members that this package does not know, which servers behind a
-        proxy may have.
+        Members that this package does not know stay in the visible items, because servers behind a
+        proxy may have such members.
         """
         items: list[Any] = getattr(decode_page(page, method), method.member)
         is_visible = [
@@ -324,7 +335,7 @@ class Guard(BackendWrapper):
         try:
             ref = call.decode_params(CompleteParams).ref
         except (DecodeError, UnicodeError):
-            # The params are invalid. Let the backend report that.
+            # The params are invalid. The backend will report that.
             return
         if isinstance(ref, PromptReference):
             if not self._visibility.allows("prompt", ref.name):
@@ -365,7 +376,7 @@ class _FilteredNotifier:
 
 
 def _release(hooks: CallHooks) -> None:
-    """Return the call's permit, so that one more call may run."""
+    """Return the permit of a call that has ended, so that another call may run."""
     if hooks.permits is not None:
         hooks.permits.free += 1
 

@@ -2,7 +2,8 @@
 
 The textfile collector of Prometheus' node exporter, or an agent, reads the file. There is no HTTP
 port, because a stdio server has no network address. The file is replaced every 15 s and at the end.
-Format: Prometheus text exposition 0.0.4, with the names that an OpenTelemetry exporter writes.
+Its format is the Prometheus text exposition format 0.0.4, with the names of metrics that an
+OpenTelemetry exporter writes.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from concertino.logs.redact import redactor
 __all__ = ["Metrics", "metrics_of"]
 
 log = logging.getLogger("concertino.metrics")
-# The default time between two writes of the file.
+# The default number of seconds between two writes of the file.
 EVERY_S = 15.0
 DURATION = "mcp_server_operation_duration_seconds"
 ACTIVE = "concertino_active_operations"
@@ -77,7 +78,7 @@ class Metrics(BackendWrapper):
         # The total duration of the calls.
         self._sums: dict[Labels, float] = {}
         self._names = Names()
-        # A proxy passes on any method that a client invents, so methods have a limit too.
+        # A proxy passes on all methods, also those that a client invents, so methods need a limit.
         self._methods = Names(known=(*KINDS, *LIST_METHODS))
         # The number of calls in progress, by method.
         self._active: dict[str, int] = {}
@@ -94,7 +95,7 @@ class Metrics(BackendWrapper):
                 f"the metrics file {self._path} cannot be written: {exc.strerror}"
             ) from None
         if self._writer is None:
-            # In a thread, because writing to a disk may block.
+            # Write the file in a thread, because writing to a disk may block.
             self._writer = threading.Thread(target=self._run_writer, name="metrics", daemon=True)
             self._writer.start()
         await self.inner.start(outlet)
@@ -154,7 +155,7 @@ class Metrics(BackendWrapper):
 
     def text(self) -> str:
         """Return the content of the file."""
-        # Copy dicts and lists, since this runs in a thread while the event loop changes them.
+        # Copy dicts and lists, because this runs in a thread while the event loop changes them.
         lines = [
             f"# HELP {DURATION} How long calls took, by method, name and kind of failure.",
             f"# TYPE {DURATION} histogram",
@@ -162,9 +163,10 @@ class Metrics(BackendWrapper):
         counts: dict[Labels, list[int]] = {}
         sums: dict[Labels, float] = {}
         for labels, buckets in self._counts.copy().items():
-            # Redact the names only: a short secret of digits may occur in any number.
+            # Redact only the names and not the whole text, because a short secret of digits may
+            # occur in any number.
             shown = _redact(labels)
-            # Names that differ in a secret only become one series.
+            # Names that differ only in a secret become one series.
             counts[shown] = [
                 sum(pair) for pair in zip(counts.get(shown, NO_CALLS), buckets, strict=True)
             ]

@@ -1,4 +1,4 @@
-"""Names of operations, and patterns for them, which are options of guards.
+"""The names of operations, and the patterns with which options of guards select operations.
 
 An operation is a tool (`NAME`), a prompt (`prompt:NAME`) or a resource (`resource:URI`). A pattern
 is a case-sensitive glob (`*`, `?`, `[a-z]`) with the prefix `tool:`, `prompt:` or `resource:`, such
@@ -52,7 +52,7 @@ class Patterns:
         self.kinds = frozenset(globs)
 
     def unmatched(self, kind: str, names: Collection[str]) -> list[str]:
-        """Return those patterns for a kind of operations that match none of the names."""
+        """Return the patterns for a kind of operations that match none of the names."""
         return [
             pattern
             for pattern, own_kind, glob in self._given
@@ -74,7 +74,7 @@ class Patterns:
         )
 
     def match_all_spellings(self, kind: str, name: str) -> bool:
-        """Return whether patterns match a name and, for a URI, also the percent-decoded URI."""
+        """Return whether patterns match a name, and for a URI also the percent-decoded URI."""
         return self.match(kind, name) and (
             kind != "resource" or "%" not in name or self.match(kind, unquote(name))
         )
@@ -83,7 +83,7 @@ class Patterns:
 class Visibility:
     """The `allow` and `deny` patterns, which decide what clients may see and call.
 
-    is_limited: whether there is any pattern; otherwise everything is visible.
+    is_limited: whether there is any pattern. If there is none, everything is visible.
     has_allow: whether there is an `allow` pattern.
     """
 
@@ -94,13 +94,17 @@ class Visibility:
         self.has_allow = bool(self._allow.kinds)
 
     def unmatched(self, kind: str, names: Collection[str]) -> list[str]:
-        """Return those `allow` patterns for a kind of operations that match none of the names."""
+        """Return the `allow` patterns for a kind of operations that match none of the names."""
         return self._allow.unmatched(kind, names)
 
     def allows(self, kind: str, name: str) -> bool:
-        """Return whether clients may see an operation. kind: "tool", "prompt" or "resource"."""
-        # A client must not get around a pattern by percent-encoding. So `deny` needs to match only
-        # one spelling of a URI, and `allow` must match both.
+        """Return whether clients may see an operation.
+
+        kind: the kind of the operation: "tool", "prompt" or "resource".
+        name: its name or URI.
+        """
+        # A client must not be able to avoid a pattern by percent-encoding. Therefore one spelling
+        # of a URI that matches `deny` is enough, while both spellings must match `allow`.
         if kind in self._deny.kinds and self._deny.match_any_spelling(kind, name):
             return False
         return kind not in self._allow.kinds or self._allow.match_all_spellings(kind, name)
@@ -121,7 +125,7 @@ def _split_pattern(pattern: Any) -> tuple[str, str]:
         raise ValueError(
             f"expected a glob like 'search_*', 'prompt:*' or 'resource:notes://*', got {pattern!r}"
         )
-    # No tool's name has a colon, so a `deny` like this would silently hide nothing.
+    # Names of tools have no colons, so a `deny` pattern like this would silently hide nothing.
     if match[1] is None and ":" in pattern:
         raise ValueError(
             "expected tool:, prompt: or resource: before a name with a colon, "

@@ -1,8 +1,8 @@
 """OperationPolicy: the settings of a guard for one operation (a tool, prompt or resource).
 
-It is created at the first call of the operation (operation_table.py). It begins the operation's
-calls. Its methods finish(), fail() and time_out() are the hooks for the ends of the calls
-(protocol/call_hooks.py).
+OperationTable (operation_table.py) creates it at the first call of the operation. The policy begins
+the operation's calls, and it is also their CallHooks (protocol/call_hooks.py): the runtime calls
+finish(), fail() or time_out() when a call ends.
 """
 
 from __future__ import annotations
@@ -53,25 +53,25 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_LATE_WORK", "GuardLimits", "LateWork", "OperationPolicy"]
 
-# More than any limit for concurrent calls that can be reached.
+# A number that is larger than the capacity of any Permits.
 ALL_PERMITS = 2**29
-# At most this many calls may continue after their time limit. Beyond that, calls are refused.
+# At most this many calls may continue after their time limit. If there are more, calls are refused.
 MAX_LATE_WORK = 1024
-# The methods with arguments. A call with invalid arguments does not count for a rate.
+# The methods whose calls have arguments. Calls with invalid arguments do not count against a rate.
 CHECKED = ("tools/call", "prompts/get")
 # A refusal quotes at most this many characters of an operation's name.
 SHOWN = 128
 
 
 class LateWork:
-    """The calls that were answered with TIMED_OUT, but whose work continues.
+    """The work of calls that were answered with TIMED_OUT but whose handlers have not ended.
 
-    permits: the limit for concurrent calls; None if there is none. All permits are taken while this
-        is full, so that a call that needs a permit need not look here.
+    permits: the limit for concurrent calls; None if there is none. While `is_full` is true, this
+        object takes all permits, so that calls with a permit need no check of `is_full`.
 
     Attributes:
-    tasks: the tasks in which this work continues.
-    is_full: whether there are so many that no more calls with a time limit may begin.
+    tasks: the tasks in which the work continues.
+    is_full: whether there are so many tasks that no more calls with a time limit may begin.
     """
 
     __slots__ = ("_permits", "is_full", "tasks")
@@ -100,12 +100,12 @@ class GuardLimits(Struct, frozen=True):
     """The settings of a guard, except for its rates, and the state that all operations share.
 
     permits: the limit for concurrent calls; None if there is none.
-    timeout_s: the time limit for a call; None if there is none.
-    max_bytes: the size limit for a result as JSON; None if there is none.
+    timeout_s: the time limit for a call in seconds; None if there is none.
+    max_bytes: the size limit for a result as JSON in bytes; None if there is none.
     redact: whether to remove secrets.
-    store: keeps the results that are too large.
+    store: stores the results that are too large.
     late_work: the calls that continue after their time limit.
-    clock: returns seconds, monotonic.
+    clock: a monotonic clock in seconds.
     """
 
     permits: Permits | None
@@ -162,12 +162,12 @@ class OperationPolicy:
         self._single_window = windows[0] if len(windows) == 1 else None
         self._clock = limits.clock
         self._needs_end_hook = bool(limits.permits or limits.timeout_s or self.accepts_text)
-        # The function that handles calls. Looked up once for all calls, if the backend supports
-        # that. A check of the arguments comes first, so that invalid calls do not count.
+        # The function that handles calls. It is looked up once for all calls, if the backend
+        # supports that. It checks the arguments first, so that invalid calls do not count.
         handle = operation_handler_of(inner, method, name)
         if handle is None and windows and (check := argument_check_of(inner, method, name)):
             handle = _check_first(check, inner.handle)
-        # If the arguments cannot be checked first, the end of a call shows whether it counts.
+        # If the arguments cannot be checked first, the result of a call shows whether it counts.
         self._counts_at_end = handle is None and bool(windows) and method in CHECKED
         if self._counts_at_end:
             handle = refusing_handler_of(inner)
@@ -200,10 +200,10 @@ class OperationPolicy:
         context: Context,
         slot: HooksSlot,
     ) -> Work:
-        """Do the same as _begin_limited() for an operation with one rate, as most of them have.
+        """Do the same as _begin_limited(), for an operation with exactly one rate.
 
-        Without its loops and questions, all guards together take 2 % less of a small call's
-        instructions (CPython 3.13).
+        Most operations with rates have one. Without the loops and conditions of _begin_limited(),
+        all guards together take 2 % fewer of a small call's CPU instructions (CPython 3.13).
         """
         permits = self.permits
         if permits is not None:
@@ -215,7 +215,7 @@ class OperationPolicy:
         assert window is not None
         now = self._clock()
         times = window.times
-        # The same as `window.wait_s(now) > 0`, without the function call.
+        # This condition is `window.wait_s(now) > 0`, without the function call.
         if len(times) == window.calls and now - times[0] < window.within_s:
             return self._refuse_for_rate(now)
 
@@ -249,7 +249,7 @@ class OperationPolicy:
             if any(window.wait_s(now) > 0 for window in self.windows):
                 return self._refuse_for_rate(now)
 
-        # If handle() raises already here, the call takes no permit and does not count.
+        # If handle() raises at once, the call takes no permit and does not count.
         try:
             work = self._handle(call, context)
         except (ArgumentsRefused, RpcError) as exc:
@@ -266,7 +266,7 @@ class OperationPolicy:
         return work
 
     def _end_at_once(self, error: ArgumentsRefused | RpcError) -> Work:
-        """Return the work of a call whose handle() has raised, or raise the error to send."""
+        """Return the work of a call whose handle() has raised at once, or raise its error."""
         if isinstance(error, ArgumentsRefused):
             return self._refuse_arguments(error.result)
         raise self.fail(error) from None
@@ -289,9 +289,9 @@ class OperationPolicy:
                 self._uncount(began)
             raise
         finally:
-            # Not ContextVar.reset(), which fails if work continues in another context.
+            # ContextVar.reset() would fail if the work continues in another context.
             argument_verdict.set(outer)
-        # A wrapper may have called again, with other arguments, and succeeded.
+        # A wrapper may have called the tool again with other arguments, and with success.
         if verdict.refused and not (isinstance(result, CallToolResult) and not result.is_error):
             self._uncount(began)
             record_refused_arguments()
@@ -308,7 +308,8 @@ class OperationPolicy:
             return self._refuse_for_late_work()
         return self._refuse_for_permits(permits)
 
-    # The next methods are coroutines, because the caller of begin_call() awaits its result.
+    # The next methods are coroutines, because the caller of begin_call() awaits the returned
+    # object.
 
     async def _refuse_arguments(self, result: Struct) -> Struct | Raw:
         record_refused_arguments()
@@ -361,16 +362,17 @@ class OperationPolicy:
         return self._redact_and_cut(result)
 
     def fail(self, error: BaseException) -> BaseException:
-        """Return the exception to answer with: the exception of the backend, redacted."""
+        """Return the exception that becomes the error response: the backend's, without secrets."""
         if self._limits.redact and isinstance(error, RpcError):
             return without_secrets_error(error)
         return error
 
     def time_out(self, work: Any) -> CallToolResult:
-        """Return the result for a call of a tool whose time is over. Raises RpcError for others.
+        """Return the result for a tool call whose time limit has passed.
 
-        work: the task in which the work continues, with its permit, until on_late_end(); None if
-            the work has ended.
+        Raises RpcError for calls of prompts and resources.
+        work: the task in which the work continues. It has its permit until on_late_end() is called.
+            None if the work has ended.
         """
         if work is not None:
             self._limits.late_work.add(work)
@@ -383,7 +385,10 @@ class OperationPolicy:
         )
 
     def on_late_end(self, work: Any) -> None:
-        """Handle the end of work that continued after its time limit. work: its task."""
+        """Return the permit of a call whose work has ended after time_out().
+
+        work: the task that was passed to time_out().
+        """
         self._limits.late_work.remove(work)
         if self.permits is not None:
             self.permits.free += 1
@@ -438,10 +443,10 @@ def _only_text(result: object) -> str | None:
 
 
 def _make_text_check(max_bytes: int | None, redact: bool) -> Callable[[str], bool] | None:
-    """Return a fast function that returns whether a text is short enough and without secrets.
+    """Return a fast function that checks whether a text is short enough and without secrets.
 
-    If it returns False, the text must be checked fully. Returns None if there is neither a size
-    limit nor redaction.
+    If that function returns False, the text must be checked fully. Returns None if there is neither
+    a size limit nor redaction.
     """
     if max_bytes is None:
         return make_clean_check(sys.maxsize) if redact else None

@@ -1,4 +1,8 @@
-"""OperationTable: the OperationPolicy of each operation that was called lately, for one guard."""
+"""OperationTable: the OperationPolicies of one guard, one for each operation that was called.
+
+Guard looks up the function that begins a call here. Policies that were idle for long are removed
+when the table is full.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +17,12 @@ from concertino.guards.rates import Rate, Window
 
 __all__ = ["OperationTable"]
 
-# At most this many operations of a kind have a policy of their own in the table, with their own
-# windows (counters of rates). All others share one window for each rate.
+# At most this many operations of a kind have their own policy in the table, with their own windows
+# (counters of rates). All other operations share one window for each rate.
 MAX_POLICIES = 1024
 # Operations with longer names have no policy in the table.
 MAX_NAME = 1024
-# The shortest time between two searches for idle policies in a full table.
+# The least number of seconds between two searches for idle policies in a full table.
 SWEEP_INTERVAL_S = 1.0
 
 
@@ -41,7 +45,7 @@ class OperationTable:
         self._limits = limits
         self._rates = [(rate, Patterns(rate.match)) for rate in rates]
         self._matched = Patterns(match)
-        # For rates with `shared`, and for operations without a policy in the table.
+        # The windows of rates with `shared`, and of operations without a policy in the table.
         self._shared_windows = {rate: Window(rate) for rate in rates}
         self._policies: Mapping[str, dict[str, OperationPolicy]] = {method: {} for method in KINDS}
         # Method -> name -> the function of the policy that begins calls.
@@ -49,9 +53,9 @@ class OperationTable:
         self._swept_at = limits.clock()
 
     def begin_by_name(self, method: str) -> Mapping[str, BeginCall]:
-        """Return the functions that begin calls of a method, by name.
+        """Return the functions that begin calls of a method, by the name of the operation.
 
-        The mapping changes with the table.
+        The mapping is live: add() adds entries to it later.
         """
         return self._begin[method]
 

@@ -1,7 +1,7 @@
 """Rate: a rate limit, and Window: the counter for it.
 
-The limit is exact in every interval, because the time of each accepted call is stored (a sliding
-window).
+The limit holds exactly in every interval, because the time of each accepted call is stored (a
+sliding window).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Rate(Struct, frozen=True, metaclass=HintingStructMeta):
     """A limit: at most `calls` calls of an operation within any `within_s` seconds.
 
     match: patterns of the operations to which the limit applies (operation_names.py).
-    shared: True to count all these operations together, False to count each of them alone.
+    shared: whether all these operations are counted together; by default each is counted alone.
     The text form is `10/60`, or `search_*=10/60`. Raises ValueError for invalid fields.
     The defaults are the limits of the Orchestre system (its protocol reference, "Rate Limiting").
     """
@@ -47,8 +47,9 @@ class Rate(Struct, frozen=True, metaclass=HintingStructMeta):
 
     @classmethod
     def read(cls, rate: Rate | str, *, shared: bool = False) -> Rate:
-        """Return a rate from its text form. A Rate is returned unchanged.
+        """Return the Rate for a text such as `10/60`. A Rate is returned unchanged.
 
+        shared: the field `shared` of the returned Rate, if `rate` is a text.
         Raises ValueError for any other value.
         """
         if isinstance(rate, Rate):
@@ -76,9 +77,10 @@ class Window:
         self.within_s = rate.within_s
 
     def wait_s(self, now: float) -> float:
-        """Return the seconds until one more call is accepted.
+        """Return how many seconds pass until one more call is accepted; 0 if it may begin now.
 
         A call that was accepted exactly within_s seconds ago no longer counts.
+        now: the current time by the guard's clock.
         """
         times = self.times
         if len(times) < self.calls:

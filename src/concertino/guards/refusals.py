@@ -1,6 +1,7 @@
-"""refuse(): the answer of a guard to a call that it refuses.
+"""refuse(): the response of a guard to a call that it refuses.
 
-For a tool it is a result with isError, which the model sees; for other methods a protocol error.
+For a tool it is a result with isError, which the model sees; for other methods it is a JSON-RPC
+error.
 """
 
 from __future__ import annotations
@@ -37,8 +38,10 @@ def refuse(
 ) -> CallToolResult:
     """Refuse a call: return an isError result for a tool, and raise RpcError for other methods.
 
-    code, message, suggestion, extra: see ToolError. The RpcError has the code -31001, and as its
-        data the JSON object that is the text of the result.
+    The RpcError has the code -31001. Its data is the JSON object that is the text of the result for
+    a tool.
+    method: the method of the call.
+    code, message, suggestion, extra: see ToolError.
     """
     if method == "tools/call":
         return as_result(code, message, suggestion, **extra)

@@ -1,4 +1,4 @@
-"""Removes secrets from error responses. concertino.logs.redact has the rules."""
+"""Removes secrets from error responses; logs/redact.py describes what a secret is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Guards for one purpose each, such as RateLimit. Wrap one in another to combine them."""
+"""Guards for one purpose each, such as RateLimit. They can be combined by wrapping one in another.
+
+Each is a Guard (guard.py) with some of its options. A Guard with several options does the same as
+several of these classes, and is faster.
+"""
 
 from __future__ import annotations
 
@@ -64,10 +68,10 @@ class TimeLimit(Guard):
 class SizeLimit(Guard):
     """A Guard that cuts a tool's result of more than max_bytes bytes.
 
-    The whole result is kept for a while as a resource, and the client gets a link to it. Prompts
-    and resources that are too large are refused with RESULT_TOO_LARGE.
-    store_bytes: limit for the total size of the stored results; the oldest are removed first.
-    store_s: how many seconds a result is kept.
+    The whole result is stored for some time as a resource, and the client gets a link to it.
+    Results of prompts and resources that are too large are replaced by the error RESULT_TOO_LARGE.
+    store_bytes: the limit for the total size of the stored results; the oldest are removed first.
+    store_s: how many seconds a result is stored.
     """
 
     def __init__(
@@ -90,9 +94,9 @@ class SizeLimit(Guard):
 class Filter(Guard):
     """A Guard that hides operations: they are not listed, and calls of them fail.
 
-    Examples: `Filter(server, allow="read_*")`, `Filter(server, deny=("drop_*", "prompt:*"))`.
-    If no `allow` pattern is for a kind of operations (tools, prompts, resources), all of that kind
-    are allowed. `deny` wins.
+    Examples are `Filter(server, allow="read_*")` and `Filter(server, deny=("drop_*", "prompt:*"))`.
+    If `allow` has no pattern for a kind of operations (tools, prompts, resources), all operations
+    of this kind are allowed. An operation that matches both is denied.
     """
 
     def __init__(
@@ -107,7 +111,7 @@ class Filter(Guard):
 class Redact(Guard):
     """A Guard that removes secrets from results, errors, progress and log messages.
 
-    concertino.logs.redact describes what a secret is.
+    logs/redact.py describes what a secret is.
     """
 
     def __init__(self, inner: Backend) -> None:

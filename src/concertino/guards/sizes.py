@@ -1,6 +1,7 @@
-"""Cuts tool results that are too large. OversizeStore keeps the whole results as resources.
+"""Cuts tool results that are too large, and stores the whole results in an OversizeStore.
 
-The cut result contains a link to the whole result. Guard answers `resources/read` for it.
+The cut result contains a link to the whole result, which is a resource; Guard answers
+`resources/read` for it.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ ENVELOPE_BYTES = 512
 
 
 class OversizeStore:
-    """Keeps whole results under URIs that cannot be guessed.
+    """Stores whole results under URIs that cannot be guessed.
 
-    max_bytes, max_results: limits for the total size, and for the number of results; the oldest are
-        removed first.
-    ttl_s: how many seconds a result is kept.
+    max_bytes, max_results: limits for the total size, and for the number of results. The oldest
+        results are removed first.
+    ttl_s: how many seconds a result is stored.
     clock: a monotonic clock in seconds.
 
     Attribute:
@@ -65,7 +66,7 @@ class OversizeStore:
         self._max_results = max_results
         self._ttl_s = ttl_s
         self._clock = clock
-        # URI -> contents, their size, and the time when they expire. The oldest are first.
+        # URI -> contents, their size, and the time at which they expire. The oldest come first.
         self._results: dict[str, tuple[list[ResourceContents], int, float]] = {}
 
     def keep(self, contents: list[ResourceContents], size: int) -> str | None:
@@ -122,10 +123,10 @@ def cut(
     most: int,
     store: OversizeStore,
 ) -> CallToolResult:
-    """Store a tool's result that is too large. Returns its beginning, with a link to the whole.
+    """Store a tool's result that is too large, and return its beginning with a link to the whole.
 
-    An error result is returned instead, with only the link, if the result has structured content or
-    is itself an error: a part of structured content would not match the output schema.
+    If the result has structured content or is an error, an error result with only the link is
+    returned instead, because a part of structured content would not match the output schema.
 
     name: the name of the tool.
     size: the size of the result, in bytes.
@@ -162,7 +163,7 @@ def cut(
         )
         return CallToolResult([*error.content, *link], is_error=True)
     text = next((block.text for block in result.content if isinstance(block, TextContent)), "")
-    # ENVELOPE_BYTES twice: once for the link.
+    # Subtract ENVELOPE_BYTES once for the result and once for the link.
     start = _truncate(text, most - 2 * ENVELOPE_BYTES)
     note = (
         f"[the first {len(start)} of {len(text)} characters, {size} bytes in all; "
@@ -182,7 +183,7 @@ def _truncate(text: str, most: int) -> str:
 def _contents(result: CallToolResult) -> list[ResourceContents]:
     """Return a whole result as contents of a resource. Most have no URI yet; see _with_uri()."""
     if result.structured_content is not UNSET:
-        # Without the text, which repeats the structured content.
+        # Leave out the text, which repeats the structured content.
         return [
             ResourceContents(
                 "", text=encode(result.structured_content).decode(), mime_type="application/json"

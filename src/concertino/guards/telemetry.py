@@ -1,8 +1,8 @@
 """Telemetry: reports a span and a duration for each call to OpenTelemetry.
 
 Needs the extra `otel`. The reports go to the OpenTelemetry providers of the process, which
-`opentelemetry-instrument` or the application sets up; without providers they are dropped. A span
-continues the caller's trace, if the request has a `traceparent` in `_meta`.
+`opentelemetry-instrument` or the application sets up; without providers, nothing is reported. If a
+request has a `traceparent` in `_meta`, the span continues the caller's trace.
 Arguments and results are never reported. Secrets are removed from names and error texts.
 Spec: opentelemetry.io, semantic conventions, GenAI, "MCP"; W3C Trace Context; 2026-07-28
 basic/index "_meta".
@@ -80,7 +80,7 @@ class Telemetry(BackendWrapper):
         )
         self._transport = transport
         self._names = Names()
-        # A proxy passes on any method that a client invents, so methods have a limit too.
+        # A proxy passes on all methods, also those that a client invents, so methods need a limit.
         self._methods = Names(known=(*KINDS, *LIST_METHODS))
 
     def argument_check(self, method: str, name: str) -> CheckArguments | None:
@@ -92,7 +92,7 @@ class Telemetry(BackendWrapper):
         name = name_of(call)
 
         # The attributes of both the metric and the span. The span gets more attributes below. The
-        # metric must not: each combination of values uses memory until the process ends.
+        # metric does not, because each combination of values uses memory until the process ends.
         shared: dict[str, Any] = {
             "mcp.method.name": call.method,
             "mcp.protocol.version": context.client.protocol_version,
@@ -139,7 +139,8 @@ class Telemetry(BackendWrapper):
                 return result
             except BaseException as exc:
                 failure = failure_of(exc)
-                # Report only texts that the client gets. For other exceptions it gets a fixed text.
+                # Report only texts that the client gets. The client gets no text of other
+                # exceptions.
                 error_message = exc.message if isinstance(exc, RpcError) else ""
                 raise
             finally:
@@ -158,8 +159,9 @@ class Telemetry(BackendWrapper):
 
 
 def telemetry(**settings: Any) -> Callable[[Backend], Telemetry]:
-    """Return a function that wraps a backend in Telemetry. settings: options of Telemetry.
+    """Return a function that wraps a backend in Telemetry.
 
+    settings: the keyword arguments of Telemetry.
     Raises ConcertinoError if the extra `otel` is missing.
     """
     _check_extra()

@@ -1,4 +1,8 @@
-"""Warns of `allow` patterns that match no operation, because a typo in one hides everything."""
+"""Logs warnings about `allow` patterns that match no operation.
+
+A typo in such a pattern would hide operations that clients need. Guard calls warn_of_unmatched()
+when it has started.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ async def warn_of_unmatched(backend: Backend, visibility: Visibility) -> None:
     offered = {
         "tool": features.tools,
         "prompt": features.prompts,
-        # With templates, there are resources that are not listed.
+        # If there are templates, patterns may match resources that are not listed.
         "resource": features.resources and not await _list("resources/templates/list", backend),
     }
     for kind, is_offered in offered.items():
@@ -48,7 +52,7 @@ async def warn_of_unmatched(backend: Backend, visibility: Visibility) -> None:
 
 
 async def _list(method: str, backend: Backend) -> list[str]:
-    """Return the names that a backend lists; empty if listing fails."""
+    """Return the names that a backend lists; [] if listing fails."""
     try:
         return await list_names("allow", backend, method)
     except (ConcertinoError, DecodeError):

@@ -1,8 +1,8 @@
 r"""Undoes the escapes in a text, and maps positions in the result back to the text.
 
-The Redactor searches the unescaped text for secrets, and replaces them in the original text. The
-escapes are those of JSON and of repr(): `\n`, `\"`, `\u0061`, `\x61`. A surrogate pair counts as
-one escape. A backslash before any other character stands for that character.
+The Redactor (redact.py) searches the unescaped text for secrets, and replaces them in the original
+text. The escapes are those of JSON and of repr(): `\n`, `\"`, `\u0061`, `\x61`. A surrogate pair
+counts as one escape. A backslash before any other character stands for that character.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ _ESCAPE = (
 _SHORT = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _PAIR = len(r"\ud83d\ude00")
 
-# The positions where each escape ended, in the unescaped text and in the text before unescaping.
-# Both lists begin with 0.
+# Two lists with the position of the end of each escape: in the unescaped text, and in the text
+# before unescaping. Both lists begin with 0.
 Level = tuple[list[int], list[int]]
 
 
 def unescape(text: str) -> tuple[str, Level]:
-    """Undo one level of escaping. Returns the unescaped text, and the positions of the escapes."""
+    """Undo one level of escaping.
+
+    Returns the unescaped text, and the positions of the escapes for map_back().
+    """
     if "\\" not in text:
         return text, ([0], [0])
     pieces: list[str] = []
@@ -54,8 +57,10 @@ def unescape(text: str) -> tuple[str, Level]:
 def map_back(levels: Sequence[Level], place: int) -> int:
     """Return the position in the original text for a position in the unescaped text.
 
-    levels: the result of unescape() for each level of escaping, the outermost first.
-    The start of an unescaped character maps to the start of its escape, and its end to the end.
+    The start of an unescaped character maps to the start of its escape, and the end of the
+    character to the end of its escape.
+    levels: the positions from unescape() for each level of escaping, the outermost level first.
+    place: the position in the text that was unescaped on all levels.
     """
     for ends, origins in reversed(levels):
         last = bisect_right(ends, place) - 1

@@ -4,9 +4,9 @@
     json     {"time": ..., "level": "INFO", "component": ..., "text": ...}
     trace    [TRACE] message, or Error: message
 
-A message cannot forge a log line: newlines, escape sequences, direction marks and other
-characters that a terminal or a line reader interprets are escaped. Only a traceback takes more
-than one line, and its lines are indented.
+A message cannot forge a log line, because newlines, escape sequences, direction marks and all other
+characters that a terminal or a line reader interprets are escaped. Only a traceback takes more than
+one line, and its lines are indented.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
     "message_line",
 ]
 
-# Not printable according to str.isprintable(), but harmless.
+# Characters that str.isprintable() rejects but that are harmless.
 _SPACES = "\u00a0\u3000"
 
 
@@ -49,8 +49,8 @@ class LogContext(Struct, frozen=True):
     trace: str = ""
 
 
-# None outside of calls, and inside calls if neither the log format nor telemetry needs it. A thread
-# that runs a handler has a copy of the handler's context.
+# The context of the current call. It is None outside of calls, and if neither the log format nor
+# telemetry needs it. A thread that runs a handler has a copy of the handler's context variables.
 current_context: ContextVar[LogContext | None] = ContextVar("concertino_call", default=None)
 
 _NO_CONTEXT = LogContext()
@@ -61,11 +61,13 @@ AS_ERROR: Mapping[str, object] = MappingProxyType({"as_error": True})
 
 
 class LogEntry(Struct, frozen=True, omit_defaults=True):
-    """The parts of a log line. Secrets are removed; control characters are still there.
+    """The parts of a log line. Secrets are removed, but control characters are not escaped yet.
 
     time: a UTC time in RFC 3339, with milliseconds.
     level: DEBUG, INFO, WARN or ERROR.
-    exception: traceback and stack, in several lines.
+    component: the name of the server or of the part of concertino that has logged.
+    text: the message.
+    exception: the traceback and the stack, in several lines; "" if there is none.
     request, trace: see LogContext.
     as_error: see AS_ERROR.
     """
@@ -84,11 +86,12 @@ def make_entry(record: logging.LogRecord, component: str, known: Redactor) -> Lo
     """Return the LogEntry for a record.
 
     known: the Redactor that removes secrets.
-    Raises any exception that formatting the record's arguments raises.
+    Raises the exceptions that formatting the record's arguments raises.
     """
     text = str(record.msg)
     if record.args:
-        # Redact the arguments before they become text, while a dict key `password` is visible.
+        # Redact the arguments before they become text, because then the keys of dicts, such as
+        # `password`, can still be recognized.
         text %= known.value(record.args)
 
     exception = ""
@@ -104,7 +107,7 @@ def make_entry(record: logging.LogRecord, component: str, known: Redactor) -> Lo
         component=_make_encodable(component),
         text=_make_encodable(known.text(text)),
         exception=_make_encodable(known.text(exception)),
-        # A client may choose any text as its request id.
+        # Redact the id too, because a client may choose any text as its request id.
         request=known.value(context.request),
         trace=context.trace,
         as_error="as_error" in record.__dict__,
@@ -120,9 +123,9 @@ def message_line(
     """Return one protocol message as a line of the message trace.
 
     format: the log's format, a key of FORMATS.
-    who: the client's name and a space, or empty.
-    direction: an arrow that shows who has sent the message.
-    text: the message, already redacted.
+    who: the client's name and a space, or "".
+    direction: "->" for a sent message, "<-" for a received one.
+    text: the message without secrets.
     """
     line = f"{who}{direction} {escape_controls(text)}"
     if format != "json":
@@ -144,8 +147,9 @@ def message_line(
 def escape_controls(text: str) -> str:
     """Return the text as one printable line that cannot control a terminal.
 
-    Control, format (direction, zero width) and unassigned characters and line separators become
-    Python escapes such as `\\n` and `\\u202e`.
+    Control characters, format characters (such as direction marks and zero width spaces),
+    unassigned characters and line separators are replaced by Python escapes such as `\\n` and
+    `\\u202e`.
     """
     if text.isprintable():
         return text
@@ -173,7 +177,7 @@ def _format_trace(entry: LogEntry) -> str:
     return f"{'Error:' if is_error else '[TRACE]'} {_text_and_exception(entry)}"
 
 
-# `line` is the default. `trace` is the format of other servers.
+# The functions that format a LogEntry, by the name of the format. `line` is the default.
 FORMATS: Mapping[str, Callable[[LogEntry], str]] = MappingProxyType(
     {"line": _format_line, "json": _format_json, "trace": _format_trace}
 )

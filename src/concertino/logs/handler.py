@@ -20,7 +20,8 @@ __all__ = ["LEVELS", "StderrHandler", "configure", "logger"]
 
 _ROOT: Final = "concertino"
 
-# Name -> level. `error` shows warnings too: a server that hides its warnings cannot be diagnosed.
+# Name -> level. `error` includes warnings, because a server that hides its warnings cannot be
+# diagnosed.
 LEVELS: Final[Mapping[str, int]] = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
@@ -29,7 +30,7 @@ LEVELS: Final[Mapping[str, int]] = {
     "error": logging.WARNING,
 }
 
-# How many records are printed per second in the long run, and how many at once.
+# How many records are written per second in the long run, and how many at once.
 _RATE: Final = 200.0
 _BURST: Final = 500.0
 
@@ -53,11 +54,11 @@ def configure(
     """Send everything logged below `concertino` to stderr, and nowhere else. Returns the handler.
 
     A second call replaces the handler of the first.
-    format, level: None to read them from the environment, where an unknown value is replaced by
-        the default and logged as a warning.
+    format, level: a key of FORMATS and of LEVELS. If None, they are read from the environment,
+        where an unknown value is replaced by the default and causes a warning in the log.
     component: the component name in lines of the logger `concertino` itself.
-    writer: None to use the writer of an earlier call, or to make one for stderr.
-    environment: None for os.environ.
+    writer: gets the lines; None to use the writer of the earlier call, or a new one for stderr.
+    environment: the environment variables; None for os.environ.
     rate, burst, clock: see StderrHandler.
     Raises ValueError if the argument format or level is unknown.
     """
@@ -73,7 +74,7 @@ def configure(
         root.removeHandler(earlier)
         earlier.close()
         writer = writer or earlier.writer
-        # The earlier call has already logged these problems.
+        # The earlier call has logged these problems already.
         problems.clear()
 
     handler = StderrHandler(
@@ -96,8 +97,10 @@ def _choose(
     default: str,
     problems: list[str],
 ) -> str:
-    """Return the value of the argument, or of the environment variable, or the default.
+    """Return the value of an argument; if it is None, of an environment variable, or the default.
 
+    value: the value of the argument.
+    argument, variable: the names of the argument and of the variable.
     choices: the known values.
     problems: a list to which a message is added if the variable has an unknown value.
     Raises ValueError if the argument has an unknown value.
@@ -122,9 +125,9 @@ def _join_choices(choices: Mapping[str, object]) -> str:
 class StderrHandler(logging.Handler):
     """Formats and redacts records, and writes them to a BoundedWriter. Never blocks, never raises.
 
-    The number of records is limited, so that an endless loop cannot fill a disk. After a record was
-    suppressed, the handler writes nothing until it may write `rate` records at once. It then writes
-    `N log lines suppressed`.
+    The rate of records is limited with a token bucket, so that an endless loop cannot fill a disk.
+    When a record was suppressed, the handler suppresses all further records until `rate` tokens are
+    available again. Then it writes `N log lines suppressed`.
 
     format: a key of FORMATS.
     component: the component name in lines of the logger `concertino` itself.
@@ -167,7 +170,7 @@ class StderrHandler(logging.Handler):
         self._write(record)
 
     def flush(self) -> None:
-        """Try once to write the output that the writer has buffered."""
+        """Try once to write the lines that the writer holds."""
         self.writer.flush()
 
     def close(self) -> None:
@@ -188,7 +191,7 @@ class StderrHandler(logging.Handler):
         try:
             entry = make_entry(record, component, redactor())
         except Exception as exc:
-            # Print only the type of the exception: its text may contain secrets.
+            # Write only the type of the exception, because its text may contain secrets.
             problem = (
                 f"a log record of {record.filename}:{record.lineno} could not be formatted:"
                 f" {type(exc).__name__}"

@@ -2,17 +2,17 @@ r"""Redactor: replaces secrets by `[REDACTED]` in texts, JSON and Python objects
 
     redactor().text("GET /?key=ghp_0123456789abcdef")      # "GET /?key=[REDACTED]"
 
-Everything but normal results passes through it: logs, traces, captured messages, error texts, and
-the relayed stderr of other processes. There are three kinds of secrets:
+All texts except normal results pass through the Redactor: logs, traces, captured messages, error
+texts, and the relayed stderr of other processes. There are three kinds of secrets:
 
 *Values* of environment variables with secret names (`*_TOKEN`, `*_PASSWORD`, ...). They are found
 wherever they occur, even if they were escaped up to three times (`\n`, `\"`, `\u0061`, `\x61`), as
 in JSON in JSON in a repr(). To find them, the text is unescaped level by level. The position of a
 match is mapped back to the original text, so that no escape sequence is cut (escapes.py).
 
-*Fields* with secret names such as `password`. Their values are replaced if they are strings: in
-objects, in JSON, in JSON inside JSON strings (MCP repeats a structured result as text), and in the
-repr() of dicts and objects, such as `{'password': 'x'}`.
+*Fields* with secret names such as `password`. Their values are replaced if they are strings. Fields
+are found in objects, in JSON, in JSON inside JSON strings (MCP repeats a structured result as
+text), and in the repr() of dicts and objects, such as `{'password': 'x'}`.
 
 *Tokens* of well-known kinds: `ghp_...`, `sk-...`, `AKIA...`, JSON Web Tokens, credentials after
 `Bearer`, and private keys (secret_patterns.py).
@@ -65,11 +65,11 @@ class Redactor:
     """Removes the given secrets, secret fields and tokens from texts and values. Immutable.
 
     secrets: exact texts. Overlapping matches are replaced by one [REDACTED]. The empty text and
-        parts of `[REDACTED]` are ignored.
+        texts that are parts of `[REDACTED]` are ignored.
 
     Attributes:
     least: the length of the shortest text that may contain a secret of any kind.
-    markers, has_plain: see find_markers(); None and True before its first call.
+    markers, has_plain: the results of find_markers(); None and True before its first call.
     """
 
     __slots__ = ("_escapable", "_secrets", "_shortest", "has_plain", "least", "markers")
@@ -83,8 +83,8 @@ class Redactor:
         # No escaped form of a secret is shorter than the secret itself.
         self._shortest = min(map(len, self._secrets), default=sys.maxsize)
         self.least = min(self._shortest, LEAST_FIELD)
-        # Whether a secret contains a character with a short escape such as \n. Most secrets do not;
-        # then frame() need not unescape texts that contain only such escapes.
+        # Whether a secret contains a character with a short escape such as \n. Most secrets contain
+        # none, and then frame() need not unescape texts that contain only such escapes.
         self._escapable = any(
             character in _SHORT_ESCAPED for secret in self._secrets for character in secret
         )
@@ -93,8 +93,8 @@ class Redactor:
     def from_environment(cls, environment: Mapping[str, str]) -> Redactor:
         """Return a Redactor for the values of the variables with secret names.
 
-        It finds each value as it is, and with `\\n` replaced by a newline, because PEM keys are
-        often written on one line in a variable.
+        It finds each value as it is, and also with `\\n` replaced by a newline, because a PEM key
+        in a variable is often written on one line.
         """
         values = [
             value.strip() for name, value in environment.items() if _is_secret(name, value.strip())
@@ -102,7 +102,7 @@ class Redactor:
         return cls(values + [value.replace("\\n", "\n") for value in values])
 
     def including(self, secrets: Iterable[str]) -> Redactor:
-        """Return a Redactor that knows these secrets too."""
+        """Return a Redactor for the secrets of this one and for further secrets."""
         return Redactor((*self._secrets, *secrets))
 
     def __repr__(self) -> str:
@@ -131,24 +131,25 @@ class Redactor:
         tokens = may_have_tokens(text)
         if text[:1] in _JSON_FIRST and may_have_fields(text.encode("utf-8", "replace")):
             text = self._without_secrets_in_strings(text, self._may_hold(text), True, tokens)
-        # The same as `return self.text(text)`, without the function call.
+        # The following lines do the same as `return self.text(text)`, without the function call.
         fields = may_have_quoted_fields(text)
         if not (fields or tokens or self._may_hold(text)):
             return text
         return self._without_secrets(text, False, fields, tokens)
 
     def find_markers(self) -> Sequence[str]:
-        """Return characters of which each secret contains at least one.
+        """Return a few characters, such that each secret contains at least one of them.
 
         A text without these characters contains no secret. Searching for them takes a sixth of the
-        time of searching for the secrets, and most texts contain none.
-        Afterwards `has_plain` says whether a secret has none of _TOKEN_CHARACTERS. Few have.
+        time of searching for the secrets, and most texts contain none of them.
+        Also sets `has_plain`: whether any secret contains none of _TOKEN_CHARACTERS, which is rare.
         """
         left: tuple[str, ...] = self._secrets
         markers: list[str] = []
         while left:
             characters = sorted({character for secret in left for character in secret})
-            # Take the character that most secrets contain; among equals, one that is rare in texts.
+            # Take the character that most secrets contain. If several are equal in this, take one
+            # that is rare in texts.
             best = max(
                 characters,
                 key=lambda char: (sum(char in secret for secret in left), not char.islower()),
@@ -162,11 +163,11 @@ class Redactor:
     def frame(self, frame: bytes) -> bytes:
         """Return one JSON text without secrets. Raises nothing.
 
-        Only JSON strings are changed, keys included; valid JSON stays valid. Input that is not JSON
-        (a banner, a truncated frame) is redacted as plain text too. Returns the same object if
-        there is nothing to remove.
-        Takes 1 us, or 8 ms per MB. A frame with a secret, a secret field or `\\u` takes longer: up
-        to 0.5 s for one MB of escapes.
+        Only JSON strings, including keys, are changed, so valid JSON stays valid. Input that is not
+        JSON, such as a banner or a truncated frame, is redacted as plain text too. Returns the same
+        object if there is nothing to remove.
+        Takes 1 us for a short frame, and 8 ms per MB. A frame with a secret, a secret field or
+        `\\u` takes longer: up to 0.5 s for one MB of escapes.
         """
         text = str(frame, "utf-8", "surrogateescape")
         search = self._may_hold(text)
@@ -182,14 +183,14 @@ class Redactor:
     def value(self, value: T) -> T:
         """Return a structure of Python objects without secrets.
 
-        Searches str, dict (keys too), list, tuple, Struct and Raw. Other objects, bytes included,
-        stay as they are. Nothing is changed in place: an object that contains a secret is copied.
-        The copy of a subclass of dict, list or tuple has the plain type, and a Struct is copied
-        without __post_init__. If two keys become equal, both stay, and the later one gets a `'`
-        appended. Returns the same object if there is nothing to remove.
+        Searches str, dict (also its keys), list, tuple, Struct and Raw. Other objects, such as
+        bytes, stay as they are. Nothing is changed in place: an object that contains a secret is
+        copied. The copy of a subclass of dict, list or tuple has the plain type, and a Struct is
+        copied without __post_init__. If two keys become equal, a `'` is appended to the later one.
+        Returns the same object if there is nothing to remove.
         Raises RecursionError for a cyclic structure.
         """
-        # The result has the type of the argument, but no type checker can follow that.
+        # The result has the type of the argument, which a type checker cannot infer.
         return cast(T, self._value(value))
 
     def _value(self, value: object) -> object:
@@ -262,12 +263,12 @@ class Redactor:
         fields: bool,
         tokens: bool,
     ) -> str:
-        """Redact the strings of a JSON text without decoding it. All other characters stay.
+        """Redact the strings in a JSON text without decoding it. All other characters stay.
 
-        search: whether the text may contain known secrets.
-        fields, tokens: whether the text may contain secret fields, and tokens.
+        search: whether to search for known secrets.
+        fields, tokens: whether to search for secret fields, and for tokens.
         """
-        # Imported here because few processes meet a text with a secret.
+        # Imported here, because few processes ever redact a text that contains a secret.
         from concertino.logs.escapes import unescape
 
         pieces: list[str] = []
@@ -292,7 +293,7 @@ class Redactor:
         return "".join((*pieces, text[done:])) if pieces else text
 
     def _may_hold(self, text: str) -> bool:
-        """Return whether the text may contain a secret in any form. False is certain."""
+        """Return False only if the text certainly contains no known secret in any form."""
         for secret in self._secrets:
             if secret in text:
                 return True
@@ -308,16 +309,16 @@ class Redactor:
         tokens: bool,
         known: Iterable[_Span] = (),
     ) -> str:
-        """Replace all secrets, on all levels of escaping.
+        """Return a text in which all secrets, on all levels of escaping, are replaced.
 
         escaped: whether the text is the inside of a JSON string.
-        fields, tokens: whether to search for fields and tokens too.
-        known: further spans to replace.
+        fields, tokens: whether to search for secret fields, and for tokens.
+        known: further spans of the text to replace.
         """
         from concertino.logs.escapes import map_back, unescape
 
-        # Do not search the inside of a JSON string with escapes before unescaping it: `\nabc` does
-        # not contain `nabc`, and replacing that would leave a lone backslash.
+        # Unescape the inside of a JSON string before searching it. For example, `\nabc` does not
+        # contain the secret `nabc`, and replacing it would leave a lone backslash.
         spans = list(known)
         starts = {start for start, _ in spans}
         levels: list[Level] = []
@@ -329,8 +330,8 @@ class Redactor:
                     found += _find_tokens(view)
                 spans += [(map_back(levels, start), map_back(levels, end)) for start, end in found]
                 if fields:
-                    # Ignore a field that was found on a higher level: on this level its value would
-                    # seem to end elsewhere.
+                    # Ignore a field that was found on an outer level, because its value seems to
+                    # end at another place on this level.
                     for start, end in _find_quoted_fields(view):
                         span = map_back(levels, start), map_back(levels, end)
                         if span[0] not in starts:
@@ -353,11 +354,11 @@ class Redactor:
 # The Redactor of this process.
 _default: Redactor | None = None
 
-# Names and values of variables that learn() has added. A dict, as an ordered set.
+# The names and values of variables that learn() has added. The dict is used as an ordered set.
 _learned: dict[tuple[str, str], None] = {}
-# Secrets added by learn_secrets(). A dict keeps their order.
+# The secrets that learn_secrets() has added. The dict is used as an ordered set.
 _known: dict[str, None] = {}
-# The secrets of each owner that renews them: those of now, and those of before.
+# The current and the previous secrets of each owner, see learn_current_secrets().
 _NO_SECRETS: tuple[frozenset[str], frozenset[str]] = frozenset(), frozenset()
 _renewed: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
 
@@ -365,7 +366,7 @@ _renewed: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
 def redactor() -> Redactor:
     """Return the Redactor of this process. The first call creates it from os.environ.
 
-    Do not store it, because refresh() and learn() replace it.
+    Callers must not store it, because refresh() and learn() replace it.
     """
     return _default or refresh()
 
@@ -374,8 +375,8 @@ def make_clean_check(most: int) -> Callable[[str], bool]:
     """Return a function that returns whether a text is short and contains no secret.
 
     The function returns True only if the text has at most `most` characters and
-    redactor().string() would return it unchanged. It is fast for texts without escapes that are not
-    JSON, because guards call it for every result.
+    redactor().string() would return it unchanged. Guards call it for every result, so it is fast
+    for the usual texts, which are not JSON and contain no escapes.
     """
 
     def is_clean(text: str) -> bool:
@@ -387,8 +388,8 @@ def make_clean_check(most: int) -> Callable[[str], bool]:
             return True
         if length > most:
             return False
-        # Nearly every text passes by these searches alone. In-line, since a function call takes the
-        # instructions of two: together 40 % of this check's time (CPython 3.13).
+        # These searches accept nearly every text. They are written in-line, because two function
+        # calls would take 40 % of this check's time (CPython 3.13).
         if "\\" in text or ((":" in text or "=" in text) and _may_have_members(text)):
             return known.string(text) is text
         if (
@@ -398,13 +399,13 @@ def make_clean_check(most: int) -> Callable[[str], bool]:
             or "J" in text
             or "E" in text
             or "R" in text
-            # Each spelling of `bearer` is this, or has one of the capital letters.
+            # Each spelling of `bearer` contains this, or one of the capital letters above.
             or "earer" in text
         ):
             if may_have_tokens(text):
                 return known.string(text) is text
         elif not known.has_plain:
-            # None of _TOKEN_CHARACTERS is in the text, but one is in each secret.
+            # The text contains none of _TOKEN_CHARACTERS, while each secret contains one.
             return True
         markers = known.markers
         if markers is None:
@@ -423,14 +424,15 @@ def _may_have_members(text: str) -> bool:
 
 
 def refresh(environment: Mapping[str, str] | None = None) -> Redactor:
-    """Create the Redactor of this process anew, after a change of os.environ, and return it.
+    """Replace the Redactor of this process after a change of os.environ, and return the new one.
 
-    environment: None for os.environ. Secrets that learn() has added are kept.
+    Secrets that learn() has added are kept.
+    environment: the environment variables; None for os.environ.
     """
     global _default
     found = dict(os.environ if environment is None else environment)
-    # Learned names get a number, because the same variable may have another value in os.environ.
-    # _is_secret() still finds the words of the name, because of the two underscores.
+    # Append a number to learned names, because the same variable may have another value in
+    # os.environ. _is_secret() still recognizes the words of a name before two underscores.
     found |= {f"{name}__{number}": value for number, (name, value) in enumerate(_learned)}
     _default = Redactor.from_environment(found)
     renewed = [secret for pair in _renewed.values() for secrets in pair for secret in secrets]
@@ -455,9 +457,9 @@ def learn(environment: Mapping[str, str]) -> None:
 
 
 def learn_secrets(values: Iterable[str]) -> None:
-    """Add secrets to the Redactor of this process, even if they do not look like secrets.
+    """Add secrets to the Redactor of this process, whatever they look like.
 
-    Texts of fewer than four characters are not added: too many harmless texts would contain them.
+    Texts of fewer than four characters are not added, because too many harmless texts contain them.
     """
     new = {value: None for value in values if len(value) >= _LEAST_KNOWN}
     if not new.keys() <= _known.keys():
@@ -466,10 +468,12 @@ def learn_secrets(values: Iterable[str]) -> None:
 
 
 def learn_current_secrets(owner: str, values: Iterable[str]) -> None:
-    """Add the secrets that an owner has now, such as the tokens of a login, which are renewed.
+    """Replace the secrets of an owner that renews them, such as the tokens of a login.
 
-    Its secrets of before stay too, because they may still be valid. Older ones are forgotten:
-    otherwise a process that runs for weeks would search each text for thousands of them.
+    The owner's previous secrets are still redacted, because they may still be valid. Older ones are
+    forgotten; otherwise a process that runs for weeks would search each text for thousands of them.
+    owner: a name for the owner, such as the URL of the login.
+    values: the secrets that the owner has now.
     """
     new = frozenset(value for value in values if len(value) >= _LEAST_KNOWN)
     current, _ = _renewed.get(owner, _NO_SECRETS)
@@ -493,7 +497,7 @@ _PATH = r"(?:~|\.\.?)?/|[A-Za-z]:[\\/]"
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """Return whether the value of an environment variable is a secret, mainly by its name."""
+    """Return whether the value of an environment variable is a secret; mainly its name decides."""
     words = f"_{name.upper()}_"
     if len(value) < _LEAST_SECRET or not any(word in words for word in _SECRET_WORDS):
         return False
@@ -506,8 +510,9 @@ def _is_secret(name: str, value: str) -> bool:
 
 def _is_path(value: str) -> bool:
     """Return whether a value is the path of a file rather than a secret."""
-    # Base64 may begin with a slash too, so no part of a path may look like base64. If in doubt, the
-    # value is a secret: hiding a path does less harm than showing a secret.
+    # Base64 may also begin with a slash, so a value with a part that looks like base64 is not a
+    # path. In case of doubt the value is a secret, because hiding a path does less harm than
+    # showing a secret.
     parts = (
         re.split(r"[\\/. ]", value)
         if re.match(_PATH, value) and not re.search("[+=]", value)
@@ -522,8 +527,8 @@ def _is_path(value: str) -> bool:
     )
 
 
-# These functions import secret_patterns.py when they are called, since few processes need it. They
-# skip [REDACTED], so that a text that was redacted before stays the same.
+# These functions import secret_patterns.py when they are called, because few processes need it.
+# They skip [REDACTED], so that a text that was redacted before does not change again.
 
 
 def _find_quoted_fields(text: str) -> list[_Span]:
@@ -570,7 +575,7 @@ def _fields_inside(string: str, depth: int) -> list[_Span]:
 
 def _is_json(frame: bytes) -> bool:
     try:
-        # Decoding to Raw checks the syntax and builds no objects.
+        # Decoding to Raw checks the syntax without building objects.
         decode(frame, type=Raw)
         return True
     except (DecodeError, RecursionError):
@@ -579,21 +584,22 @@ def _is_json(frame: bytes) -> bool:
 
 # ---- Texts of JSON, and spans in texts
 
-# One JSON string. Group 2 matches if the string is a key whose value is a string. A truncated
-# string ends with the text.
+# One JSON string. Group 2 matches if the string is a key whose value is a string. At the end of the
+# text, a string without its closing quote matches too.
 _JSON_STRING = r'(?s)"((?:[^"\\]++|\\.)*+)(?:("\s*+:\s*+(?="))|"|)'
 
 # The first characters of a JSON object or array, and the beginning of one inside a JSON string.
 _JSON_FIRST = frozenset("{[ \t\r\n")
 _JSON_START = r"(?:\s|\\[nrt])*+(?:[{\[]|\\u00[57][bB])"
 
-# Each token of a known shape has one of these characters, or `earer`. So have nearly all secrets.
+# Each token of a known shape contains one of these characters, or `earer`. Nearly all secrets
+# contain one of them, too.
 _TOKEN_CHARACTERS = frozenset("_-AJER")
 
 # The characters that have a short escape.
 _SHORT_ESCAPED = "\"'\\\b\f\n\r\t"
 
-# Levels of escaping: JSON in JSON in a repr().
+# How many levels of escaping are searched, for JSON in JSON in a repr().
 _MOST_LEVELS = 3
 
 # The positions in a text where something starts and ends.
@@ -601,7 +607,7 @@ _Span = tuple[int, int]
 
 
 def _replace_spans(text: str, spans: list[_Span]) -> str:
-    """Replace each run of overlapping spans by one [REDACTED]."""
+    """Return a text in which each group of overlapping spans is replaced by one [REDACTED]."""
     pieces: list[str] = []
     done = 0
     for start, end in sorted(spans):

@@ -1,7 +1,8 @@
 """Fast checks whether a text may contain a secret field or a token.
 
-If a check returns False, the text certainly contains none; so it is for most texts. If a check
-returns True, secret_patterns.py searches the text. redact.py uses both modules.
+If a check returns False, the text certainly contains no secret of that kind. That is the case for
+most texts. If a check returns True, secret_patterns.py searches the text. redact.py uses both
+modules.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ __all__ = [
     "may_have_tokens",
 ]
 
-# Only whole names count, so that progressToken, maxTokens and nextCursor of MCP are no secrets.
+# The names of fields whose values are secrets. Only whole names are compared, so that MCP's
+# progressToken, maxTokens and nextCursor are not secrets.
 _FIELDS = frozenset(
     (
         "apikey",
@@ -38,9 +40,9 @@ _FIELDS = frozenset(
 LEAST_FIELD = min(map(len, _FIELDS)) + len("='")
 _SEPARATORS = dict.fromkeys(map(ord, "-_ ."))
 
-# Each kind of token in secret_patterns.py that has an underscore or a hyphen contains one of these
-# markers. The patterns below match the same markers. In long texts they are faster, because they
-# search for the single character, and look at the text before it only then.
+# Each token in secret_patterns.py that has an underscore or a hyphen contains one of these markers.
+# The patterns below match the same markers. In long texts the patterns are faster, because they
+# search for the underscore or hyphen, and examine the text before it only if there is one.
 _UNDERSCORE_MARKERS = (
     "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "npm_", "hf_", "k_live_", "k_test_",
 )  # fmt: skip
@@ -55,12 +57,12 @@ _SHORT_TEXT = 128
 # A look-up in the cache takes 0.06 us, the function 0.7 us.
 @lru_cache(maxsize=1024)
 def is_secret_field(name: str) -> bool:
-    """Return whether every value of a field with this name is a secret, such as `password`."""
+    """Return whether a field has a name, such as `password`, that makes all its values secrets."""
     return name.translate(_SEPARATORS).lower() in _FIELDS
 
 
 def may_have_fields(frame: bytes) -> bool:
-    """Return whether a JSON text may have a field with a secret name. False is certain."""
+    """Return False only if a JSON text certainly has no field with a secret name."""
     # Searching a str takes a fifth of the time of searching bytes.
     squeezed = str(frame.translate(None, b"-_ ."), "latin-1").lower()
     # any() with a generator would take 2 us more.
@@ -71,7 +73,7 @@ def may_have_fields(frame: bytes) -> bool:
 
 
 def has_quoted_key(text: str) -> bool:
-    """Return whether a text may have a quoted field such as `'password': 'x'`. False is certain."""
+    """Return False only if a text certainly has no quoted field such as `'password': 'x'`."""
     # Searching for one character is ten times as fast as searching for two.
     return ("'" in text and ("':" in text or "='" in text or "' :" in text)) or (
         '"' in text and ('":' in text or '="' in text or '" :' in text)
@@ -79,17 +81,17 @@ def has_quoted_key(text: str) -> bool:
 
 
 def may_have_quoted_fields(text: str) -> bool:
-    """Return whether a text may have a quoted field with a secret name. False is certain."""
+    """Return False only if a text certainly has no quoted field with a secret name."""
     return (has_quoted_key(text) or "\\u" in text) and may_have_fields(
         text.encode("utf-8", "replace")
     )
 
 
 def may_have_tokens(text: str) -> bool:
-    """Return whether a text may have a token of a known shape. False is certain.
+    """Return False only if a text certainly has no token of a known shape.
 
-    Each token contains one of `_`, `-`, `A`, `J`, or in upper or lower case `earer` or
-    `uthorization`. The last one counts only before `:` or `=`.
+    Each token contains one of `_`, `-`, `A`, `J`, or comes after `bearer` or `authorization` in
+    upper or lower case. `authorization` counts only before `:` or `=`.
     """
     # Search for one character first, which is fifty times as fast as searching for several.
     return (
@@ -108,7 +110,7 @@ def may_have_tokens(text: str) -> bool:
 
 
 def may_have_authorization(text: str) -> bool:
-    """Return whether a text may have `authorization`, in any case. False is certain."""
+    """Return False only if a text certainly has no `authorization` in upper or lower case."""
     return ("z" in text or "Z" in text) and _has_in_any_case(text, "uthorization")
 
 
@@ -121,7 +123,10 @@ def _has_in_any_case(text: str, word: str) -> bool:
 
 
 def _has_marker(text: str, markers: Sequence[str], pattern: str) -> bool:
-    """Return whether a text has one of the markers. pattern: matches the same markers."""
+    """Return whether a text has one of the markers.
+
+    pattern: a regular expression that matches the same markers, for long texts.
+    """
     # Use no patterns for short texts, so that the first log lines of a process need not compile
     # them.
     if len(text) >= _SHORT_TEXT:

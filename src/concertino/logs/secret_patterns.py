@@ -4,9 +4,9 @@ A token is recognized by its prefix (`ghp_`, `sk-`, `AKIA`, `eyJ` of a JSON Web 
 A field is recognized by its name: `"password": "x"`, and `{'password': 'x'}` or `password='x'`, as
 repr() writes dicts and objects.
 
-All searches take linear time, whatever the text: repetitions are possessive or have a limit, and
-matched text is not searched again. redact.py imports this module only if secret_checks.py says that
-a text may contain such a secret.
+All searches take linear time, whatever the text is, because repetitions are possessive or have a
+limit, and matched text is not searched again. redact.py imports this module only if
+secret_checks.py says that a text may contain such a secret.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CREDENTIALS = "[A-Za-z0-9._~+/=-]"
 _WORD = r"[A-Za-z][a-z]{0,18}+[.=]{0,3}+(?![A-Za-z0-9._~+/=-])"
 
 # Each alternative begins with a character or a class, so that `re` quickly rules out most places.
-# Group 1 or 2, if there is one, is the token itself, without the words before it.
+# If an alternative has a group, the group contains the token without the words before it.
 _TOKEN = (
     r"(?<![A-Za-z0-9])(?:"
     + "|".join(
@@ -50,7 +50,7 @@ _TOKEN = (
             # JSON Web Tokens begin with eyJ, base64url of `{"`. A match must begin where a run of
             # base64url begins, so that no run is read twice.
             rf"eyJ(?<![_-]eyJ){_URL_CHARS}{{6,}}+\.{_URL_CHARS}{{6,}}+(?:\.{_URL_CHARS}*+){{1,3}}+",
-            # HTTP headers. A short word of letters is prose, as in `bearer authentication`.
+            # HTTP headers. A short word of letters is not a token, as in `bearer authentication`.
             rf"[Bb](?ai:earer)[ \t]{{1,8}}+(?!{_WORD})({_CREDENTIALS}{{8,}}+)",
             r"[Aa](?ai:uthorization)['\"]?[:=][ \t]{0,8}+['\"]?(?i:basic|token)[ \t]{1,8}+"
             rf"({_CREDENTIALS}{{8,}}+)",
@@ -67,7 +67,7 @@ _FIELD = (
     r"""(?:(["'])([A-Za-z][A-Za-z _.-]{4,40})\1[ \t]{0,8}:[ \t\n]{0,8}"""
     r"""|(?<![A-Za-z0-9_])([A-Za-z][A-Za-z_]{4,40})=)[bBuU]?(["'])"""
 )
-# Quote -> the rest of a string after that quote. A truncated string ends with the text.
+# Quote -> the rest of a string after that quote, up to the closing quote or the end of the text.
 _REST = {quote: rf"(?s)(?:[^{quote}\\]++|\\.)*+" for quote in "\"'"}
 
 
@@ -89,7 +89,7 @@ def find_fields(text: str, is_field: Callable[[str], bool]) -> list[Span]:
     spans: list[Span] = []
     end = 0
     while (match := field.search(text, end)) is not None:
-        # Continue the search inside the value: the value of another field may contain such a field.
+        # If the field is not secret, continue inside its value, which may contain a secret field.
         end = match.end()
         if is_field(match[2] or match[3]):
             rest = rests[match[4]].match(text, end)

@@ -1,7 +1,7 @@
 """StderrRedirect: replaces sys.stdout and sys.stderr while stdout carries MCP.
 
-So a `print` in a tool does no harm: the text goes to stderr, does not block, and does not mix with
-lines of other threads. The first such print is reported with its file and line.
+With it, the text of a print() in a tool goes to stderr. Writing never blocks, and lines of several
+threads are not mixed. The first such print() is reported in the log with its file and line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from concertino.logs.writer import BoundedWriter
 
 __all__ = ["StderrRedirect", "adopt_handlers"]
 
-# An unfinished line of a thread is kept up to this size in bytes. A longer one is written at once.
+# An unfinished line of a thread is kept until it exceeds this size in bytes, and then written.
 _LONGEST_PART = 8192
 
 
@@ -28,9 +28,9 @@ class StderrRedirect(io.TextIOBase):
 
     Each thread's text is kept until the line ends, or until that thread calls flush().
 
-    name: the stream's name, as in other text streams.
-    report: called at the first write, with a message that has the file and line of the caller; None
-        for no report.
+    name: the stream's attribute `name`, as other text streams have it.
+    report: called at the first write, with a message that contains the file and line of the caller;
+        None for no report.
     """
 
     encoding = "utf-8"
@@ -85,7 +85,7 @@ class StderrRedirect(io.TextIOBase):
     def close(self) -> None:
         """Write the unfinished lines of all threads. The stream stays open.
 
-        A library that closes sys.stdout must not affect the rest of the process.
+        A library that closes sys.stdout must not affect the other code of the process.
         """
         while self._parts:
             self._emit(self._parts.popitem()[1])
@@ -112,11 +112,11 @@ class StderrRedirect(io.TextIOBase):
 
     @property
     def closed(self) -> bool:
-        """Return False: close() does not close this stream."""
+        """Return False, because close() does not close this stream."""
         return False
 
     def reconfigure(self, **_: object) -> None:
-        """Ignore the call; the signature is that of TextIOWrapper.reconfigure()."""
+        """Do nothing. Programs may call this method, because sys.stdout usually has it."""
 
 
 class _ByteStream(io.RawIOBase):
@@ -126,7 +126,7 @@ class _ByteStream(io.RawIOBase):
         super().__init__()
         self._text = text
 
-    # The parameter is Any because RawIOBase accepts whatever has a buffer.
+    # The parameter is Any, because RawIOBase accepts every object that supports buffers.
     def write(self, data: Any, /) -> int:
         piece = bytes(memoryview(data))
         self._text.write_bytes(piece)
@@ -169,15 +169,16 @@ def _caller_location() -> str:
 def adopt_handlers(old: Iterable[object], new: io.TextIOBase) -> None:
     """Redirect all logging handlers that write to one of the old streams to the new stream.
 
-    logging.basicConfig() may have created them before sys.stdout and sys.stderr were replaced.
-    logging.lastResort needs no change, because it uses the current sys.stderr.
+    logging.basicConfig() may have created such handlers before sys.stdout and sys.stderr were
+    replaced. logging.lastResort needs no change, because it uses the current sys.stderr.
     """
     old = [stream for stream in old if stream is not None]
 
-    # This list is private, but it is the only complete one: a handler may be attached to any
-    # logger, or to none yet.
+    # This list is private, but no other list is complete: a handler may be attached to any logger,
+    # or to none yet.
     for reference in tuple(logging._handlerList):  # pyright: ignore
         handler = cast("logging.StreamHandler[Any] | None", reference())
-        # vars() skips the stream of lastResort, a property, and handlers without a stream.
+        # vars() has no `stream` for lastResort, where it is a property, and for handlers without a
+        # stream.
         if handler is not None and any(vars(handler).get("stream") is stream for stream in old):
             handler.stream = cast("TextIO", new)

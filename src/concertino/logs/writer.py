@@ -1,15 +1,15 @@
 """BoundedWriter: a writer for stderr that never blocks.
 
 If nobody reads stderr, an ordinary write blocks the whole server forever. Setting O_NONBLOCK on the
-descriptor is no solution: the flag belongs to the open file description, which the parent's
-terminal and our children share. So the writer does two things:
+descriptor is not possible, because the flag belongs to the open file description, which the parent
+process and child processes may share. Therefore the writer does two things:
 
-- It opens a pipe or a terminal a second time, non-blocking (through /proc, or by its name). poll()
-  alone would not be enough: it reports a terminal as writable when a single byte fits, and a child
-  that writes to the same pipe may fill it between our poll() and our write().
-- It calls poll() without waiting before each write of at most 4096 bytes (PIPE_BUF; a writable pipe
-  accepts that many). For sockets (Node gives those to its children), for files, and on systems
-  without /proc it does only this.
+- It opens a pipe or a terminal a second time, non-blocking, through /proc or by its name. poll()
+  alone would not be enough: it reports a terminal as writable if it accepts a single byte, and a
+  child that writes to the same pipe may fill the pipe between our poll() and our write().
+- It calls poll() without waiting before each write of at most 4096 bytes (PIPE_BUF), which a
+  writable pipe always accepts. For sockets (Node gives those to its children), for files, and on
+  systems without /proc it does only this.
 
 Output that the descriptor does not accept is held, up to a limit. Above the limit, whole lines are
 dropped and counted.
@@ -28,31 +28,31 @@ from typing import Final
 
 __all__ = ["HELD_LIMIT", "BoundedWriter"]
 
-# The largest size of held output, in bytes: the size of a pipe on Linux.
+# The largest size of held output, in bytes. It is the size of a pipe on Linux.
 HELD_LIMIT: Final = 64 * 1024
 
-# The largest size of one write, in bytes: PIPE_BUF on Linux.
+# The largest size of one write, in bytes. It is PIPE_BUF on Linux.
 _PIECE: Final = 4096
 
 # Replaces the end of a line that is longer than the limit.
 _CUT: Final = b" [cut]\n"
 
-# The time between two attempts of flush().
+# How many seconds pass between two attempts of flush().
 _RETRY_S: Final = 0.005
 
 
 class BoundedWriter:
     """Writes lines to a descriptor. Never blocks, and never raises OSError.
 
-    Any thread and any signal handler may use it. While `pending` is true, a timer should call
-    flush().
+    Any thread and any signal handler may use it. While `pending` is true, the owner should call
+    flush() from time to time.
 
     descriptor: the descriptor, 2 for stderr. It belongs to the caller and stays open.
     limit: how many bytes are held while the descriptor does not accept them.
 
     Attribute:
     on_held: called after each write that leaves output held, in the thread or signal handler that
-        writes. It must not raise. In a forked child it is None again.
+        writes; None at first. It must not raise. A forked child sets it to None.
     """
 
     def __init__(self, descriptor: int = 2, limit: int = HELD_LIMIT) -> None:
@@ -67,10 +67,10 @@ class BoundedWriter:
             self._reset()
 
     def _reset(self) -> None:
-        """Start with an empty buffer, at the creation and in a forked child.
+        """Create an empty buffer and a new lock, for a new object or in a forked child.
 
-        In a child, the held output must not be written: the parent will write it. The lock must be
-        new, because another thread of the parent may have held it.
+        In a child, the held output must not be written, because the parent process will write it.
+        The lock must be new, because another thread of the parent may have held the old one.
         """
         self._pid = os.getpid()
         self.on_held: Callable[[], object] | None = None
@@ -89,9 +89,9 @@ class BoundedWriter:
     def write(self, lines: bytes) -> None:
         """Write one or more lines, each with its newline.
 
-        Lines that the descriptor does not accept now are held, or dropped above the limit. After a
-        line was dropped, all following lines are dropped until the held lines are written, so that
-        the output stays in order. Then `N lines dropped (stderr was not read)` is written.
+        Lines that the descriptor does not accept are held; lines above the limit are dropped. After
+        a line was dropped, all following lines are dropped until the held lines were written, so
+        that the output stays in order. Then `N lines dropped (stderr was not read)` is written.
         """
         self._reset_after_fork()
         if self._closed:
@@ -105,7 +105,7 @@ class BoundedWriter:
     def write_first(self, line: bytes) -> None:
         """Write a line before the held output. This line is never dropped.
 
-        Use this for a line that another program waits for.
+        It is used for a line that another program waits for.
         """
         self._reset_after_fork()
         if self._closed:
@@ -133,14 +133,17 @@ class BoundedWriter:
             time.sleep(min(left, _RETRY_S))
 
     def close(self) -> None:
-        """Close the second descriptor. Held output and later output is lost. Idempotent."""
+        """Close the writer's own descriptor. Held output and later output are lost.
+
+        May be called again.
+        """
         with self._lock:
             self._closed = True
             self._held.clear()
             self._output.close()
 
     def _process(self) -> None:
-        """Write held output, then the output in self._late. The caller holds the lock.
+        """Write held output, then the output in self._late. The caller must hold the lock.
 
         If a signal handler interrupts a call of this method and calls it again, the inner call
         returns at once, and the outer call writes the output of both.
@@ -169,8 +172,8 @@ class BoundedWriter:
             try:
                 size = self._output.write(notice or bytes(self._held[:cut]))
             except OSError as exc:
-                # After EPIPE, ENOSPC or EIO a later write may succeed. After EBADF there must be no
-                # later write, because the descriptor's number may soon belong to another file.
+                # After EPIPE, ENOSPC or EIO a later write may succeed. After EBADF nothing more may
+                # be written, because the descriptor's number may soon belong to another file.
                 self._dropped_lines += _count_lines(self._held)
                 self._held.clear()
                 self._closed = exc.errno == errno.EBADF
@@ -207,7 +210,7 @@ class BoundedWriter:
 
 
 class _NonBlockingOutput:
-    """Writes to a descriptor without blocking. Opens the file a second time if possible.
+    """Writes to a descriptor without blocking, through a second descriptor if possible.
 
     at_line_start: whether the last written byte was a newline.
     """
@@ -220,7 +223,10 @@ class _NonBlockingOutput:
         self._poll.register(self._target, select.POLLOUT)
 
     def write(self, piece: bytes) -> int:
-        """Write as many bytes as fit. Returns their number. Raises OSError."""
+        """Write as many bytes as the descriptor accepts, and return their number.
+
+        Raises OSError if the descriptor cannot be written.
+        """
         try:
             if not self._poll.poll(0):
                 return 0
@@ -231,22 +237,22 @@ class _NonBlockingOutput:
         return size
 
     def close(self) -> None:
-        """Close the second descriptor. Idempotent."""
+        """Close the second descriptor, if there is one. May be called again."""
         if self._private is not None:
             os.close(self._private)
             self._private = None
 
 
 def _count_lines(lines: bytes | bytearray) -> int:
-    """Return the number of lines. A last line without newline counts too."""
+    """Return the number of lines, including a last line without a newline."""
     return lines.count(b"\n") + (lines[-1:] not in b"\n")
 
 
 def _reopen(descriptor: int) -> int | None:
-    """Open a pipe or a terminal a second time, non-blocking. Returns the new descriptor.
+    """Open a pipe or a terminal a second time, non-blocking, and return the new descriptor.
 
-    Returns None for files and sockets, and if opening fails: without /proc, for another user's
-    pipe, for a pipe without reader, or for a closed descriptor.
+    Returns None for files and sockets, and if opening fails. It fails without /proc, for a pipe of
+    another user, for a pipe without a reader, and for a closed descriptor.
     """
     flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY
     try:

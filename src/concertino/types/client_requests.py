@@ -1,7 +1,7 @@
 """Client requests: elicitation, sampling and roots, and the answers of the client.
 
-A server asks its client such questions during a call. Before 2026-07-28 it sends them as JSON-RPC
-requests; since then they are part of an `input_required` result. Their members are the same.
+A server sends its client such requests during a call. Before 2026-07-28 they are JSON-RPC requests;
+since then they are part of an `input_required` result. Their members are the same in both cases.
 Spec: 2026-07-28 client/elicitation, client/sampling, client/roots, basic/patterns/mrtr.
 """
 
@@ -46,10 +46,10 @@ T = TypeVar("T")
 class Elicitation(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"):
     """Asks the user of the client something.
 
-    message: the question, for the user.
-    mode: "form" asks for values by requested_schema; "url" asks the user to open a page.
-    requested_schema: a JSON Schema of an object without nested objects.
-    url: the page; the client opens it only if the user agrees.
+    message: the question for the user.
+    mode: "form" asks the user to fill in a form, "url" asks the user to open a web page.
+    requested_schema: the form, as a JSON Schema of an object without nested objects.
+    url: the web page; the client opens it only if the user agrees.
     elicitation_id: identifies an elicitation with a URL in 2025-11-25.
     """
 
@@ -64,6 +64,8 @@ class Elicitation(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=Tr
 class ElicitResult(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
     """The answer to an elicitation.
 
+    action: "accept" if the user has agreed, "decline" if the user has refused, "cancel" if the user
+        has closed the question.
     content: the values of the form, if the action is "accept" and the mode is "form".
     """
 
@@ -99,7 +101,12 @@ class ToolUseContent(
     tag_field="type",
     tag="tool_use",
 ):
-    """Content of a sampling message: the model calls a tool. Since 2025-11-25."""
+    """Content of a sampling message: the model calls a tool. Since 2025-11-25.
+
+    id: identifies the call in the conversation; see ToolResultContent.tool_use_id.
+    name: the name of the tool.
+    input: the arguments of the call.
+    """
 
     id: str
     name: str
@@ -119,7 +126,7 @@ class ToolResultContent(
     """Content of a sampling message: the result of a tool that the model has called.
 
     Since 2025-11-25.
-    tool_use_id: the id of the ToolUseContent.
+    tool_use_id: the id of the ToolUseContent that has called the tool.
     """
 
     tool_use_id: str
@@ -183,7 +190,10 @@ class CreateMessageResult(
 
 
 class Root(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
-    """A folder or file that a server may use. uri: begins with `file://`."""
+    """A folder or file that a server may use.
+
+    uri: its URI, which begins with `file://`.
+    """
 
     uri: str
     name: str | None = None
@@ -203,7 +213,7 @@ class ListRootsResult(Struct, frozen=True):
 class InputRequest(Struct, frozen=True):
     """A client request as a method and undecoded params.
 
-    It is a member of an `input_required` result, or before 2026-07-28 a JSON-RPC request.
+    It is sent in an `input_required` result, or before 2026-07-28 as a JSON-RPC request.
     """
 
     method: str
@@ -217,7 +227,7 @@ class InputRequiredResult(Struct, frozen=True, rename="camel"):
     """A result with resultType `input_required`: the client repeats the call with its answers.
 
     input_requests: the client requests, by key.
-    request_state: a JSON value that the client sends back unchanged; empty if there is none.
+    request_state: a JSON value that the client sends back unchanged; an empty Raw if there is none.
     """
 
     input_requests: dict[str, InputRequest] = {}

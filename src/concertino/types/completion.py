@@ -25,7 +25,10 @@ class PromptReference(Struct, frozen=True, omit_defaults=True, tag_field="type",
 
 
 class ResourceTemplateReference(Struct, frozen=True, tag_field="type", tag="ref/resource"):
-    """Names the resource template whose variable is completed. uri: the URI template."""
+    """Names the resource template whose variable is completed.
+
+    uri: the URI template.
+    """
 
     uri: str
 

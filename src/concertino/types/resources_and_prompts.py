@@ -1,8 +1,8 @@
 """Resources, prompts and completions in their 2026-07-28 shape, as msgspec Structs.
 
-They are written like the Structs in types/results.py. A server that has only tools never loads this
-module.
-Spec: 2026-07-28 schema; server/resources, server/prompts, server/utilities/completion.
+The conventions are those of types/results.py: `meta` is the member `_meta` on the wire, for
+example. A server that has only tools never imports this module. Spec: 2026-07-28 schema;
+server/resources, server/prompts, server/utilities/completion.
 """
 
 # No `from __future__ import annotations` here: msgspec compiles annotations that are strings when
@@ -28,7 +28,10 @@ __all__ = [
 
 
 class Resource(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"):
-    """A resource as `resources/list` returns it. size: the size of its content in bytes."""
+    """A resource as `resources/list` returns it.
+
+    size: the size of its content in bytes.
+    """
 
     uri: str
     name: str
@@ -47,7 +50,7 @@ class ResourceTemplate(
     """A resource template as `resources/templates/list` returns it.
 
     uri_template: an RFC 6570 template for the URIs of its resources.
-    mime_type: only if all these resources have the same type.
+    mime_type: the type of the content; None if the resources have different types.
     """
 
     uri_template: str
@@ -101,7 +104,10 @@ class Prompt(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
 
 
 class PromptMessage(Struct, frozen=True):
-    """A message of a prompt, with one content block. role: the speaker, "user" or "assistant"."""
+    """A message of a prompt, with one content block.
+
+    role: the speaker, "user" or "assistant".
+    """
 
     role: Role
     content: ContentBlock
@@ -128,9 +134,9 @@ class ListPromptsResult(
 class Completion(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"):
     """Suggested values for an argument.
 
-    values: at most 100.
-    total: how many values exist in all; None if that is not known.
-    has_more: whether there are more than these.
+    values: the suggested values, at most 100.
+    total: how many values there are in all; None if that is not known.
+    has_more: whether there are more values than these.
     """
 
     values: list[str]

@@ -3,12 +3,12 @@
     check(CallToolResult(content=[TextContent(5)]))
     # TypeError: content[0].text: expected str, got int
 
-msgspec checks types when it decodes a Struct, but not when Python code makes one. Without this
-check, a handler that builds a result itself could send one that violates the schema.
+msgspec checks types when it decodes a Struct, but not when Python code creates one. Without this
+check, a handler that creates a result itself could send a result that violates the schema.
 A check function is made for each class when it is first used, from the annotations of the class.
-Most members have their default value, or exactly the declared type; these are skipped quickly. A
-round trip through msgspec would not find all errors: a dict in place of a Struct, or base64 text in
-place of bytes, looks right once it is encoded.
+Most members have their default value or exactly the declared type; such members are skipped
+quickly. Encoding and decoding the result with msgspec would not find all errors: for example, a
+dict in place of a Struct, or base64 text in place of bytes, has the right form when it is encoded.
 Spec: 2026-07-28 schema, for BOUNDS; server/resources, for _check_read_result().
 """
 
@@ -24,10 +24,10 @@ from msgspec.structs import fields
 
 from concertino.types.results import ReadResourceResult, ResourceContents
 
-# A wrong value: the path of the wrong member below the value, and the error text.
+# The description of a wrong value: the path of the wrong member in the value, and the error text.
 Fault = tuple[str, str]
 
-# Returns the fault of a value, or None if it is right. The value may be anything.
+# The type of a function that returns the Fault of a value, or None if the value is right.
 Check = Callable[[Any], "Fault | None"]
 
 # Name of a member -> its smallest and largest value, in every class that has such a member.
@@ -42,7 +42,7 @@ def check(value: Struct, place: str = "") -> None:
     """Raise TypeError if a member of a result, at any depth, has a wrong value.
 
     The text names the first wrong member and the expected type.
-    place: the path of the result itself, with which the text begins; "" for none.
+    place: the path of the result itself, which is put before the path of the member; "" for none.
     """
     fault = _struct_check(type(value))(value)
     if fault is not None:
@@ -53,7 +53,7 @@ _struct_checks: dict[type[Struct], Check] = {}
 
 
 def _struct_check(struct_type: type[Struct]) -> Check:
-    """Return the check function of a class. It is made on first use, which takes 20 us."""
+    """Return the check function of a class, and create it on first use, which takes 20 us."""
     if struct_type not in _struct_checks:
         members: list[tuple[str, Any, Any, Check]] = []
         for field in fields(struct_type):
@@ -78,7 +78,7 @@ def _struct_check(struct_type: type[Struct]) -> Check:
 
 
 def _without_absent(annotation: Any) -> Any:
-    """Return an annotation without None and UNSET: these are defaults, which are not checked."""
+    """Return an annotation without None and UNSET, which are defaults and need no check."""
     if get_origin(annotation) not in (Union, types.UnionType):
         return annotation
     rest = [kind for kind in get_args(annotation) if kind not in (types.NoneType, UnsetType)]
@@ -86,8 +86,9 @@ def _without_absent(annotation: Any) -> Any:
 
 
 def _check_of(annotation: Any, name: str = "") -> Check:
-    """Return the check function for an annotation. All annotations in results.py are supported.
+    """Return the check function for an annotation.
 
+    All annotations of the Structs in this package are supported.
     name: the name of the member with this annotation, for BOUNDS.
     """
     origin, arguments = get_origin(annotation), get_args(annotation)
@@ -151,7 +152,7 @@ def _plain_check(kind: Any, low: float, high: float) -> Check:
     def find_fault(value: Any) -> Fault | None:
         if isinstance(value, float) and not math.isfinite(value):
             return "", f"expected a finite number, got {value!r}"
-        # isinstance(True, int) is true, but a bool is no number here.
+        # isinstance(True, int) is true, but a bool is not a number in MCP.
         if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
             return _wrong_type(kind.__name__, value)
         if isinstance(value, (int, float)) and not low <= value <= high:

@@ -2,10 +2,10 @@
 
     encode(TextContent("hello"))    # b'{"type":"text","text":"hello"}'
 
-An attribute such as mime_type is mimeType on the wire, and meta is `_meta`. Members that every
-result has (`resultType`, `serverInfo`, caching hints) are not declared here: protocol/
-wire_results.py adds them, and translates results for older revisions.
-Resources, prompts and completions: types/resources_and_prompts.py.
+An attribute such as mime_type is mimeType on the wire, and meta is `_meta`. Members that all
+results have, such as `resultType` and `serverInfo`, are not declared here; protocol/wire_results.py
+adds them, and translates results for older revisions. Resources, prompts and completions are in
+types/resources_and_prompts.py.
 Spec: 2026-07-28 schema; server/tools, server/resources, server/utilities.
 """
 
@@ -67,8 +67,8 @@ class Icon(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, ren
     """A picture for user interfaces.
 
     src: an https: or data: URI.
-    sizes: for example `48x48`, or `any` for a format such as SVG.
-    theme: the theme of the user interface for which it is meant.
+    sizes: sizes such as `48x48`, or `any` for a format such as SVG.
+    theme: the theme of the user interface for which the picture is meant.
     """
 
     src: str
@@ -97,9 +97,9 @@ class Implementation(
 class Annotations(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"):
     """Hints about a content block or a resource.
 
-    audience: for whom it is meant.
-    priority: from 0 (optional) to 1 (required).
-    last_modified: an ISO 8601 time.
+    audience: the roles for which the content is meant.
+    priority: a number from 0 (optional) to 1 (required).
+    last_modified: the time of the last change, in ISO 8601.
     """
 
     audience: list[Role] | None = None
@@ -108,9 +108,10 @@ class Annotations(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=Tr
 
 
 def _plain_repr(value: Struct) -> str:
-    """Return a short repr of a Struct: without defaults, with the size of bytes, with decoded JSON.
+    """Return a short repr of a Struct, such as `ImageContent(data=<2048 bytes>)`.
 
-    For example `ImageContent(data=<2048 bytes>, mime_type='image/png')`.
+    Members with default values are left out, bytes are replaced by their size, and undecoded JSON
+    is decoded.
     """
     members = ", ".join(
         f"{name}={_plain_member_repr(member)}" for name, member in value.__rich_repr__()
@@ -143,7 +144,10 @@ class ImageContent(
     tag="image",
     rename="camel",
 ):
-    """A picture. data: the bytes of the file; base64 on the wire."""
+    """A picture.
+
+    data: the bytes of the file; base64 on the wire.
+    """
 
     data: bytes
     mime_type: str
@@ -163,7 +167,10 @@ class AudioContent(
     tag="audio",
     rename="camel",
 ):
-    """Sound. Since 2025-03-26. data: the bytes of the file; base64 on the wire."""
+    """Sound. Since 2025-03-26.
+
+    data: the bytes of the file; base64 on the wire.
+    """
 
     data: bytes
     mime_type: str
@@ -183,7 +190,10 @@ class ResourceLink(
     tag="resource_link",
     rename="camel",
 ):
-    """A link to a resource that the client may read. Since 2025-06-18."""
+    """A link to a resource that the client may read. Since 2025-06-18.
+
+    size: the size of the resource's content in bytes.
+    """
 
     uri: str
     name: str
@@ -245,7 +255,7 @@ class Tool(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, ren
     """A tool as `tools/list` returns it.
 
     input_schema: a JSON Schema 2020-12 of the arguments, with `type: object` at its root.
-    output_schema: a JSON Schema 2020-12 of the structured content; None for none.
+    output_schema: a JSON Schema 2020-12 of the structured content; None if there is none.
     """
 
     name: str
@@ -308,9 +318,9 @@ def error_result(text: str) -> CallToolResult:
 class Cacheable(
     Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel", kw_only=True
 ):
-    """A result that clients may cache. Since 2026-07-28; server/utilities/caching.
+    """A result that clients may cache (2026-07-28 server/utilities/caching).
 
-    ttl_ms: how many milliseconds it may be cached; UNSET means 0.
+    ttl_ms: how many milliseconds the result may be cached; UNSET means 0.
     cache_scope: who may use the cached result; UNSET means "private".
     """
 
@@ -329,7 +339,7 @@ class ListToolsResult(
 ):
     """One page of the available tools, in a stable order.
 
-    next_cursor: the cursor of the next page; None on the last page. The same for all lists.
+    next_cursor: the cursor of the next page; None on the last page.
     """
 
     tools: list[Tool]
