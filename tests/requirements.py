@@ -3,16 +3,17 @@
 `python tests/requirements.py [server] [client]` prints them as a table.
 
 server_requirements.txt and client_requirements.txt list the requirements of each side, in our
-words: an id and a sentence on one line, and below it `later: FEATURE` where a feature of LATER is
-to bring it. The ids are those of ../shared/spec/REQUIREMENTS.md, which says where each requirement
-stands and which revisions have it.
+words: an id and a sentence on one line. If a requirement belongs to a feature that does not exist
+yet, the next line is `later: FEATURE`, with a key of LATER. The ids are those of
+../shared/spec/REQUIREMENTS.md, which names the revisions and the page of the specification of each
+requirement.
 
 A test names the requirements that it shows:
 
     @pytest.mark.requirement("FR-1", "JR-2")            # of a server
     @pytest.mark.requirement("FR-1", side="client")     # of a client
 
-The markers are read from the source of the tests: nothing needs to be imported or collected.
+The markers are read from the source of the tests, so that no test needs to be imported.
 tests/test_requirements.py checks that every requirement has a test or a feature, and that every
 marker names requirements.
 """
@@ -41,49 +42,49 @@ __all__ = [
 TESTS = Path(__file__).parent
 SIDES = ("server", "client")
 
-# Features that are not there yet, which will bring requirements.
+# Features that do not exist yet. Their requirements need no test until they do.
 LATER = {
     "tasks": "calls that outlive their response; none are declared",
     "http": "servers over HTTP",
 }
 
-# Requirements of the client's side that ask nothing of a library, and why.
+# Requirements of the client's side that do not apply to this library, with the reason.
 LEFT_OUT = {
-    "FR-9": "stdio is all there is",
-    "FR-19": "of HTTP",
-    "ER-2": "allows what ER-3 asks for",
-    "ME-12": "identifiers are arguments of a server's own tools",
-    "EC-1": "a client makes no error codes of its own",
-    "EC-2": "a client makes no error codes of its own",
-    "EC-5": "a client makes no error codes of its own",
-    "JS-1": "a client publishes no schemas",
-    "JS-4": "a client publishes no schemas",
-    "TO-17": "of tasks, which are not declared",
-    "TO-23": "of aggregators: docs/how-to/compose.md",
-    "PR-4": "a client sends no progress",
-    "PR-8": "a client may send progress, and sends none",
-    "CP-5": "of applications that complete while somebody types",
-    "PM-7": "of applications: what a prompt gives is data",
-    "CH-5": "nothing is polled",
-    "EL-13": "the shape alone, see EL-12",
-    "SA-2": "of applications: the function is theirs",
-    "SA-7": "of applications: the function is theirs",
-    "IC-2": "nothing is rendered",
-    "SC-1": "nothing is installed with one click: a command is run that the user wrote",
-    "T5-1": "of tasks, which are not declared",
-    "T5-2": "of tasks, which are not declared",
-    "T5-3": "of tasks, which are not declared",
-    "T5-4": "of tasks, which are not declared",
-    "T5-5": "of tasks, which are not declared",
-    "T5-6": "of tasks, which are not declared",
-    "T5-7": "of tasks, which are not declared",
-    "T5-8": "of tasks, which are not declared",
-    "T5-9": "of tasks, which are not declared",
-    "T5-10": "of tasks, which are not declared",
-    "T6-9": "of tasks, which are not declared",
-    "CA-11": "of tasks, which are not declared",
-    "CX-1": "a client declares no extensions",
-    "CX-3": "a client declares nothing experimental",
+    "FR-9": "stdio is supported; there is nothing to test",
+    "FR-19": "applies to HTTP only",
+    "ER-2": "permits what ER-3 requires",
+    "ME-12": "such identifiers are arguments of the server's tools",
+    "EC-1": "the client defines no error codes",
+    "EC-2": "the client defines no error codes",
+    "EC-5": "the client defines no error codes",
+    "JS-1": "the client publishes no schemas",
+    "JS-4": "the client publishes no schemas",
+    "TO-17": "applies to tasks, which the client does not declare",
+    "TO-23": "applies to aggregators, see docs/how-to/compose.md",
+    "PR-4": "the client sends no progress",
+    "PR-8": "optional; the client sends no progress",
+    "CP-5": "applies to applications that complete while the user types",
+    "PM-7": "applies to applications, which use the content of prompts",
+    "CH-5": "the client does not poll",
+    "EL-13": "only about the form of the message, see EL-12",
+    "SA-2": "applies to applications, whose handler answers sampling requests",
+    "SA-7": "applies to applications, whose handler answers sampling requests",
+    "IC-2": "the client renders no icons",
+    "SC-1": "the client runs only commands that the user has written",
+    "T5-1": "applies to tasks, which the client does not declare",
+    "T5-2": "applies to tasks, which the client does not declare",
+    "T5-3": "applies to tasks, which the client does not declare",
+    "T5-4": "applies to tasks, which the client does not declare",
+    "T5-5": "applies to tasks, which the client does not declare",
+    "T5-6": "applies to tasks, which the client does not declare",
+    "T5-7": "applies to tasks, which the client does not declare",
+    "T5-8": "applies to tasks, which the client does not declare",
+    "T5-9": "applies to tasks, which the client does not declare",
+    "T5-10": "applies to tasks, which the client does not declare",
+    "T6-9": "applies to tasks, which the client does not declare",
+    "CA-11": "applies to tasks, which the client does not declare",
+    "CX-1": "the client declares no extensions",
+    "CX-3": "the client declares no experimental capabilities",
 }
 
 MARKER = "pytest.mark.requirement"
