@@ -11,9 +11,9 @@
 
     server.run()
 
-The names here are those that most programs need. The others are found by use: concertino.types
-(content and results), .errors, .guards, .backend, .transports, .client, .server and .proxy.
-Names are loaded when they are first used, so importing this package takes almost no time.
+This package has the names that most programs need. Its subpackages have the others:
+concertino.types (content and results), .errors, .guards, .backend, .transports, .client, .server
+and .proxy. Each name is imported on its first use, so importing this package takes almost no time.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from concertino.loading import lazy_names
 
 __version__ = "0.1.0"
 
-# The name that type checkers take for True. Importing the module typing would cost 5 ms at the
-# start.
+# Type checkers treat this as True. Importing the module typing would take 5 ms at the start.
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Run the command line: `python -m concertino` is the same as `concertino`."""
+"""Runs the command line: `python -m concertino` is the same as the command `concertino`."""
 
 from concertino.cli import main
 

@@ -2,13 +2,13 @@
 
     ConcertinoError              the root: catches everything that concertino raises on purpose
     ├── RegistrationError        a tool, resource, prompt, server or library is declared wrongly
-    ├── NotRegistered            nothing is registered under this name; also a KeyError
+    ├── NotRegistered            nothing is registered under a name; also a KeyError
     ├── TargetError              a command-line target contains no server, or an extra is missing
     ├── ToolError                raised by a tool; the caller gets its text as an `isError` result
     ├── RpcError                 a JSON-RPC error response, sent or received
-    │   ├── ResourceNotFound     no resource exists under this URI
+    │   ├── ResourceNotFound     no resource has the requested URI
     │   ├── MissingCapability    the client lacks the capability that a client request needs
-    │   ├── InsufficientScope    the caller's token does not allow what it asks for
+    │   ├── InsufficientScope    the caller's token lacks a scope that the operation needs
     │   └── InvalidClientResponse  the client answered a client request with a malformed response
     ├── AuthorizationError       access to a server over HTTP was not obtained
     ├── SpawnError               a program could not be started
@@ -16,11 +16,11 @@
     ├── TimedOut                 no response arrived in time; also a TimeoutError
     ├── ProtocolError            the peer violated the protocol
     │   ├── Incompatible         the peers have no protocol revision in common
-    │   └── NotAServer           the program repeats its input, or prints text: no MCP
+    │   └── NotAServer           the program is not an MCP server
     └── Disconnected             the connection ended before the response arrived
 
     BaseException
-    └── Suspended                ends one round of a call that waits for the client; never catch it
+    └── Suspended                ends a handler until the client has answered; never catch it
 
 Mistakes of the program itself (RegistrationError, NotRegistered, TargetError, SpawnError,
 NotSupported) and misbehaviour of the other side (ProtocolError) have different types. Malformed
@@ -79,40 +79,40 @@ HEADER_MISMATCH = -32020
 MISSING_CAPABILITY = -32021
 UNSUPPORTED_VERSION = -32022
 
-# Up to 2025-11-25: server/resources "Error Handling". Since 2026-07-28 INVALID_PARAMS takes its
-# place; protocol/wire_results.py translates the code.
+# Up to 2025-11-25: server/resources "Error Handling". Since 2026-07-28 INVALID_PARAMS replaces this
+# code; protocol/wire_results.py translates between the two.
 RESOURCE_NOT_FOUND = -32002
 
 # Only in 2025-11-25: client/elicitation "URL Elicitation Required Error". Since 2026-07-28 it must
 # not be sent; protocol/wire_results.py replaces it.
 URL_ELICITATION_REQUIRED = -32042
 
-# A limit is reached; the error's data names it. This is a code of concertino, and MCP 2026-07-28
-# asks that such codes lie outside of -32768..-32000.
+# A limit is reached; the error's data names the limit. This code and the next two are concertino's
+# own. MCP 2026-07-28 asks that such codes lie outside of -32768..-32000.
 BUSY = -31001
 
-# A server with a URL has not answered with JSON-RPC: the HTTP status reports a failure, or the
-# connection was lost. The error's data has the status. This is also a code of concertino.
+# A server with a URL has not answered with JSON-RPC, because the HTTP status reports a failure or
+# the connection was lost. The error's data contains the status.
 HTTP_FAILURE = -31002
 
-# The caller's token lacks scopes; the error's data names those that the operation needs. Over HTTP
-# its response has the status 403. Also a code of concertino.
+# The caller's token lacks scopes; the error's data names the scopes that the operation needs. Over
+# HTTP the response has the status 403.
 INSUFFICIENT_SCOPE = -31003
 
 
 class ConcertinoError(Exception):
-    """Root of all exceptions that concertino raises on purpose."""
+    """The base class of all exceptions that concertino raises on purpose."""
 
 
 class RegistrationError(ConcertinoError):
-    """A tool, resource, prompt, server or library is declared wrongly: a mistake of its author.
+    """The author of a tool, resource, prompt, server or library has declared it wrongly.
 
     The text says what is wrong, where, and what to write instead.
     """
 
 
 class NotRegistered(ConcertinoError, KeyError):
-    """No tool, prompt or resource is registered under this name, so it cannot be removed or hidden.
+    """No tool, prompt or resource that could be removed or hidden has this name.
 
     The text contains the most similar name that is registered.
     """
@@ -130,7 +130,7 @@ class TargetError(ConcertinoError):
 
 
 class ToolError(ConcertinoError):
-    """Raise it in a tool to tell the caller what went wrong, in your own words.
+    """Tells the caller of a tool what went wrong; raise it in the tool with a text of your own.
 
         raise ToolError("there is no shelf for 'apples'")
         raise ToolError(
@@ -145,8 +145,8 @@ class ToolError(ConcertinoError):
     `error` (the text), `code` (by default `TOOL_FAILED`), `suggestion`, and all other keyword
     arguments under their own names.
 
-    Any other exception of a tool becomes such a result too, but as `TypeName: text`, shortened and
-    redacted, and its traceback is logged.
+    Any other exception of a tool becomes such a result too. Its text is then `TypeName: text`,
+    shortened and without secrets, and its traceback is logged.
 
     Attributes:
     message: the text; str() returns it, too.
@@ -162,7 +162,7 @@ class ToolError(ConcertinoError):
         suggestion: str | None = None,
         **extra: Any,
     ) -> None:
-        # A single positional argument is the text, although its parameter is named `code`.
+        # A single positional argument is the text and not the code.
         super().__init__(*((code,) if message is None else (code, message)))
         self.message = str(code if message is None else message)
 
@@ -191,7 +191,8 @@ class RpcError(ConcertinoError):
     code: an integer; see the constants above and JSON-RPC 2.0 section 5.1.
     message: one short sentence.
     data: any JSON value; None for no data.
-    revision: the revision of the server that has sent it, if a proxy passes it on; "" otherwise.
+    revision: if a proxy passes on an error of its server, the revision of that server; otherwise
+        "".
     """
 
     def __init__(
@@ -213,8 +214,8 @@ class RpcError(ConcertinoError):
 class ResourceNotFound(RpcError):
     """There is no resource with this URI.
 
-    Raise it in the function of a resource; to return None there has the same effect. The client
-    gets the error -32602 (before 2026-07-28: -32002) with the URI in the data; see 2026-07-28
+    The function of a resource raises it; returning None there has the same effect. The client gets
+    the error -32602 (before 2026-07-28: -32002) with the URI in the data, see 2026-07-28
     server/resources "Error Handling".
     """
 
@@ -226,9 +227,9 @@ class ResourceNotFound(RpcError):
 class MissingCapability(RpcError):
     """The client has not declared the capability that a client request needs.
 
-    A handler may catch it, to continue without the client's answer. If it does not, the client gets
-    the error -32021 with `data.requiredCapabilities` (2026-07-28 basic/index "Error codes"). Before
-    2026-07-28, the result of a tool has the text and `isError`.
+    A handler may catch it to continue without the client's answer. Otherwise the client gets the
+    error -32021 with `data.requiredCapabilities` (2026-07-28 basic/index "Error codes"); before
+    2026-07-28, a tool call gets a result with the text and `isError`.
 
     required: the capabilities that the client would have to declare, such as {"roots": {}}.
     """
@@ -239,14 +240,15 @@ class MissingCapability(RpcError):
 
 
 class InsufficientScope(RpcError):
-    """The caller's token does not allow what it asks for.
+    """The caller's token lacks a scope that the operation needs.
 
-    A server raises it for a tool, prompt or resource with `scopes`. Raise it in a handler if the
-    needed scopes depend on the arguments. Over HTTP the response has the status 403 and names the
-    scopes, so that the client can ask its user for them; otherwise it is the error -31003.
+    A server raises it for a tool, prompt or resource with the option `scopes`. A handler raises it
+    if the needed scopes depend on the arguments. Over HTTP the response has the status 403 and
+    names the scopes, so that the client can ask its user for them. Otherwise the client gets the
+    error -31003.
 
     scopes: all scopes that the operation needs, such as {"files:write"}.
-    Raises ValueError for a scope that is no text of printable ASCII without blanks and quotes.
+    Raises ValueError for a scope that is not a text of printable ASCII without blanks and quotes.
     """
 
     def __init__(self, scopes: Collection[str]) -> None:
@@ -258,7 +260,7 @@ class InvalidClientResponse(RpcError):
     """The client has answered a client request with a malformed response.
 
     The text names the request, the expected and the actual value. If a handler does not catch it,
-    the client gets the error -32602; before 2026-07-28, the result of a tool has the text and
+    the client gets the error -32602; before 2026-07-28, a tool call gets a result with the text and
     `isError`.
     """
 
@@ -267,18 +269,19 @@ class InvalidClientResponse(RpcError):
 
 
 class Suspended(BaseException):
-    """Ends a handler that waits for its client: the client will repeat the call with its answer.
+    """Ends a handler that needs an answer of its client, which then repeats the call with it.
 
-    Context.ask(), elicit(), sample() and roots() raise it, since 2026-07-28. Like CancelledError,
-    it must not be caught. `finally` blocks run each time.
+    For clients since 2026-07-28, Context.ask(), elicit(), sample() and roots() raise it. When the
+    client repeats the call, the handler runs again from its start. Like CancelledError, this
+    exception must not be caught. `finally` blocks run each time.
     """
 
 
 class AuthorizationError(ConcertinoError):
     """Access to a server over HTTP was not obtained.
 
-    The text says what to do, if something can be done, such as `concertino login URL`. It contains
-    no token and no code.
+    If the user can do something, such as `concertino login URL`, the text says so. It contains no
+    token and no authorization code.
     """
 
 
@@ -299,7 +302,8 @@ class NotSupported(ConcertinoError):
 class TimedOut(ConcertinoError, TimeoutError):
     """No response arrived within the time limit. The text names the request and the limit.
 
-    Raised on the side that waits. It also sends notifications/cancelled to the other side.
+    It is raised on the side that waits for the response. This side has also sent
+    notifications/cancelled to the other one.
     """
 
 
@@ -311,25 +315,29 @@ class ProtocolError(ConcertinoError):
 
 
 class Incompatible(ProtocolError):
-    """Client and server have no protocol revision in common. The text names the other's."""
+    """Client and server have no protocol revision in common.
+
+    The text names the revisions of the other side.
+    """
 
 
 class NotAServer(ProtocolError):
-    """The program that a client has started or connected to is no MCP server.
+    """The program that a client has started or connected to is not an MCP server.
 
-    It sends its input back, as `cat` does, or prints text and answers no request. The text names
-    its command and quotes its first line.
+    The program sends its input back, as `cat` does, or prints text and answers no request. The text
+    of the error names the command of the program and quotes its first line.
     """
 
 
 class Disconnected(ConcertinoError):
     """The connection ended before the response arrived (MCP 2026-07-28 basic/index).
 
-    Raised on the side that waits, never sent. The text contains the attributes below.
+    It is raised on the side that waits for the response, and never sent. The text contains the
+    values of the attributes below.
 
     exit_status: if the server was a process that has ended, its exit code, or minus the number of
         the signal that has ended it; otherwise None.
-    stderr: the end of the output of that process on stderr, without secrets.
+    stderr: the last output of that process on stderr, without secrets.
     """
 
     def __init__(
@@ -346,12 +354,12 @@ class Disconnected(ConcertinoError):
 def check_scopes(scopes: Collection[str]) -> frozenset[str]:
     """Return scopes as a set.
 
-    Raises ValueError for a single text in place of a collection, and for one that is no scope
+    Raises ValueError for a single text in place of a collection, and for a text that is not a scope
     (RFC 6749, section 3.3).
     """
     if isinstance(scopes, str):
         raise ValueError(f"scopes: expected a set such as {{{scopes!r}}}, got the text {scopes!r}")
-    # Any: authors may pass anything.
+    # The type is Any, because authors may pass anything.
     items: Collection[Any] = scopes
     for scope in items:
         is_text = isinstance(scope, str) and scope
@@ -370,7 +378,7 @@ def _is_scope_character(char: str) -> bool:
 def invalid_params(details: str) -> RpcError:
     """Return the RpcError -32602 for invalid params.
 
-    details: a text with the member, the expected and the actual value.
+    details: a text that names the member, the expected and the actual value.
     """
     return RpcError(INVALID_PARAMS, "Invalid params", {"details": details})
 

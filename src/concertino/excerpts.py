@@ -1,4 +1,7 @@
-"""Shortens texts and values from clients, servers and files, to quote them in messages."""
+"""Shortens texts and values from clients, servers and files, to quote them in messages.
+
+Such texts may have any length; errors and log lines quote only their beginning.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,15 @@ MAX_NAME = 128
 
 
 def shorten(text: str, max_chars: int) -> str:
-    """Return the text. If it is longer than max_chars, cut it and append "..."."""
+    """Return a text; if it is longer than max_chars, its beginning and "..."."""
     return text if len(text) <= max_chars else text[:max_chars] + "..."
 
 
 def shorten_name(name: str) -> str:
-    """Return a name that an error quotes, cut after MAX_NAME characters."""
+    """Return the first MAX_NAME characters of a name, to quote it in an error."""
     return shorten(name, MAX_NAME)
 
 
 def shorten_repr(value: object, max_chars: int) -> str:
-    """Return repr(value). If it is longer than max_chars, cut it and append "..."."""
+    """Return repr(value); if it is longer than max_chars, its beginning and "..."."""
     return shorten(repr(value), max_chars)

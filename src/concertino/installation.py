@@ -46,7 +46,7 @@ PACKAGES = {
 def missing_extra(feature: str, extra: str) -> str:
     """Return the message of an error about an extra that is not installed.
 
-    feature: the subject of the sentence, such as `searching a library`; singular.
+    feature: the subject of the sentence, in the singular, such as `searching a library`.
     """
     return f"{feature} needs the extra {extra!r} ({PACKAGES[extra]}): {install_extra(extra)}"
 
@@ -69,8 +69,9 @@ def install_extra(extra: str) -> str:
 def install_package(requirement: str) -> str:
     """Return the command that installs a package for the running interpreter.
 
+    In a temporary environment of `uvx` or `uv run --with`, the returned text says how to change
+    that command.
     requirement: the requirement for pip, quoted for a shell.
-    In a temporary environment of `uvx` or `uv run --with`, return how to change that command.
     """
     if runs_in_uv_cache():
         return f"add --with {requirement.removeprefix('-e ')} to the uvx or uv run command"
@@ -111,7 +112,7 @@ def start_command() -> list[str]:
     from shutil import which
 
     if runs_in_uv_cache():
-        # uv may delete the environment; uvx creates it again.
+        # uv may delete the environment. Then uvx creates it again.
         uvx = which("uvx") or "uvx"
         if RELEASED:
             return [uvx, PROJECT]

@@ -19,24 +19,26 @@ if TYPE_CHECKING:
 
 __all__ = ["LazyDescription", "lazy_names", "load"]
 
-# If more objects are frozen, the application has called gc.freeze(). CPython 3.12 itself freezes
-# 375 objects; an application has more than 1000.
+# If more objects than this are frozen, the application has called gc.freeze(). CPython 3.12 itself
+# freezes 375 objects; an application has more than 1000.
 FROZEN = 1000
 
 
 def load(name: str) -> ModuleType:
     """Import a module like importlib.import_module(), with garbage collection paused.
 
-    Modules stay loaded, so there is nothing to collect during an import. Without the pause the
-    collector runs some forty times between the start of a server and its first response, 5 % of
-    that time. After the import, all objects are in the oldest generation.
+    Imported modules stay in memory, so there is nothing to collect during an import. Without the
+    pause, the collector runs about forty times between the start of a server and its first
+    response, which takes 5 % of that time. After the import, all objects are in the oldest
+    generation.
     """
     collecting = gc.isenabled()
     gc.disable()
     try:
         return import_module(name)
     finally:
-        # Not if the application has frozen its objects: unfreeze() would release those too.
+        # If the application has frozen its objects, do nothing, because unfreeze() would release
+        # them too.
         if gc.get_freeze_count() < FROZEN:
             gc.freeze()
             # unfreeze() moves all objects into the oldest generation.
@@ -54,9 +56,9 @@ def lazy_names(
 
     package: the name of the package.
     homes: module -> the public names that it defines.
-    foreign: names that other packages have -> the text that says what to write here. `__getattr__`
-        raises ImportError with this text, because `from package import name` would replace the text
-        of an AttributeError.
+    foreign: a name that the package lacks but other SDKs have -> the text that says what to use
+        instead. `__getattr__` raises ImportError with this text, because `from package import name`
+        would replace the text of an AttributeError.
     `__getattr__` raises AttributeError for other names, and ImportError if the module cannot be
     imported.
 
@@ -71,7 +73,7 @@ def lazy_names(
             if foreign and name in foreign:
                 text = f"cannot import name {name!r} from {package!r}; {foreign[name]}"
                 raise ImportError(text, name=package)
-            # Python suggests a name of dir(obj) in the traceback.
+            # With `obj`, Python suggests a similar name from dir(obj) in the traceback.
             text = f"module {package!r} has no attribute {name!r}"
             raise AttributeError(text, name=name, obj=sys.modules[package])
         value = getattr(load(module), name)
@@ -89,10 +91,11 @@ def lazy_names(
 class LazyDescription:
     """A method whose signature and docstring are completed when they are first read.
 
+    Reading the method from the class, as help() and inspect do, calls `describe` and replaces this
+    object by the function. Calling the method on an instance does not.
+
     function: the method.
     describe: completes the signature and docstring of the function. It may import other modules.
-    Reading the method from the class (as help() and inspect do) calls describe, and replaces this
-    object by the function. Calling the method on an instance does not.
     """
 
     def __init__(self, function: FunctionType, describe: Callable[[FunctionType], object]) -> None:

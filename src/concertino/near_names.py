@@ -1,6 +1,6 @@
 """Suggestions for names that do not exist: registered names and keyword arguments.
 
-Only mistakes import the module difflib, since that takes 4 ms.
+The module difflib is imported only after a mistake, because the import takes 4 ms.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def nearest_name(
 ) -> str | None:
     """Return the known name that is most similar to a name; None if none is similar enough.
 
-    similarity: how similar it must be, from 0 to 1; see difflib.get_close_matches.
+    similarity: how similar the name must be, from 0 to 1; see difflib.get_close_matches.
     """
     from difflib import get_close_matches
 
@@ -53,7 +53,7 @@ def unknown_keyword(owner: str, keyword: str, known: Iterable[str], advice: str 
 
     owner: the name of the called function or class, such as `Server`.
     known: the keyword arguments that exist.
-    advice: the text if none of them is similar; by default the message lists them.
+    advice: the end of the message if none of them is similar; by default the message lists them.
     """
     names = list(known)
     advice = advice or f"the options are {', '.join(names)}"
@@ -62,16 +62,19 @@ def unknown_keyword(owner: str, keyword: str, known: Iterable[str], advice: str 
 
 
 def hint_keywords(function: F) -> F:
-    """Decorate a function or an `__init__`: errors for unknown keyword arguments get a suggestion.
+    """Return a function like `function` whose errors for unknown keywords contain a suggestion.
 
-    Python itself makes suggestions only since 3.13. help() and inspect see the signature of
-    `function`, which takes no `**keywords`.
+    Use it as a decorator of a function or an `__init__`. Python itself makes such suggestions only
+    since 3.13. help() and inspect see the signature of `function`.
     """
     return _hint(function, "")
 
 
 def hint_keywords_or(advice: str) -> Callable[[F], F]:
-    """Return a hint_keywords() that gives this advice if no keyword argument is similar."""
+    """Return a decorator like hint_keywords() with advice for unknown keywords.
+
+    advice: the end of the error message if no keyword argument is similar.
+    """
 
     def decorate(function: F) -> F:
         return _hint(function, advice)
@@ -85,7 +88,7 @@ def _hint(function: F, advice: str) -> F:
         try:
             return function(*args, **keywords)
         except TypeError:
-            # Asked for only now, since inspect takes a while to import and to use.
+            # Imported only after a mistake, because inspect takes long to import and to use.
             from inspect import signature
 
             parameters = [name for name in signature(function).parameters if name != "self"]
@@ -99,14 +102,14 @@ def _hint(function: F, advice: str) -> F:
 
 
 if TYPE_CHECKING:
-    # Type checkers need no metaclass to find a mistyped field.
+    # Type checkers find mistyped fields without the metaclass.
     HintingStructMeta = type(Struct)
 else:
 
     class HintingStructMeta(type(Struct)):
-        """The metaclass of Structs that users make: errors for unknown fields get a suggestion.
+        """The metaclass of Structs that users create: errors for unknown fields get a suggestion.
 
-        msgspec's decoders do not call it, so decoding takes no longer.
+        msgspec's decoders do not call it, so it does not slow them down.
         """
 
         def __call__(cls, *args, **fields):

@@ -4,22 +4,24 @@ The estimate is an upper limit: at least 99 % of texts (English prose, source co
 Japanese and Korean, from 250 characters on) have no more tokens in the vocabularies of OpenAI's
 models. On average it is a fifth too high.
 
-Tokenizers first split a text into words, numbers, punctuation and so on. So each byte of the text
-is replaced by a class such as "lower case letter", and the occurrences of some patterns of classes
-are counted, weighted and added up. docs/decisions/0009 describes how the weights were found.
+Tokenizers first split a text into words, numbers, punctuation and so on. The estimate imitates
+this: each byte of the text is replaced by a class such as "lower case letter", and the occurrences
+of some patterns of classes are counted, weighted and added up. docs/decisions/0009 describes how
+the weights were found.
 """
 
 from __future__ import annotations
 
 __all__ = ["estimate", "round_up", "weigh"]
 
-# All weights are in thousandths of a token. START is added for each text, since short texts vary
-# most.
+# All weights are in thousandths of a token. START is added once for each text, because the numbers
+# of tokens of short texts vary most.
 START = 4000
 
 # (pattern of classes, weight of each occurrence). The classes are `a` for a lower case letter, `A`
-# for an upper case letter, `0` for a digit, `.` for punctuation, a space and a newline for
-# themselves, and a tab for control characters. `aaaaaaaa` is a word too long for one token.
+# for an upper case letter, `0` for a digit, `.` for punctuation, and a tab for control characters.
+# Spaces and newlines are their own classes. `aaaaaaaa` is a part of a word that is too long for one
+# token.
 ASCII_WEIGHTS = (
     (b"A", 640),
     (b"0", 530),
@@ -101,7 +103,7 @@ def weigh(text: str) -> int:
     If a text begins with a newline, its weight can be added to the weight of the text before it.
     """
     classes = text.encode("utf-8", "surrogatepass").translate(_CLASSES)
-    # Integers, so that the result is the same on every machine.
+    # The weights are integers, so that the result is the same on every machine.
     total = sum(classes.count(pattern) * weight for pattern, weight in ASCII_WEIGHTS)
     if not text.isascii():
         total += sum(classes.count(name) * weight for name, weight in OTHER_WEIGHTS)

@@ -29,8 +29,8 @@ def user_folder(
 def read_private_file(path: Path, max_bytes: int, forbidden: int, expected: str) -> bytes | None:
     """Return the content of a file of this user; None if it does not exist.
 
-    forbidden: the bits of its mode that must not be set.
-    expected: what the file should be like, for the error.
+    forbidden: the bits of the file's mode that must not be set.
+    expected: a description of an acceptable file, for the error.
     Raises OSError if the file cannot be read. Raises ValueError if it is longer than max_bytes,
     belongs to another user, or has a forbidden bit.
     """
@@ -51,9 +51,9 @@ def read_private_file(path: Path, max_bytes: int, forbidden: int, expected: str)
 def write_private_file(path: Path, data: bytes, *, lasting: bool = True) -> None:
     """Write a file with mode 0600, completely or not at all. Raises OSError.
 
-    lasting: whether to wait until it is on the disk. If not, a power failure may damage it.
+    lasting: whether to wait until the file is on the disk. If not, a power failure may damage it.
     """
-    # A temporary file in the same folder: replace() does not work across file systems.
+    # The temporary file is in the same folder, because replace() does not work across file systems.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     descriptor = os.open(
         temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600

@@ -3,14 +3,16 @@
     node = read_node("port: 8080", max_depth=8)       # nodes with line numbers
     read_value(node)                                  # {"port": 8080}
 
-PyYAML parses the text to events, and this module makes nodes and values of them. PyYAML's own
-values are those of YAML 1.1, where `yes` is a boolean and `1e3` is a text. Its composer is not used
-either, because it is recursive: 30,000 brackets crash the process.
+PyYAML parses the text to events, and this module makes nodes and values from the events. PyYAML's
+own conversion to values is not used, because it follows YAML 1.1, where `yes` is a boolean and
+`1e3` is a text. Its composer is not used either, because it is recursive: 30,000 brackets crash the
+process.
 
 Some rules of yaml.v3 3.0.1 (resolve.go, decode.go) that other libraries do not have:
 
 - Numbers may have underscores. `0x1f`, `0b11`, `0o17` and `017` are integers.
-- `yes`, `on` and `=` are texts. `<<` as a key merges a mapping. `!!binary` is decoded to a text.
+- `yes`, `on` and `=` are texts. `<<` as a key merges a mapping into the mapping that contains it.
+  `!!binary` is decoded to a text.
 - A repeated key in a mapping is an error.
 
 Unlike yaml.v3, times stay texts, every key is a text, integers beyond 64 bits are exact, and whole
@@ -62,7 +64,7 @@ _TYPES = {"null": type(None), "bool": bool, "int": int, "float": float}
 
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _DECIMAL = re.compile(r"[-+]?[0-9]+")
-# (base, pattern). In the last two the sign comes after the prefix.
+# (base, pattern) of integers with a prefix. In the last two, the sign comes after the prefix.
 _BASES = (
     (16, re.compile(r"([-+]?)0[xX]([0-9a-fA-F]+)")),
     (8, re.compile(r"([-+]?)0[oO]([0-7]+)")),
@@ -79,7 +81,10 @@ _TIME = re.compile(
 
 
 class InvalidYaml(Exception):
-    """The text is not valid YAML. line: the line number, from 1; None if it is not known."""
+    """Raised if a text is not valid YAML.
+
+    line: the line number, from 1; None if it is not known.
+    """
 
     def __init__(self, line: int | None, problem: str) -> None:
         super().__init__(problem)
@@ -87,20 +92,20 @@ class InvalidYaml(Exception):
 
 
 class YamlLimit(InvalidYaml):
-    """The YAML is valid but not allowed, such as too deep. The text begins with a verb."""
+    """Raised if YAML is valid but not allowed, for example because it nests too deeply."""
 
 
 class InvalidYamlKey(YamlLimit):
-    """A key is a list or a mapping."""
+    """Raised if a key is a list or a mapping."""
 
 
 class YamlNode(Struct, frozen=True):
     """A node of a document.
 
-    value: the text of a scalar, the list of nodes of a sequence, or the list of pairs of nodes
-        (key, value) of a mapping.
+    value: for a scalar its text, for a sequence a list of nodes, and for a mapping a list of pairs
+        (key, node).
     tag: the explicit tag, such as `!!int`, in its long form; None if there is none.
-    plain: whether it is a scalar without quotes.
+    plain: whether the node is a scalar without quotes.
     line: the line number, from 1.
     """
 
@@ -122,8 +127,8 @@ def read_node(
 
     max_depth: the largest depth of sequences and mappings.
     max_values: the largest number of nodes; None for no limit.
-    aliases: whether aliases are allowed. A few lines of them can expand to gigabytes.
-    Raises InvalidYaml, YamlLimit; ModuleNotFoundError if PyYAML is not installed.
+    aliases: whether aliases are allowed. A few lines with aliases can expand to gigabytes.
+    Raises InvalidYaml or YamlLimit, and ModuleNotFoundError if PyYAML is not installed.
     """
     yaml = import_parser()
     # The loader of libyaml, if PyYAML was built with it, is ten times as fast.
@@ -133,11 +138,11 @@ def read_node(
         return _NodeReader(events, max_depth, max_values, aliases).read_document()
     except yaml.MarkedYAMLError as exc:
         line = exc.problem_mark.line + 1 if exc.problem_mark else None
-        # libyaml 0.2.6 reads ahead of the events, and stops at a depth of 1,000 by itself.
+        # libyaml 0.2.6 reads ahead of the events, and itself raises at a depth of 1,000.
         if exc.problem == "exceeded maximum nesting depth":
             raise YamlLimit(line, f"is nested more than {max_depth} deep") from None
         raise InvalidYaml(line, exc.problem or "cannot be read") from None
-    # The text has a character that YAML does not allow. PyYAML reports no line for it.
+    # The text contains a character that YAML does not allow, for which PyYAML reports no line.
     except (yaml.YAMLError, UnicodeDecodeError) as exc:
         raise InvalidYaml(None, "; ".join(str(exc).splitlines())) from None
 
@@ -150,8 +155,9 @@ def import_parser() -> Any:
 
 
 class _NodeReader:
-    """Builds nodes from the events of PyYAML's parser. Events are Any: PyYAML has no types.
+    """Builds nodes from the events of PyYAML's parser.
 
+    The type of events is Any, because PyYAML has no type annotations.
     max_depth, max_values, aliases: see read_node().
     """
 
@@ -255,14 +261,17 @@ def _line(event: Any) -> int:
 
 
 def is_null(node: YamlNode) -> bool:
-    """Return whether a node is null: nothing, `~` or `null` without quotes."""
+    """Return whether a node is null: an empty scalar, or `~` or `null` without quotes."""
     if node.kind != "scalar":
         return False
     return node.tag == f"{_TAG}null" or (node.tag is None and node.plain and node.value in NULLS)
 
 
 def read_value(node: YamlNode) -> Any:
-    """Convert a node to JSON values. Floats may also be NaN and infinity. Raises InvalidYaml."""
+    """Return a node as JSON values, except that floats may also be NaN and infinity.
+
+    Raises InvalidYaml for invalid values, such as a repeated key.
+    """
     if node.kind == "sequence":
         return [read_value(item) for item in node.value]
     if node.kind == "mapping":
@@ -287,7 +296,7 @@ def read_value(node: YamlNode) -> Any:
 
 
 def _read_mapping(node: YamlNode) -> dict[str, Any]:
-    """Convert a mapping. Its own members override the members that `<<` merges into it."""
+    """Return a mapping as a dict. Its own members override the members that `<<` merges into it."""
     members: dict[str, Any] = {}
     merged: YamlNode | None = None
     lines: dict[str, int] = {}
@@ -348,9 +357,10 @@ def _fits_double(digits: str) -> bool:
 
 
 def _to_float(digits: str, text: str | None = None) -> int | float | str:
-    """Return a number; the text if the number is too large for a double.
+    """Return a number, or its text if the number is too large for a double.
 
     digits: the text without underscores.
+    text: the returned text; None for `digits`.
     """
     number = float(digits)
     if not isfinite(number):
@@ -364,11 +374,12 @@ def is_time(text: str) -> bool:
     """Return whether yaml.v3 reads an unquoted scalar as a time."""
     if not (match := _TIME.fullmatch(text)):
         return False
-    # After `T` a zone is required, and after a space it is not allowed.
+    # Between date and time there is a `T` or a space. After `T` a time zone is required, and after
+    # a space none is allowed.
     if match["hour"] and bool(match["t"]) != bool(match["zone"]):
         return False
     month, day = int(match["month"]), int(match["day"])
-    # Go has a year 0, a leap year; Python's calendar begins with the year 1.
+    # Go has a year 0, which is a leap year. Python's calendar begins with the year 1.
     if not 1 <= month <= 12 or not 1 <= day <= monthrange(int(match["year"]) or 4, month)[1]:
         return False
     if not match["hour"]:

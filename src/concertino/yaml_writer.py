@@ -1,7 +1,7 @@
 """Writes YAML with the same bytes as Go's library yaml.v3, so that both write the same files.
 
-PyYAML's writer chooses other quotes and another indentation. There is one difference to yaml.v3,
-which writes some texts so that it cannot read them back correctly: here these texts are quoted.
+PyYAML's writer chooses other quotes and another indentation. There is one difference to yaml.v3: it
+writes some texts in a form that it cannot read back correctly, and this module quotes these texts.
 Source: encode.go, emitterc.go and sorter.go of yaml.v3 3.0.1.
 """
 
@@ -26,7 +26,7 @@ INDENT = 4
 MAX_KEY_BYTES = 128
 # Line breaks.
 _BREAKS = "\r\n\x85\u2028\u2029"
-# Texts that YAML 1.1 reads as booleans, and below as numbers of base 60. They are quoted.
+# Texts that YAML 1.1 reads as booleans. They are quoted, and so are the numbers of base 60 below.
 _OLD_WORDS = frozenset(
     [
         "y",
@@ -79,16 +79,20 @@ def write_mapping(members: Mapping[str, Any], *, max_depth: int) -> str:
 
 
 class _Writer:
-    """Writes one document. It has the same state as yaml.v3's emitter."""
+    """Writes one document, with the same state as yaml.v3's emitter.
+
+    max_depth: the largest depth of lists and mappings.
+    """
 
     def __init__(self, max_depth: int) -> None:
         self._max_depth = max_depth
         self._parts: list[str] = []
-        # The column of the next character, and whether a space or the start of the line is before.
+        # The column of the next character, and whether a space or the start of the line precedes
+        # it.
         self._column = 0
         self._after_blank = True
-        # Whether the line has only spaces, `-`, `?` and `:` so far. Then a nested collection
-        # continues in this line, as in `- a: 1`.
+        # Whether the line contains only spaces, `-`, `?` and `:` so far. If it does, a nested
+        # collection continues in this line, as in `- a: 1`.
         self._only_indicators = True
 
     def finish(self) -> str:
@@ -158,7 +162,11 @@ class _Writer:
         *,
         is_outermost: bool = False,
     ) -> None:
-        """Write a key or a value that is a text. is_outermost: whether it is an outermost key."""
+        """Write a key or a value that is a text.
+
+        parent, indent: see _write_node().
+        is_outermost: whether the text is a key of the outermost mapping.
+        """
         reads_as_text = _reads_as_key if is_outermost else _reads_as_text
         style = _choose_style(text, indent - parent, reads_as_text(text))
         if style == "plain":
@@ -211,7 +219,7 @@ class _Writer:
     ) -> None:
         """Write an indicator or a word, with a space before it if necessary.
 
-        attached: never write a space before it.
+        attached: whether to write no space before it in any case.
         continues: whether a nested collection may follow in the same line.
         """
         if not attached and not self._after_blank:
@@ -242,7 +250,10 @@ def _choose_style(
 
 
 def _is_readable_literal(text: str, relative_indent: int) -> bool:
-    """Return whether yaml.v3 writes a text with line breaks as lines, and reads them back."""
+    """Return whether yaml.v3 writes a text as a literal block that YAML readers can read back.
+
+    relative_indent: the indentation of the block, relative to its parent.
+    """
     if _ESCAPED.sub("", text) != text.replace("\t", "") or any(c in "\u2028\u2029" for c in text):
         return False
     if text[-1] == " " or " \n" in text or text[0] == "\n":
@@ -250,12 +261,12 @@ def _is_readable_literal(text: str, relative_indent: int) -> bool:
     # If the text begins with a space, yaml.v3 writes the indentation as `|4`, always with a 4.
     if text[0] == " ":
         return relative_indent == INDENT
-    # PyYAML does not read a tab at the beginning.
+    # PyYAML cannot read a block that begins with a tab.
     return text[0] != "\t"
 
 
 def _reads_as_text(text: str) -> bool:
-    """Return whether YAML readers, even of YAML 1.1, read the unquoted text as the same text."""
+    """Return whether YAML readers, even of YAML 1.1, read an unquoted text as the same text."""
     if text == MERGE or text in _OLD_WORDS or _OLD_NUMBER.fullmatch(text):
         return False
     return isinstance(resolve_plain(text), str) and not is_time(text)
@@ -264,14 +275,14 @@ def _reads_as_text(text: str) -> bool:
 def _reads_as_key(text: str) -> bool:
     """Return whether an outermost key needs no quotes.
 
-    Orchestra's Go implementation quotes no outermost keys. yaml.v3 reads all unquoted keys as
+    Orchestra's Go implementation does not quote outermost keys. yaml.v3 reads all unquoted keys as
     texts, except null and `<<`.
     """
     return not text or (text not in NULLS and text != MERGE)
 
 
 def _quote(text: str) -> str:
-    # A quirk of yaml.v3: if the text begins with a byte order mark, it escapes every character.
+    # If the text begins with a byte order mark, yaml.v3 escapes every character of it.
     pattern = re.compile(".", re.DOTALL) if text.startswith("\ufeff") else _ESCAPED_OR_BREAK
     return f'"{pattern.sub(_escape, text)}"'
 
@@ -294,7 +305,7 @@ def _format_scalar(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
-        # Larger integers are not exact as doubles, so write their digits.
+        # Write the digits of larger integers, because they are not exact as doubles.
         return _format_double(float(value)) if -EXACT <= value <= EXACT else str(value)
     if isinstance(value, float) and isfinite(value):
         return _format_double(value)
@@ -314,8 +325,9 @@ def _format_double(number: float) -> str:
 
 @cmp_to_key
 def _natural_order(left: tuple[str, Any], right: tuple[str, Any]) -> int:
-    """Compare nested keys like yaml.v3: numbers by their value, and letters after other characters.
+    """Compare two nested keys like yaml.v3: numbers by value, and letters after other characters.
 
+    Returns a negative number if `left` comes first, and a positive one if `right` does.
     left, right: pairs of a key and its value.
     """
     a, b = left[0], right[0]
@@ -335,7 +347,10 @@ def _natural_order(left: tuple[str, Any], right: tuple[str, Any]) -> int:
 
 
 def _compare_numbers(a: str, b: str, index: int) -> int:
-    """Compare two keys from their first different character on, if neither has a letter there."""
+    """Compare two keys from their first different character on, which is no letter in either key.
+
+    index: the position of this character.
+    """
     start = 0
     if "0" in (a[index], b[index]):
         before = index
