@@ -127,6 +127,7 @@ class LazyDescription:
         return self._described().__doc__
 
     def _described(self) -> FunctionType:
+        """Return the function with its complete description, and put it in place of this object."""
         describe, self._describe = self._describe, None
         if describe is not None:
             describe(self._function)

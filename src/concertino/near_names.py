@@ -83,6 +83,8 @@ def hint_keywords_or(advice: str) -> Callable[[F], F]:
 
 
 def _hint(function: F, advice: str) -> F:
+    """Return a wrapper of a function whose errors for unknown keywords contain a suggestion."""
+
     @wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
         try:

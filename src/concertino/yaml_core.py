@@ -102,8 +102,8 @@ class InvalidYamlKey(YamlLimit):
 class YamlNode(Struct, frozen=True):
     """A node of a document.
 
-    value: for a scalar its text, for a sequence a list of nodes, and for a mapping a list of pairs
-        (key, node).
+    value: for a scalar its text, for a sequence the list of its nodes, and for a mapping the list
+        of its pairs (node of the key, node of the value).
     tag: the explicit tag, such as `!!int`, in its long form; None if there is none.
     plain: whether the node is a scalar without quotes.
     line: the line number, from 1.
@@ -191,6 +191,11 @@ class _NodeReader:
         kind: str,
         depth: int,
     ) -> YamlNode:
+        """Return the node that begins with an event.
+
+        kind: the name of the event's type.
+        depth: how many collections contain the node.
+        """
         self._count += 1
         if self._max_values is not None and self._count > self._max_values:
             raise YamlLimit(_line(event), f"has more than {self._max_values} values")
@@ -230,6 +235,7 @@ class _NodeReader:
         return node
 
     def _read_key(self, event: Any, kind: str) -> YamlNode:
+        """Return the node of a key. Raises InvalidYamlKey if it is not a scalar."""
         if kind == "ScalarEvent":
             return self._read_scalar(event)
         node = self._resolve_alias(event) if kind == "AliasEvent" else None
@@ -238,6 +244,7 @@ class _NodeReader:
         return node
 
     def _resolve_alias(self, event: Any) -> YamlNode:
+        """Return the node that an alias refers to. Raises YamlLimit if aliases are not allowed."""
         if self._anchors is None:
             raise YamlLimit(_line(event), "has an alias (*name), which is not allowed")
         if event.anchor not in self._anchors:
@@ -340,6 +347,7 @@ def resolve_plain(text: str) -> Any:
 
 
 def _resolve_number(text: str) -> Any:
+    """Return the number that an unquoted scalar is; if it is none, its text."""
     digits = text.replace("_", "")
     for base, pattern in _BASES:
         if match := pattern.fullmatch(digits):

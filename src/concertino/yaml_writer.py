@@ -96,6 +96,7 @@ class _Writer:
         self._only_indicators = True
 
     def finish(self) -> str:
+        """Return the document."""
         self._indent(0)
         return "".join(self._parts)
 
@@ -107,6 +108,11 @@ class _Writer:
         indent: int,
         depth: int,
     ) -> None:
+        """Write the members of a mapping, each on its own line.
+
+        indent: the indentation of the keys.
+        depth: how many collections contain the mapping.
+        """
         for key, value in members:
             if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise ValueError(f"a key: expected a text, got {type(key).__name__}")
@@ -179,6 +185,7 @@ class _Writer:
             self._write_literal(text, indent)
 
     def _write_literal(self, text: str, indent: int) -> None:
+        """Write a text as a literal block, with one line for each of its lines."""
         hint = str(INDENT) if text[0] == " " else ""
         chomp = "-" if text[-1] not in _BREAKS else "+" if text[-2] in _BREAKS else ""
         self._write_word(f"|{hint}{chomp}")
@@ -195,6 +202,7 @@ class _Writer:
     # Characters
 
     def _indent(self, indent: int) -> None:
+        """Begin a line with this indentation, unless the current line is already there."""
         if (
             not self._only_indicators
             or self._column > indent
@@ -206,6 +214,7 @@ class _Writer:
         self._after_blank = True
 
     def _break(self) -> None:
+        """End the line."""
         self._parts.append("\n")
         self._column = 0
         self._only_indicators = True
@@ -230,6 +239,7 @@ class _Writer:
         self._only_indicators = self._only_indicators and continues
 
     def _write_word(self, text: str) -> None:
+        """Write a word that no collection can follow in the same line."""
         self._write_indicator(text)
 
 
@@ -240,6 +250,11 @@ def _next_indent(indent: int) -> int:
 def _choose_style(
     text: str, relative_indent: int, reads_as_text: bool
 ) -> Literal["plain", "single", "double", "literal"]:
+    """Return the style in which yaml.v3 writes a text.
+
+    relative_indent: see _is_readable_literal().
+    reads_as_text: whether YAML readers read the text without quotes as this text.
+    """
     if "\n" in text:
         return "literal" if _is_readable_literal(text, relative_indent) else "double"
     if not reads_as_text or _ESCAPED.search(text) or any(c in _BREAKS for c in text):
@@ -288,6 +303,7 @@ def _quote(text: str) -> str:
 
 
 def _escape(match: re.Match[str]) -> str:
+    """Return the escape sequence for a character in a text with double quotes."""
     character = match[0]
     if character in _ESCAPES:
         return "\\" + _ESCAPES[character]
@@ -300,6 +316,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def _format_scalar(value: object) -> str:
+    """Return null, a bool or a number as YAML. Raises ValueError for any other value."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -367,6 +384,10 @@ def _compare_numbers(a: str, b: str, index: int) -> int:
 
 
 def _read_digits(text: str, index: int, number: int) -> tuple[int, int]:
+    """Read digits from text[index] on; return the number, and the index after them.
+
+    number: the number that the digits before them have made.
+    """
     while index < len(text) and _is_digit(text[index]):
         number = number * 10 + ord(text[index]) - ord("0")
         index += 1

@@ -67,6 +67,7 @@ def describe_raised(exc: BaseException) -> str:
 
 
 def _text(exc: BaseException) -> str:
+    """Return the text of an exception; "" if its own __str__ raises."""
     if isinstance(exc, SyntaxError) and exc.filename and exc.lineno:
         return f"{exc.msg} ({Path(exc.filename).name}:{exc.lineno})"
     try:

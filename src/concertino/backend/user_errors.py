@@ -142,6 +142,7 @@ def server_in_function(file: Path) -> tuple[str, int]:
 
 
 def _statements(file: Path) -> list[ast.stmt]:
+    """Return the top-level statements of a Python file; [] if it cannot be read or parsed."""
     import ast
 
     try:

@@ -46,7 +46,7 @@ REFUSAL_CODES = frozenset(("RATE_LIMIT_EXCEEDED", "TOO_MANY_IN_FLIGHT"))
 class CallFailure(Struct, frozen=True):
     """How a call failed.
 
-    kind: the value of `error.type`.
+    kind: the value of the attribute `error.type`, such as `tool_error` or an error code.
     code: the code of the error response; None if there is none.
     is_unknown: whether the called name may not exist, because no backend has confirmed it.
     """
@@ -57,7 +57,9 @@ class CallFailure(Struct, frozen=True):
 
 
 class Names:
-    """The names that are counted separately, at most SERIES. All others are counted as OTHER.
+    """The names of operations or methods that are counted separately, at most SERIES of them.
+
+    All others are counted as OTHER.
 
     A name is added when a backend has handled a call of it, so that a client cannot fill the memory
     with invented names.
@@ -109,6 +111,7 @@ def name_of(call: Call) -> str | None:
 def failure_of(error: BaseException) -> CallFailure:
     """Return the failure of a call that raised an exception."""
     if isinstance(error, RpcError):
+        # A guard that refuses a prompt or resource raises BUSY before any backend sees the name.
         is_unknown = error.code in UNKNOWN_NAME_CODES or error.code == BUSY
         return CallFailure(str(error.code), error.code, is_unknown)
     if isinstance(error, asyncio.CancelledError):

@@ -276,6 +276,7 @@ class Guard(BackendWrapper):
             raise self._redacted(exc) from None
 
     async def _handle_unredacted(self, call: Call, context: Context) -> Struct | Raw:
+        """Do the same as _handle_other(), without removing secrets."""
         list_method = LIST_METHODS.get(call.method)
         if list_method is not None:
             return await self._list(list_method, call, context)
@@ -405,6 +406,12 @@ def _check_positive(
     kinds: tuple[type, ...],
     noun: str,
 ) -> None:
+    """Raise ValueError unless an argument is None or a positive, finite number.
+
+    name: the name of the argument.
+    kinds: the allowed types.
+    noun: what the number counts, for the error text.
+    """
     if value is None:
         return
     if (

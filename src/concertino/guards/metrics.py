@@ -134,6 +134,10 @@ class Metrics(BackendWrapper):
         failure: CallFailure | None,
         duration_s: float,
     ) -> None:
+        """Add one call to the numbers.
+
+        failure: how the call has failed; None if it has succeeded.
+        """
         method = self._methods.count_as(call.method, failure)
         # Count all resources together, because there may be any number of URIs.
         name = (name_of(call) if call.method != "resources/read" else None) or ""
@@ -233,6 +237,7 @@ def _redact(labels: Labels) -> Labels:
 
 
 def _format_labels(labels: Labels) -> str:
+    """Return labels in the exposition format, such as `mcp_method_name="tools/call"`."""
     method, name, kind = labels
     text = f'mcp_method_name="{_escape(method)}"'
     if name:

@@ -237,6 +237,7 @@ class OperationPolicy:
         context: Context,
         slot: HooksSlot,
     ) -> Work:
+        """Begin a call of an operation with limits, or return the coroutine that refuses it."""
         permits = self.permits
         if permits is not None:
             if permits.free <= 0:
@@ -316,6 +317,10 @@ class OperationPolicy:
         return self.finish(result)
 
     async def _refuse_for_rate(self, now: float) -> CallToolResult:
+        """Refuse a call because of a rate, and say when to try again.
+
+        now: the current time by the guard's clock.
+        """
         window = max(self.windows, key=lambda window: window.wait_s(now))
         wait_s = ceil(window.wait_s(now) * 1000) / 1000
         return refuse(
@@ -328,6 +333,7 @@ class OperationPolicy:
         )
 
     async def _refuse_for_permits(self, permits: Permits) -> CallToolResult:
+        """Refuse a call because too many calls are running."""
         calls = "call is" if permits.capacity == 1 else "calls are"
         return refuse(
             self.method,
@@ -338,6 +344,7 @@ class OperationPolicy:
         )
 
     async def _refuse_for_late_work(self) -> CallToolResult:
+        """Refuse a call because too many calls continue after their time limit."""
         return refuse(
             self.method,
             "TOO_MANY_IN_FLIGHT",
@@ -394,6 +401,10 @@ class OperationPolicy:
             self.permits.free += 1
 
     def _redact_and_cut(self, result: Any) -> Struct | Raw:
+        """Return a result without secrets, and cut if it is too large.
+
+        Raises RpcError if a result other than a tool's is too large.
+        """
         if self._limits.redact:
             result = redactor().value(result)
 

@@ -30,7 +30,10 @@ class OperationTable:
     """The policies of a guard. A policy is created at the first call of its operation.
 
     inner: the backend that handles the calls.
-    match: patterns of the operations to which the limits apply.
+    limits: the settings of the guard.
+    rates: the rates of the guard.
+    match: patterns of the operations to which the limits apply. For other operations, the guard
+        only redacts and counts rates.
     Raises ValueError for an invalid pattern.
     """
 

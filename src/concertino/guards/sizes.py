@@ -193,6 +193,7 @@ def _contents(result: CallToolResult) -> list[ResourceContents]:
 
 
 def _content(block: ContentBlock) -> ResourceContents:
+    """Return a content block as contents of a resource."""
     if isinstance(block, TextContent):
         return ResourceContents("", text=block.text, mime_type="text/plain")
     if isinstance(block, (ImageContent, AudioContent)):

@@ -193,6 +193,7 @@ def _format_time(seconds: float, milliseconds: int) -> str:
 
 
 def _level_name(number: int) -> str:
+    """Return the name that a log line shows for a level number of the module logging."""
     if number >= logging.ERROR:
         return "ERROR"
     if number >= logging.WARNING:

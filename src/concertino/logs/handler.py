@@ -185,6 +185,7 @@ class StderrHandler(logging.Handler):
             self._write(_make_record(logging.WARNING, text))
 
     def _write(self, record: logging.LogRecord) -> None:
+        """Format a record and write it; if it cannot be formatted, write a line that says so."""
         component = (
             self._component if record.name == _ROOT else record.name.removeprefix(f"{_ROOT}.")
         )

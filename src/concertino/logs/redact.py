@@ -116,7 +116,7 @@ class Redactor:
         if len(text) < self.least:
             return text
         fields, tokens = may_have_quoted_fields(text), may_have_tokens(text)
-        if not (fields or tokens or self._may_hold(text)):
+        if not (fields or tokens or self._may_contain_known(text)):
             return text
         return self._without_secrets(text, False, fields, tokens)
 
@@ -130,10 +130,12 @@ class Redactor:
             return text
         tokens = may_have_tokens(text)
         if text[:1] in _JSON_FIRST and may_have_fields(text.encode("utf-8", "replace")):
-            text = self._without_secrets_in_strings(text, self._may_hold(text), True, tokens)
+            text = self._without_secrets_in_strings(
+                text, self._may_contain_known(text), True, tokens
+            )
         # The following lines do the same as `return self.text(text)`, without the function call.
         fields = may_have_quoted_fields(text)
-        if not (fields or tokens or self._may_hold(text)):
+        if not (fields or tokens or self._may_contain_known(text)):
             return text
         return self._without_secrets(text, False, fields, tokens)
 
@@ -170,7 +172,7 @@ class Redactor:
         `\\u` takes longer: up to 0.5 s for one MB of escapes.
         """
         text = str(frame, "utf-8", "surrogateescape")
-        search = self._may_hold(text)
+        search = self._may_contain_known(text)
         fields = may_have_fields(frame)
         tokens = may_have_tokens(text)
         if not (search or fields or tokens):
@@ -194,6 +196,7 @@ class Redactor:
         return cast(T, self._value(value))
 
     def _value(self, value: object) -> object:
+        """Do the work of value(), without its type variable."""
         if isinstance(value, str):
             return self.string(value)
         if isinstance(value, dict):
@@ -209,6 +212,7 @@ class Redactor:
         return value
 
     def _dict(self, old: dict[object, object]) -> dict[object, object]:
+        """Return a dict without secrets in its keys and items; the same dict if it has none."""
         new: dict[object, object] = {}
         changed = False
         for key, item in old.items():
@@ -224,6 +228,7 @@ class Redactor:
     def _sequence(
         self, old: list[object] | tuple[object, ...]
     ) -> list[object] | tuple[object, ...]:
+        """Return a list or tuple without secrets; the same object if it has none."""
         new: list[object] = []
         changed = False
         for item in old:
@@ -235,6 +240,7 @@ class Redactor:
         return new if isinstance(old, list) else tuple(new)
 
     def _struct(self, old: Struct) -> Struct:
+        """Return a Struct without secrets; the same object if it has none."""
         # Imported here because it takes 1 ms, and few processes redact Structs.
         from copy import copy
 
@@ -250,6 +256,10 @@ class Redactor:
         return new
 
     def _member(self, name: object, item: object) -> object:
+        """Return a member of an object without secrets.
+
+        name: the name of the member. If it is the name of a secret field, a str is replaced.
+        """
         if isinstance(item, str):
             return (
                 REDACTED if isinstance(name, str) and is_secret_field(name) else self.string(item)
@@ -273,26 +283,25 @@ class Redactor:
 
         pieces: list[str] = []
         done = 0
-        of_field = False
+        # Whether the next string is the value of a secret field.
+        is_secret_value = False
         for match in re.finditer(_JSON_STRING, text):
             old = new = match[1]
-            is_field = match[2] is not None and is_secret_field(unescape(old)[0])
-            if of_field:
+            is_secret_key = match[2] is not None and is_secret_field(unescape(old)[0])
+            if is_secret_value:
                 new = REDACTED
-            elif not is_field:
+            elif not is_secret_key:
                 spans = _fields_inside(old, _MOST_LEVELS) if fields else []
                 quoted = fields and may_have_quoted_fields(old)
-                if spans or quoted or tokens or (search and self._may_hold(old)):
+                if spans or quoted or tokens or (search and self._may_contain_known(old)):
                     new = self._without_secrets(old, True, quoted, tokens, spans)
-
-            # The next string is the value of this key.
-            of_field = is_field
+            is_secret_value = is_secret_key
             if new is not old:
                 pieces += text[done : match.start(1)], new
                 done = match.end(1)
         return "".join((*pieces, text[done:])) if pieces else text
 
-    def _may_hold(self, text: str) -> bool:
+    def _may_contain_known(self, text: str) -> bool:
         """Return False only if the text certainly contains no known secret in any form."""
         for secret in self._secrets:
             if secret in text:
@@ -344,6 +353,7 @@ class Redactor:
         return _replace_spans(text, spans) if spans else text
 
     def _find_known(self, text: str) -> Iterable[_Span]:
+        """Yield the spans of the given secrets in a text."""
         for secret in self._secrets:
             at = text.find(secret)
             while at >= 0:
@@ -532,6 +542,7 @@ def _is_path(value: str) -> bool:
 
 
 def _find_quoted_fields(text: str) -> list[_Span]:
+    """Return the spans of the values of quoted fields with secret names."""
     from concertino.logs.secret_patterns import find_fields
 
     spans = find_fields(text, is_secret_field)
@@ -539,6 +550,7 @@ def _find_quoted_fields(text: str) -> list[_Span]:
 
 
 def _find_tokens(text: str) -> list[_Span]:
+    """Return the spans of tokens of well-known kinds."""
     from concertino.logs.secret_patterns import find_tokens
 
     spans = find_tokens(text)
@@ -555,18 +567,19 @@ def _fields_inside(string: str, depth: int) -> list[_Span]:
     from concertino.logs.escapes import map_back, unescape
 
     spans: list[_Span] = []
-    of_field = False
+    # Whether the next string is the value of a secret field.
+    is_secret_value = False
     view, level = unescape(string)
     for match in re.finditer(_JSON_STRING, view):
-        is_field = match[2] is not None and is_secret_field(unescape(match[1])[0])
+        is_secret_key = match[2] is not None and is_secret_field(unescape(match[1])[0])
         found = (
             [(0, len(match[1]))]
-            if of_field
+            if is_secret_value
             else _fields_inside(match[1], depth - 1)
             if depth > 1
             else []
         )
-        of_field = is_field
+        is_secret_value = is_secret_key
         for span in found:
             start, end = (map_back([level], match.start(1) + offset) for offset in span)
             spans.append((start, end))
@@ -574,6 +587,7 @@ def _fields_inside(string: str, depth: int) -> list[_Span]:
 
 
 def _is_json(frame: bytes) -> bool:
+    """Return whether a frame is valid JSON."""
     try:
         # Decoding to Raw checks the syntax without building objects.
         decode(frame, type=Raw)

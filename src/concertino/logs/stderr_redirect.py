@@ -91,6 +91,7 @@ class StderrRedirect(io.TextIOBase):
             self._emit(self._parts.popitem()[1])
 
     def _emit(self, data: bytes) -> None:
+        """Pass complete lines, without secrets, to the writer."""
         if data:
             text = str(data, "utf-8", "surrogateescape")
             redacted = redactor().text(text)

@@ -231,9 +231,10 @@ class ResultEncoder:
         return start + body[1:] if len(body) > 2 else start[:-1] + b"}"
 
     def _encode_members(self, result: Raw, method: str) -> bytes:
-        """Return a result, given as JSON, with the members that every 2026-07-28 result has.
+        """Return a result that is given as JSON in the form of this revision, as JSON.
 
-        The result may have a `_meta`, to which the member serverInfo is added.
+        For 2026-07-28, the members that every result has are added; a `_meta` in the result is kept
+        and gets the member serverInfo. For older revisions, the result is decoded and translated.
         """
         if not self._modern and (decode_result := self._decoder_of(method)) is not None:
             return self._encode_checked(decode_result(result), method)
@@ -317,6 +318,7 @@ def _is_plain_text(result: Struct) -> bool:
 
 
 def _is_plain_block(block: ContentBlock) -> bool:
+    """Return whether a content block is text without annotations and `_meta`."""
     return (
         type(block) is TextContent
         and type(block.text) is str
@@ -329,6 +331,10 @@ def _is_plain_block(block: ContentBlock) -> bool:
 
 
 def _downgrade_call_result(result: CallToolResult, revision: Revision) -> CallToolResult:
+    """Return a tool result in a form that the revision defines.
+
+    Structured content that is not an object is wrapped: `{"result": value}`.
+    """
     structured = result.structured_content
     content = [
         _downgrade_block(block, number, revision) for number, block in enumerate(result.content, 1)
@@ -390,6 +396,7 @@ def _downgrade_resources(result: ListResourcesResult, revision: Revision) -> Lis
 def _downgrade_templates(
     result: ListResourceTemplatesResult, revision: Revision
 ) -> ListResourceTemplatesResult:
+    """Return a list of resource templates in a form that the revision defines."""
     templates = [
         _downgrade_item(template, template.annotations, revision)
         for template in result.resource_templates
@@ -437,6 +444,7 @@ def _downgrade_read_result(result: ReadResourceResult, revision: Revision) -> Re
 
 
 def _downgrade_prompt_result(result: GetPromptResult, revision: Revision) -> GetPromptResult:
+    """Return the messages of a prompt in a form that the revision defines."""
     messages = [
         replace(message, content=_downgrade_block(message.content, number, revision))
         for number, message in enumerate(result.messages, 1)
@@ -445,6 +453,7 @@ def _downgrade_prompt_result(result: GetPromptResult, revision: Revision) -> Get
 
 
 def _downgrade_tool(tool: Tool, revision: Revision) -> Tool:
+    """Return a tool without the members that the revision does not define."""
     changes: dict[str, Any] = {"input_schema": _replace_boolean_schemas(tool.input_schema)}
     if not revision.annotations:
         changes["annotations"] = None

@@ -288,6 +288,7 @@ class Acceptor:
         connection.closed.add_done_callback(lambda _: self._on_client_closed(connection, client))
 
     def _on_client_closed(self, connection: ServerConnection, client: _SilentClient) -> None:
+        """Free the place of a client whose connection has ended."""
         del self._connections[connection]
         client.places.release(client.identity)
         log.debug("%s has disconnected", client.name)

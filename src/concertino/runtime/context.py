@@ -174,7 +174,9 @@ class CallContext(Struct, eq=False):
     def calling(self, context: Context) -> SubcallContext:
         """Return a context whose call_tool() calls other tools of the server.
 
-        context: the context that the called tools get: this one, or a wrapper around it.
+        A wrapper around this context calls this method with itself, so that the called tools use
+        the methods of the wrapper.
+        context: this context, or a wrapper around it.
         """
         from concertino.runtime.subcalls import outermost
 

@@ -69,6 +69,10 @@ class MalformedInputLog:
             self._log_count("in all")
 
     def _log_count(self, when: str) -> None:
+        """Log how many malformed messages have arrived.
+
+        when: the end of the log message, which names the period of time.
+        """
         input = self._input
         self._logged_count = input.count
         text = f"{input.count} malformed messages {when}"

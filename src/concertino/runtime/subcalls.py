@@ -81,7 +81,9 @@ class SubcallContext(ContextWrapper):
     def calling(self, context: Context) -> SubcallContext:
         """Return a SubcallContext that makes its subcalls from `context`.
 
-        context: the context that the called tools get: this one, or a wrapper around it.
+        A wrapper around this context calls this method with itself, so that the called tools use
+        the methods of the wrapper.
+        context: this context, or a wrapper around it.
         """
         return SubcallContext(context, self._backend, self._meta, self._chain, self._count)
 

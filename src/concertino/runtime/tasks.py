@@ -234,7 +234,7 @@ class LoopWatch:
         self._watcher.wake()
 
     def _fall_asleep(self) -> bool:
-        """Return whether the thread may sleep, because no call runs. The thread's loop calls it."""
+        """Return whether the thread may sleep, because no call runs. Runs on the event loop."""
         self.is_asleep = not any(has_calls() for has_calls in self._sources)
         return self.is_asleep
 

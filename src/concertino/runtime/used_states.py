@@ -57,6 +57,7 @@ class FileUsedStates:
             raise OSError(f"{self._path}: {exc}") from None
 
     def _open(self) -> sqlite3.Connection:
+        """Open the file, and create it if it does not exist."""
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         connection = sqlite3.connect(self._path, timeout=BUSY_S)
         connection.execute("PRAGMA journal_mode=WAL")

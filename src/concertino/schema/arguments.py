@@ -134,6 +134,10 @@ class _Field(msgspec.Struct, frozen=True):
 
 
 def _field(parameter: Parameter, builder: SchemaBuilder, description: str | None) -> _Field:
+    """Return the field of the generated Struct for a parameter.
+
+    description: the description in the docstring; None if there is none.
+    """
     annotation, default = parameter.annotation, parameter.default
     optional: dict[str, Any] = {}
 
@@ -172,6 +176,7 @@ _PLAIN = (type(None), bool, int, float, str)
 
 
 def _accepts_null(schema: dict[str, Any]) -> bool:
+    """Return whether a schema allows null."""
     if "anyOf" in schema:
         return any(_accepts_null(member) for member in schema["anyOf"])
     return (

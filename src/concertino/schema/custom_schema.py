@@ -295,6 +295,10 @@ _DRAFTS = {
 
 
 def _check_dialect(schema: dict[str, Any], where: str) -> None:
+    """Raise RegistrationError if a schema names a dialect other than 2020-12.
+
+    where: a JSON pointer to the schema, for the error.
+    """
     dialect = schema.get("$schema", DIALECT)
     if isinstance(dialect, str) and dialect.removesuffix("#") == DIALECT:
         return

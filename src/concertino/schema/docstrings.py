@@ -82,6 +82,7 @@ _FIELDS = _FIELD_PARAMETERS | {
 
 
 def _read_sphinx_field(lines: list[str], index: int, parameters: dict[str, str]) -> int:
+    """Read a field such as `:param name: text`."""
     line = lines[index].strip()
     field = re.match(_SPHINX_FIELD, line) if line.startswith(":") else None
     if field is None or field["field"] not in _FIELDS:
@@ -94,6 +95,7 @@ def _read_sphinx_field(lines: list[str], index: int, parameters: dict[str, str])
 
 
 def _read_numpy_section(lines: list[str], index: int, parameters: dict[str, str]) -> int:
+    """Read a section whose heading is underlined with hyphens."""
     if not _is_numpy_heading(lines, index):
         return 0
 
@@ -106,6 +108,7 @@ def _read_numpy_section(lines: list[str], index: int, parameters: dict[str, str]
 
 
 def _read_google_section(lines: list[str], index: int, parameters: dict[str, str]) -> int:
+    """Read a section whose heading ends with a colon, such as `Args:`."""
     if not (title := _google_title(lines[index])):
         return 0
 
@@ -136,6 +139,7 @@ def _google_title(line: str) -> str:
 
 
 def _is_numpy_heading(lines: list[str], index: int) -> bool:
+    """Return whether lines[index] is a heading, underlined with hyphens in the next line."""
     underline = lines[index + 1].strip() if index + 1 < len(lines) else ""
     return (
         lines[index].strip().lower() in _SECTIONS

@@ -86,6 +86,7 @@ def form_of(form: Any) -> tuple[Schema, Read]:
 
 
 def _build(form: Any) -> tuple[Schema, Read]:
+    """Return the result of form_of() for a class."""
     name = getattr(form, "__name__", repr(form))
     builder = SchemaBuilder()
     built = builder.build(form)

@@ -254,7 +254,10 @@ class _PatternReader:
         self.groups = 0
 
     def read_pattern(self) -> list[tuple[bool, _Part]]:
-        """Parse the whole pattern. Returns its alternatives as (begins with ^, part)."""
+        """Parse the whole pattern, and return its alternatives.
+
+        Each alternative is a pair: whether it begins with `^`, and its other parts as one part.
+        """
         branches = [self.read_branch()]
         while self.skip("|"):
             branches.append(self.read_branch())

@@ -168,6 +168,10 @@ def _shape_chunks(chunks: list[Any]) -> CallToolResult:
 
 
 def _structured_shaper(annotation: Any, name: str) -> ResultShaper:
+    """Return the ResultShaper for an annotation that gives an output schema.
+
+    name: the name of the handler, for errors.
+    """
     builder = SchemaBuilder(for_results=True)
     try:
         type_schema = builder.build(annotation)
@@ -304,6 +308,7 @@ def _shape_text(value: Any) -> CallToolResult:
 
 
 def _text_block(value: str) -> TextContent:
+    """Return a str as a text block. Raises InvalidResult for a lone surrogate."""
     # msgspec does not encode subclasses of str, so convert them to str.
     text = str.__str__(value)
     if not text.isascii():
@@ -352,6 +357,10 @@ def _holds_content(items: Sequence[Any]) -> bool:
 
 
 def _block(item: Any) -> Any:
+    """Return an item of a list with content as a content block.
+
+    Raises InvalidResult if it is neither a content block nor a str.
+    """
     if isinstance(item, str):
         return _text_block(item)
     if not isinstance(item, _CONTENT):

@@ -152,6 +152,12 @@ class SchemaBuilder:
         metadata: tuple[Any, ...],
         constraints: Constraints,
     ) -> TypeSchema:
+        """Return the TypeSchema of an Annotated.
+
+        annotation: its first argument.
+        metadata: its other arguments.
+        constraints: those of the Annotated around this one.
+        """
         constraints, words = constraints.copy(), dict[str, Any]()
         for part in [part for item in metadata for part in split_metadata(item)]:
             constraints.collect(part)
@@ -163,6 +169,7 @@ class SchemaBuilder:
         return TypeSchema(built.type, {**built.schema, **words})
 
     def _union(self, members: list[TypeSchema]) -> TypeSchema:
+        """Return the TypeSchema of a union of these members."""
         union: Any = Union[tuple(member.type for member in members)]  # noqa: UP007 # of any number
         schema: Schema = {"anyOf": [member.schema for member in members]}
         others = [member.type for member in members if member.type is not NONE]
@@ -230,6 +237,7 @@ class SchemaBuilder:
         return TypeSchema(cls, schema)
 
     def _build_with_pydantic(self, annotation: Any) -> TypeSchema:
+        """Return the TypeSchema of an annotation that pydantic decodes."""
         from concertino.schema.custom_decoders import validate_with
 
         try:
@@ -338,6 +346,10 @@ def _target_of_alias(annotation: Any) -> Any:
 
 
 def _mapping_schema(key: TypeSchema, value: TypeSchema) -> Schema:
+    """Return the schema of a mapping from the schemas of its keys and values.
+
+    Raises RegistrationError for keys that JSON does not have.
+    """
     kind = key.schema.get("type")
     if kind not in ("string", "integer") and key.schema:
         raise RegistrationError(f"{_name(key.type)} cannot be a key in JSON; write str")
@@ -359,6 +371,7 @@ def _literal(values: tuple[Any, ...]) -> TypeSchema:
 
 
 def _enumeration(cls: enum.EnumType) -> TypeSchema:
+    """Return the TypeSchema of an enum class."""
     members: list[Any] = list(cls)
     values = [member.value for member in members]
     if all(type(value) is str for value in values) or all(type(value) is int for value in values):

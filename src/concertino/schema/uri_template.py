@@ -185,6 +185,10 @@ _EXPRESSION = re.compile(
 
 
 def _parse(text: str) -> Iterable[str | Expression]:
+    """Yield the literal texts and expressions of a template.
+
+    Raises ValueError for a text that is not a template.
+    """
     place = 0
     while place < len(text):
         if literal := _LITERAL.match(text, place):
@@ -370,6 +374,7 @@ def _compile_pattern(parts: Sequence[str | Expression]) -> list[_Literal | _Run]
 
 
 def _check_variables(variables: list[Variable]) -> None:
+    """Raise ValueError for a variable with a prefix, and for one that occurs twice."""
     names: set[str] = set()
     for variable in variables:
         if variable.prefix:
@@ -386,6 +391,11 @@ def _check_variables(variables: list[Variable]) -> None:
 
 
 def _check_after_query(operator: str, query: str) -> None:
+    """Raise ValueError if an expression after a query cannot be matched.
+
+    operator: the operator of the expression.
+    query: the operator of the query.
+    """
     if operator not in ("#", "&"):
         raise ValueError(
             f"{{{operator}...}} after {{{query}...}} cannot be matched: write a query last"
@@ -412,6 +422,8 @@ def _value_parts(expression: Expression, in_path: frozenset[str]) -> Iterable[_L
 
 
 def _single_reader(name: str, operator: Operator) -> ReadValues:
+    """Return the function that reads the value of one variable."""
+
     def read(text: str) -> Values | None:
         value = _decode(text, operator.reserved)
         return None if value is None else {name: value}
@@ -420,6 +432,8 @@ def _single_reader(name: str, operator: Operator) -> ReadValues:
 
 
 def _list_reader(name: str, operator: Operator) -> ReadValues:
+    """Return the function that reads the list of a variable such as {x*}."""
+
     def read(text: str) -> Values | None:
         items: list[str] = []
         for item in text.split(operator.between):
@@ -433,6 +447,8 @@ def _list_reader(name: str, operator: Operator) -> ReadValues:
 
 
 def _fragment_reader(variables: tuple[Variable, ...]) -> ReadValues:
+    """Return the function that reads the variables of a fragment, such as {#a,b}."""
+
     def read(text: str) -> Values | None:
         items = text.rsplit(",", len(variables) - 1)
         values: Values = {}
@@ -447,6 +463,7 @@ def _fragment_reader(variables: tuple[Variable, ...]) -> ReadValues:
 
 
 def _pairs_reader(expression: Expression) -> ReadValues:
+    """Return the function that reads the name=value pairs of an expression such as {?a,b}."""
     between = OPERATORS[expression.operator].between
     lenient = expression.operator != ";"
     names = {variable.name for variable in expression.variables if not variable.star}

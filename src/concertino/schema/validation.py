@@ -122,6 +122,7 @@ def _compile(schema: dict[str, Any], schema_name: str, dialect: str) -> Any:
 
 
 def _options() -> dict[str, Any]:
+    """Return the options for every validator of jsonschema_rs."""
     from jsonschema_rs import RegexOptions
 
     # RegexOptions selects the engine without backtracking. check_references() has already rejected

@@ -254,6 +254,7 @@ class Contexts:
         return result
 
     def _open(self) -> Connection:
+        """Open the database, and create it if it does not exist. Returns the connection."""
         import sqlite3
 
         if self._path is not None:
@@ -302,6 +303,11 @@ class Contexts:
         key: str,
         value: bytes,
     ) -> str:
+        """Store a value, and return the handle of its context.
+
+        context: the handle; None to create a context.
+        value: the value as JSON.
+        """
         before: int | None = None
         if context is not None:
             self._touch(context)
@@ -341,6 +347,7 @@ class Contexts:
             count, size = count - 1, size - freed
 
     def _all(self, context: str) -> dict[str, Any]:
+        """Return all keys of a context with their values. Raises ToolError if it does not exist."""
         self._touch(context)
         rows = self._execute(
             "SELECT key, value FROM entries WHERE handle = ? ORDER BY key", context

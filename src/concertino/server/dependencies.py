@@ -190,7 +190,8 @@ class Dependencies:
     ) -> Provider:
         """Return a new Provider for a function.
 
-        key: the key of the function, or of the provider that it replaces.
+        key: the key of the function. If the function is the replacement in override(), the key of
+            the replaced provider.
         path: see _add().
         Raises RegistrationError if nothing fills a parameter of the function.
         """
@@ -332,6 +333,7 @@ class DependentHandler(FinishingHandler):
         context: Context,
         call: Callable[[Values], Any],
     ) -> AsyncGenerator[Any, None]:
+        """Yield the chunks of a generator, with its dependencies open until its end."""
         scope = Scope(self._in_thread)
         try:
             generator = await maybe_await(call(await scope.open(order, context)))

@@ -154,6 +154,7 @@ async def _exit_async(
     manager: AbstractAsyncContextManager[Any],
     failure: BaseException | None,
 ) -> None:
+    """Close a provider that is an `async def`; cancel this after CLEANUP_S seconds."""
     limit = asyncio.timeout(CLEANUP_S)
     try:
         async with limit:
@@ -417,6 +418,7 @@ def _details(failure: BaseException | None) -> tuple[Any, Any, Any]:
 
 
 def _log_late(provider: Provider) -> None:
+    """Log that a provider was not closed within CLEANUP_S seconds."""
     log.error(
         "%s did not clean up within %g s after a call, which is answered all the same",
         provider.description,

@@ -193,6 +193,7 @@ class HandlerThreads:
         return (self._threads or self._make()).run(function)
 
     def _make(self) -> Threads:
+        """Return the threads, and create them if there are none."""
         # Imported here, because the import takes time and many servers have no `def` handlers.
         from concertino.runtime.threads import Threads
 

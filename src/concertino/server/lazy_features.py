@@ -280,6 +280,10 @@ class FilledParameters:
 
 
 def _check_argument(owner: str, argument: str, arguments: Iterable[str]) -> None:
+    """Raise RegistrationError if a prompt or template does not have an argument.
+
+    owner: the name of the completion, for the error.
+    """
     if argument not in arguments:
         names = ", ".join(arguments)
         raise RegistrationError(

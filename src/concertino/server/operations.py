@@ -399,6 +399,7 @@ class Operations:
         return shape_any({"status": operation.state, "operationId": operation.id})
 
     async def _lifespan(self) -> AsyncIterator[None]:
+        """Run the threads of the operations, and cancel the operations when the server ends."""
         self._threads = Threads(self._at_most)
         yield
         running = [item for item in self._operations.values() if item.is_running]

@@ -98,6 +98,7 @@ class Prompts:
         self._hints = hints
 
     def _conflict(self, name: str) -> str:
+        """Return the error text for a prompt whose name is already registered."""
         location = handler_location(self.prompts.records[name].function)
         return (
             f"a prompt named {name!r} is already registered{location}; pass name=... or call "
@@ -184,6 +185,7 @@ class Prompts:
 
 
 def _prompt_arguments(arguments: StringArguments) -> list[PromptArgument]:
+    """Return the arguments of a prompt as `prompts/list` shows them."""
     return [
         PromptArgument(
             name, schema.get("title"), schema.get("description"), name in arguments.required
@@ -193,6 +195,10 @@ def _prompt_arguments(arguments: StringArguments) -> list[PromptArgument]:
 
 
 def _result(value: Any, description: str | None) -> GetPromptResult:
+    """Return the value of a prompt's function as a result.
+
+    description: the description of the prompt.
+    """
     if isinstance(value, GetPromptResult):
         return check_struct(value)
     is_list = isinstance(value, (list, tuple))
@@ -201,6 +207,7 @@ def _result(value: Any, description: str | None) -> GetPromptResult:
 
 
 def _message(value: Any) -> PromptMessage:
+    """Return a value as a message; texts and content become messages of the user."""
     if isinstance(value, PromptMessage):
         return value
     if isinstance(value, str | ContentBlock | ResourceContents):

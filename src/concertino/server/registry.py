@@ -226,6 +226,7 @@ class Registry(Generic[E]):
             return self.entries.keys() != before.keys()
 
     def _set(self, records: Mapping[str, Record[E]]) -> None:
+        """Replace the records, and compute the enabled entries from them."""
         tags = self.switches.last
         self.records = records
         self.entries = {
@@ -269,6 +270,7 @@ class Registry(Generic[E]):
         return "private" if self.is_limited else scope
 
     def _is_visible(self, name: str, context: Context) -> bool:
+        """Return whether an entry is in the lists of a caller."""
         if not self.is_limited:
             return True
         record = self.records.get(name)
@@ -313,6 +315,7 @@ class Registry(Generic[E]):
         records: Mapping[str, Record[E]],
         context: Context,
     ) -> EntryPage[E]:
+        """Return the page that begins with the entry at the index `start`."""
         # Take one name more than fits on the page, to know whether there is a next page.
         names = (name for name in islice(entries, start, None) if self._is_visible(name, context))
         page = list(islice(names, self._page_size + 1))

@@ -137,6 +137,7 @@ class Resources:
         self._hints = hints
 
     def _describe_resource_conflict(self, uri: str) -> str:
+        """Return the error text for a URI that is already registered."""
         record = self.resources.records[uri]
         location = record.entry.location or handler_location(record.function)
         return (
@@ -145,6 +146,7 @@ class Resources:
         )
 
     def _describe_template_conflict(self, text: str) -> str:
+        """Return the error text for a template that is already registered."""
         location = handler_location(self.templates.records[text].function)
         return (
             f"the resource template {text!r} is already registered{location}; call "
@@ -237,6 +239,11 @@ class Resources:
         options: ResourceSettings,
         access: Access,
     ) -> RegisteredTemplate:
+        """Return the RegisteredTemplate for a template and its handler.
+
+        owner: the name of the template, for errors.
+        Raises RegistrationError for an invalid template, handler or option.
+        """
         try:
             template = UriTemplate(text)
             template.check()
@@ -365,6 +372,7 @@ class Resources:
         context: Context,
         finish: Callable[[Any], ReadResourceResult],
     ) -> ReadResourceResult:
+        """Return finish(content) for the content of a resource, from any kind of source."""
         if isinstance(source, File):
             return finish(await self._in_thread(lambda: source.read(uri)))
         if isinstance(source, tuple):
@@ -406,6 +414,7 @@ def _check_one_source(
     blob: bytes | None,
     path: str | PathLike[str] | None,
 ) -> None:
+    """Raise RegistrationError unless exactly one source of the content is given."""
     sources = {"a function": handler, "text": text, "blob": blob, "path": path}
     names = [name for name, source in sources.items() if source is not None]
     if len(names) != 1:
@@ -441,6 +450,10 @@ def _content_hints(options: ResourceSettings, default: CacheHints, access: Acces
 def _function_source(
     owner: str, handler: Handler, options: ResourceSettings
 ) -> tuple[HandlerCall, StringArguments]:
+    """Return the source of a resource whose content a function returns.
+
+    Raises RegistrationError if the function has parameters that clients would have to fill.
+    """
     function = handler_call(handler, owner, inline=options.get("inline", False))
     arguments = StringArguments(handler, {})
     if arguments.schemas:
@@ -518,6 +531,7 @@ def _result(
     mime_type: str | None,
     hints: CacheHints,
 ) -> ReadResourceResult:
+    """Return the value of a resource's function as a result. None means "not found"."""
     if isinstance(value, ReadResourceResult):
         return check_struct(value)
     if value is None:
@@ -538,6 +552,10 @@ _CONTENTS = (ResourceContents, bytes, bytearray, memoryview)
 
 
 def _contents(value: Any, uri: str, mime_type: str | None) -> ResourceContents:
+    """Return one value as the contents of a resource.
+
+    Raises InvalidResult for a value that is neither text, bytes, ResourceContents nor JSON.
+    """
     if isinstance(value, ResourceContents):
         return check_struct(value)
     if isinstance(value, (bytes, bytearray, memoryview)):

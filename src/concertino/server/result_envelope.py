@@ -50,6 +50,7 @@ def wrap_result(shape: Shape, version: str) -> Shape:
 
 
 def _data(result: CallToolResult) -> Any:
+    """Return the member `data` of the envelope for a result."""
     if result.structured_content is not UNSET:
         return result.structured_content
     if not result.content:

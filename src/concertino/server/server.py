@@ -435,6 +435,7 @@ class Server:
     def _switch(
         self, features: Sequence[str | Handler], tags: Collection[str], enabled: bool
     ) -> None:
+        """Enable or disable features, and notify clients of the lists that change."""
         from concertino.server.access import switch
 
         registries, switches = self._features.registries(), self._registered_tools.switches

@@ -101,6 +101,7 @@ class _Chunks:
 
 
 async def _run_async(generator: AsyncGenerator[Any, None], chunks: _Chunks) -> None:
+    """Add the chunks of an asynchronous generator, and send each as progress."""
     try:
         async for chunk in generator:
             text = chunks.add(chunk)
@@ -112,6 +113,7 @@ async def _run_async(generator: AsyncGenerator[Any, None], chunks: _Chunks) -> N
 
 
 def _run_sync(generator: Generator[Any, None, None], chunks: _Chunks) -> None:
+    """Add the chunks of a `def` generator, and send each as progress. Runs in a thread."""
     try:
         for chunk in generator:
             chunks.context.progress(len(chunks.values) + 1, None, chunks.add(chunk))

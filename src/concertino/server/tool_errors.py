@@ -54,6 +54,7 @@ def _encode_body(body: Mapping[str, Any]) -> str:
 
 
 def _make_encodable(value: Any) -> Any:
+    """Return a value unchanged if it can be encoded as JSON; otherwise return its str()."""
     try:
         encode(value, enc_hook=str)
     except _UNENCODABLE:

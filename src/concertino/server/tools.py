@@ -140,6 +140,7 @@ class Tools(Registry[RegisteredTool]):
         self._reported: set[str] = set()
 
     def _conflict(self, name: str) -> str:
+        """Return the error text for a tool whose name is already registered."""
         location = handler_location(self.records[name].function)
         return (
             f"a tool named {name!r} is already registered{location}; pass name=... or call "
@@ -454,6 +455,12 @@ def _result_shaper(
     version: str,
     signature: Signature | None,
 ) -> ResultShaper:
+    """Return the ResultShaper of a tool, which depends on its options.
+
+    name: the name of the tool, for errors.
+    version: the server's version, for the envelope.
+    Raises RegistrationError for options that contradict each other.
+    """
     output_schema = options.get("output_schema")
     make_shaper = partial(
         chunk_shaper if is_generator(handler) else result_shaper,

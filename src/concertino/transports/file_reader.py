@@ -52,6 +52,7 @@ class FileReader:
         self._permits.release()
 
     def _run(self) -> None:
+        """Read chunks, each after a permit, until the end of input. The thread runs this."""
         chunk = b" "
         while chunk:
             self._permits.acquire()
@@ -68,6 +69,7 @@ class FileReader:
                 return
 
     def _deliver(self, chunk: bytes) -> None:
+        """Pass a chunk on, and permit the next read unless reading is paused. Runs on the loop."""
         self._on_chunk(chunk)
         if self._paused:
             self._permit_owed = True

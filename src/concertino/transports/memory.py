@@ -87,6 +87,7 @@ class MemoryConnection:
             self._loop.call_soon(self._deliver)
 
     def _deliver(self) -> None:
+        """Deliver up to MAX_BATCH frames to the receiver, and the end of input after the last."""
         self._scheduled = False
         receiver = self._receiver
         if receiver is None or self._paused or self._closed:

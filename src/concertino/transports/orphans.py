@@ -85,6 +85,7 @@ def find_started_by(pid: int, started_at: int, namespace: int) -> set[ProcessKey
 
 
 def _send(pid: int, started_at: int, number: signal.Signals) -> None:
+    """Send a signal to a process, and ignore that it has ended or belongs to another user."""
     try:
         send_signal(pid, started_at, number)
     except PermissionError:

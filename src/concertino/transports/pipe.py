@@ -248,6 +248,7 @@ class PipeConnection:
         return self._input.oversize_head
 
     def _resume_reading(self) -> None:
+        """Watch the descriptor for input, or start a thread if it cannot be polled."""
         try:
             self._loop.add_reader(self._in, self._on_readable)
         except PermissionError:
@@ -257,6 +258,7 @@ class PipeConnection:
             self._input.thread = FileReader(self._in, self._loop, self.on_chunk, READ_BYTES)
 
     def _on_readable(self) -> None:
+        """Read chunks until nothing is left, at most `reads` times. The loop calls this."""
         state = self._input
         for _ in self.reads:
             try:
@@ -321,6 +323,7 @@ class PipeConnection:
                 receiver.on_frames((frame,))
 
     def _stop_reading(self) -> None:
+        """Stop reading for good."""
         state = self._input
         if state.over or self._receiver is None:
             return
@@ -464,6 +467,7 @@ class PipeConnection:
             self._receiver.on_drain(self._output.held)
 
     def _watch_writable(self, wanted: bool) -> None:
+        """Start or stop to call _write_rest() when the descriptor is writable."""
         output = self._output
         if wanted is output.watching:
             return
@@ -543,6 +547,7 @@ class PipeConnection:
         self._release()
 
     def _release(self) -> None:
+        """Close the descriptors, and reset O_NONBLOCK where it was set. Later calls do nothing."""
         if self._released:
             return
         self._released = self._output.broken = True

@@ -89,6 +89,7 @@ class PollingConnection(PipeConnection):
         self._defer_chunk(line + b"\n")
 
     def _defer_chunk(self, chunk: bytes) -> None:
+        """Deliver a polled chunk in the next loop iteration."""
         self._polls.left = 0
         self._polls.chunk_deferred = True
         # Stop reading until this chunk is delivered, so that no later input is delivered before it.
@@ -96,6 +97,7 @@ class PollingConnection(PipeConnection):
         self._loop.call_soon(self._deliver_deferred, chunk, context=self._context)
 
     def _deliver_deferred(self, chunk: bytes) -> None:
+        """Deliver the chunk of _defer_chunk(), and resume reading."""
         self._polls.chunk_deferred = False
         if not self._input.over:
             if not self._input.paused:

@@ -160,6 +160,7 @@ def spawn(
 
 
 def _check_command(command: Sequence[str]) -> list[str]:
+    """Return a command as a list of str. Raises SpawnError if it is anything else."""
     # str and bytes are Sequences too, so check for them first.
     if isinstance(command, (str, bytes)):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise SpawnError(
@@ -303,6 +304,7 @@ class ChildProcess(PollingConnection):
     # The end of the child
 
     def _on_exit(self) -> None:
+        """Report the end of the child, after its last output. ExitWatch calls this."""
         if self._input.over:
             self._report_end()
         elif self.exit_status == 0 or self._input.paused:
@@ -340,6 +342,7 @@ class ChildProcess(PollingConnection):
         self._report_end()
 
     def _on_stdout_ended(self) -> None:
+        """Report the end of the child, at the latest LINGER_S after the end of its stdout."""
         self.stdout_ended = True
         if self.exit_status is not None:
             self._report_end()
@@ -394,6 +397,7 @@ class ChildProcess(PollingConnection):
     # Shutdown
 
     async def _shut_down(self, within_s: float) -> None:
+        """Do the work of close(), in a task that is not cancelled with the task of close()."""
         try:
             await self._run_shutdown_steps(within_s)
         except asyncio.CancelledError:
@@ -500,6 +504,7 @@ class ChildProcess(PollingConnection):
                 time.sleep(GROUP_CHECK_S)
 
     def _signal_group(self, number: int) -> None:
+        """Send a signal to the child's process group, if it is not empty."""
         try:
             os.killpg(self.pid, number)
         except (ProcessLookupError, PermissionError):
@@ -507,6 +512,7 @@ class ChildProcess(PollingConnection):
             pass
 
     def _close_stdin(self) -> None:
+        """Close the child's stdin, and write nothing more."""
         if self._out >= 0:
             self._watch_writable(False)
             if self._detects_reader_loss:
@@ -516,6 +522,7 @@ class ChildProcess(PollingConnection):
         self._output.broken = True
 
     def _release(self) -> None:
+        """Close the descriptors and reap the child. Later calls do nothing."""
         if self._released:
             return
         self._released = True

@@ -215,6 +215,7 @@ class StdioConnection(PipeConnection):
         self._timer = self._loop.call_later(ORPHAN_S, self._check_silence)
 
     def _check_silence(self) -> None:
+        """End the connection if no input has arrived for ORPHAN_S seconds; else wait again."""
         if self._input.has_read:
             self._on_parent_exit()
         elif self._receiver is not None:
@@ -228,6 +229,7 @@ class StdioConnection(PipeConnection):
             self._parent_fd = -1
 
     def _on_fork(self) -> None:
+        """Close the descriptors in a forked child, and end the child if it runs the event loop."""
         if self._receiver is None:
             return
         self.disown()

@@ -113,6 +113,7 @@ def _check_of(annotation: Any, name: str = "") -> Check:
 
 
 def _union_check(members: tuple[Any, ...]) -> Check:
+    """Return the check function for a union of Structs."""
     by_class = {member: _struct_check(member) for member in members}
     names = ", ".join(member.__name__ for member in members)
 
@@ -124,6 +125,11 @@ def _union_check(members: tuple[Any, ...]) -> Check:
 
 
 def _list_check(inner: Check) -> Check:
+    """Return the check function for a list.
+
+    inner: the check function of its items.
+    """
+
     def find_fault(value: Any) -> Fault | None:
         if not isinstance(value, (list, tuple)):
             return _wrong_type("list", value)
@@ -136,6 +142,7 @@ def _list_check(inner: Check) -> Check:
 
 
 def _check_dict(value: Any) -> Fault | None:
+    """Return the Fault of a value that must be a dict with str keys."""
     if not isinstance(value, dict):
         return _wrong_type("dict", value)
     keys = cast("dict[Any, Any]", value)
@@ -147,6 +154,10 @@ _ALLOWED: Mapping[type, Any] = {bytes: (bytes, bytearray, memoryview), float: (i
 
 
 def _plain_check(kind: Any, low: float, high: float) -> Check:
+    """Return the check function for a plain type, such as str or int.
+
+    low, high: the bounds of a number.
+    """
     allowed = _ALLOWED.get(kind, kind)
 
     def find_fault(value: Any) -> Fault | None:
