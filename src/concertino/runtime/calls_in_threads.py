@@ -1,4 +1,8 @@
-"""Finds out which calls run in threads. Reads it from the thread pools; calls record nothing."""
+"""kinds_in_threads(): finds out which calls run in threads.
+
+The answer is read from the thread pools when it is needed, so calls need not record anything.
+OutputFlow uses it to limit the memory for results of slow `def` handlers.
+"""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ class LazyFeatures:
                 self.features = replace(self.features, completions=True)
 
     def _is_limited(self) -> bool:
-        """Return whether any entry is limited, so that callers may see different lists."""
+        """Return whether any tool, resource or prompt has the option `visible` or `scopes`."""
         groups = self.registries().values()
         return any(registry.is_limited for group in groups for registry in group)
 
