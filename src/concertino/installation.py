@@ -40,6 +40,7 @@ PACKAGES = {
     "http": "httptools",
     "auth": "httptools, joserfc",
     "orchestra": "aioquic, cryptography, protobuf, PyYAML",
+    "openai": "openai",
 }
 
 

@@ -180,6 +180,9 @@ OPTIONS: dict[str, dict[str, str]] = {
     "plugin markdown": {"--workspace": VALUE, **PLUGIN},
     "plugin sqlite": {"--file": VALUE, **PLUGIN},
     "plugin mcp": {"--id": VALUE, **PLUGIN},
+    "plugin openai": {"--id": VALUE, **PLUGIN},
+    "plugin gemini": {"--id": VALUE, **PLUGIN},
+    "plugin local": {"--id": VALUE, **PLUGIN},
     "token": {"--file": VALUE, "--scope": VALUE, "--days": VALUE},
     "certs": {},
     "certs init": {"--certs-dir": VALUE, "--days": VALUE},
@@ -222,7 +225,7 @@ COMMANDS = {
         "docs",
         "completion",
     ],
-    "plugin": ["markdown", "sqlite", "mcp"],
+    "plugin": ["markdown", "sqlite", "mcp", "openai", "gemini", "local"],
     "certs": ["init", "issue", "show", "renew"],
 }
 # What a command does when an option is not given, as its help says it.

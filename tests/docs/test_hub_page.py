@@ -25,9 +25,15 @@ REFERENCE = DOCS / "reference" / "plugins-file.md"
 
 
 @pytest.mark.slow
-def test_the_page_s_commands_do_what_it_says(tmp_path: Path) -> None:
+def test_the_page_s_commands_do_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert paste(PAGE, tmp_path) == ["greeter.py", "storage.py"]
-    file, with_servers = blocks(PAGE.read_text(), "yaml")
+    file, with_servers, with_models = blocks(PAGE.read_text(), "yaml")
+    monkeypatch.setenv("OPENAI_API_KEY", "x")
+    (tmp_path / "with-models.yaml").write_text(with_models)
+    ids = [entry.id for entry in read_plugins(tmp_path / "with-models.yaml").enabled]
+    assert ids == ["ai.openai", "ai.local"]
     (tmp_path / "with-servers.yaml").write_text(with_servers)
     ids = [entry.id for entry in read_plugins(tmp_path / "with-servers.yaml").enabled]
     assert ids == ["tools.files", "tools.tickets"]

@@ -1,4 +1,4 @@
-"""`concertino plugin markdown|sqlite|mcp`: run a plugin. A hub starts this command."""
+"""`concertino plugin KIND`: run a plugin of this package. A hub starts this command."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from concertino.orchestra.storage import Storage
 
 FAILED = 1
+# Kind of AI provider -> its help; see orchestra/ai_provider.py.
+PROVIDERS = {
+    "openai": "an AI provider: models of OpenAI, with the key in OPENAI_API_KEY",
+    "gemini": "an AI provider: models of Gemini, with the key in GEMINI_API_KEY",
+    "local": "an AI provider: models of a server on this machine with OpenAI's interface",
+}
 
 DESCRIPTION = (
     "Run a plugin for the plugins and clients of a hub. The hub starts this command: "
@@ -53,7 +59,15 @@ def add_arguments(parser: ArgumentParser) -> None:
         formatter_class=formatter,
     )
     mcp.add_argument("--id", metavar="ID", required=True, help="the id of the plugin")
-    for kind in (markdown, sqlite, mcp):
+    providers = [
+        kinds.add_parser(name, help=help, formatter_class=formatter)
+        for name, help in PROVIDERS.items()
+    ]
+    for provider in providers:
+        provider.add_argument(
+            "--id", metavar="ID", help="the id of the plugin (default ai.openai, ai.gemini, ...)"
+        )
+    for kind in (markdown, sqlite, mcp, *providers):
         add_flags(kind)
 
 
@@ -71,6 +85,10 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
 
             begin_program()
             run_plugin(McpPlugin(args.id), args)
+        if args.kind in PROVIDERS:
+            from concertino.orchestra.ai_provider import make_provider
+
+            run_plugin(make_provider(args.kind, args.id or f"ai.{args.kind}"), args)
     except ImportError as exc:
         _exit_failure(args, exc)
 

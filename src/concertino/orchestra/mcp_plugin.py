@@ -15,13 +15,21 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 
 from concertino.backend.interface import Context, Notifier
+from concertino.client.request_handlers import Sample
 from concertino.errors import ConcertinoError
 from concertino.orchestra.mcp_resources import answer_from_server
 from concertino.orchestra.mcp_sessions import McpSessions, list_or_nothing
 from concertino.orchestra.plugin_events import EventHandlers
 from concertino.orchestra.plugin_hooks import LifecycleHooks
-from concertino.orchestra.plugin_messages import PluginManifest, PluginRequest, PluginResponse
+from concertino.orchestra.plugin_messages import (
+    ListToolsRequest,
+    PluginManifest,
+    PluginRequest,
+    PluginResponse,
+    ToolRequest,
+)
 from concertino.orchestra.plugin_requests import PluginRequests
+from concertino.orchestra.plugin_sampling import MODEL_TOOLS, decode_sample_result, sample_at_hub
 from concertino.orchestra.rpc_interface import RemotePeer, RpcConnection
 from concertino.orchestra.storage import RESOURCES
 from concertino.orchestra.streams import ResponseStream
@@ -31,6 +39,8 @@ from concertino.proxy.server_file import parse_server_file
 from concertino.proxy.server_launch import expand_entry
 from concertino.proxy.value_reader import InvalidServerFile
 from concertino.runtime.threads import Threads
+from concertino.types.client_requests import CreateMessageResult, Sampling
+from concertino.types.results import Implementation
 
 __all__ = ["FILE", "SERVER", "McpPlugin"]
 
@@ -50,7 +60,7 @@ class McpPlugin:
         self.hub: RpcConnection | None = None
         self.on_end: Callable[[], None] = _do_nothing
         self._log = logging.getLogger(f"concertino.{name}")
-        self._sessions = McpSessions(name, self._on_change)
+        self._sessions = McpSessions(name, self._on_change, self._find_model)
         self._prompts: frozenset[str] = frozenset()
         self._threads = Threads(1)
         self._hooks = LifecycleHooks(self._log)
@@ -65,6 +75,7 @@ class McpPlugin:
             self._hooks,
             EventHandlers(name, self._threads.run),
             lambda: self.on_end(),
+            lambda: self.hub,
         )
         self._registering: asyncio.Task[None] | None = None
 
@@ -84,6 +95,20 @@ class McpPlugin:
             raise ConcertinoError(str(exc).partition(f"{entry.name}.")[2]) from None
         await self._sessions.open(FileServer(self.name, launch, entry.options))
         await self._learn_prompts()
+
+    async def _find_model(self) -> Sample | None:
+        """Return what answers sampling requests of the server: the hub's AI provider, if any."""
+        if (hub := self.hub) is None:
+            return None
+        found = await hub.request(PluginRequest(list_tools=ListToolsRequest()))
+        if not any(tool.name in MODEL_TOOLS for tool in found.list_tools.tools):
+            return None
+
+        async def sample(request: Sampling, server: Implementation) -> CreateMessageResult:
+            answer = await sample_at_hub(hub, request, ToolRequest(), self.name)
+            return decode_sample_result(answer)
+
+        return sample
 
     async def _learn_prompts(self) -> None:
         prompts = await list_or_nothing(self._sessions.main.list_prompts())

@@ -17,6 +17,7 @@ from msgspec import Raw, Struct
 from concertino.backend.interface import Backend, Call, Context, Notifier
 from concertino.client.client import Client, Timeouts
 from concertino.client.client_connection import FOREVER
+from concertino.client.request_handlers import Sample
 from concertino.errors import (
     INTERNAL_ERROR,
     METHOD_NOT_FOUND,
@@ -58,10 +59,18 @@ class McpSessions:
 
     name: the plugin's id.
     on_change: called with "tools", "prompts" or "resources" when that list has changed.
+    find_model: returns what answers the server's sampling requests in a new session; None for
+        nothing.
     """
 
-    def __init__(self, name: str, on_change: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        name: str,
+        on_change: Callable[[str], object],
+        find_model: Callable[[], Awaitable[Sample | None]],
+    ) -> None:
         self._name = name
+        self._find_model = find_model
         self._on_change = on_change
         self._host: Host | None = None
         # By caller and its session; the one that was used last is at the end.
@@ -138,7 +147,8 @@ class McpSessions:
             async with self._lock:
                 session = self._sessions.pop(key, None)
                 if session is None:
-                    session = _Session(await self._connect(host))
+                    model = await self._find_model()
+                    session = _Session(await self._connect(host, sample=model))
         self._sessions[key] = session
         session.calls += 1
         try:

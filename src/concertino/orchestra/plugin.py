@@ -117,6 +117,7 @@ class Plugin(Server):
             self._lifecycle,
             self._events,
             lambda: self.on_end(),
+            lambda: self.hub,
         )
 
     def resource(self, uri: str, **options: Any) -> NoReturn:

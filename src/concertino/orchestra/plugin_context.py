@@ -1,8 +1,9 @@
 """PluginContext: the Context of a call that arrived over the plugin protocol.
 
 The protocol has no messages to a client while a call runs, but the chunks of a stream. So progress
-becomes chunks, or is dropped if the call is no stream. Log messages go to stderr, and elicitation,
-sampling and roots fail as with a client without these capabilities.
+becomes chunks, or is dropped if the call is no stream. Log messages go to stderr. Sampling calls
+the hub's AI provider (plugin_sampling.py). Elicitation and roots fail as with a client without
+these capabilities.
 """
 
 from __future__ import annotations
@@ -13,16 +14,20 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from inspect import isawaitable
 from typing import Any, NoReturn
 
-from msgspec import convert
+from msgspec import Raw, convert
 
 from concertino.backend.caller import DetachedCaller
 from concertino.backend.interface import Backend, ClientFacts, Context
 from concertino.errors import MissingCapability
 from concertino.orchestra.plugin_messages import PluginRequest, StreamChunk
+from concertino.orchestra.plugin_sampling import sample_at_hub
+from concertino.orchestra.rpc_interface import RpcConnection
 from concertino.orchestra.streams import ChunkQueue
+from concertino.runtime.client_questions import sample
 from concertino.runtime.context import DONE
 from concertino.runtime.subcalls import SubcallContext
 from concertino.runtime.thread_waits import wait_in_thread
+from concertino.types.client_requests import CreateMessageResult, Sampling
 from concertino.types.results import Level
 
 __all__ = ["PluginContext"]
@@ -58,6 +63,7 @@ class PluginContext:
     meta: those of the members `traceparent`, `orchestra/caller`, `orchestra/session` and
         `orchestra/provider` that the request has.
     chunks: gets the progress of a stream; None if the call is no stream.
+    hub: the connection to the hub; None if there is none.
     """
 
     def __init__(
@@ -66,7 +72,9 @@ class PluginContext:
         name: str,
         request: PluginRequest,
         chunks: ChunkQueue | None = None,
+        hub: RpcConnection | None = None,
     ) -> None:
+        self._hub = hub
         self._backend = backend
         self._chunks = chunks
         self._name = name
@@ -138,8 +146,15 @@ class PluginContext:
     ) -> Coroutine[Any, Any, Any]:
         return self.calling(self).call_tool(name, arguments, into=into)
 
-    async def ask(self, questions: Mapping[str, Any]) -> Any:
-        self._refuse("elicitation")
+    async def ask(self, questions: Mapping[str, Any]) -> Mapping[str, Raw]:
+        hub = self._hub
+        if hub is None or not all(isinstance(item, Sampling) for item in questions.values()):
+            self._refuse("elicitation" if hub is not None else "sampling")
+        call = self._request.tool_call
+        answers = await asyncio.gather(
+            *(sample_at_hub(hub, item, call, self._name) for item in questions.values())
+        )
+        return dict(zip(questions, answers, strict=True))
 
     async def elicit(
         self,
@@ -166,8 +181,8 @@ class PluginContext:
         *,
         key: str | None = None,
         **options: Any,
-    ) -> Any:
-        self._refuse("sampling")
+    ) -> CreateMessageResult:
+        return await sample(self, messages, max_tokens, key or "q", options)
 
     async def roots(self, *, key: str | None = None) -> Any:
         self._refuse("roots")

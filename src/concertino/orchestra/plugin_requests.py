@@ -38,7 +38,7 @@ from concertino.orchestra.plugin_messages import (
     ToolDefinition,
     ToolResponse,
 )
-from concertino.orchestra.rpc_interface import error_response
+from concertino.orchestra.rpc_interface import RpcConnection, error_response
 from concertino.orchestra.storage import Storage
 from concertino.orchestra.stores import InThread, answer_storage
 from concertino.orchestra.streams import ChunkQueue, ResponseStream, end_response, tool_call_of
@@ -71,6 +71,7 @@ class PluginRequests:
     hooks: the functions to run at boot and shutdown.
     events: the functions to call with events.
     on_shutdown: called when the hub requests shutdown, after the shutdown functions.
+    hub: returns the connection to the hub; None if there is none.
 
     Attribute:
     handlers: the handler for each kind of request, by the request's field in PluginRequest.
@@ -87,6 +88,7 @@ class PluginRequests:
         hooks: LifecycleHooks,
         events: EventHandlers,
         on_shutdown: Callable[[], None],
+        hub: Callable[[], RpcConnection | None],
     ) -> None:
         self._name = name
         self._backend = backend
@@ -96,6 +98,7 @@ class PluginRequests:
         self._in_thread = in_thread
         self._hooks = hooks
         self._on_shutdown = on_shutdown
+        self._hub = hub
         self.handlers: Mapping[str, Handler] = {
             "register": self._register,
             "boot": self._boot,
@@ -170,7 +173,7 @@ class PluginRequests:
     ) -> PluginResponse | bytes:
         call = request.tool_call
         name = call.tool_name
-        context = PluginContext(self._backend, self._name, request, chunks)
+        context = PluginContext(self._backend, self._name, request, chunks, self._hub())
         if not self._has_tool(name, context):
             return error_response("", "tool_not_found", f"{self._name} has no tool {name!r}")
 

@@ -1,0 +1,271 @@
+"""AI providers: plugins whose tools ask a model, with OpenAI's SDK (extra `openai`).
+
+    concertino plugin openai    OpenAI; the key is in OPENAI_API_KEY
+    concertino plugin gemini    Gemini; the key is in GEMINI_API_KEY
+    concertino plugin local     a server on this machine with OpenAI's interface, such as Ollama
+
+ai_prompt is the tool that bridges of the Go implementation have. ai_sample takes a sampling request
+of MCP, and PluginContext.sample() calls it. Keys come from the environment or from a secret, never
+from arguments, which would be logged and shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from msgspec import Struct, ValidationError, convert, to_builtins
+
+from concertino.backend.interface import Context
+from concertino.errors import ConcertinoError, ToolError
+from concertino.installation import missing_extra
+from concertino.orchestra.ai_accounts import AiAccounts
+from concertino.orchestra.chat_messages import ChatAnswer, chat_parameters, sampling_result
+from concertino.orchestra.plugin import Plugin
+from concertino.proxy.secret_sources import SECRET, parse_secret, read_secret
+from concertino.types.client_requests import Sampling, SamplingMessage
+from concertino.types.results import TextContent
+
+__all__ = ["PROVIDERS", "ProviderKind", "make_provider"]
+
+# Limits for an answer in tokens and in seconds, and for the attempts after a failure such as 429.
+MAX_TOKENS = 4096
+ANSWER_S = 120.0
+RETRIES = 2
+
+
+class ProviderKind(Struct, frozen=True):
+    """A kind of provider.
+
+    key: the environment variable with the key; "" if none is needed.
+    base_url: None for the default of the SDK.
+    model: the default model; "" if the configuration must name one.
+    limit: the parameter of the request that limits the answer.
+    """
+
+    key: str
+    base_url: str | None
+    model: str
+    limit: str = "max_tokens"
+
+
+PROVIDERS: Mapping[str, ProviderKind] = {
+    "openai": ProviderKind("OPENAI_API_KEY", None, "gpt-4o-mini", "max_completion_tokens"),
+    "gemini": ProviderKind(
+        "GEMINI_API_KEY",
+        "https://generativelanguage.googleapis.com/v1beta/openai/",
+        "gemini-2.5-flash",
+    ),
+    "local": ProviderKind("", "http://127.0.0.1:11434/v1", ""),
+}
+CONFIG = ("model", "base_url", "max_tokens_per_caller", "timeout_s")
+
+Report = Callable[[str], Awaitable[None]]
+
+
+class _Model:
+    """A model behind OpenAI's SDK. Call open() before ask()."""
+
+    def __init__(self, name: str) -> None:
+        self.kind = PROVIDERS[name]
+        self.name = self.kind.model
+        self._client: Any = None
+        self._openai: Any = None
+
+    def open(self, config: Mapping[str, str], environment: Mapping[str, str]) -> None:
+        """Prepare the client. Raises ConcertinoError for a wrong setting and without a key."""
+        for name in config:
+            if name not in CONFIG:
+                expected = ", ".join(CONFIG)
+                raise ConcertinoError(f"config: expected {expected}, got {name!r}")
+        self.name = config.get("model", self.kind.model)
+        if not self.name:
+            raise ConcertinoError("config.model: expected the name of a model, got none")
+        self._openai = openai = _import_sdk()
+        self._client = openai.AsyncOpenAI(
+            api_key=_read_key(self.kind.key, environment),
+            base_url=config.get("base_url", self.kind.base_url),
+            timeout=_positive(config, "timeout_s", ANSWER_S),
+            max_retries=RETRIES,
+        )
+
+    async def ask(self, request: Sampling, model: str, report: Report) -> ChatAnswer:
+        """Return the answer to a request.
+
+        report: called with each piece of the text as it arrives.
+        Raises ToolError with the reason if there is no answer.
+        """
+        if self._client is None:
+            raise ToolError("NOT_READY", "the provider was not started by a hub")
+        openai = self._openai
+        parameters = chat_parameters(request)
+        parameters[self.kind.limit] = request.max_tokens
+        try:
+            stream = await self._client.chat.completions.create(
+                model=model or self.name,
+                stream=True,
+                stream_options={"include_usage": True},
+                **parameters,
+            )
+            async with stream:
+                return await _read_stream(stream, report)
+        except openai.APITimeoutError:
+            raise ToolError("TIMEOUT", "the model did not answer in time") from None
+        except openai.APIConnectionError as exc:
+            reason = exc.__cause__ or exc
+            raise ToolError("UNREACHABLE", f"the model cannot be reached: {reason}") from None
+        except openai.RateLimitError as exc:
+            raise ToolError("RATE_LIMITED", f"the provider limits requests: {exc}") from None
+        except openai.APIError as exc:
+            status = exc.status_code if isinstance(exc, openai.APIStatusError) else "no status"
+            raise ToolError("API_ERROR", f"the provider answered {status}: {exc}") from None
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._client is not None:
+            await self._client.close()
+
+
+async def _read_stream(stream: Any, report: Report) -> ChatAnswer:
+    """Return the answer that the chunks of a stream make. The types of the SDK are Any here."""
+    texts: list[str] = []
+    refusals: list[str] = []
+    calls: dict[int, list[str]] = {}
+    model = finish = ""
+    usage: Any = None
+    async for chunk in stream:
+        model, usage = chunk.model or model, chunk.usage or usage
+        for choice in chunk.choices[:1]:
+            finish = choice.finish_reason or finish
+            delta = choice.delta
+            if delta.content:
+                texts.append(delta.content)
+                await report(delta.content)
+            if delta.refusal:
+                refusals.append(delta.refusal)
+            for call in delta.tool_calls or ():
+                known = calls.setdefault(call.index, ["", "", ""])
+                known[0] = call.id or known[0]
+                if call.function is not None:
+                    known[1] += call.function.name or ""
+                    known[2] += call.function.arguments or ""
+    if not finish:
+        raise ToolError("INCOMPLETE", "the answer of the model ended before its end")
+    return ChatAnswer(
+        model,
+        "".join(texts),
+        finish,
+        [(call[0], call[1], call[2]) for _, call in sorted(calls.items())],
+        "".join(refusals),
+        0 if usage is None else usage.prompt_tokens,
+        0 if usage is None else usage.completion_tokens,
+    )
+
+
+def _import_sdk() -> Any:
+    try:
+        import openai
+    except ImportError:
+        raise ConcertinoError(missing_extra("an AI provider", "openai")) from None
+    return openai
+
+
+def _read_key(variable: str, environment: Mapping[str, str]) -> str:
+    """Return a key from the environment; a value `secret:...` names where the key is."""
+    if not variable:
+        # The SDK needs some key, and a server on this machine none.
+        return "none"
+    text = environment.get(variable, "")
+    if not text:
+        raise ConcertinoError(
+            f"{variable} is not set: name it under `env` in plugins.yaml, so that the hub passes "
+            "it on"
+        )
+    if not text.startswith(SECRET):
+        return text
+    try:
+        return read_secret(parse_secret(text.removeprefix(SECRET)), Path.cwd())
+    except ValueError as exc:
+        raise ConcertinoError(f"{variable}: {exc}") from None
+
+
+def _positive(config: Mapping[str, str], name: str, default: float) -> float:
+    text = config.get(name, str(default))
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise ConcertinoError(f"config.{name}: expected a positive number, got {text!r}")
+    return number
+
+
+def make_provider(name: str, id: str) -> Plugin:
+    """Return a plugin that asks the models of a provider. name: a key of PROVIDERS."""
+    plugin = Plugin(id, description=f"Asks models: {name}.", provides_ai=[name])
+    model, accounts = _Model(name), AiAccounts()
+
+    async def ask(request: Sampling, choice: str, context: Context) -> ChatAnswer:
+        account = accounts.open(str(context.meta.get("orchestra/caller") or "unknown"))
+        account.calls += 1
+        began, pieces = monotonic(), 0
+
+        async def report(text: str) -> None:
+            nonlocal pieces
+            pieces += 1
+            await context.progress(pieces, None, text)
+
+        try:
+            answer = await model.ask(request, choice, report)
+        except BaseException:
+            account.failures += 1
+            raise
+        finally:
+            account.seconds += monotonic() - began
+        account.input_tokens += answer.input_tokens
+        account.output_tokens += answer.output_tokens
+        return answer
+
+    @plugin.tool
+    async def ai_prompt(  # pyright: ignore[reportUnusedFunction]
+        prompt: str,
+        context: Context,
+        model: str = "",
+        system_prompt: str = "",
+        max_tokens: int = MAX_TOKENS,
+    ) -> str:
+        """Ask a model a question."""
+        messages = [SamplingMessage("user", TextContent(prompt))]
+        request = Sampling(messages, max_tokens, system_prompt=system_prompt or None)
+        answer = await ask(request, model, context)
+        return answer.text or answer.refusal
+
+    @plugin.tool
+    async def ai_sample(  # pyright: ignore[reportUnusedFunction]
+        request: dict[str, Any], context: Context
+    ) -> dict[str, Any]:
+        """Let a model continue a conversation: a sampling request of MCP, and its result."""
+        try:
+            sampling = convert(request, Sampling)
+        except ValidationError as exc:
+            raise ToolError("INVALID_REQUEST", f"request: {exc}") from None
+        return to_builtins(sampling_result(await ask(sampling, "", context)))
+
+    @plugin.tool
+    def ai_usage() -> dict[str, Any]:  # pyright: ignore[reportUnusedFunction]
+        """Return the tokens and seconds that each caller has used since the start."""
+        return to_builtins(accounts.by_caller)
+
+    @plugin.on_boot
+    async def open_model(config: dict[str, str]) -> None:  # pyright: ignore[reportUnusedFunction]
+        limit = _positive(config, "max_tokens_per_caller", float(2**53))
+        accounts.max_tokens = int(limit) if "max_tokens_per_caller" in config else None
+        # In a thread: importing the SDK takes about a second, and a secret may ask the user.
+        await asyncio.to_thread(model.open, config, os.environ)
+
+    plugin.on_shutdown(model.close)
+    return plugin

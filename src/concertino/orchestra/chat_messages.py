@@ -1,0 +1,152 @@
+"""Converts sampling requests of MCP to chat completions, and their answers back.
+
+The form of chat completions is that of OpenAI, which Gemini and local servers understand, too.
+Sources: 2026-07-28 client/sampling; platform.openai.com/docs/api-reference/chat.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from msgspec import DecodeError, Struct
+from msgspec.json import decode, encode
+
+from concertino.errors import ToolError
+from concertino.types.client_requests import (
+    CreateMessageResult,
+    Sampling,
+    SamplingContent,
+    SamplingMessage,
+    ToolResultContent,
+    ToolUseContent,
+)
+from concertino.types.results import ImageContent, TextContent
+
+__all__ = ["ChatAnswer", "chat_parameters", "sampling_result"]
+
+# finish_reason of a chat completion -> stop_reason of MCP.
+STOP_REASONS = {"stop": "endTurn", "length": "maxTokens", "tool_calls": "toolUse"}
+
+
+class ChatAnswer(Struct, frozen=True):
+    """The answer of a model.
+
+    tool_calls: id, name and arguments (JSON) of each tool that the model calls.
+    refusal: the model's text if it refuses to answer; "" if it does not.
+    """
+
+    model: str
+    text: str
+    finish_reason: str
+    tool_calls: Sequence[tuple[str, str, str]] = ()
+    refusal: str = ""
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+def chat_parameters(request: Sampling) -> dict[str, Any]:
+    """Return the parameters of a chat completion for a request, without the model and the limit.
+
+    Raises ToolError for content that a chat cannot have.
+    """
+    messages: list[dict[str, Any]] = []
+    if request.system_prompt:
+        messages.append({"role": "system", "content": request.system_prompt})
+    for message in request.messages:
+        messages += _chat_messages(message)
+    parameters: dict[str, Any] = {"messages": messages}
+    if request.temperature is not None:
+        parameters["temperature"] = request.temperature
+    if request.stop_sequences:
+        parameters["stop"] = request.stop_sequences
+    if request.tools:
+        parameters["tools"] = [
+            {
+                "type": "function",
+                "function": {
+                    "name": tool["name"],
+                    "description": tool.get("description", ""),
+                    "parameters": tool.get("inputSchema", {"type": "object"}),
+                },
+            }
+            for tool in request.tools
+        ]
+        if mode := (request.tool_choice or {}).get("mode"):
+            parameters["tool_choice"] = mode
+    return parameters
+
+
+def _chat_messages(message: SamplingMessage) -> list[dict[str, Any]]:
+    """Return a message of a conversation; the results of tools become messages of their own."""
+    blocks = message.content if isinstance(message.content, list) else [message.content]
+    results = [
+        {
+            "role": "tool",
+            "tool_call_id": block.tool_use_id,
+            "content": "\n".join(
+                item.text for item in block.content if isinstance(item, TextContent)
+            ),
+        }
+        for block in blocks
+        if isinstance(block, ToolResultContent)
+    ]
+    if results:
+        return results
+    calls = [
+        {
+            "id": block.id,
+            "type": "function",
+            "function": {"name": block.name, "arguments": encode(block.input).decode()},
+        }
+        for block in blocks
+        if isinstance(block, ToolUseContent)
+    ]
+    parts = [_chat_part(block) for block in blocks if not isinstance(block, ToolUseContent)]
+    chat: dict[str, Any] = {"role": message.role}
+    if all(part["type"] == "text" for part in parts):
+        chat["content"] = "\n".join(part["text"] for part in parts) or None
+    else:
+        chat["content"] = parts
+    if calls:
+        chat["tool_calls"] = calls
+    return [chat]
+
+
+def _chat_part(block: SamplingContent) -> dict[str, Any]:
+    if isinstance(block, TextContent):
+        return {"type": "text", "text": block.text}
+    if isinstance(block, ImageContent):
+        url = f"data:{block.mime_type};base64,{b64encode(block.data).decode()}"
+        return {"type": "image_url", "image_url": {"url": url}}
+    kind = type(block).__name__.removesuffix("Content").lower()
+    raise ToolError("UNSUPPORTED_CONTENT", f"expected text, images or tools, got {kind}")
+
+
+def sampling_result(answer: ChatAnswer) -> CreateMessageResult:
+    """Return the answer of a model as the result of a sampling request.
+
+    Raises ToolError if the arguments of a tool are not JSON.
+    """
+    content: list[SamplingContent] = []
+    if text := answer.text or answer.refusal:
+        content.append(TextContent(text))
+    for id, name, arguments in answer.tool_calls:
+        content.append(ToolUseContent(id, name, _parse_arguments(name, arguments)))
+    reason = STOP_REASONS.get(answer.finish_reason, answer.finish_reason)
+    if answer.refusal:
+        reason = "refusal"
+    if len(content) != 1:
+        return CreateMessageResult("assistant", content, answer.model, reason)
+    return CreateMessageResult("assistant", content[0], answer.model, reason)
+
+
+def _parse_arguments(name: str, arguments: str) -> dict[str, Any]:
+    try:
+        parsed: object = decode(arguments or "{}")
+    except DecodeError:
+        parsed = None
+    if not isinstance(parsed, Mapping):
+        raise ToolError("INVALID_ANSWER", f"the model calls {name} with arguments that are no JSON")
+    return cast("dict[str, Any]", parsed)

@@ -1,0 +1,81 @@
+"""Answers context.sample() of a plugin's tools by the AI provider of the hub.
+
+The plugin protocol cannot ask the client for its model. A provider plugin of ours has the tool
+ai_sample, which takes the whole request. Bridges of the Go implementation have only ai_prompt,
+which takes a text: it gets conversations of one text without tools.
+"""
+
+from __future__ import annotations
+
+from msgspec import Raw, to_builtins
+from msgspec.json import Decoder, encode
+
+from concertino.errors import INTERNAL_ERROR, MissingCapability, RpcError
+from concertino.orchestra.plugin_messages import PluginRequest, ToolRequest, ToolResponse
+from concertino.orchestra.rpc_interface import RpcConnection
+from concertino.orchestra.structs import NotAStruct, PackedTooLarge, pack, unpack
+from concertino.types.client_requests import CreateMessageResult, Sampling
+from concertino.types.results import TextContent
+
+__all__ = ["MODEL_TOOLS", "decode_sample_result", "sample_at_hub"]
+
+# The tools of AI providers: that of ours, and that of the Go implementation.
+MODEL_TOOLS = ("ai_sample", "ai_prompt")
+decode_sample_result = Decoder(CreateMessageResult).decode
+SAMPLE_S = 600.0
+
+
+async def sample_at_hub(
+    hub: RpcConnection,
+    sampling: Sampling,
+    call: ToolRequest,
+    plugin: str,
+) -> Raw:
+    """Return the result of a sampling request, undecoded.
+
+    call: the call whose tool asks. plugin: the id of the plugin.
+    The metadata of the request may name a provider: {"orchestra/provider": "openai"}.
+    Raises MissingCapability if the hub has no provider, and RpcError if the provider fails.
+    """
+    provider = str((sampling.metadata or {}).get("orchestra/provider", ""))
+
+    async def ask(tool: str, arguments: dict[str, object]) -> ToolResponse:
+        try:
+            packed = pack(arguments)
+        except (NotAStruct, PackedTooLarge) as exc:
+            raise RpcError(INTERNAL_ERROR, f"sample: {exc}") from None
+        request = ToolRequest(
+            tool_name=tool,
+            arguments=packed.struct,
+            arguments_json=packed.json,
+            caller_plugin=plugin,
+            trace_parent=call.trace_parent,
+            provider=provider,
+            session_id=call.session_id,
+        )
+        response = await hub.request(PluginRequest(tool_call=request), SAMPLE_S)
+        return response.tool_call
+
+    response = await ask("ai_sample", {"request": to_builtins(sampling)})
+    if response.error_code == "tool_not_found" and (prompt := _single_text(sampling)) is not None:
+        arguments: dict[str, object] = {"prompt": prompt}
+        if sampling.system_prompt:
+            arguments["system_prompt"] = sampling.system_prompt
+        response = await ask("ai_prompt", arguments)
+        if response.success:
+            text = str(unpack(response.result, response.result_json).get("text", ""))
+            return Raw(encode(CreateMessageResult("assistant", TextContent(text), "unknown")))
+    if response.success:
+        return Raw(encode(unpack(response.result, response.result_json)))
+    message = response.error_message or response.error_code
+    if response.error_code == "tool_not_found":
+        raise MissingCapability(f"the hub has no AI provider for this: {message}", {"sampling": {}})
+    raise RpcError(INTERNAL_ERROR, f"sample: {message}")
+
+
+def _single_text(sampling: Sampling) -> str | None:
+    """Return the text of a conversation that has one message of the user; None for others."""
+    if len(sampling.messages) != 1 or sampling.tools:
+        return None
+    content = sampling.messages[0].content
+    return content.text if isinstance(content, TextContent) else None
