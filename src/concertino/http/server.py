@@ -32,7 +32,7 @@ from concertino.http.tls import TlsAcceptor, TlsCertificate
 from concertino.protocol.principal import Principal, unix_principal
 from concertino.runtime.host import Host, Wrap, unwrapped
 from concertino.runtime.server_connection import load_calls
-from concertino.transports.listeners import Listener
+from concertino.transports.listeners import BACKLOG, Listener
 
 __all__ = ["ENDPOINT", "ClientSource", "HttpServer"]
 
@@ -135,7 +135,7 @@ class HttpServer:
                 self._servers.append(TlsAcceptor(listener, certificate, make))
                 continue
             create = self._loop.create_unix_server if listener.is_unix else self._loop.create_server
-            self._servers.append(await create(make, sock=listener.socket))
+            self._servers.append(await create(make, sock=listener.socket, backlog=BACKLOG))
 
     def connection_factory(self, source: ClientSource) -> Callable[[], HttpConnection]:
         """Return a function that makes the connection of a new client of a source."""

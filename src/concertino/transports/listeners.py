@@ -27,6 +27,7 @@ from concertino.transports.addresses import unix_name
 from concertino.transports.sockets import configure_socket, format_address, is_trusted
 
 __all__ = [
+    "BACKLOG",
     "Listener",
     "errno_message",
     "inherited_listeners",
