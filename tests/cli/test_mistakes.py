@@ -273,6 +273,33 @@ COMMAND_LINES = [
         "  write -- python calculator.py",
     ),
     Mistake(
+        "an option without its value",
+        ["tools", "--timeout-s", *SERVER],
+        2,
+        "concertino tools: argument --timeout-s: expected one argument\n  write --timeout-s S",
+    ),
+    Mistake(
+        "an option without one of its values",
+        ["serve", "calculator.py", "--log-format"],
+        2,
+        "concertino serve: argument --log-format: expected one argument\n"
+        "  write --log-format line|json|trace",
+    ),
+    Mistake(
+        "a command without its argument",
+        ["completion"],
+        2,
+        "concertino completion: the following arguments are required: shell\n"
+        "  write: concertino completion bash|zsh|fish",
+    ),
+    Mistake(
+        "a command without an option that it needs",
+        ["token", "list"],
+        2,
+        "concertino token: the following arguments are required: --file\n"
+        "  write: concertino token new|list|remove --file FILE",
+    ),
+    Mistake(
         "nothing to serve",
         ["serve"],
         2,

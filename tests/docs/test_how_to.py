@@ -143,7 +143,7 @@ def test_what_is_tried_by_hand_answers(tmp_path: Path) -> None:
         + "```\n",
         tmp_path,
     )
-    assert run_shell(HOW_TO / "deploy.md", tmp_path) == '{"jsonrpc":"2.0","id":1,"result":{}}\n'
+    assert run_shell(HOW_TO / "deploy.md", tmp_path) == "42\n"
 
 
 def test_what_is_pasted_into_a_client_s_configuration_is_json_with_absolute_paths() -> None:

@@ -72,6 +72,20 @@ TARGETS = [
         "install the package that has it: INSTALL PACKAGE\n",
     ),
     Mistake(
+        "a composition that cannot start, to its client",
+        {
+            "calc.py": "from concertino import Server, compose, run\n"
+            "one, two = Server('one'), Server('two')\nfor server in (one, two):\n"
+            "    server.add_resource('notes://today', lambda: '', name='today')\n"
+            "run(compose('both', one=one, two=two))\n"
+        },
+        "concertino tools -- python calc.py",
+        5,
+        "concertino tools: the server refused initialize: cannot start: RegistrationError: "
+        "compose: both one and two have the resource notes://today; remove one, or give it "
+        "another URI (-32603)\n  --trace shows every message\n",
+    ),
+    Mistake(
         "no mistake: a script that serves on a condition",
         {"calc.py": HEAD + ADD + "import sys\nif sys.argv[1:]:\n    server.run()\n"},
         "python calc.py",

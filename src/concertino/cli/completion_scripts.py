@@ -215,7 +215,7 @@ _ZSH = """\
 # Completion of concertino for zsh; made by: concertino completion zsh
 
 _concertino() {{
-    # Behind -- is the command line of a server.
+    # After -- is the command line of a server.
     local -i separator=${{words[(i)--]}}
     if ((separator < CURRENT)); then
         shift $separator words
