@@ -79,6 +79,7 @@ class ReservedStdin(io.RawIOBase):
     """The bytes of sys.stdin in a server: reading raises EOFError, which says what to do instead.
 
     An empty text would be misleading: a tool that reads a line would go on without an answer.
+    See docs/decisions/0054-reads-of-stdin-fail.md.
     """
 
     def readinto(self, _: object, /) -> NoReturn:
