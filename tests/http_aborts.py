@@ -88,9 +88,12 @@ async def abort_many(service: HttpService, count: int) -> None:
     async with asyncio.timeout(WITHIN_S + count / 20), asyncio.TaskGroup() as group:
         for _ in range(AT_ONCE):
             group.create_task(work())
-    await asyncio.to_thread(session.connection.request, "DELETE", "/mcp", None, session.headers)
-    await asyncio.to_thread(session.connection.getresponse().read)
+    # The session's own connection may have been closed, because it was idle.
     session.connection.close()
+    ending = service.connect()
+    await asyncio.to_thread(ending.request, "DELETE", "/mcp", None, session.headers)
+    await asyncio.to_thread(ending.getresponse().read)
+    ending.close()
 
 
 def read_counts(service: HttpService) -> dict[str, int]:
