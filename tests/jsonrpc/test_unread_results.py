@@ -233,8 +233,8 @@ def test_other_connections_that_do_not_read_use_up_the_budget_of_the_process() -
     limits = Limits(max_unread_bytes_total=10 * MIB)
     budget = ProcessBudget(limits)
     rigs = [Rig(budget, max_unread_bytes_total=10 * MIB) for _ in range(6)]
-    for rig in rigs:
-        request = rig.start(0)
+    requests = [rig.start(0, tool=name) for rig, name in zip(rigs, "abcdef", strict=True)]
+    for rig, request in zip(rigs, requests, strict=True):
         assert request is not None
         rig.peer.respond(request, result(9 * MIB))
     # Two pass alone, within the limit of 10 MiB and the reserve of 16. Two wait, within 20 MiB,
@@ -248,6 +248,55 @@ def test_other_connections_that_do_not_read_use_up_the_budget_of_the_process() -
     for rig in rigs:
         rig.peer.close()
     assert rigs[0].counts() == (0, 0, 0)
+
+
+def test_a_lone_call_waits_while_other_connections_use_up_the_budget_of_the_process() -> None:
+    budget = ProcessBudget(Limits(max_unread_bytes_total=20 * MIB))
+    rigs = [Rig(budget, max_unread_bytes_total=20 * MIB) for _ in range(6)]
+    # Nothing is known of the tool, so 8 MiB are expected of each: four fit into 20 and 16 MiB.
+    requests = [rig.start(0) for rig in rigs]
+    assert [request is not None for request in requests] == [True] * 4 + [False] * 2
+    for rig, request in zip(rigs[:3], requests, strict=False):
+        assert request is not None
+        rig.peer.respond(request, result(9 * MIB))
+    # 27 MiB are held, and 9 MiB are expected of the call that runs.
+    waiting = rigs[4]
+    assert start_waiting(waiting) == 0
+    assert waiting.blocked > 0
+    for rig in rigs[:2]:
+        rig.read(1)
+    assert start_waiting(waiting) == 1
+    for rig in rigs:
+        rig.peer.close()
+    assert rigs[0].counts() == (0, 0, 0)
+    assert not budget.is_strained
+
+
+def test_lone_calls_of_other_tools_do_not_wait_for_those_that_use_up_the_budget() -> None:
+    budget = ProcessBudget(Limits(max_unread_bytes_total=20 * MIB))
+    holding = [Rig(budget, max_unread_bytes_total=20 * MIB) for _ in range(3)]
+    for rig, request in [(rig, rig.start(0)) for rig in holding]:
+        assert request is not None
+        rig.peer.respond(request, result(9 * MIB))
+    # 27 MiB are held. One call of a tool of which nothing is known may start, a second may not.
+    good, other = (Rig(budget, max_unread_bytes_total=20 * MIB) for _ in range(2))
+    assert good.start(1, tool="b") is not None
+    assert other.start(1, tool="b") is None
+    # The results of the tool are small.
+    budget.record_size(("tools/call", b'"b"'), 100)
+    assert start_waiting(other) == 1
+
+
+def test_a_client_that_holds_unread_results_starts_no_lone_call_beyond_the_budget() -> None:
+    budget = ProcessBudget(Limits(max_unread_bytes_total=20 * MIB))
+    first, second = (Rig(budget, max_unread_bytes_total=20 * MIB) for _ in range(2))
+    for rig in (first, second):
+        request = rig.start(0)
+        assert request is not None
+        rig.peer.respond(request, result(9 * MIB))
+    assert second.start(1) is None
+    second.read(1)
+    assert start_waiting(second) == 1
 
 
 def test_closing_a_connection_releases_what_it_held() -> None:

@@ -356,7 +356,9 @@ class Peer(Generic[R]):
             (not self.waiting or self.unread.may_overtake(incoming))
             and self.ready
             and self.buffered_bytes < limits.high_water_bytes
-            and (not self.running or self._has_capacity(incoming))
+            and (
+                not (self.running or self.unread.budget.is_strained) or self._has_capacity(incoming)
+            )
         ):
             return True
 
@@ -380,7 +382,8 @@ class Peer(Generic[R]):
             return None
         incoming = next(iter(self.waiting.values()))
         self.unread.blocked_kind = None
-        if self.running and not self._has_capacity(incoming):
+        is_limited = self.running or self.unread.budget.is_strained
+        if is_limited and not self._has_capacity(incoming):
             return None
         self.waiting.remove(incoming)
         return incoming
@@ -402,7 +405,7 @@ class Peer(Generic[R]):
         return (
             len(running) < limits.max_in_flight
             and running.size < limits.max_in_flight_bytes
-            and self.unread.has_room_for(incoming)
+            and self.unread.has_room_for(incoming, is_alone=not running)
         )
 
     def _leave_table(self, incoming: IncomingRequest) -> None:

@@ -59,6 +59,8 @@ class ProcessBudget:
     waiting: the total size of the responses that wait until they fit, in bytes.
     sizes: for each kind of call, the size of the largest recent response in bytes.
     unknown: for each kind that has never returned a response, how many calls of it are running.
+    is_strained: whether the limit is nearly reached, so that each call must be checked before it
+        starts, even if it is the only one of its connection.
     """
 
     __slots__ = (
@@ -66,6 +68,7 @@ class ProcessBudget:
         "_guesses",
         "expected",
         "held",
+        "is_strained",
         "limit",
         "sizes",
         "unknown",
@@ -79,10 +82,16 @@ class ProcessBudget:
         self.waiting = 0
         self.sizes: dict[Kind, int] = {}
         self.unknown: Counter[Kind] = Counter()
+        self.is_strained = False
         # The expected size of a result of a kind that has never returned, before lower_guess().
         self._first_guess = limits.max_unread_bytes // FIRST_CALLS
         # The expected sizes that lower_guess() has changed: kind -> (size, time of the change).
         self._guesses: dict[Kind, tuple[int, float]] = {}
+
+    def update_strain(self) -> None:
+        """Update is_strained, because `held`, `expected` or `unknown` has changed."""
+        unknown_bytes = self.unknown.total() * self._first_guess if self.unknown else 0
+        self.is_strained = self.held + self.expected + unknown_bytes > self.limit - RESERVE_BYTES
 
     def guess(self, kind: Kind) -> int:
         """Return the expected size of a result for a kind of call that has never returned."""
@@ -123,6 +132,7 @@ class UnreadResults:
     budget: shared by all connections of the process; if None, the connection has one of its own.
 
     Attributes:
+    budget: the memory of unread responses of the process.
     held: how many bytes of output are buffered; set by update().
     blocked_kind: the kind of the first queued call, if that call waits because its result would
         probably not fit; otherwise None.
@@ -136,11 +146,12 @@ class UnreadResults:
     """
 
     __slots__ = (
-        "_budget",
         "_expected",
         "_limit",
+        "_nearly_read_bytes",
         "_unknown",
         "blocked_kind",
+        "budget",
         "dropped",
         "held",
         "on_blocked",
@@ -151,7 +162,9 @@ class UnreadResults:
     def __init__(self, limits: Limits, budget: ProcessBudget | None) -> None:
         self.usual_bytes = min(limits.max_message_bytes, LARGE_BYTES)
         self._limit = limits.max_unread_bytes
-        self._budget = ProcessBudget(limits) if budget is None else budget
+        # `held` is not updated below this mark.
+        self._nearly_read_bytes = limits.low_water_bytes
+        self.budget = ProcessBudget(limits) if budget is None else budget
         self._expected = 0
         # How many calls run whose kind has never returned a response, by kind.
         self._unknown: Counter[Kind] = Counter()
@@ -163,10 +176,15 @@ class UnreadResults:
 
     # Calls
 
-    def has_room_for(self, incoming: IncomingRequest) -> bool:
-        """Return whether the result of one more call will probably fit into the limits."""
+    def has_room_for(self, incoming: IncomingRequest, is_alone: bool) -> bool:
+        """Return whether the result of one more call will probably fit into the limits.
+
+        is_alone: whether no other call of the connection runs. If the client has also read nearly
+            everything, only the limit of the process counts, together with RESERVE_BYTES. A small
+            result always fits then, and so does that of one call of a tool that never returned.
+        """
         kind = _kind(incoming)
-        budget = self._budget
+        budget = self.budget
         expected = expected_of_all = budget.sizes.get(kind, -1)
         if expected < 0 or kind in budget.unknown:
             # budget.expected lacks the running calls of this kind, because nothing was known about
@@ -175,11 +193,18 @@ class UnreadResults:
             size_of_each = expected if expected >= 0 else budget.guess(kind)
             expected = size_of_each * (self._unknown[kind] + 1)
             expected_of_all = size_of_each * (budget.unknown[kind] + 1)
+        total = budget.held + budget.expected + expected_of_all
         if self.on_blocked is None or (
-            self.held + self._expected + expected <= self._limit
-            and budget.held + budget.expected + expected_of_all <= budget.limit
+            self.held + self._expected + expected <= self._limit and total <= budget.limit
         ):
             return True
+        if is_alone and self.held < self._nearly_read_bytes:
+            # A tool that always returns in its first step stays unknown, so one call must pass.
+            is_first = kind not in budget.sizes and kind not in budget.unknown
+            beyond = max(0, expected - RESERVE_BYTES)
+            is_within = total - beyond <= budget.limit + RESERVE_BYTES
+            if is_first or is_within or expected <= LARGE_BYTES:
+                return True
         if self.blocked_kind is None:
             self.blocked_kind = kind
         self.on_blocked()
@@ -197,10 +222,11 @@ class UnreadResults:
     def on_start(self, incoming: IncomingRequest) -> None:
         """Add the probable size of a call's result to the expected bytes, when the call starts."""
         kind = incoming.kind = _kind(incoming)
-        size = self._budget.sizes.get(kind)
+        size = self.budget.sizes.get(kind)
         if size is None:
             self._unknown[kind] += 1
-            self._budget.unknown[kind] += 1
+            self.budget.unknown[kind] += 1
+            self.budget.update_strain()
         else:
             self._expect(incoming, size)
 
@@ -212,14 +238,15 @@ class UnreadResults:
         if incoming.expected_bytes:
             self._expect(incoming, 0)
         else:
-            for unknown in (self._unknown, self._budget.unknown):
+            for unknown in (self._unknown, self.budget.unknown):
                 unknown[kind] -= 1
                 if not unknown[kind]:
                     del unknown[kind]
+            self.budget.update_strain()
 
     def on_response(self, incoming: IncomingRequest, size: int) -> None:
         """Remember the size of a call's response."""
-        self._budget.record_size(incoming.kind or _kind(incoming), size)
+        self.budget.record_size(incoming.kind or _kind(incoming), size)
 
     def on_slow_calls(self, now: float, in_threads: Collection[Kind] = ()) -> None:
         """Let more calls of tools start that have not returned a result yet.
@@ -229,14 +256,15 @@ class UnreadResults:
         in_threads: the kinds of calls that run in threads.
         """
         for kind in self._unknown:
-            self._budget.lower_guess(kind, now, kind in in_threads)
+            self.budget.lower_guess(kind, now, kind in in_threads)
 
     def _expect(self, incoming: IncomingRequest, size: int) -> None:
         """Set the expected size of a call's result, and update the totals by the difference."""
         change = size - incoming.expected_bytes
         incoming.expected_bytes = size
         self._expected += change
-        self._budget.expected += change
+        self.budget.expected += change
+        self.budget.update_strain()
 
     # Responses
 
@@ -247,19 +275,20 @@ class UnreadResults:
         process and RESERVE_BYTES are used up.
         size: the length of the response in bytes.
         """
-        budget = self._budget
+        budget = self.budget
         if not self.held:
             return budget.held + min(size, RESERVE_BYTES) <= budget.limit + RESERVE_BYTES
         return self.held + size <= self._limit and budget.held + size <= budget.limit
 
     def update(self, held: int) -> None:
         """Set how many bytes of output are buffered now."""
-        self._budget.held += held - self.held
+        self.budget.held += held - self.held
         self.held = held
+        self.budget.update_strain()
 
     def try_wait(self, incoming: IncomingRequest, frame: bytes) -> bool:
         """Keep a response until it fits. Return False if too many bytes wait already."""
-        budget = self._budget
+        budget = self.budget
         if budget.waiting + len(frame) > MAX_WAITING_BYTES and budget.waiting:
             return False
         budget.waiting += len(frame)
@@ -271,14 +300,14 @@ class UnreadResults:
     def pop_waiting(self, incoming: IncomingRequest) -> bytes:
         """Remove the waiting response to a request, and return it."""
         frame = self.waiting.pop(incoming)
-        self._budget.waiting -= len(frame)
+        self.budget.waiting -= len(frame)
         return frame
 
     def describe_unread(self) -> str:
         """Return a text that names the limit that is reached: `64 MiB are unread`."""
         limit = self._limit
-        if self.held < limit and self._budget.held > self.held:
-            limit = self._budget.limit
+        if self.held < limit and self.budget.held > self.held:
+            limit = self.budget.limit
         return f"{limit / 2**20:g} MiB are unread"
 
     def close(self, running: Iterable[IncomingRequest]) -> None:
