@@ -96,7 +96,7 @@ def test_what_pages_link_to_outside_of_docs_is_on_the_site(site: Path) -> None:
 
 def test_a_link_that_spans_two_lines_is_followed(site: Path) -> None:
     text = (site / "docs" / "index.md").read_text()
-    assert "configuration for\neach](reference/systems.md)" in text
+    assert "[The\nconfiguration for each](reference/systems.md)" in text
 
 
 def test_every_public_name_has_its_docstring_on_one_page(site: Path) -> None:
