@@ -83,6 +83,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--principal-rate": VALUE,
         "--behind-proxy": FLAG,
         "--no-auth": FLAG,
+        "--metrics": FLAG,
         "--allow-remote": FLAG,
         "--max-connections": VALUE,
         "--trust": FLAG,

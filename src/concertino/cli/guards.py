@@ -13,6 +13,7 @@ from concertino.cli.options import add_repeatable
 
 if TYPE_CHECKING:
     from concertino.backend.interface import Backend
+    from concertino.guards.call_counts import CallCounts
 
 # Wraps a backend in guards.
 GuardBackend = Callable[["Backend"], "Backend"]
@@ -70,9 +71,10 @@ def add_guard_options(parser: ArgumentParser) -> None:
     )
 
 
-def make_guard(args: Namespace) -> GuardBackend | None:
+def make_guard(args: Namespace, counts: CallCounts | None = None) -> GuardBackend | None:
     """Return a function that wraps a backend in the requested guards; None if none is requested.
 
+    counts: what calls are counted in for /metrics; None if that is not served.
     Raises ValueError for an invalid value, and ConcertinoError if an extra is not installed.
     """
     options: dict[str, Any] = vars(args)
@@ -90,10 +92,10 @@ def make_guard(args: Namespace) -> GuardBackend | None:
         layers.append(partial(Guard, **wanted))
         # Report an invalid value before the target is imported, which may take long.
         Guard(_NO_BACKEND, **wanted)
-    if args.metrics_file:
+    if args.metrics_file or counts is not None:
         from concertino.guards.metrics import metrics_of
 
-        layers.append(metrics_of(args.metrics_file))
+        layers.append(metrics_of(args.metrics_file, counts))
     if args.otel:
         from concertino.guards.telemetry import telemetry
 

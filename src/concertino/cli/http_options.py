@@ -11,6 +11,7 @@ from concertino.cli.options import add_repeatable
 from concertino.errors import TargetError
 
 if TYPE_CHECKING:
+    from concertino.guards.call_counts import CallCounts
     from concertino.http.authorization import Authorization, TokenVerifier, VerifyToken
     from concertino.http.options import HttpOptions
 
@@ -30,6 +31,7 @@ HTTP_ONLY = {
     "behind_proxy": "--behind-proxy",
     "trusted_proxy": "--trusted-proxy",
     "no_auth": "--no-auth",
+    "metrics": "--metrics",
     "auth": "--auth",
     "auth_tokens": "--auth-tokens",
     "auth_issuer": "--auth-issuer",
@@ -97,6 +99,12 @@ def add_http_options(parser: ArgumentParser) -> None:
         "--trusted-proxy",
         "NETWORK",
         "believe the Forwarded and X-Forwarded-... headers of this proxy; repeatable",
+    )
+    http.add_argument(
+        "--metrics",
+        action="store_true",
+        help="serve numbers of calls for Prometheus at /metrics, to principals, or without "
+        "authorization to this machine",
     )
     _add_authorization_options(parser)
 
@@ -166,9 +174,12 @@ def _parse_cache_s(text: str) -> float:
     return seconds
 
 
-def read_http_options(args: Namespace) -> tuple[HttpOptions | None, list[tuple[bool, str]]]:
+def read_http_options(
+    args: Namespace, counts: CallCounts | None = None
+) -> tuple[HttpOptions | None, list[tuple[bool, str]]]:
     """Return the settings of an HTTP server and its addresses, each as split_http_address() does.
 
+    counts: the numbers for /metrics; None not to serve them.
     Returns None and no addresses without --http. Raises UsageError if the options are wrong.
     """
     values: dict[str, Any] = vars(args)
@@ -187,6 +198,10 @@ def read_http_options(args: Namespace) -> tuple[HttpOptions | None, list[tuple[b
             "authorization, TLS and --public-url"
         )
     _check_combinations(values)
+    if args.metrics and args.workers is not None:
+        raise UsageError(
+            "--metrics: not together with --workers: each process has numbers of its own"
+        )
     try:
         from concertino.http.frontend import split_http_address
         from concertino.http.options import HttpOptions
@@ -208,6 +223,7 @@ def read_http_options(args: Namespace) -> tuple[HttpOptions | None, list[tuple[b
             behind_proxy=args.behind_proxy,
             trusted_proxies=tuple(args.trusted_proxy),
             no_auth=args.no_auth,
+            metrics=None if counts is None else counts.text,
         )
         if options.tls is not None:
             # Read the files now and not when the server starts, so that a wrong file is reported as

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from concertino.backend.interface import Backend
 from concertino.cli import UsageError
@@ -33,6 +33,9 @@ from concertino.logs import handler as logging_setup
 from concertino.runtime.process import StdioFrontend
 from concertino.runtime.process import run as run_process
 from concertino.transports.stdio import take_over
+
+if TYPE_CHECKING:
+    from concertino.guards.call_counts import CallCounts
 
 DESCRIPTION = (
     "Serve over stdin and stdout, to the MCP client that started this command. With --http, serve "
@@ -120,8 +123,9 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
             "expected a target, --resources, --prompts, RESOURCES_PATH or PROMPTS_PATH",
             "for example: concertino serve server.py",
         )
+    counts = _make_counts() if args.metrics else None
     try:
-        guard = make_guard(args)
+        guard = make_guard(args, counts)
         file_options = read_server_file_options(args)
     except (ValueError, ConcertinoError) as exc:
         reject_usage(str(exc))
@@ -131,7 +135,7 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
 
     # systemd sets this variable to the id of the process that gets its sockets.
     has_inherited = os.environ.get("LISTEN_PID") == str(os.getpid())
-    http, addresses = read_http_options(args)
+    http, addresses = read_http_options(args, counts)
     if args.unix or args.tcp or args.http or has_inherited:
         from concertino.cli.listen import serve_sockets
 
@@ -157,6 +161,13 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
             "of systemd"
         )
     _serve_stdio(args, options, file_options, wrap)
+
+
+def _make_counts() -> CallCounts:
+    # Most servers count no calls.
+    from concertino.guards.call_counts import CallCounts
+
+    return CallCounts()
 
 
 def _serve_stdio(

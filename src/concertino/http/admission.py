@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
+from ipaddress import ip_address
 
 from concertino.http.access import AccessRules
 from concertino.http.challenges import Challenges
@@ -21,6 +22,7 @@ from concertino.http.options import HttpOptions
 from concertino.http.principal_limits import PrincipalUse
 from concertino.http.request_head import HttpError, RequestHead
 from concertino.http.resource_identity import MAX_AGE_S
+from concertino.http.responses import JSON
 from concertino.protocol.principal import Principal
 from concertino.transports.listeners import Listener
 
@@ -30,6 +32,8 @@ log = logging.getLogger("concertino.http")
 
 # Nothing of ours is served there but the metadata; clients that look for more get 404.
 WELL_KNOWN = "/.well-known/"
+# Reverse proxies add one of these.
+FORWARDED = frozenset((b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"))
 # At most one refusal is logged in this time, in seconds.
 LOG_S = 1.0
 
@@ -138,8 +142,24 @@ class Admission:
             )
         # Any page may read it, so that a client in a browser finds the authorization server.
         exchange.headers = b"Access-Control-Allow-Origin: *\r\n"
-        exchange.respond_cacheable(self._metadata, MAX_AGE_S)
+        exchange.respond_as(b"%bCache-Control: max-age=%d\r\n" % (JSON, MAX_AGE_S), self._metadata)
         return True
+
+    def check_local(self, exchange: Exchange) -> None:
+        """Raise HttpError 403 unless a request has a principal or comes from this machine.
+
+        A request that a reverse proxy has passed on may come from anywhere.
+        """
+        if self._gate is not None and exchange.principal is not None:
+            return
+        facts, headers = exchange.connection.facts, exchange.head.headers
+        is_passed_on = self._proxies is not None or not FORWARDED.isdisjoint(headers)
+        if is_passed_on or not ("uid" in facts or _is_loopback(_peer_of(facts))):
+            raise HttpError(
+                HTTPStatus.FORBIDDEN,
+                "without authorization, this is for programs of the server's machine that connect "
+                "to it directly",
+            )
 
     def _check_forwarded(
         self, proxies: TrustedProxies, head: RequestHead, facts: Mapping[str, object]
@@ -163,6 +183,13 @@ class Admission:
         peer = _peer_of(facts)
         address = peer if self._proxies is None else self._proxies.read(head, peer).address
         log.info("%s: %d: %s", address or "a client", refusal.status, refusal)
+
+
+def _is_loopback(address: str | None) -> bool:
+    try:
+        return ip_address(address or "").is_loopback
+    except ValueError:
+        return False
 
 
 def _peer_of(facts: Mapping[str, object]) -> str | None:

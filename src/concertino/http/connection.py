@@ -20,7 +20,6 @@ from concertino.http.request_reader import RequestReader
 from concertino.http.responses import (
     CONTINUE,
     EVENT_STREAM,
-    JSON,
     KEEP_ALIVE_COMMENT,
     LAST_CHUNK,
     encode_chunk,
@@ -159,13 +158,14 @@ class Exchange(Struct, eq=False):
             response = encode_response(status, body, headers, keep_alive=keep_alive)
         connection.end_exchange(self, response)
 
-    def respond_cacheable(self, body: bytes, max_age_s: int) -> None:
-        """Send a JSON body that clients may keep. HEAD gets its head only."""
+    def respond_as(self, headers: bytes, body: bytes) -> None:
+        """Send a 200 whose headers say what the body is. HEAD gets its head only.
+
+        headers: Content-Type and Cache-Control, as whole lines.
+        """
         if self.is_done or self.is_stream:
             return
-        described = b"%bContent-Length: %d\r\nCache-Control: max-age=%d\r\n%b" % (
-            JSON, len(body), max_age_s, self.headers,
-        )  # fmt: skip
+        described = b"%bContent-Length: %d\r\n%b" % (headers, len(body), self.headers)
         keep_alive = self.keeps_connection and not self.connection.is_ending
         head = encode_head(OK, described, keep_alive=keep_alive)
         self.connection.end_exchange(self, head if self.head.method == "HEAD" else head + body)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec import Struct
 
 from concertino.http.authorization import Authorization
@@ -29,6 +31,8 @@ class HttpOptions(Struct, frozen=True):
     trusted_proxies: the addresses or networks of proxies whose X-Forwarded-... headers are
         believed.
     no_auth: whether to serve without authorization at addresses that others can reach.
+    metrics: returns the text of `/metrics`, such as Metrics.text of concertino.guards; None to
+        serve none. It is for principals, or without authorization for clients of this machine.
     """
 
     origins: tuple[str, ...] = ()
@@ -43,3 +47,4 @@ class HttpOptions(Struct, frozen=True):
     behind_proxy: bool = False
     trusted_proxies: tuple[str, ...] = ()
     no_auth: bool = False
+    metrics: Callable[[], str] | None = None

@@ -7,7 +7,8 @@
         http.stop()
         await http.closed
 
-The MCP endpoint is `/mcp`. `/healthz` tells whether the server serves.
+The MCP endpoint is `/mcp`. `/healthz` tells whether the server serves. `/metrics` has numbers, if they
+are wanted.
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ ENDPOINT = "/mcp"
 # Clients and frameworks write the path of a mounted application in both ways.
 PATHS = (ENDPOINT, ENDPOINT + "/")
 HEALTH = "/healthz"
+METRICS = "/metrics"
+METRICS_HEADERS = (
+    b"Content-Type: text/plain; version=0.0.4; charset=utf-8\r\nCache-Control: no-store\r\n"
+)
 # How often the time limits of the connections are checked, in parts of the shortest one.
 CHECKS_PER_LIMIT = 4
 # The bodies of all requests that are under way may take this many times max_message_bytes.
@@ -244,10 +249,21 @@ class HttpServer:
 
     def _answer_other(self, exchange: Exchange) -> None:
         """Answer a request that is not for the MCP endpoint."""
-        if exchange.head.path == HEALTH:
+        path = exchange.head.path
+        if path == HEALTH:
             self._answer_health(exchange)
+        elif path == METRICS and self.options.metrics is not None:
+            self._answer_metrics(exchange, self.options.metrics)
         elif not self.admission.answer_metadata(exchange):
             raise HttpError(HTTPStatus.NOT_FOUND, f"nothing is served here, try {ENDPOINT}")
+
+    def _answer_metrics(self, exchange: Exchange, metrics: Callable[[], str]) -> None:
+        """Return the numbers of calls, to clients that may see them."""
+        method = exchange.head.method
+        if method not in ("GET", "HEAD"):
+            raise _method_not_allowed(method, "GET")
+        self.admission.check_local(exchange)
+        exchange.respond_as(METRICS_HEADERS, metrics().encode())
 
     def _answer_health(self, exchange: Exchange) -> None:
         """Tell whether the server serves: 200, or 503 before it has started and at its end."""
