@@ -7,6 +7,7 @@ limit. Each response is sent by an Exchange.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from http import HTTPStatus
@@ -43,6 +44,8 @@ LINGER_S = 1.0
 # Reading a member of an enumeration takes a function call on Python 3.11.
 OK = HTTPStatus.OK
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
+# The method whose stream lasts until somebody ends it.
+LISTEN = b"subscriptions/listen"
 
 
 class HttpTimeouts(Struct, frozen=True):
@@ -206,6 +209,26 @@ class Exchange(Struct, eq=False):
             self.connection.flush()
         elif self.on_idle is not None:
             self.on_idle()
+
+    def has_expired(self, now: float) -> bool:
+        """Return whether this is a stream without an end of its own, and its user's token is over.
+
+        A call that has begun may finish: its user was entitled to it.
+        now: the seconds since the epoch.
+        """
+        expires = None if self.principal is None else self.principal.expires
+        if expires is None or now < expires or not self.is_stream:
+            return False
+        head = self.head
+        return head.method == "GET" or head.headers.get(b"mcp-method") == LISTEN
+
+    def expire(self) -> None:
+        """End the stream and close the connection. The client may come back with a new token."""
+        on_disconnect = self.on_disconnect
+        self.keeps_connection = False
+        self.end_stream()
+        if on_disconnect is not None:
+            on_disconnect()
 
     def on_connection_lost(self) -> None:
         """End the exchange without a complete response, because the connection is closed."""
@@ -485,7 +508,9 @@ class HttpConnection(asyncio.Protocol):
         if self._activity.is_stuck(self.unread_bytes, now, timeouts.unread_s):
             self.abort()
         elif self.exchange is not None:
-            if now - self._activity.since >= timeouts.keep_alive_s:
+            if self.exchange.has_expired(time.time()):
+                self.exchange.expire()
+            elif now - self._activity.since >= timeouts.keep_alive_s:
                 self._activity.since = now
                 self.exchange.keep_alive()
         elif self.is_ending:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder
 
@@ -24,13 +29,35 @@ class _ErrorHead(Struct):
 _decode_head = Decoder(_ErrorHead).decode
 
 
-def parse_retry_after(head: ResponseHead) -> float | None:
-    """Return the seconds in Retry-After; None if there are none, or too many."""
+def parse_retry_after(
+    head: ResponseHead, clock: Callable[[], float] = time.time
+) -> float | None:
+    """Return how many seconds to wait by Retry-After; None if it is missing, or too long.
+
+    The header is a number of seconds or an HTTP date (RFC 9110, section 10.2.3).
+    clock: returns the seconds since the epoch, for a response without a Date of its own.
+    """
     text = head.headers.get("retry-after", "")
-    if not text.isascii() or not text.isdigit() or len(text) > 9:
-        return None
-    seconds = float(text)
+    if text.isascii() and text.isdigit() and len(text) <= 9:
+        seconds = float(text)
+    else:
+        until = _parse_date(text)
+        if until is None:
+            return None
+        # The server's own time, so that its clock need not agree with ours.
+        now = _parse_date(head.headers.get("date", ""))
+        seconds = max(0.0, until - (clock() if now is None else now))
     return seconds if seconds <= MAX_RETRY_AFTER_S else None
+
+
+def _parse_date(text: str) -> float | None:
+    """Return an HTTP date as seconds since the epoch; None if it is malformed."""
+    try:
+        date = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    # An HTTP date is always in GMT, although one of its old forms does not say so.
+    return date.replace(tzinfo=date.tzinfo or UTC).timestamp()
 
 
 def error_of_body(id: Id, body: bytes) -> bytes | None:

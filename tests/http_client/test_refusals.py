@@ -1,0 +1,47 @@
+"""When a request that was refused is sent again. RFC 9110, section 10.2.3 has these examples."""
+
+from __future__ import annotations
+
+import pytest
+
+from concertino.http_client.pooled_connection import ResponseHead
+from concertino.http_client.refusals import parse_retry_after
+
+# Fri, 31 Dec 1999 23:59:59 GMT, by `date -u -d ... +%s`.
+CENTURY_END = 946684799
+
+
+def wait_s(retry_after: str, date: str = "", now: float = CENTURY_END - 5) -> float | None:
+    headers = {"retry-after": retry_after} | ({"date": date} if date else {})
+    return parse_retry_after(ResponseHead(503, headers), lambda: now)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("20", 20.0),
+        ("0", 0.0),
+        ("120", None),
+        ("-1", None),
+        ("1.5", None),
+        ("", None),
+        ("soon", None),
+        # The three forms of RFC 9110, section 5.6.7.
+        ("Fri, 31 Dec 1999 23:59:59 GMT", 5.0),
+        ("Friday, 31-Dec-99 23:59:59 GMT", 5.0),
+        ("Fri Dec 31 23:59:59 1999", 5.0),
+        # Too far away.
+        ("Sat, 01 Jan 2000 23:59:59 GMT", None),
+        # A date in the past: at once.
+        ("Thu, 30 Dec 1999 23:59:59 GMT", 0.0),
+        ("Fri, 99 Dec 1999 23:59:59 GMT", None),
+    ],
+)
+def test_the_wait_that_a_server_asks_for(text: str, expected: float | None) -> None:
+    assert wait_s(text) == expected
+
+
+def test_a_date_counts_from_the_servers_own_time() -> None:
+    until, date = "Fri, 31 Dec 1999 23:59:59 GMT", "Fri, 31 Dec 1999 23:59:57 GMT"
+
+    assert wait_s(until, date, now=0.0) == 2.0
