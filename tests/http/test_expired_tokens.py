@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -67,7 +67,7 @@ class Requests:
 
 
 @asynccontextmanager
-async def running(released: asyncio.Event) -> AsyncIterator[Requests]:
+async def running(released: asyncio.Event) -> AsyncGenerator[Requests]:
     listener = listen_tcp("127.0.0.1", 0)
     options = HttpOptions(timeouts=TIMEOUTS, authorization=Authorization((verify,)))
     async with Host(make_server(released)) as host:

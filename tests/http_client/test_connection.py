@@ -268,6 +268,30 @@ async def test_a_broken_stream_is_resumed_after_the_pause_that_the_server_wants(
 
 
 @on_a_loop
+async def test_a_server_that_wants_to_be_polled_is_asked_as_often_as_the_call_takes() -> None:
+    """(HL-8 to HL-10)"""
+    polls = 0
+    asked: list[Any] = []
+
+    async def script(request: Request) -> bytes:
+        nonlocal polls
+        if request.rpc == "tools/call":
+            asked.append(request.message["id"])
+            return stream(b"id: a-0\nretry: 1\ndata:\n\n")
+        if request.headers.get("last-event-id") == "a-0":
+            polls += 1
+            if polls < 100:
+                return stream(b"id: a-0\nretry: 1\ndata:\n\n")
+            answer = {"jsonrpc": "2.0", "id": asked[0], "result": TEXT}
+            return stream(b"id: a-1\ndata: %b\n\n" % json.dumps(answer).encode())
+        return legacy(request) or plain("202 Accepted")
+
+    async with scripted(script) as (url, _), Client(url, era="legacy") as client:
+        assert await client.call_tool("slow", into=str) == "ok"
+    assert polls == 100
+
+
+@on_a_loop
 async def test_a_broken_stream_of_the_modern_revision_fails_its_call() -> None:
     """(HM-11): the call may have had effects, so it is not sent again."""
 

@@ -36,16 +36,19 @@ __all__ = [
     "CheckArguments",
     "Handle",
     "HooksSlot",
+    "ParamHeaders",
     "SupportsArgumentChecks",
     "SupportsArgumentRefusals",
     "SupportsCallStarter",
     "SupportsOperationHandlers",
+    "SupportsParamHeaders",
     "Work",
     "argument_check_of",
     "argument_verdict",
     "call_starter_of",
     "has_method_of",
     "operation_handler_of",
+    "param_headers_of",
     "record_refused_arguments",
     "refusing_handler_of",
 ]
@@ -53,6 +56,8 @@ __all__ = [
 Work = Coroutine[Any, Any, Struct | Raw]
 Handle = Callable[[Call, Context], Work]
 CheckArguments = Callable[[Call, Context], None]
+# The path of an argument -> the rest of the name of the header `Mcp-Param-...` that repeats it.
+ParamHeaders: TypeAlias = "Mapping[tuple[str, ...], str]"
 BeginCall: TypeAlias = "Callable[[Call, Context, HooksSlot], Work]"
 
 
@@ -168,6 +173,18 @@ class SupportsArgumentRefusals(Protocol):
         ...
 
 
+@runtime_checkable
+class SupportsParamHeaders(Protocol):
+    """A Backend that knows which arguments of its tools clients must repeat in HTTP headers."""
+
+    def param_headers(self, name: str) -> ParamHeaders:
+        """Return the arguments of a tool with `x-mcp-header` in their schema.
+
+        Empty for an unknown tool, and for most others.
+        """
+        ...
+
+
 def call_starter_of(backend: Backend) -> CallStarter | None:
     """Return a backend's CallStarter; None if it has none."""
     # Check the class and not the object. An object that forwards all attributes to another backend
@@ -195,6 +212,13 @@ def argument_check_of(backend: Backend, method: str, name: str) -> CheckArgument
     if not issubclass(type(backend), SupportsArgumentChecks):
         return None
     return cast("SupportsArgumentChecks", backend).argument_check(method, name)
+
+
+def param_headers_of(backend: Backend, name: str) -> ParamHeaders:
+    """Return which arguments of a tool clients must repeat in headers; none if it is not known."""
+    if not issubclass(type(backend), SupportsParamHeaders):
+        return {}
+    return cast("SupportsParamHeaders", backend).param_headers(name)
 
 
 def record_refused_arguments() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from msgspec import Raw, Struct
 
+from concertino.backend.call_hooks import ParamHeaders, param_headers_of
 from concertino.backend.interface import (
     Backend,
     Context,
@@ -71,6 +72,10 @@ class BackendWrapper:
         params: Mapping[str, Raw],
     ) -> None:
         pass_client_notification(self.inner, session, method, params)
+
+    def param_headers(self, name: str) -> ParamHeaders:
+        """Return the annotated arguments of a tool. See SupportsParamHeaders."""
+        return param_headers_of(self.inner, name)
 
 
 def pass_client_notification(

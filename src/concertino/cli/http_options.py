@@ -31,6 +31,7 @@ HTTP_ONLY = {
     "behind_proxy": "--behind-proxy",
     "trusted_proxy": "--trusted-proxy",
     "no_auth": "--no-auth",
+    "poll": "--poll",
     "metrics": "--metrics",
     "auth": "--auth",
     "auth_tokens": "--auth-tokens",
@@ -101,6 +102,13 @@ def add_http_options(parser: ArgumentParser) -> None:
         "believe the Forwarded and X-Forwarded-... headers of this proxy; repeatable",
     )
     http.add_argument(
+        "--poll",
+        metavar="WAIT[/RETRY]",
+        type=_parse_poll,
+        help="let clients of 2025-11-25 come back for a response that takes longer than WAIT "
+        "seconds, after RETRY seconds (default 1)",
+    )
+    http.add_argument(
         "--metrics",
         action="store_true",
         help="serve numbers of calls for Prometheus at /metrics, to principals, or without "
@@ -114,6 +122,14 @@ def _parse_workers(text: str) -> int:
     if not 1 <= number <= MAX_WORKERS:
         raise ArgumentTypeError(f"expected a number from 1 to {MAX_WORKERS}, got {text}")
     return number
+
+
+def _parse_poll(text: str) -> tuple[float, float]:
+    wait, slash, retry = text.partition("/")
+    times = float(wait), float(retry) if slash else 1.0
+    if not min(times) > 0:
+        raise ArgumentTypeError(f"expected positive numbers of seconds, got {text}")
+    return times
 
 
 def _add_authorization_options(parser: ArgumentParser) -> None:
@@ -198,15 +214,11 @@ def read_http_options(
             "authorization, TLS and --public-url"
         )
     _check_combinations(values)
-    if args.metrics and args.workers is not None:
-        raise UsageError(
-            "--metrics: not together with --workers: each process has numbers of its own"
-        )
     try:
         from concertino.http.frontend import split_http_address
-        from concertino.http.options import HttpOptions
+        from concertino.http.options import HttpOptions, Polling
         from concertino.http.principal_limits import PrincipalLimits
-        from concertino.http.tls import Tls, TlsCertificate
+        from concertino.http.tls import Tls
     except ImportError as exc:
         raise UsageError(str(exc)) from None
     try:
@@ -223,19 +235,28 @@ def read_http_options(
             behind_proxy=args.behind_proxy,
             trusted_proxies=tuple(args.trusted_proxy),
             no_auth=args.no_auth,
+            polling=None if args.poll is None else Polling(*args.poll),
             metrics=None if counts is None else counts.text,
         )
-        if options.tls is not None:
-            # Read the files now and not when the server starts, so that a wrong file is reported as
-            # a wrong option.
-            TlsCertificate(options.tls)
-    except ValueError as exc:
+        _check_early(options)
+    except (ValueError, ImportError) as exc:
         raise UsageError(str(exc)) from None
     addresses = [split_http_address(text) for text in args.http if text != "systemd"]
     for is_unix, name in addresses:
         if not is_unix:
             _check_address(name)
     return options, addresses
+
+
+def _check_early(options: HttpOptions) -> None:
+    """Check what would otherwise fail when the server starts.
+
+    Raises ValueError for a certificate that cannot be used, ImportError for a missing extra.
+    """
+    if options.tls is not None:
+        from concertino.http.tls import TlsCertificate
+
+        TlsCertificate(options.tls)
 
 
 def _check_address(text: str) -> None:
@@ -261,6 +282,10 @@ def _check_combinations(values: dict[str, Any]) -> None:
     for name, other in NEEDS.items():
         if values[name] not in (None, []) and values[other] is None:
             raise UsageError(f"{HTTP_ONLY[name]}: add {HTTP_ONLY[other]}")
+    if values["metrics"] and values["workers"] is not None:
+        raise UsageError(
+            "--metrics: not together with --workers: each process has numbers of its own"
+        )
     if values["auth_introspection"] is not None and (
         values["auth_jwks"] is not None or values["auth_algorithm"]
     ):

@@ -18,7 +18,12 @@ from msgspec import DecodeError, Raw, Struct, ValidationError
 from msgspec.json import decode, encode
 from msgspec.structs import replace
 
-from concertino.backend.call_hooks import CheckArguments, argument_check_of
+from concertino.backend.call_hooks import (
+    CheckArguments,
+    ParamHeaders,
+    argument_check_of,
+    param_headers_of,
+)
 from concertino.backend.caller import CallerSession
 from concertino.backend.interface import (
     Backend,
@@ -355,6 +360,11 @@ class ComposedBackend:
         """
         found = self._names.find(name)
         return None if found is None else argument_check_of(self.parts[found[0]], method, found[1])
+
+    def param_headers(self, name: str) -> ParamHeaders:
+        """Return the annotated arguments of a part's tool. See SupportsParamHeaders."""
+        found = self._names.find(name)
+        return {} if found is None else param_headers_of(self.parts[found[0]], found[1])
 
     async def _call_by_uri(
         self,

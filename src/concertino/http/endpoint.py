@@ -16,6 +16,7 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
+from concertino.backend.call_hooks import ParamHeaders, param_headers_of
 from concertino.errors import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
@@ -30,6 +31,7 @@ from concertino.http.envelope import (
     Envelope,
     Malformed,
     Params,
+    decode_arguments,
     decode_envelope,
     decode_messages,
 )
@@ -38,6 +40,8 @@ from concertino.http.mcp_headers import METHOD as METHOD_HEADER
 from concertino.http.mcp_headers import NAME as NAME_HEADER
 from concertino.http.mcp_headers import VERSION as VERSION_HEADER
 from concertino.http.mcp_headers import McpHeaders, read_headers
+from concertino.http.options import Polling
+from concertino.http.param_headers import find_mismatch
 from concertino.http.principal_limits import too_many
 from concertino.http.request_head import HttpError, RequestHead
 from concertino.http.session_connection import SessionConnection
@@ -73,6 +77,7 @@ class McpEndpoint:
     session_s: after this time without a request or an open stream, a session ends.
     challenges: makes refusals; None if there is no authorization.
     max_own_sessions: how many sessions one principal may have; None for any number.
+    polling: when clients of sessions have to come back for the rest of a response; None for never.
     """
 
     def __init__(
@@ -83,6 +88,7 @@ class McpEndpoint:
         session_s: float,
         challenges: Challenges | None = None,
         max_own_sessions: int | None = None,
+        polling: Polling | None = None,
     ) -> None:
         self._host = host
         self._wrap = wrap
@@ -95,6 +101,7 @@ class McpEndpoint:
         self._session_count = 0
         self._challenges = challenges
         self._max_own_sessions = max_own_sessions
+        self._polling = polling
         self._stateless = StatelessPool(host, wrap, challenges)
 
     # POST
@@ -130,7 +137,7 @@ class McpEndpoint:
             if id is UNSET:
                 # Nothing depends on a client's notifications in this revision.
                 exchange.respond(HTTPStatus.ACCEPTED)
-            elif _check_headers(exchange, headers, message, id):
+            elif self._check_request(exchange, headers, message, id):
                 self._stateless.find(exchange).deliver(exchange, headers.accepted)
         elif version is not None and version not in LEGACY_NAMES and message.method != "initialize":
             known = [revision.name for revision in reversed(REVISIONS)]
@@ -145,6 +152,20 @@ class McpEndpoint:
             self._headers.clear()
         self._headers[exchange.head] = headers
         return headers
+
+    def _check_request(
+        self, exchange: Exchange, headers: McpHeaders, message: Envelope, id: Id
+    ) -> bool:
+        """Compare the headers of a request of 2026-07-28 with its body.
+
+        Returns False if the request is refused, and answered.
+        """
+        if not _check_headers(exchange, headers, message, id):
+            return False
+        if message.method != "tools/call" or headers.name is None:
+            return True
+        annotated = param_headers_of(self._host.backend, headers.name)
+        return not annotated or _check_params(exchange, annotated, id)
 
     # Sessions
 
@@ -188,7 +209,9 @@ class McpEndpoint:
             raise unavailable(f"{self._max_sessions} sessions are open")
         id = secrets.token_hex(16)
         caller = HttpCaller(exchange.connection.facts, exchange.principal, self._challenges)
-        session = SessionConnection(id, caller, self._budget, lambda: self._sessions.pop(id, None))
+        session = SessionConnection(
+            id, caller, self._budget, lambda: self._sessions.pop(id, None), self._polling
+        )
         self._sessions[id] = session
         self._session_count += 1
         caller.attach(self._host.attach(self._wrap(session, f"session {self._session_count}")))
@@ -315,6 +338,17 @@ def _check_headers(exchange: Exchange, headers: McpHeaders, message: Envelope, i
     if isinstance(name, str) and headers.name != name:
         return _refuse_header(exchange, id, f"{NAME_HEADER} is not the name in the request")
     return True
+
+
+def _check_params(exchange: Exchange, annotated: ParamHeaders, id: Id) -> bool:
+    """Compare the headers `Mcp-Param-...` of a call of a tool with its arguments.
+
+    Returns False if the request is refused, and answered.
+    """
+    head = exchange.head
+    arguments = decode_arguments(exchange.body)
+    mismatch = find_mismatch(annotated, head.headers, head.repeated, arguments)
+    return mismatch is None or _refuse_header(exchange, id, mismatch)
 
 
 def _refuse_header(exchange: Exchange, id: Id, text: str) -> bool:

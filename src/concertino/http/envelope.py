@@ -24,6 +24,7 @@ __all__ = [
     "Malformed",
     "Params",
     "ResponseHead",
+    "decode_arguments",
     "decode_envelope",
     "decode_header_text",
     "decode_messages",
@@ -79,6 +80,16 @@ class _LooseEnvelope(Struct):
     id: Any = UNSET
 
 
+class _Arguments(Struct, frozen=True):
+    arguments: Any = None
+
+
+class _ToolCall(Struct):
+    """A call of a tool, with the arguments decoded."""
+
+    params: _Arguments = _Arguments()
+
+
 class ResponseHead(Struct):
     """The id of a response in a batch."""
 
@@ -100,6 +111,7 @@ class Malformed(ValueError):
 
 _decode = Decoder(Envelope).decode
 _decode_loose = Decoder(_LooseEnvelope).decode
+_decode_call = Decoder(_ToolCall).decode
 _decode_messages = Decoder(list[Envelope]).decode
 
 
@@ -145,6 +157,14 @@ def decode_messages(body: bytes) -> list[Envelope]:
         ) from None
     except (DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise _not_json(body, exc) from None
+
+
+def decode_arguments(body: bytes) -> Any:
+    """Return the arguments in a call of a tool; None if there are none, or it is malformed."""
+    try:
+        return _decode_call(body).params.arguments
+    except (DecodeError, RecursionError):
+        return None
 
 
 def _not_json(body: bytes, exc: Exception) -> Malformed:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from concertino.http.accepted import AcceptedForms
 from concertino.http.connection import Exchange
-from concertino.http.responses import encode_event
+from concertino.http.responses import encode_event, encode_retry
 from concertino.jsonrpc.messages import Id
 
 __all__ = ["EventBudget", "EventStore", "EventStream", "parse_event_id"]
@@ -172,6 +172,19 @@ class EventStream:
         exchange.open_stream()
         for event in self._store.after(self.number, last_number):
             exchange.send_event(encode_event(event.frame, self._event_id(event.number)))
+
+    def suspend(self, retry_s: float) -> None:
+        """End the current response, but not the stream, and tell the client to come back.
+
+        retry_s: the time after which the client shall come back, in seconds.
+        """
+        self.open()
+        exchange, self.exchange = self.exchange, None
+        if exchange is not None:
+            exchange.on_disconnect = None
+            exchange.send_event(encode_retry(self._event_id(self._last), retry_s))
+            exchange.end_stream()
+            exchange.connection.flush()
 
     def end(self) -> None:
         """End the current response. It has no body if it has not begun and cannot be a stream."""

@@ -11,7 +11,27 @@ from concertino.http.connection import HttpTimeouts
 from concertino.http.principal_limits import PrincipalLimits
 from concertino.http.tls import Tls
 
-__all__ = ["HttpOptions"]
+__all__ = ["HttpOptions", "Polling"]
+
+
+class Polling(Struct, frozen=True):
+    """When clients of 2025-11-25 have to come back for the rest of a response.
+
+    A connection that waits for a slow call is closed, and the client asks again for the rest of its
+    stream. So few connections are open, however many calls are under way.
+
+    wait_s: the time after which a response that is not complete ends, in seconds.
+    retry_s: the time after which the client asks again, in seconds.
+    Raises ValueError for a time that is not positive.
+    """
+
+    wait_s: float = 20.0
+    retry_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("wait_s", self.wait_s), ("retry_s", self.retry_s)):
+            if not value > 0:
+                raise ValueError(f"{name}: expected a positive number of seconds, got {value}")
 
 
 class HttpOptions(Struct, frozen=True):
@@ -31,6 +51,8 @@ class HttpOptions(Struct, frozen=True):
     trusted_proxies: the addresses or networks of proxies whose X-Forwarded-... headers are
         believed.
     no_auth: whether to serve without authorization at addresses that others can reach.
+    polling: when clients of 2025-11-25 have to come back for the rest of a response; None to let
+        them wait.
     metrics: returns the text of `/metrics`, such as Metrics.text of concertino.guards; None to
         serve none. It is for principals, or without authorization for clients of this machine.
     """
@@ -47,4 +69,5 @@ class HttpOptions(Struct, frozen=True):
     behind_proxy: bool = False
     trusted_proxies: tuple[str, ...] = ()
     no_auth: bool = False
+    polling: Polling | None = None
     metrics: Callable[[], str] | None = None

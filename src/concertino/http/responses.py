@@ -21,6 +21,7 @@ __all__ = [
     "encode_head",
     "encode_json_response",
     "encode_response",
+    "encode_retry",
 ]
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -117,6 +118,15 @@ def encode_event(data: bytes, id: bytes | None = None) -> bytes:
     if not data:
         return b"id: %b\ndata:\n\n" % id
     return b"id: %b\nevent: message\ndata: %b\n\n" % (id, data)
+
+
+def encode_retry(id: bytes, retry_s: float) -> bytes:
+    """Return an event without data that tells the client to come back.
+
+    id: the id of the last event, after which the stream will go on.
+    retry_s: the time after which the client shall come back, in seconds.
+    """
+    return b"id: %b\nretry: %d\ndata:\n\n" % (id, max(1, round(retry_s * 1000)))
 
 
 def encode_chunk(data: bytes) -> bytes:

@@ -7,8 +7,8 @@
         http.stop()
         await http.closed
 
-The MCP endpoint is `/mcp`. `/healthz` tells whether the server serves. `/metrics` has numbers, if they
-are wanted.
+The MCP endpoint is `/mcp`. `/healthz` tells whether the server serves. `/metrics` has numbers, if
+they are wanted.
 """
 
 from __future__ import annotations
@@ -100,7 +100,6 @@ class HttpServer:
         self.host = host
         self.options = options = options or HttpOptions()
         self._listeners = listeners
-        self._loop = asyncio.get_running_loop()
         self.admission = Admission(options, listeners, ENDPOINT, frozenset((HEALTH,)))
         use = self.admission.use
         self._endpoint = McpEndpoint(
@@ -110,13 +109,14 @@ class HttpServer:
             options.timeouts.session_s,
             self.admission.challenges,
             None if use is None else use.limits.max_sessions,
+            options.polling,
         )
         self._connections: set[HttpConnection] = set()
         self._servers: list[asyncio.Server | TlsAcceptor] = []
         self._check_timer: asyncio.TimerHandle | None = None
         self._is_stopping = False
         self._has_refused = False
-        self.closed: asyncio.Future[None] = self._loop.create_future()
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
     def addresses(self) -> list[str]:
@@ -134,12 +134,13 @@ class HttpServer:
         load_calls()
         tls = self.options.tls
         certificate = None if tls is None else TlsCertificate(tls)
+        loop = asyncio.get_running_loop()
         for listener in self._listeners:
             make = self.connection_factory(listener)
             if certificate is not None and not listener.is_unix:
                 self._servers.append(TlsAcceptor(listener, certificate, make))
                 continue
-            create = self._loop.create_unix_server if listener.is_unix else self._loop.create_server
+            create = loop.create_unix_server if listener.is_unix else loop.create_server
             self._servers.append(await create(make, sock=listener.socket, backlog=BACKLOG))
 
     def connection_factory(self, source: ClientSource) -> Callable[[], HttpConnection]:
@@ -161,7 +162,7 @@ class HttpServer:
             listener.remove()
         for connection in list(self._connections):
             connection.close_when_idle()
-        self._loop.call_later(self.host.limits.drain_s + END_S, self._abort_all)
+        asyncio.get_running_loop().call_later(self.host.limits.drain_s + END_S, self._abort_all)
         self._set_closed()
 
     def _abort_all(self) -> None:
@@ -205,7 +206,7 @@ class HttpServer:
 
     def _check_times(self) -> None:
         """Check the time limits of all connections and sessions, as long as there are any."""
-        now = self._loop.time()
+        now = asyncio.get_running_loop().time()
         for connection in list(self._connections):
             connection.check_time(now)
         self._endpoint.end_idle_sessions(now)
@@ -215,7 +216,7 @@ class HttpServer:
 
     def _schedule_check(self) -> None:
         within_s = min(structs.astuple(self.options.timeouts)) / CHECKS_PER_LIMIT
-        self._check_timer = self._loop.call_later(within_s, self._check_times)
+        self._check_timer = asyncio.get_running_loop().call_later(within_s, self._check_times)
 
     # Requests
 

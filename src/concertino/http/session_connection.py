@@ -24,6 +24,7 @@ from concertino.http.caller import HttpCaller
 from concertino.http.connection import Exchange
 from concertino.http.envelope import ResponseHead, decode_envelope, read_outcome
 from concertino.http.event_streams import EventBudget, EventStream
+from concertino.http.options import Polling
 from concertino.http.request_head import HttpError
 from concertino.http.session_output import SessionOutput
 from concertino.http.session_streams import SessionStreams
@@ -63,6 +64,7 @@ class SessionConnection:
     caller: the user who has opened the session.
     budget: limits the events that are kept for clients that lose a connection.
     on_close: called when the session has ended.
+    polling: when the client has to come back for the rest of a response; None for never.
 
     Attributes:
     revision: the name of the revision of the session; "" before `initialize` is answered.
@@ -75,6 +77,7 @@ class SessionConnection:
         caller: HttpCaller,
         budget: EventBudget,
         on_close: Callable[[], object],
+        polling: Polling | None = None,
     ) -> None:
         self.id = id
         self.caller = caller
@@ -83,7 +86,7 @@ class SessionConnection:
         self.last_used = self._loop.time()
         self._on_close = on_close
         self._receiver: Receiver | None = None
-        self._streams = SessionStreams(budget, self._note_use)
+        self._streams = SessionStreams(budget, self._note_use, polling)
         self._output = SessionOutput(self._on_drain)
         # The requests that came while the client had not read enough of the responses.
         self._held: deque[tuple[Exchange, AcceptedForms, Sequence[Id]]] = deque()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 
 from concertino.http.accepted import AcceptedForms
 from concertino.http.connection import Exchange
 from concertino.http.event_streams import EventBudget, EventStore, EventStream, parse_event_id
+from concertino.http.options import Polling
 from concertino.http.request_head import HttpError
 from concertino.jsonrpc.messages import Id
 
@@ -22,12 +24,16 @@ class SessionStreams:
 
     budget: limits the events that are kept for clients who lose a connection.
     on_use: called when the client has closed a stream, or a stream is complete.
+    polling: when clients have to come back for the rest of a stream; None for never.
 
     Attributes:
     standalone: the stream for messages that belong to no request. The client opens it with GET.
     """
 
-    def __init__(self, budget: EventBudget, on_use: Callable[[], object]) -> None:
+    def __init__(
+        self, budget: EventBudget, on_use: Callable[[], object], polling: Polling | None
+    ) -> None:
+        self._polling = polling
         self._store = EventStore(budget)
         self._on_use = on_use
         self.standalone = EventStream(STANDALONE, self._store)
@@ -62,7 +68,23 @@ class SessionStreams:
         for id in ids:
             self._by_request[id] = stream
         stream.attach(exchange, self._on_use)
+        if is_primed and accepted.stream:
+            self._suspend_later(stream, exchange)
         return stream
+
+    def _suspend_later(self, stream: EventStream, exchange: Exchange) -> None:
+        """Let the client come back for the rest of a stream, if that is not complete in time."""
+        polling = self._polling
+        if polling is None:
+            return
+
+        def suspend() -> None:
+            if stream.exchange is exchange:
+                stream.suspend(polling.retry_s)
+                self._on_use()
+
+        timer = asyncio.get_running_loop().call_later(polling.wait_s, suspend)
+        exchange.on_end = _after(exchange.on_end, timer.cancel)
 
     def finish(self, stream: EventStream, *ids: Id) -> None:
         """Remove answered or cancelled requests from a stream; by default all requests."""
@@ -96,6 +118,8 @@ class SessionStreams:
         stream.resume(last_number)
         if is_complete:
             stream.end()
+        elif number != STANDALONE:
+            self._suspend_later(stream, exchange)
 
     def close(self) -> None:
         """End all streams. Their HTTP connections send what is buffered."""
@@ -104,3 +128,17 @@ class SessionStreams:
         self._streams.clear()
         self._by_request.clear()
         self._store.clear()
+
+
+def _after(
+    first: Callable[[], object] | None, second: Callable[[], object]
+) -> Callable[[], object]:
+    """Return a function that calls two, or only the second one."""
+    if first is None:
+        return second
+
+    def call_both() -> None:
+        first()
+        second()
+
+    return call_both

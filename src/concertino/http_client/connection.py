@@ -25,6 +25,7 @@ from concertino.errors import HTTP_FAILURE, METHOD_NOT_FOUND, AuthorizationError
 from concertino.http.envelope import Envelope, decode_envelope
 from concertino.http_client.credentials import Credentials, Refusal
 from concertino.http_client.exchange import (
+    EVENT_STREAM,
     ClientExchange,
     HttpFailure,
     PostedMessage,
@@ -293,6 +294,10 @@ class StreamableHttpConnection:
     # Responses
 
     def on_head(self, exchange: ClientExchange, head: ResponseHead) -> None:
+        events = exchange.events
+        if events is not None and events.retry_s is not None and head.media_type == EVENT_STREAM:
+            # The server has said when to come back, which may be as often as the call takes.
+            exchange.tries = 1
         if exchange.kind == "listen":
             self._session.listening_since = asyncio.get_running_loop().time()
         elif exchange.method == "initialize":

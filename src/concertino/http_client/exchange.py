@@ -18,7 +18,14 @@ from concertino.http_client.event_stream import EventStreamParser, EventTooLong
 from concertino.http_client.pooled_connection import PooledConnection, ResponseHead
 from concertino.jsonrpc.messages import Id
 
-__all__ = ["ClientExchange", "ExchangeOwner", "HttpFailure", "PostedMessage", "describe_status"]
+__all__ = [
+    "EVENT_STREAM",
+    "ClientExchange",
+    "ExchangeOwner",
+    "HttpFailure",
+    "PostedMessage",
+    "describe_status",
+]
 
 RequestKind = Literal["post", "listen", "resume", "delete"]
 EVENT_STREAM = "text/event-stream"

@@ -29,9 +29,7 @@ class _ErrorHead(Struct):
 _decode_head = Decoder(_ErrorHead).decode
 
 
-def parse_retry_after(
-    head: ResponseHead, clock: Callable[[], float] = time.time
-) -> float | None:
+def parse_retry_after(head: ResponseHead, clock: Callable[[], float] = time.time) -> float | None:
     """Return how many seconds to wait by Retry-After; None if it is missing, or too long.
 
     The header is a number of seconds or an HTTP date (RFC 9110, section 10.2.3).

@@ -7,17 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
-from msgspec import DecodeError, Struct
-from msgspec.json import Decoder
-
-from concertino.http.envelope import Envelope
-from concertino.http_client.param_headers import (
-    ParamHeaders,
-    encode_header_text,
-    param_header_lines,
-)
+from concertino.backend.call_hooks import ParamHeaders
+from concertino.http.envelope import Envelope, decode_arguments
+from concertino.http.param_headers import encode_header_text, param_header_lines
 from concertino.http_client.server_url import ServerUrl
 
 __all__ = ["RequestHeads", "check_headers"]
@@ -37,17 +30,6 @@ NAMED = {
     "tasks/update": "task_id",
     "tasks/cancel": "task_id",
 }
-
-
-class _CallParams(Struct, frozen=True):
-    arguments: Any = None
-
-
-class _CallFrame(Struct, frozen=True):
-    params: _CallParams = _CallParams()
-
-
-_decode_call = Decoder(_CallFrame).decode
 
 
 def check_headers(headers: Mapping[str, str]) -> None:
@@ -105,11 +87,7 @@ class RequestHeads:
         annotated = self.params.get(name) if method == "tools/call" else None
         if not annotated:
             return lines.encode("ascii")
-        try:
-            arguments = _decode_call(frame).params.arguments
-        except DecodeError:
-            arguments = None
-        return lines.encode("ascii") + param_header_lines(annotated, arguments)
+        return lines.encode("ascii") + param_header_lines(annotated, decode_arguments(frame))
 
     def _session_lines(self) -> bytes:
         lines = f"Mcp-Session-Id: {self.session}\r\n" if self.session else ""

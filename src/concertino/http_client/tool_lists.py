@@ -9,7 +9,8 @@ from typing import Any
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder, encode
 
-from concertino.http_client.param_headers import InvalidAnnotation, ParamHeaders, read_annotations
+from concertino.backend.call_hooks import ParamHeaders
+from concertino.http.param_headers import InvalidAnnotation, read_annotations
 
 __all__ = ["learn_tools"]
 

@@ -43,13 +43,13 @@ from concertino.server.settings import ServerSettings, cache_hints, check_settin
 from concertino.server.tool_errors import (
     unknown_tool,
 )
-from concertino.server.tools import Tools, make_tool
+from concertino.server.tools import Tools, make_tool, read_param_headers
 from concertino.types.results import CacheScope, Icon, Implementation
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from concertino.backend.call_hooks import CheckArguments, Handle
+    from concertino.backend.call_hooks import CheckArguments, Handle, ParamHeaders
     from concertino.http.asgi import AsgiApplication
     from concertino.http.server import HttpOptions
     from concertino.server.options import (
@@ -228,6 +228,7 @@ class Server:
             in_thread=self._threads.run,
             report_missing_types=self._registered_tools.report_missing_types,
         )
+        tool.param_headers = read_param_headers(tool.tool)
         if guards:
             # Imported here, because the import takes time and few tools have guards.
             from concertino.server.tool_guards import guard
@@ -632,6 +633,11 @@ class Server:
             if method == "tools/call"
             else None
         )
+
+    def param_headers(self, name: str) -> ParamHeaders:
+        """Return the annotated arguments of a tool. See SupportsParamHeaders."""
+        tool = self._registered_tools.entries.get(name)
+        return {} if tool is None else tool.param_headers
 
     def handle(self, call: Call, context: Context) -> CoroutineType[Any, Any, Struct | Raw]:
         """Return the coroutine that handles a call. Raises RpcError for an unknown tool.

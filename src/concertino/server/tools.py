@@ -62,7 +62,7 @@ from concertino.types.results import (
 )
 
 if TYPE_CHECKING:
-    from concertino.backend.call_hooks import Handle, Work
+    from concertino.backend.call_hooks import Handle, ParamHeaders, Work
     from concertino.guards.sizes import OversizeStore
     from concertino.server.options import ToolSettings
 
@@ -70,6 +70,7 @@ S = TypeVar("S", bound=Struct)
 # 2026-07-28 server/tools "Tool Names"
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 NO_ARGUMENTS = Raw(b"{}")
+PARAM_ANNOTATION = b'"x-mcp-header"'
 
 
 class RegisteredTool(Struct):
@@ -86,6 +87,7 @@ class RegisteredTool(Struct):
         guards.
     removed: whether the tool was removed from the server, or is disabled. This is the only field
         that changes after the registration.
+    param_headers: the arguments that clients repeat in HTTP headers, see http/param_headers.py.
     """
 
     tool: Tool
@@ -96,6 +98,7 @@ class RegisteredTool(Struct):
     shape: Callable[[Any], CallToolResult]
     guard: Backend | None = None
     removed: bool = False
+    param_headers: ParamHeaders = {}
 
 
 # Hosts may cut instructions that are longer than this. The limits of hosts are in
@@ -390,6 +393,22 @@ def make_tool(
     if isinstance(handler, FinishingHandler):
         return RegisteredTool(tool, handler.finishing(shaper.shape), True, False, bind, _keep)
     return RegisteredTool(tool, handler, is_async(handler), inline, bind, shaper.shape)
+
+
+def read_param_headers(tool: Tool) -> ParamHeaders:
+    """Return the arguments with `x-mcp-header` in the schema of a tool.
+
+    Raises RegistrationError for an annotation that clients of 2026-07-28 would refuse.
+    """
+    # Few schemas have annotations, and looking into a schema takes longer.
+    if PARAM_ANNOTATION not in encode(tool.input_schema):
+        return {}
+    from concertino.http.param_headers import InvalidAnnotation, read_annotations
+
+    try:
+        return read_annotations(tool.input_schema)
+    except InvalidAnnotation as exc:
+        raise RegistrationError(f"{tool.name}: input schema: {exc}") from None
 
 
 def _keep(result: CallToolResult) -> CallToolResult:

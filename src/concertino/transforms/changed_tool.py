@@ -13,6 +13,7 @@ from typing import Any, cast
 from msgspec import UNSET, DecodeError, Raw
 from msgspec.json import Decoder, decode, encode
 
+from concertino.backend.call_hooks import ParamHeaders
 from concertino.errors import RpcError, invalid_params
 from concertino.transforms.tool_changes import ToolChange
 from concertino.transforms.tool_pages import RawTool
@@ -129,6 +130,14 @@ class ChangedTool:
         They do not if it is hidden, or if another argument was renamed to its name.
         """
         return own not in self._hidden and (own in self._renamed or own not in self._own_names)
+
+    def show_headers(self, headers: ParamHeaders) -> ParamHeaders:
+        """Return the annotated arguments of the server's tool by the names that clients see."""
+        return {
+            (self._renamed.get(own, own), *rest): header
+            for (own, *rest), header in headers.items()
+            if self._is_shown(own)
+        }
 
     def _show_argument(self, own: str, schema: Raw) -> Raw:
         """Return the schema of an argument as clients see it. own: the server's name of it."""

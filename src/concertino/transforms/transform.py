@@ -25,6 +25,7 @@ from typing import Any, cast
 from msgspec import UNSET, Raw, Struct
 from msgspec.json import decode, encode
 
+from concertino.backend.call_hooks import ParamHeaders
 from concertino.backend.interface import Backend, Call, Context
 from concertino.backend.wrappers import BackendWrapper
 from concertino.errors import ConcertinoError, RpcError, unknown_name
@@ -110,6 +111,13 @@ class Transform(BackendWrapper):
         except RpcError as error:
             raise tool.reword_error(error) from None
         return _reword_failure(tool, result)
+
+    def param_headers(self, name: str) -> ParamHeaders:
+        """Return the annotated arguments of a tool, as clients see them."""
+        tool = self._by_shown.get(name)
+        if tool is None:
+            return {} if name in self._changed else super().param_headers(name)
+        return tool.show_headers(super().param_headers(tool.name))
 
     # Lists
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from concertino.http_client.param_headers import (
+from concertino.http.param_headers import (
     InvalidAnnotation,
     encode_header_text,
+    find_mismatch,
     param_header_lines,
     read_annotations,
 )
@@ -84,3 +85,62 @@ def test_data_named_like_the_annotation_is_no_annotation() -> None:
 )
 def test_text_that_a_header_cannot_carry_is_encoded(text: str, value: str) -> None:
     assert encode_header_text(text) == value
+
+
+HEADERS = read_annotations(
+    _object(
+        region=REGION,
+        limit={"type": "integer", "x-mcp-header": "Limit"},
+        options=_object(dry={"type": "boolean", "x-mcp-header": "Dry-Run"}),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines", "problem"),
+    [
+        ({"region": "eu"}, {"region": "eu"}, None),
+        ({"region": ""}, {"region": ""}, None),
+        ({"region": "Z\u00fcrich"}, {"region": "=?base64?WsO8cmljaA==?="}, None),
+        # A prefix without the suffix is the text itself.
+        ({"region": "=?base64?eu"}, {"region": "=?base64?eu"}, None),
+        # HM-50: integers are compared as numbers.
+        ({"limit": 42}, {"limit": "42.0"}, None),
+        ({"limit": 42.0}, {"limit": "42"}, None),
+        ({"limit": -7}, {"limit": "-7"}, None),
+        ({"options": {"dry": True}}, {"dry-run": "true"}, None),
+        # HM-51: nothing is expected for null and for what is missing.
+        ({"region": None}, {}, None),
+        ({}, {}, None),
+        (None, {}, None),
+        # A value of a wrong type is refused as an argument.
+        ({"region": ["eu"], "limit": 1.5}, {}, None),
+        ({"region": "eu"}, {}, "Mcp-Param-Region is missing"),
+        ({"options": {"dry": False}}, {}, "Mcp-Param-Dry-Run is missing"),
+        ({"region": "eu"}, {"region": "us"}, "Mcp-Param-Region is not the argument region"),
+        ({"region": "eu"}, {"region": "EU"}, "Mcp-Param-Region is not the argument region"),
+        ({"region": "a"}, {"region": "=?base64?YQ?="},
+         "Mcp-Param-Region is not the argument region"),
+        ({"region": None}, {"region": "eu"}, "Mcp-Param-Region is not the argument region"),
+        ({"region": "true"}, {"region": "x"}, "Mcp-Param-Region is not the argument region"),
+        ({"limit": 42}, {"limit": "43"}, "Mcp-Param-Limit is not the argument limit"),
+        ({"limit": 42}, {"limit": "42.5"}, "Mcp-Param-Limit is not the argument limit"),
+        ({"limit": 1}, {"limit": "true"}, "Mcp-Param-Limit is not the argument limit"),
+        ({"options": {"dry": True}}, {"dry-run": "1"},
+         "Mcp-Param-Dry-Run is not the argument options.dry"),
+    ],
+)  # fmt: skip
+def test_headers_are_compared_with_the_arguments(
+    arguments: Any, lines: dict[str, str], problem: str | None
+) -> None:
+    values = {f"mcp-param-{name}".encode(): text.encode() for name, text in lines.items()}
+
+    assert find_mismatch(HEADERS, values, (), arguments) == problem
+
+
+def test_a_header_that_comes_twice_is_refused() -> None:
+    values = {b"mcp-param-region": b"eu, eu"}
+
+    problem = find_mismatch(HEADERS, values, {b"mcp-param-region"}, {"region": "eu, eu"})
+
+    assert problem == "Mcp-Param-Region came more than once"

@@ -9,27 +9,28 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, cast
 
-from concertino.http.envelope import BASE64_PREFIX, BASE64_SUFFIX
+from concertino.backend.call_hooks import ParamHeaders
+from concertino.http.envelope import BASE64_PREFIX, BASE64_SUFFIX, decode_header_text
 
 __all__ = [
     "InvalidAnnotation",
-    "ParamHeaders",
     "encode_header_text",
+    "find_mismatch",
     "param_header_lines",
     "read_annotations",
 ]
 
 ANNOTATION = "x-mcp-header"
-# Path of a property -> the rest of its header's name.
-ParamHeaders = Mapping[tuple[str, ...], str]
 # RFC 9110, section 5.6.2.
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 TYPES = frozenset(("integer", "string", "boolean"))
 # JSON numbers beyond this are not exact in all languages.
 MAX_INTEGER = 2**53 - 1
+# How a header may write an integer: also as JavaScript's JSON would never, with a fraction of 0.
+INTEGER = re.compile(r"(-?[0-9]{1,17})(?:\.0+)?")
 PLAIN = re.compile(r"[ -~]*")
 # Keywords whose value is a schema, a list of schemas, or schemas by name.
 ONE_SCHEMA = (
@@ -113,16 +114,63 @@ def param_header_lines(headers: ParamHeaders, arguments: object) -> bytes:
     """
     lines: list[str] = []
     for path, name in headers.items():
-        value: Any = arguments
-        for key in path:
-            value = cast("dict[str, Any]", value).get(key) if isinstance(value, dict) else None
-        if isinstance(value, bool):
-            value = "true" if value else "false"
-        elif isinstance(value, int) and abs(value) <= MAX_INTEGER:
-            value = str(value)
-        if isinstance(value, str):
-            lines.append(f"Mcp-Param-{name}: {encode_header_text(value)}\r\n")
+        text = _header_text(_find_value(arguments, path))
+        if text is not None:
+            lines.append(f"Mcp-Param-{name}: {encode_header_text(text)}\r\n")
     return "".join(lines).encode("ascii")
+
+
+def find_mismatch(
+    headers: ParamHeaders,
+    values: Mapping[bytes, bytes],
+    repeated: Collection[bytes],
+    arguments: object,
+) -> str | None:
+    """Return what is wrong with the headers `Mcp-Param-...` of a call; None if they agree with it.
+
+    values: the headers of the request, by lower-case name.
+    repeated: the headers that came more than once.
+    """
+    for path, name in headers.items():
+        header = f"Mcp-Param-{name}"
+        key = header.lower().encode()
+        given, value = values.get(key), _find_value(arguments, path)
+        expected = _header_text(value)
+        if given is None:
+            if expected is not None:
+                return f"{header} is missing"
+        elif key in repeated:
+            return f"{header} came more than once"
+        elif expected is None or not _agrees(decode_header_text(given), expected, value):
+            return f"{header} is not the argument {'.'.join(path)}"
+    return None
+
+
+def _find_value(arguments: object, path: tuple[str, ...]) -> Any:
+    """Return the argument at a path; None if there is none."""
+    value: Any = arguments
+    for key in path:
+        value = cast("dict[str, Any]", value).get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _header_text(value: Any) -> str | None:
+    """Return an argument as text; None if it has no header."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, int) and abs(value) <= MAX_INTEGER:
+        return str(value)
+    return value if isinstance(value, str) else None
+
+
+def _agrees(given: str | None, expected: str, value: object) -> bool:
+    """Return whether the text of a header is that of an argument. Integers are numbers."""
+    if given is not None and not isinstance(value, str | bool):
+        match = INTEGER.fullmatch(given)
+        return match is not None and int(match[1]) == int(expected)
+    return given == expected
 
 
 def encode_header_text(text: str) -> str:
