@@ -52,6 +52,7 @@ COMMANDS = {
     "serve server.py --http 127.0.0.1:0": ("HTTP", "http"),
     "tools -- http://127.0.0.1:1/mcp": ("HTTP", "http"),
     "proxy -- https://127.0.0.1:1/mcp": ("HTTP", "http"),
+    "proxy -- wss://127.0.0.1:1/mcp": ("HTTP", "http"),
     "serve schema.py": ("a hand-written input_schema", "validate"),
     "serve pattern.py": ("A pattern as it is", "validate"),
 }

@@ -37,7 +37,7 @@ PACKAGES = {
     "tokens": "bpe-openai",
     "otel": "opentelemetry-api",
     "shell": "prompt_toolkit",
-    "http": "httptools",
+    "http": "httptools, websockets",
     "auth": "httptools, joserfc",
     "orchestra": "aioquic, cryptography, protobuf, PyYAML",
     "openai": "openai",

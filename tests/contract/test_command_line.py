@@ -84,6 +84,8 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--behind-proxy": FLAG,
         "--no-auth": FLAG,
         "--metrics": FLAG,
+        "--poll": VALUE,
+        "--websocket": FLAG,
         "--allow-remote": FLAG,
         "--max-connections": VALUE,
         "--trust": FLAG,

@@ -74,7 +74,7 @@ def test_the_file_serves_itself(tmp_path: Path) -> None:
 
 
 def test_the_service_in_code_serves(tmp_path: Path) -> None:
-    assert paste(PAGE, tmp_path) == ["shop.py", "http_service.py", "mounted.py"]
+    assert paste(PAGE, tmp_path) == ["shop.py", "weather.py", "http_service.py", "mounted.py"]
     file = tmp_path / "http_service.py"
     print_address = "        await http.start()\n        print_address(http)\n"
     source = file.read_text().replace('"127.0.0.1", 8000', '"127.0.0.1", 0')

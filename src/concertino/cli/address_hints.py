@@ -25,12 +25,15 @@ def suggest_listening(address: str, error: Disconnected) -> str:
         url = urlsplit(address)
         if (hint := _explain_connecting(url, error)) is not None:
             return hint
-        kind, place = url.scheme, url.netloc
-        if kind == "https" or url.hostname not in LOCAL_NAMES:
+        kind, place = "http", url.netloc
+        if url.scheme in ("https", "wss") or url.hostname not in LOCAL_NAMES:
             return "check the URL, and whether the server runs"
         if url.port is None:
             return "the URL has no port, so 80 was tried; for example: -- http://127.0.0.1:8000/mcp"
-    return f"to start a server there: concertino serve server.py --{kind} {shlex.quote(place)}"
+    option = " --websocket" if address.startswith("ws:") else ""
+    return (
+        f"to start a server there: concertino serve server.py --{kind} {shlex.quote(place)}{option}"
+    )
 
 
 def _explain_connecting(url: SplitResult, error: Disconnected) -> str | None:
@@ -41,7 +44,7 @@ def _explain_connecting(url: SplitResult, error: Disconnected) -> str | None:
     if is_tls_error(cause):
         if "certificate" in text:
             return "SSL_CERT_FILE=FILE names a file with the certificates to trust"
-        plain = url._replace(scheme="http").geturl()
+        plain = url._replace(scheme=url.scheme.removesuffix("s")).geturl()
         return f"the server speaks no TLS there; without it: -- {plain}"
     if url.scheme == "http" and "no HTTP/1.1" in text:
         return f"if the server speaks TLS there: -- {url._replace(scheme='https').geturl()}"

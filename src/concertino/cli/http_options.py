@@ -31,6 +31,7 @@ HTTP_ONLY = {
     "behind_proxy": "--behind-proxy",
     "trusted_proxy": "--trusted-proxy",
     "no_auth": "--no-auth",
+    "websocket": "--websocket",
     "poll": "--poll",
     "metrics": "--metrics",
     "auth": "--auth",
@@ -100,6 +101,9 @@ def add_http_options(parser: ArgumentParser) -> None:
         "--trusted-proxy",
         "NETWORK",
         "believe the Forwarded and X-Forwarded-... headers of this proxy; repeatable",
+    )
+    http.add_argument(
+        "--websocket", action="store_true", help="also serve WebSockets, at ws://ADDRESS/mcp"
     )
     http.add_argument(
         "--poll",
@@ -235,6 +239,7 @@ def read_http_options(
             behind_proxy=args.behind_proxy,
             trusted_proxies=tuple(args.trusted_proxy),
             no_auth=args.no_auth,
+            websocket=args.websocket,
             polling=None if args.poll is None else Polling(*args.poll),
             metrics=None if counts is None else counts.text,
         )
@@ -253,6 +258,10 @@ def _check_early(options: HttpOptions) -> None:
 
     Raises ValueError for a certificate that cannot be used, ImportError for a missing extra.
     """
+    if options.websocket:
+        from concertino.http.websocket_messages import quiet_logger
+
+        quiet_logger()
     if options.tls is not None:
         from concertino.http.tls import TlsCertificate
 

@@ -39,6 +39,7 @@ from concertino.transports.connection import Connection
 from concertino.transports.process import INHERITED, ChildProcess, ShutdownTimeouts, spawn
 
 if TYPE_CHECKING:
+    from concertino.http_client.credentials import Credentials
     from concertino.runtime.host import Host
 
 __all__ = [
@@ -310,7 +311,7 @@ def is_address(text: str) -> bool:
 
 def is_url(text: str) -> bool:
     """Return whether a text begins as the URL of a server does."""
-    return text[:8].casefold().startswith(("http://", "https://"))
+    return text[:8].casefold().startswith(("http://", "https://", "ws://", "wss://"))
 
 
 @runtime_checkable
@@ -464,7 +465,9 @@ class _Remote:
         learn(headers)
         credentials = None
         if "authorization" not in map(str.lower, headers):
-            credentials = LazyCredentials(self._url, self._parameters.auth)
+            credentials = LazyCredentials(self._url.over_http, self._parameters.auth)
+        if self._url.is_websocket:
+            return await self._open_websocket(limits, credentials)
         connection = StreamableHttpConnection(self._url, limits, headers, credentials)
         try:
             await connection.reach()
@@ -475,6 +478,17 @@ class _Remote:
             await connection.close(0)
             raise Disconnected(f"{self.name}: {exc}") from exc
         return OpenTarget(connection)
+
+    async def _open_websocket(self, limits: Limits, credentials: Credentials | None) -> OpenTarget:
+        from concertino.http_client.websocket import open_websocket
+
+        headers = self._parameters.headers
+        try:
+            return OpenTarget(await open_websocket(self._url, limits, headers, credentials))
+        except OSError as exc:
+            raise _unreachable(self.name, exc) from exc
+        except ValueError as exc:
+            raise Disconnected(f"{self.name}: {exc}") from exc
 
 
 class _InMemory:

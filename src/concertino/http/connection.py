@@ -134,6 +134,7 @@ class Exchange(Struct, eq=False):
     on_disconnect: called when the client has closed the connection before the end of the response.
     on_idle: called when a request has waited for keep_alive_s, and its response has not begun.
     on_end: called when the response is complete, or cannot be sent any more.
+    on_data: called with what the client sends after switch_protocols(); None before.
     """
 
     connection: HttpConnection
@@ -145,6 +146,7 @@ class Exchange(Struct, eq=False):
     on_disconnect: Callable[[], object] | None = None
     on_idle: Callable[[], object] | None = None
     on_end: Callable[[], object] | None = None
+    on_data: Callable[[bytes], object] | None = None
     is_stream: bool = False
     is_done: bool = False
 
@@ -192,6 +194,19 @@ class Exchange(Struct, eq=False):
         keep_alive = self.keeps_connection
         self.connection.send(encode_head(OK, headers, keep_alive=keep_alive))
 
+    def switch_protocols(self, headers: bytes, on_data: Callable[[bytes], object]) -> None:
+        """Speak another protocol on the connection from now on. The request never ends.
+
+        headers: those of the response, as whole lines.
+        on_data: called with what the client sends. on_idle is called instead of comments.
+        """
+        self.is_stream = True
+        self.on_data = on_data
+        self.connection.send(
+            encode_head(HTTPStatus.SWITCHING_PROTOCOLS, headers + self.headers, keep_alive=True)
+        )
+        self.connection.pass_rest_on()
+
     def send_event(self, event: bytes) -> None:
         """Send an event of the stream, as encode_event() returns it."""
         if self.is_stream and not self.is_done:
@@ -204,7 +219,7 @@ class Exchange(Struct, eq=False):
 
     def keep_alive(self) -> None:
         """Send a comment on the stream. Before a response has begun, call on_idle."""
-        if self.is_stream:
+        if self.is_stream and self.on_data is None:
             self.send_event(KEEP_ALIVE_COMMENT)
             self.connection.flush()
         elif self.on_idle is not None:
@@ -220,6 +235,9 @@ class Exchange(Struct, eq=False):
         if expires is None or now < expires or not self.is_stream:
             return False
         head = self.head
+        if self.on_data is not None:
+            # What speaks another protocol ends by the rules of that.
+            return False
         return head.method == "GET" or head.headers.get(b"mcp-method") == LISTEN
 
     def expire(self) -> None:
@@ -266,7 +284,7 @@ class HttpConnection(asyncio.Protocol):
             handler.parser,
             self._on_head,
             self._on_body_due,
-            self._reserve,
+            self.reserve,
             handler.max_body_bytes,
         )
         self.reserved_bytes = 0
@@ -295,10 +313,15 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(unavailable("too many connections"))
 
     def data_received(self, data: bytes) -> None:
-        if self.is_ending and self.exchange is None:
+        exchange = self.exchange
+        if exchange is None:
+            if self.is_ending:
+                return
+        elif exchange.on_data is not None:
+            exchange.on_data(data)
             return
         reader = self._reader
-        if self.exchange is None and not reader.is_held:
+        if exchange is None and not reader.is_held:
             is_first = not reader.unused_bytes and reader.head is None
             self._read_requests(data)
             if is_first and (reader.unused_bytes or reader.head is not None):
@@ -397,7 +420,8 @@ class HttpConnection(asyncio.Protocol):
             self.send(CONTINUE)
             self.flush()
 
-    def _reserve(self, size: int) -> None:
+    def reserve(self, size: int) -> None:
+        """Count the size of a large message that arrives. Raises HttpError if there is no room."""
         self._handler.on_reserve(size - self.reserved_bytes)
         self.reserved_bytes = size
 
@@ -406,6 +430,14 @@ class HttpConnection(asyncio.Protocol):
         self.is_ending = True
         body = encode_error(None, INVALID_REQUEST, str(refusal))
         self.send(encode_response(refusal.status, body, refusal.headers, keep_alive=False))
+        self.end_output()
+
+    def end_output(self) -> None:
+        """Send what is queued, then close the connection once the client can have read it.
+
+        What the client sends meanwhile must be ignored.
+        """
+        self.is_ending = True
         self.flush()
         transport = self._transport
         if transport is not None and transport.can_write_eof():
@@ -418,6 +450,21 @@ class HttpConnection(asyncio.Protocol):
         transport = self._transport
         if transport is not None and transport.is_reading():
             transport.pause_reading()
+
+    # Other protocols, after Exchange.switch_protocols()
+
+    def pass_rest_on(self) -> None:
+        """Pass on what the client has sent behind its request, before what comes next."""
+        if rest := self._reader.take_rest():
+            self._loop.call_soon(self.data_received, rest)
+
+    def set_reading(self, reading: bool) -> None:
+        """Read what the client sends (True), or let it wait (False)."""
+        transport = self._transport
+        if not reading:
+            self._pause_reading()
+        elif transport is not None and not transport.is_reading() and not transport.is_closing():
+            transport.resume_reading()
 
     # Output
 

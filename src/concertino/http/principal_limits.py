@@ -6,6 +6,7 @@ A client can open any number of connections, so limits of connections do not hol
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from http import HTTPStatus
 from math import ceil
 
@@ -103,6 +104,25 @@ class PrincipalUse:
             use.bytes -= size
 
         exchange.on_end = end
+
+    def message_counter(self, identity: bytes) -> Callable[[], float] | None:
+        """Return a function that counts a message for the rate of a principal; None without a rate.
+
+        The function returns how many seconds the message has to wait; 0.0 if it was counted.
+        """
+        if self._rate is None:
+            return None
+
+        def count() -> float:
+            use = self._uses.get(identity) or self._add(identity)
+            assert use.window is not None
+            now = self._loop.time()
+            wait_s = use.window.wait_s(now)
+            if wait_s <= 0:
+                use.window.times.append(now)
+            return max(0.0, wait_s)
+
+        return count
 
     def _add(self, identity: bytes) -> _Use:
         if len(self._uses) >= MAX_KNOWN:

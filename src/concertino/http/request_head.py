@@ -31,7 +31,7 @@ REMEMBERED_BYTES = 2048
 REQUEST_LINE = re.compile(rb"[^ \r\n]+ ([^ \r\n]+) HTTP/1\.[01]\r\n")
 # A header with other bytes, such as a newline that begins another header for other parsers, stays,
 # and llhttp refuses it.
-UPGRADE = re.compile(rb"\r\nupgrade:[\t\x20-\x7e\x80-\xff]*(?=\r\n)", re.IGNORECASE)
+UPGRADE = re.compile(rb"\r\nupgrade:([\t\x20-\x7e\x80-\xff]*)(?=\r\n)", re.IGNORECASE)
 
 
 class HttpError(Exception):
@@ -64,6 +64,7 @@ class RequestHead(Struct, frozen=True, eq=False):
     is_http_1_0: whether the client speaks HTTP/1.0, and so knows no chunks.
     body_bytes: the length of the body; None if it comes in chunks.
     expects_continue: whether the client waits for 100 before it sends the body.
+    upgrade: the other protocol that the client would like, such as `websocket`; b"" for none.
     """
 
     method: str
@@ -74,6 +75,7 @@ class RequestHead(Struct, frozen=True, eq=False):
     is_http_1_0: bool
     body_bytes: int | None
     expects_continue: bool
+    upgrade: bytes
 
 
 class HeadParser:
@@ -125,8 +127,9 @@ def _parse(data: bytes) -> RequestHead:
     if not line[1].startswith(b"/") and line[1] != b"*":
         raise bad_request("expected a target that begins with /")
     events = _Events()
+    data, upgrade = _cut_upgrade(data)
     try:
-        feed_parser(events.parser, _without_upgrade(data))
+        feed_parser(events.parser, data)
     except httptools.HttpParserUpgrade:
         raise bad_request("expected no CONNECT, and no other protocol") from None
     method: str = events.parser.get_method().decode("ascii")
@@ -162,6 +165,7 @@ def _parse(data: bytes) -> RequestHead:
         is_http_1_0,
         _body_length(headers, is_http_1_0),
         expect == b"100-continue",
+        upgrade,
     )
 
 
@@ -192,10 +196,13 @@ def feed_parser(parser: Any, data: bytes) -> None:
         raise bad_request(f"malformed HTTP: {exc}") from None
 
 
-def _without_upgrade(head: bytes) -> bytes:
-    """Return the head of a request without its Upgrade header, since no other protocol is spoken.
+def _cut_upgrade(head: bytes) -> tuple[bytes, bytes]:
+    """Return the head of a request without its Upgrade header, and the value of that, or b"".
 
     With the header, llhttp would treat the body as the other protocol's data. Java's HTTP client
     offers `Upgrade: h2c` with its first request.
     """
-    return UPGRADE.sub(b"", head)
+    match = UPGRADE.search(head)
+    if match is None:
+        return head, b""
+    return UPGRADE.sub(b"", head), match[1].strip(b" \t").lower()

@@ -98,6 +98,10 @@ class RequestReader:
         self._pieces.append(data)
         self.unused_bytes += len(data)
 
+    def take_rest(self) -> bytes:
+        """Return what has arrived behind a request, because it belongs to another protocol."""
+        return self._take() if self.unused_bytes else b""
+
     def receive(self, data: bytes) -> HttpRequest | None:
         """Add bytes that have arrived, and return the next complete request, as next() does.
 

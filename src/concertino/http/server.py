@@ -19,7 +19,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import structs
 
@@ -34,6 +34,9 @@ from concertino.protocol.principal import Principal, unix_principal
 from concertino.runtime.host import Host, Wrap, unwrapped
 from concertino.runtime.server_connection import load_calls
 from concertino.transports.listeners import BACKLOG, Listener
+
+if TYPE_CHECKING:
+    from concertino.http.websocket import WebSocketEndpoint
 
 __all__ = ["ENDPOINT", "ClientSource", "HttpServer"]
 
@@ -111,12 +114,19 @@ class HttpServer:
             None if use is None else use.limits.max_sessions,
             options.polling,
         )
+        self._websockets = self._make_websockets(wrap or unwrapped) if options.websocket else None
         self._connections: set[HttpConnection] = set()
         self._servers: list[asyncio.Server | TlsAcceptor] = []
         self._check_timer: asyncio.TimerHandle | None = None
         self._is_stopping = False
         self._has_refused = False
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def _make_websockets(self, wrap: Wrap) -> WebSocketEndpoint:
+        # Most servers are not asked to serve them.
+        from concertino.http.websocket import WebSocketEndpoint
+
+        return WebSocketEndpoint(self.host, wrap, self.admission.challenges, self.admission.use)
 
     @property
     def addresses(self) -> list[str]:
@@ -239,7 +249,10 @@ class HttpServer:
         elif head.method == "POST":
             self._endpoint.post(exchange)
         elif head.method == "GET":
-            self._endpoint.get(exchange)
+            if head.upgrade == b"websocket" and self._websockets is not None:
+                self._websockets.accept(exchange)
+            else:
+                self._endpoint.get(exchange)
         elif head.method == "DELETE":
             self._endpoint.delete(exchange)
         elif head.method == "OPTIONS" and (allowed := access.preflight_headers(head)):

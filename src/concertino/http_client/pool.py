@@ -12,7 +12,7 @@ from concertino.http_client.server_url import ServerUrl
 if TYPE_CHECKING:
     import ssl
 
-__all__ = ["ConnectionPool", "make_tls_context"]
+__all__ = ["CONNECT_S", "ConnectionPool", "make_tls_context", "open_transport"]
 
 # The largest number of idle connections; further ones are closed.
 MAX_IDLE = 16
@@ -58,23 +58,9 @@ class ConnectionPool:
             raise TimeoutError(f"no connection within {CONNECT_S:.0f} s") from None
 
     async def _connect(self) -> PooledConnection:
-        url = self._url
-        loop = asyncio.get_running_loop()
         connection = PooledConnection(self._on_idle, self._on_close)
-        tls = self._tls_context() if url.is_tls else None
-        proxy = find_proxy(url.scheme, url.host, url.port)
-        if proxy is None:
-            await loop.create_connection(lambda: connection, url.host, url.port, ssl=tls)
-        else:
-            transport = await open_tunnel(proxy, url.host, url.port)
-            if tls is not None:
-                secured = await loop.start_tls(transport, connection, tls, server_hostname=url.host)
-                if secured is None:
-                    raise ConnectionError("the connection ended during the TLS handshake")
-                connection.connection_made(secured)
-            else:
-                transport.set_protocol(connection)
-                connection.connection_made(transport)
+        tls = self._tls_context() if self._url.is_tls else None
+        await open_transport(self._url, connection, tls)
         if self._is_closed:
             connection.abort()
             raise ConnectionAbortedError("the client was closed")
@@ -116,6 +102,29 @@ class ConnectionPool:
         if self._tls is None:
             self._tls = make_tls_context()
         return self._tls
+
+
+async def open_transport(
+    url: ServerUrl, protocol: asyncio.Protocol, tls: ssl.SSLContext | None
+) -> None:
+    """Connect a protocol to the server of a URL, through the proxy of the environment if need be.
+
+    Raises OSError; ValueError for a malformed variable of a proxy.
+    """
+    loop = asyncio.get_running_loop()
+    proxy = find_proxy(url.over_http.scheme, url.host, url.port)
+    if proxy is None:
+        await loop.create_connection(lambda: protocol, url.host, url.port, ssl=tls)
+        return
+    transport = await open_tunnel(proxy, url.host, url.port)
+    if tls is not None:
+        secured = await loop.start_tls(transport, protocol, tls, server_hostname=url.host)
+        if secured is None:
+            raise ConnectionError("the connection ended during the TLS handshake")
+        protocol.connection_made(secured)
+    else:
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
 
 
 def make_tls_context() -> ssl.SSLContext:

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 __all__ = ["ServerUrl", "parse_url"]
 
-PORTS = {"http": 80, "https": 443}
+PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 # A registered name in ASCII, or an address. Anything else could change the meaning of a header.
 HOST = re.compile(r"[A-Za-z0-9._~%:-]+")
 
@@ -29,7 +29,18 @@ class ServerUrl(Struct, frozen=True):
     @property
     def is_tls(self) -> bool:
         """Return whether the connection is encrypted."""
-        return self.scheme == "https"
+        return self.scheme in ("https", "wss")
+
+    @property
+    def is_websocket(self) -> bool:
+        """Return whether the server is reached by a WebSocket."""
+        return self.scheme in ("ws", "wss")
+
+    @property
+    def over_http(self) -> ServerUrl:
+        """Return the URL with the scheme http or https, by which proxies and tokens name it."""
+        scheme = "https" if self.is_tls else "http"
+        return ServerUrl(scheme, self.host, self.port, self.path)
 
     @property
     def authority(self) -> str:
@@ -42,13 +53,18 @@ class ServerUrl(Struct, frozen=True):
         """Return the URL without its query, which may contain secrets."""
         return f"{self.scheme}://{self.authority}{self.path.partition('?')[0]}"
 
+    @property
+    def text_with_query(self) -> str:
+        """Return the whole URL. The query may contain secrets."""
+        return f"{self.scheme}://{self.authority}{self.path}"
+
     def follow(self, location: str) -> ServerUrl | None:
         """Return where a redirect leads; None if it leaves the origin, or is malformed.
 
         Credentials must not reach another origin, nor an unencrypted connection.
         """
         try:
-            url = parse_url(urljoin(f"{self.scheme}://{self.authority}{self.path}", location))
+            url = parse_url(urljoin(self.text_with_query, location))
         except ValueError:
             return None
         same = (url.scheme, url.host, url.port) == (self.scheme, self.host, self.port)

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from concertino.client.targets import HttpParameters, ServerParameters
+from concertino.client.targets import HttpParameters, ServerParameters, is_url
 from concertino.logs.redact import learn
 from concertino.proxy.auth_options import make_settings
 from concertino.proxy.expansion import Expander, Parts
@@ -139,7 +139,7 @@ async def read_launch_secrets(launch: UnreadLaunch) -> LaunchTarget:
     learn(headers)
     if launch.command is None:
         assert launch.url is not None, "the reader of the file has checked this"
-        if headers or launch.url.startswith(("http://", "https://")):
+        if headers or is_url(launch.url):
             texts = {name: join(parts) for name, parts in launch.auth.items()}
             return HttpParameters(launch.url, headers, make_settings(texts) if texts else None)
         return launch.url

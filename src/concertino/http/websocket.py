@@ -1,0 +1,323 @@
+"""WebSocketEndpoint: serves a Host to clients that ask for a WebSocket at the MCP endpoint.
+
+The protocol is that of stdio, with a text frame for each message, in both eras. It is no transport
+of the specification but a custom one, so it is served only if it is wanted. The handshake is a GET,
+which is checked like every request: Host, Origin and token. A WebSocket belongs to one principal.
+Source: RFC 6455.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
+
+from concertino.http.caller import HttpCaller
+from concertino.http.challenges import Challenges
+from concertino.http.connection import READ_AHEAD_BYTES, Exchange
+from concertino.http.principal_limits import PrincipalUse
+from concertino.http.request_head import HttpError
+from concertino.http.request_reader import LARGE_BODY
+from concertino.http.websocket_messages import (
+    GOING_AWAY,
+    POLICY_VIOLATION,
+    SUBPROTOCOL,
+    TRY_AGAIN,
+    WebSocketMessages,
+    quiet_logger,
+)
+from concertino.installation import missing_extra
+from concertino.jsonrpc.messages import Id
+from concertino.runtime.host import Host, Wrap
+from concertino.transports.connection import Receiver
+
+try:
+    from websockets.datastructures import Headers
+    from websockets.http11 import Request
+    from websockets.protocol import State
+    from websockets.server import ServerProtocol
+    from websockets.typing import Subprotocol
+except ModuleNotFoundError:
+    raise ImportError(missing_extra("WebSocket", "http")) from None
+
+__all__ = ["WebSocketConnection", "WebSocketEndpoint"]
+
+# What the handshake depends on.
+HANDSHAKE_HEADERS = ("Connection", "Upgrade", "Sec-WebSocket-Key", "Sec-WebSocket-Version",
+                     "Sec-WebSocket-Protocol")  # fmt: skip
+
+
+class WebSocketEndpoint:
+    """Accepts WebSockets, and attaches them to a Host.
+
+    wrap: wraps each connection before it is attached.
+    challenges: makes refusals; None if there is no authorization.
+    use: counts the messages of each principal; None without authorization.
+    """
+
+    def __init__(
+        self, host: Host, wrap: Wrap, challenges: Challenges | None, use: PrincipalUse | None
+    ) -> None:
+        self._host = host
+        self._wrap = wrap
+        self._challenges = challenges
+        self._use = use
+        self._count = 0
+
+    def accept(self, exchange: Exchange) -> None:
+        """Answer the handshake of a WebSocket. Raises HttpError to refuse it."""
+        protocol = ServerProtocol(
+            state=State.OPEN,
+            subprotocols=[Subprotocol(SUBPROTOCOL)],
+            select_subprotocol=_select_subprotocol,
+            max_size=self._host.limits.max_message_bytes,
+            logger=quiet_logger(),
+        )
+        response = protocol.accept(_handshake_of(exchange))
+        if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
+            raise HttpError(
+                HTTPStatus(response.status_code),
+                response.body.decode().partition("\n")[0],
+                b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n",
+            )
+        self._count += 1
+        principal = exchange.principal
+        caller = HttpCaller(exchange.connection.facts, principal, self._challenges)
+        use, wait_s = self._use, None
+        if use is not None and principal is not None:
+            wait_s = use.message_counter(principal.identity)
+        connection = WebSocketConnection(exchange, caller, WebSocketMessages(protocol), wait_s)
+        lines = [
+            f"{name}: {value}\r\n" for name, value in response.headers.raw_items() if name != "Date"
+        ]
+        served = self._host.attach(self._wrap(connection, f"websocket {self._count}"))
+        caller.attach(served)
+        exchange.switch_protocols("".join(lines).encode("ascii"), connection.on_data)
+
+
+def _handshake_of(exchange: Exchange) -> Request:
+    """Return a handshake as the package `websockets` expects it."""
+    head = exchange.head
+    headers = Headers()
+    for name in HANDSHAKE_HEADERS:
+        value = head.headers.get(name.lower().encode())
+        if value is not None:
+            headers[name] = value.decode("latin-1")
+    headers["Upgrade"] = head.upgrade.decode("latin-1")
+    return Request(head.path, headers)
+
+
+def _select_subprotocol(
+    protocol: ServerProtocol, offered: Sequence[Subprotocol]
+) -> Subprotocol | None:
+    return Subprotocol(SUBPROTOCOL) if SUBPROTOCOL in offered else None
+
+
+class WebSocketConnection:
+    """The Connection of one client with a WebSocket.
+
+    exchange: the request that was the handshake; it lasts as long as the WebSocket.
+    caller: the user who has sent it.
+    message_wait_s: counts a message, and returns how many seconds it has to wait because of the
+        principal's rate; None without a limit.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        caller: HttpCaller,
+        messages: WebSocketMessages,
+        message_wait_s: Callable[[], float] | None = None,
+    ) -> None:
+        self.caller = caller
+        self._http = exchange.connection
+        self._messages = messages
+        self._receiver: Receiver | None = None
+        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._is_paused = False
+        # Whether nothing has come since the last ping.
+        self._is_silent = False
+        self._input = _PacedInput(self._deliver, self._set_reading, message_wait_s)
+        self._expiry = self._schedule_expiry(exchange)
+        self._http.on_close = self._on_close
+        self._http.on_drain = self._on_drain
+        exchange.on_idle = self._ping
+
+    def _schedule_expiry(self, exchange: Exchange) -> asyncio.TimerHandle | None:
+        """Close the WebSocket when the token of the handshake expires."""
+        expires = None if exchange.principal is None else exchange.principal.expires
+        if expires is None:
+            return None
+        return asyncio.get_running_loop().call_later(
+            max(0.0, expires - time.time()), self._fail, POLICY_VIOLATION, "the token has expired"
+        )
+
+    # Connection
+
+    @property
+    def facts(self) -> Mapping[str, object]:
+        return self.caller.facts
+
+    def open(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+
+    def write(self, frame: bytes, request_id: Id | None) -> int:
+        self._messages.send(frame)
+        self._queue_output()
+        return self._http.unread_bytes
+
+    def flush(self) -> None:
+        self._http.flush()
+
+    def pause(self, paused: bool) -> None:
+        self._is_paused = paused
+        self._set_reading()
+
+    async def close(self, within_s: float) -> None:
+        """Say that the server goes away, and wait for the client's answer to that."""
+        self._receiver = None
+        if self._messages.is_open and not self._closed.done():
+            self._messages.close(GOING_AWAY, "the server has ended the session")
+            self._send()
+            # Its close frame has to be read.
+            self._is_paused = False
+            self._set_reading()
+            await asyncio.wait((self._closed,), timeout=within_s)
+        self._http.close()
+
+    # Input
+
+    def on_data(self, data: bytes) -> None:
+        """Read what has arrived on the connection."""
+        self._is_silent = False
+        messages = self._messages.feed(data)
+        self._send()
+        if not self._reserve():
+            return
+        if messages:
+            self._input.add(messages)
+        # Replies to pings must not pile up either.
+        self._set_reading()
+
+    def _reserve(self) -> bool:
+        """Count an incomplete message among the large bodies of the server.
+
+        Returns False if there is no room for it, and the WebSocket is closed.
+        """
+        held = self._messages.held_bytes
+        if held <= LARGE_BODY:
+            self._http.reserved_bytes = 0
+            return True
+        try:
+            self._http.reserve(held)
+        except HttpError as refusal:
+            self._fail(TRY_AGAIN, str(refusal))
+            return False
+        return True
+
+    def _deliver(self, messages: list[bytes]) -> None:
+        if self._receiver is not None:
+            self._receiver.on_frames(messages)
+
+    def _set_reading(self) -> None:
+        """Read from the client, unless it reads too little or sends too much."""
+        is_held = self._is_paused or self._input.is_waiting
+        self._http.set_reading(not is_held and self._http.unread_bytes <= READ_AHEAD_BYTES)
+
+    # Output and end
+
+    def _queue_output(self) -> None:
+        if output := self._messages.take_output():
+            self._http.send(output)
+
+    def _send(self) -> None:
+        """Send what is queued, and end the connection if that was the last."""
+        self._queue_output()
+        if self._messages.is_ending and not self._http.is_ending:
+            self._http.end_output()
+        else:
+            self._http.flush()
+
+    def _fail(self, code: int, reason: str) -> None:
+        self._messages.fail(code, reason)
+        self._send()
+
+    def _ping(self) -> None:
+        """Send a ping, or end the connection because nothing has come since the last one."""
+        if self._is_silent:
+            self._http.abort()
+            return
+        self._is_silent = True
+        self._messages.ping()
+        self._send()
+
+    def _on_drain(self, unread: int) -> None:
+        if self._receiver is not None:
+            self._receiver.on_drain(unread)
+        self._set_reading()
+
+    def _on_close(self) -> None:
+        self._input.close()
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if not self._closed.done():
+            self._closed.set_result(None)
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            receiver.on_disconnect(ConnectionAbortedError(self._messages.close_text))
+
+
+class _PacedInput:
+    """Delivers messages at the rate that their sender is allowed.
+
+    deliver: called with the messages that may be delivered now.
+    on_change: called when `is_waiting` has changed.
+    wait_s: counts a message, and returns how long it has to wait; 0.0 if it is counted. None
+        without a limit.
+
+    Attributes:
+    is_waiting: whether messages wait. No more should be read meanwhile.
+    """
+
+    def __init__(
+        self,
+        deliver: Callable[[list[bytes]], object],
+        on_change: Callable[[], object],
+        wait_s: Callable[[], float] | None,
+    ) -> None:
+        self._deliver = deliver
+        self._on_change = on_change
+        self._wait_s = wait_s
+        self._waiting: deque[bytes] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self.is_waiting = False
+
+    def add(self, messages: list[bytes]) -> None:
+        """Deliver messages, now or later."""
+        if self._wait_s is None:
+            self._deliver(messages)
+            return
+        self._waiting.extend(messages)
+        if not self.is_waiting:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        assert self._wait_s is not None
+        ready: list[bytes] = []
+        wait_s = 0.0
+        while self._waiting and (wait_s := self._wait_s()) <= 0:
+            ready.append(self._waiting.popleft())
+        if ready:
+            self._deliver(ready)
+        self.is_waiting = bool(self._waiting)
+        if self.is_waiting:
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._go_on)
+        self._on_change()
+
+    def close(self) -> None:
+        """Drop what waits."""
+        self._waiting.clear()
+        if self._timer is not None:
+            self._timer.cancel()

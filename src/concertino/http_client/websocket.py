@@ -1,0 +1,288 @@
+"""WebSocketClientConnection: a Connection to a server at a ws: or wss: URL.
+
+Each message is one text frame, in both directions. open_websocket() does the handshake.
+Source: RFC 6455.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from concertino.errors import AuthorizationError
+from concertino.http.websocket_messages import SUBPROTOCOL, WebSocketMessages, quiet_logger
+from concertino.http_client.credentials import Credentials, Refusal
+from concertino.http_client.exchange import describe_status
+from concertino.http_client.pool import CONNECT_S, make_tls_context, open_transport
+from concertino.http_client.server_url import ServerUrl
+from concertino.installation import missing_extra
+from concertino.jsonrpc.limits import Limits
+from concertino.jsonrpc.messages import Id
+from concertino.transports.connection import Receiver
+
+try:
+    from websockets.client import ClientProtocol
+    from websockets.http11 import Response
+    from websockets.typing import Subprotocol
+    from websockets.uri import parse_uri
+except ModuleNotFoundError:
+    raise ImportError(missing_extra("WebSocket", "http")) from None
+
+__all__ = ["WebSocketClientConnection", "open_websocket"]
+
+_log = logging.getLogger("concertino.http_client")
+
+# After this time without input a ping is sent, and after as much again the server is given up.
+SILENT_S = 20.0
+# The limit for the server to answer a close frame, in seconds.
+CLOSE_S = 2.0
+# More output than this waits for the server to read.
+HIGH_BYTES = 64 * 1024
+NORMAL = 1000
+MAX_TRIES = 3
+
+
+async def open_websocket(
+    url: ServerUrl,
+    limits: Limits,
+    headers: Mapping[str, str],
+    credentials: Credentials | None = None,
+) -> WebSocketClientConnection:
+    """Connect to a server, and return the connection after its handshake.
+
+    headers: more headers for the handshake.
+    credentials: the source of the header Authorization; None for no header beyond `headers`.
+    Raises OSError if the server cannot be reached or refuses, ValueError for a malformed variable
+    of a proxy, and AuthorizationError.
+    """
+    authorization = "" if credentials is None else credentials.header()
+    if credentials is not None and authorization is None:
+        authorization = await credentials.prepare()
+    for _ in range(MAX_TRIES):
+        given = {**headers, "Authorization": authorization} if authorization else headers
+        connection = WebSocketClientConnection(url, limits, given)
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await open_transport(url, connection, make_tls_context() if url.is_tls else None)
+                response = await connection.handshake
+        except TimeoutError:
+            connection.abort()
+            raise TimeoutError(f"no WebSocket within {CONNECT_S:.0f} s") from None
+        except BaseException:
+            connection.abort()
+            raise
+        if response is None:
+            return connection
+        connection.abort()
+        authorization = await _authorize(response, credentials, authorization or "")
+    raise ConnectionError("the server refuses each token")
+
+
+async def _authorize(
+    response: Response, credentials: Credentials | None, authorization: str
+) -> str:
+    """Return another value of Authorization to try. Raises ConnectionError if there is none."""
+    status = response.status_code
+    text = f"no WebSocket: {describe_status(status)}"
+    if body := bytes(response.body or b"")[:200].strip():
+        text += f": {body.decode('utf-8', 'replace')}"
+    if status in (401, 403) and credentials is not None:
+        challenge = response.headers.get("WWW-Authenticate", "")
+        try:
+            other = await credentials.on_refusal(
+                Refusal(status, challenge, authorization, "connect")
+            )
+        except AuthorizationError as exc:
+            raise ConnectionError(f"no WebSocket: {describe_status(status)}: {exc}") from exc
+        if other:
+            return other
+    raise ConnectionError(text)
+
+
+class WebSocketClientConnection(asyncio.Protocol):
+    """A Connection to a server with a WebSocket. It is its own asyncio protocol.
+
+    Attribute:
+    handshake: a future that is done after the handshake: None if the server has accepted, its
+        response if not. It raises ConnectionError if there was none.
+    """
+
+    def __init__(self, url: ServerUrl, limits: Limits, headers: Mapping[str, str]) -> None:
+        self.facts: Mapping[str, object] = {"transport": "websocket", "address": url.text}
+        self._headers = headers
+        self._protocol = ClientProtocol(
+            parse_uri(url.text_with_query),
+            subprotocols=[Subprotocol(SUBPROTOCOL)],
+            max_size=limits.max_message_bytes,
+            logger=quiet_logger(),
+        )
+        self._messages = WebSocketMessages(self._protocol)
+        loop = asyncio.get_running_loop()
+        self.handshake: asyncio.Future[Response | None] = loop.create_future()
+        self._closed: asyncio.Future[None] = loop.create_future()
+        self._transport: asyncio.Transport | None = None
+        self._receiver: Receiver | None = None
+        # What has arrived before open().
+        self._early: list[bytes] = []
+        self._watch = _SilenceWatch(self._ping, self.abort)
+
+    # Connection
+
+    def open(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+        early, self._early = self._early, []
+        loop = asyncio.get_running_loop()
+        if early:
+            loop.call_soon(self._deliver, early)
+        if self._closed.done():
+            loop.call_soon(self._report_end)
+
+    def write(self, frame: bytes, request_id: Id | None) -> int:
+        self._messages.send(frame)
+        return self._unsent_bytes
+
+    def flush(self) -> None:
+        output = self._messages.take_output()
+        transport = self._transport
+        if transport is None:
+            return
+        if output:
+            transport.write(output)
+        if self._messages.is_ending:
+            transport.close()
+
+    def pause(self, paused: bool) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if paused:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
+
+    async def close(self, within_s: float) -> None:
+        """Close the WebSocket, and wait for the server to do the same."""
+        self._receiver = None
+        if self._messages.is_open and self._transport is not None:
+            self._messages.close(NORMAL)
+            self.flush()
+            self.pause(False)
+            await asyncio.wait((self._closed,), timeout=min(within_s, CLOSE_S))
+        self.abort()
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        self._watch.stop()
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def _unsent_bytes(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    # Called by asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=HIGH_BYTES)
+        request = self._protocol.connect()
+        for name, value in self._headers.items():
+            request.headers[name] = value
+        self._protocol.send_request(request)
+        self.flush()
+
+    def data_received(self, data: bytes) -> None:
+        self._watch.note_input()
+        messages = self._messages.feed(data)
+        if not self.handshake.done():
+            self._finish_handshake()
+        self.flush()
+        if messages:
+            self._deliver(messages)
+
+    def eof_received(self) -> None:
+        self._messages.feed_eof()
+        if not self.handshake.done():
+            self._finish_handshake()
+
+    def resume_writing(self) -> None:
+        if self._receiver is not None:
+            self._receiver.on_drain(self._unsent_bytes)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._watch.stop()
+        self._transport = None
+        if not self.handshake.done():
+            self.handshake.set_exception(ConnectionError("the server has closed the connection"))
+            # Nobody may be waiting for it any more.
+            self.handshake.exception()
+        if not self._closed.done():
+            self._closed.set_result(None)
+        self._report_end()
+
+    def _finish_handshake(self) -> None:
+        failure, response = self._protocol.handshake_exc, self._messages.response
+        if failure is None and response is not None:
+            self.handshake.set_result(None)
+            self._watch.start()
+        elif response is not None and response.status_code != 101:
+            self.handshake.set_result(response)
+        elif failure is not None:
+            self.handshake.set_exception(ConnectionError(f"no WebSocket: {failure}"))
+
+    def _deliver(self, messages: Sequence[bytes]) -> None:
+        if self._receiver is not None:
+            self._receiver.on_frames(messages)
+        elif not self._closed.done():
+            self._early.extend(messages)
+
+    def _report_end(self) -> None:
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            text = self._messages.close_text
+            _log.warning("%s: %s", self.facts["address"], text)
+            receiver.on_disconnect(ConnectionError(text))
+
+    def _ping(self) -> None:
+        self._messages.ping()
+        self.flush()
+
+
+class _SilenceWatch:
+    """Asks a silent server for a sign of life, and gives up one that sends none.
+
+    ping: asks. give_up: called after another SILENT_S without input.
+    """
+
+    def __init__(self, ping: Callable[[], object], give_up: Callable[[], object]) -> None:
+        self._ping = ping
+        self._give_up = give_up
+        self._timer: asyncio.TimerHandle | None = None
+        self._has_input = False
+        self._has_asked = False
+
+    def start(self) -> None:
+        """Watch from now on."""
+        self._timer = asyncio.get_running_loop().call_later(SILENT_S, self._check)
+
+    def note_input(self) -> None:
+        """Note that something has come from the server."""
+        self._has_input = True
+        self._has_asked = False
+
+    def stop(self) -> None:
+        """Watch no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _check(self) -> None:
+        if self._has_asked:
+            self._give_up()
+            return
+        if not self._has_input:
+            self._has_asked = True
+            self._ping()
+        self._has_input = False
+        self.start()
