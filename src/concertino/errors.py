@@ -11,6 +11,7 @@
     │   ├── InsufficientScope    the caller's token lacks a scope that the operation needs
     │   └── InvalidClientResponse  the client answered a client request with a malformed response
     ├── AuthorizationError       access to a server over HTTP was not obtained
+    │   └── LoginRequired        a person has to log in first
     ├── SpawnError               a program could not be started
     ├── NotSupported             the server has not declared the feature
     ├── TimedOut                 no response arrived in time; also a TimeoutError
@@ -52,6 +53,7 @@ __all__ = [
     "Incompatible",
     "InsufficientScope",
     "InvalidClientResponse",
+    "LoginRequired",
     "MissingCapability",
     "NotAServer",
     "NotRegistered",
@@ -283,6 +285,17 @@ class AuthorizationError(ConcertinoError):
     If the user can do something, such as `concertino login URL`, the text says so. It contains no
     token and no authorization code.
     """
+
+
+class LoginRequired(AuthorizationError):
+    """A person has to log in first.
+
+    command: the command that does it, `concertino login ...`.
+    """
+
+    def __init__(self, text: str, command: str) -> None:
+        super().__init__(text)
+        self.command = command
 
 
 class SpawnError(ConcertinoError):

@@ -183,3 +183,80 @@ async def test_a_host_is_told_which_command_to_run(tmp_path: Path) -> None:
         response = json.loads(output.split(b"\n")[0])
         assert f"concertino login {server.url}" in response["error"]["message"], errors
         assert f"concertino login {server.url}" in errors.decode()
+
+
+class Terminal:
+    """A command at a terminal: its stdin and stderr are one, and its stdout is a pipe."""
+
+    def __init__(self, state: Path) -> None:
+        self._environment = {**os.environ, "XDG_STATE_HOME": str(state), "NO_COLOR": "1"}
+        self._environment["CONCERTINO_LOGINS"] = "file"
+        # No browser may start.
+        self._environment.pop("DISPLAY", None)
+        self._environment.pop("WAYLAND_DISPLAY", None)
+
+    async def run(self, *words: str, answer: str) -> tuple[int, str, str]:
+        """Run a command, answer its question, and visit the page that it shows."""
+        ours, theirs = os.openpty()
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "concertino", *words,
+            stdin=theirs, stdout=asyncio.subprocess.PIPE, stderr=theirs, env=self._environment,
+        )  # fmt: skip
+        os.close(theirs)
+        shown = ""
+        has_answered = False
+        try:
+            while chunk := await asyncio.to_thread(_read_terminal, ours):
+                shown += chunk
+                if "[Y/n]" in shown and not has_answered:
+                    has_answered = True
+                    os.write(ours, answer.encode())
+                *lines, rest = shown.split("\n")
+                if lines and not rest and "authorize?" in (page := "".join(lines[-6:])):
+                    for line in page.split("\r"):
+                        await visit(line)
+        finally:
+            os.close(ours)
+        assert process.stdout is not None
+        output = (await process.stdout.read()).decode()
+        assert not re.search("access-|refresh-|s3cr", output + shown)
+        return await process.wait(), output, shown
+
+
+def _read_terminal(descriptor: int) -> str:
+    try:
+        return os.read(descriptor, 65536).decode()
+    except OSError:
+        # The other side is closed.
+        return ""
+
+
+@on_a_loop
+async def test_a_call_at_a_terminal_offers_the_login(tmp_path: Path) -> None:
+    async with running(AuthorizationServer()) as server:
+        terminal = Terminal(tmp_path)
+        code, output, shown = await terminal.run("call", "t", "--", server.url, answer="n\n")
+        assert (code, output) == (1, "")
+        assert f"{server.url} asks for a login." in shown
+        assert f"concertino login {server.url}" in shown
+        assert server.counts["/authorize"] == 0
+
+        code, output, shown = await terminal.run("call", "t", "--", server.url, answer="\n")
+        assert (code, output) == (0, "ok\n"), shown
+        assert server.counts["/authorize"] == 1
+
+        # The login was stored.
+        code, output, shown = await terminal.run("call", "t", "--", server.url, answer="")
+        assert (code, output) == (0, "ok\n"), shown
+        assert "[Y/n]" not in shown
+
+
+@on_a_loop
+async def test_programs_get_no_question(tmp_path: Path) -> None:
+    async with running(AuthorizationServer()) as server:
+        terminal = Terminal(tmp_path)
+        code, _, shown = await terminal.run("call", "t", "--json", "--", server.url, answer="y\n")
+        assert code == 1
+        assert "[Y/n]" not in shown
+        error = json.loads(shown)
+        assert error["error"]["rpc"]["data"]["login"] == f"concertino login {server.url}"

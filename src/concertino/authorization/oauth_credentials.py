@@ -22,7 +22,7 @@ from concertino.authorization.flow import Discovery, LoginFlow, make_fetcher, wi
 from concertino.authorization.logins import Login, LoginStore, login_key
 from concertino.authorization.settings import OAuth
 from concertino.authorization.token_endpoint import TokenEndpoint, TokenError
-from concertino.errors import AuthorizationError
+from concertino.errors import AuthorizationError, LoginRequired
 from concertino.http_client.credentials import Refusal
 from concertino.http_client.server_url import ServerUrl
 
@@ -181,9 +181,8 @@ class OAuthCredentials:
         if settings.grant == "device_code" or (
             settings.grant == "authorization_code" and settings.authorize is None
         ):
-            raise AuthorizationError(
-                f"{self._server.text} asks for a login; run: {self._login_command(found)}"
-            )
+            command = self._login_command(found)
+            raise LoginRequired(f"{self._server.text} asks for a login; run: {command}", command)
         login = await flow.log_in(found, self._login)
         await self._store.save(self._key, login)
         self._login = login

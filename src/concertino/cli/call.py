@@ -20,6 +20,7 @@ from concertino.cli.call_failures import (
     explain_failure,
 )
 from concertino.cli.ending_signals import run_until_signal
+from concertino.cli.login import offer_login
 from concertino.cli.server_options import (
     TARGETS,
     add_server_options,
@@ -30,7 +31,7 @@ from concertino.cli.server_options import (
 from concertino.cli.server_session import ServerCommand, ServerSession
 from concertino.cli.status_line import StatusLine
 from concertino.client.client import Client
-from concertino.errors import ConcertinoError
+from concertino.errors import ConcertinoError, RpcError
 
 # Command -> its arguments, as the usage shows them. Other commands have none.
 USAGES = {"call": " NAME [ARGUMENT...]", "read": " URI", "prompt": " NAME [ARGUMENT...]"}
@@ -89,20 +90,19 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
     # The encoding of stdout may lack some characters.
     cast("TextIOWrapper", sys.stdout).reconfigure(errors="backslashreplace")
     status = StatusLine(sys.stderr.isatty() and not args.json)
-    session = ServerSession(
-        Client(parse_server(args, server), **client_options(args, status)),
-        server,
-        status,
-        f"concertino {args.command}: ",
-        as_json=args.json,
-        shows_log=args.stderr,
-    )
+    session = _make_session(args, server, status)
     try:
         _check_name(args, server)
         words = args.arguments if "arguments" in args else ()
         name = args.name if "name" in args else ""
-        given = parse_arguments(words)
-        code = run_until_signal(_run_once(session, ServerCommand(args.command, name, words, given)))
+        command = ServerCommand(args.command, name, words, parse_arguments(words))
+        try:
+            code = run_until_signal(_run_once(session, command))
+        except RpcError as exc:
+            if session.is_open or args.json or not offer_login(exc, server[0]):
+                raise
+            session = _make_session(args, server, status)
+            code = run_until_signal(_run_once(session, command))
         # Read the log only now: the server has ended, and has written all of it.
         session.print_news()
         log = session.client.stderr_tail if code == FAILED and not args.stderr else ""
@@ -122,6 +122,19 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
         raise explain_failure(
             exc, server, search_path(args), args.connect_timeout_s, is_open=session.is_open
         ) from exc
+
+
+def _make_session(
+    args: argparse.Namespace, server: Sequence[str], status: StatusLine
+) -> ServerSession:
+    return ServerSession(
+        Client(parse_server(args, server), **client_options(args, status)),
+        server,
+        status,
+        f"concertino {args.command}: ",
+        as_json=args.json,
+        shows_log=args.stderr,
+    )
 
 
 async def _run_once(session: ServerSession, command: ServerCommand) -> int:

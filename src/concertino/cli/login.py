@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from concertino.cli import INTERRUPTED, CommandFailure, UsageError
 from concertino.cli.options import add_repeatable
 from concertino.cli.serving import reject_extra_args
-from concertino.errors import AuthorizationError
+from concertino.errors import AuthorizationError, RpcError
 from concertino.logs.formats import escape_controls
 
 if TYPE_CHECKING:
@@ -51,20 +51,50 @@ def run(args: Namespace, server: Sequence[str]) -> int:
     """Log in and return the exit code."""
     reject_extra_args(args, server)
     try:
+        settings = _read_settings(args)
+    except ImportError as exc:
+        raise UsageError(str(exc)) from None
+    login = _log_in(args.url, settings, may_open=not args.no_browser)
+    _show(login, as_json=args.json)
+    return 0
+
+
+def offer_login(error: RpcError, url: str) -> bool:
+    """Offer to log in at a server that has asked for it. Returns whether that was done.
+
+    url: of the server. Does nothing if the error is another one, or nobody is at a terminal.
+    Raises CommandFailure if the login fails.
+    """
+    if not isinstance(error.data, dict) or "login" not in error.data:
+        return False
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    print(f"{escape_controls(url)} asks for a login.", file=sys.stderr)  # noqa: T201
+    # On stderr, because stdout may be a pipe for the result.
+    print("Log in now, in a browser? [Y/n] ", end="", file=sys.stderr, flush=True)  # noqa: T201
+    answer = sys.stdin.readline()
+    if not answer.endswith("\n") or answer.strip().lower() not in ("", "y", "yes"):
+        return False
+    from concertino.authorization.settings import OAuth
+
+    _log_in(url, OAuth(), may_open=True)
+    return True
+
+
+def _log_in(url: str, settings: OAuth, *, may_open: bool) -> Login:
+    """Log in. may_open: whether to open a browser. Raises UsageError and CommandFailure."""
+    try:
         import asyncio
 
         from concertino.authorization.logins_by_hand import log_in
 
-        settings = _read_settings(args)
-        login = asyncio.run(log_in(args.url, settings, _make_opener(not args.no_browser)))
+        return asyncio.run(log_in(url, settings, _make_opener(may_open)))
     except (ImportError, ValueError) as exc:
         raise UsageError(str(exc)) from None
     except (AuthorizationError, OSError) as exc:
         raise CommandFailure(f"not logged in: {exc}", code="authorization") from None
     except KeyboardInterrupt:
         raise CommandFailure("interrupted", "", "interrupted", INTERRUPTED) from None
-    _show(login, as_json=args.json)
-    return 0
 
 
 def _read_settings(args: Namespace) -> OAuth:

@@ -21,7 +21,7 @@ from typing import Any
 from msgspec import DecodeError, Struct
 from msgspec.json import Decoder
 
-from concertino.errors import HTTP_FAILURE, METHOD_NOT_FOUND, AuthorizationError
+from concertino.errors import HTTP_FAILURE, METHOD_NOT_FOUND, AuthorizationError, LoginRequired
 from concertino.http.envelope import Envelope, decode_envelope
 from concertino.http_client.credentials import Credentials, Refusal
 from concertino.http_client.exchange import (
@@ -413,19 +413,20 @@ class StreamableHttpConnection:
             params = exchange.posted.envelope.params
             operation += f" {params.name or params.uri or ''}"[:200]
         challenge = head.headers.get("www-authenticate", "")
-        text = describe_refusal(head, body)
+        text, login = describe_refusal(head, body), ""
         try:
             authorization = await credentials.on_refusal(
                 Refusal(head.status, challenge, exchange.authorization, operation)
             )
         except (OSError, AuthorizationError) as exc:
             authorization, text = None, f"{describe_status(head.status)}: {exc}"
+            login = exc.command if isinstance(exc, LoginRequired) else ""
         if exchange.is_over:
             return
         if authorization:
             await self._connect_and_send(exchange, authorization)
         else:
-            self.on_failure(exchange, HttpFailure(text, head))
+            self.on_failure(exchange, HttpFailure(text, head, login=login))
 
     def _redirect(self, exchange: ClientExchange, head: ResponseHead) -> bool:
         """Follow a redirect within the server's origin. Returns False for another one."""
@@ -448,6 +449,8 @@ class StreamableHttpConnection:
             challenge = failure.head.headers.get("www-authenticate")
             if challenge:
                 data["challenge"] = challenge
+            if failure.login:
+                data["login"] = failure.login
         self._deliver(encode_error(encode_id(exchange.id), code, str(failure), data))
 
     def _deliver(self, frame: bytes) -> None:

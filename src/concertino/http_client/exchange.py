@@ -39,6 +39,7 @@ class HttpFailure(Exception):
     head: the head of the HTTP response; None if there was no response, or a malformed one.
     may_resend: whether the request may be sent again: the server has not received it, or may
         receive it twice.
+    login: the command by which a person can log in, if that is missing; "" otherwise.
     """
 
     def __init__(
@@ -47,10 +48,12 @@ class HttpFailure(Exception):
         head: ResponseHead | None = None,
         *,
         may_resend: bool = False,
+        login: str = "",
     ) -> None:
         super().__init__(text)
         self.head = head
         self.may_resend = may_resend
+        self.login = login
 
     @property
     def status(self) -> int:
