@@ -86,8 +86,8 @@ TRY_MCP = "most servers have the path /mcp: -- http://127.0.0.1:PORT/mcp"
         (
             "ws://127.0.0.1:PORT/mcp",
             3,
-            "ws://127.0.0.1:PORT/mcp: no such file",
-            "a URL of a server begins with http:// or https://",
+            "ws://127.0.0.1:PORT/mcp: no WebSocket: HTTP 405 Method Not Allowed",
+            "the server is there, and serves no WebSocket; without one: -- http://127.0.0.1:PORT/mcp",
         ),
         (
             "http://127.0.0.1:1/mcp",

@@ -26,6 +26,9 @@ def suggest_listening(address: str, error: Disconnected) -> str:
         if (hint := _explain_connecting(url, error)) is not None:
             return hint
         kind, place = "http", url.netloc
+        if "no WebSocket: HTTP" in str(error):
+            plain = url._replace(scheme=url.scheme.replace("ws", "http")).geturl()
+            return f"the server is there, and serves no WebSocket; without one: -- {plain}"
         if url.scheme in ("https", "wss") or url.hostname not in LOCAL_NAMES:
             return "check the URL, and whether the server runs"
         if url.port is None:
