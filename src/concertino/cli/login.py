@@ -6,7 +6,7 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from concertino.cli import INTERRUPTED, CommandFailure, UsageError
 from concertino.cli.options import add_repeatable
@@ -65,7 +65,8 @@ def offer_login(error: RpcError, url: str) -> bool:
     url: of the server. Does nothing if the error is another one, or nobody is at a terminal.
     Raises CommandFailure if the login fails.
     """
-    if not isinstance(error.data, dict) or "login" not in error.data:
+    data: Any = error.data
+    if not isinstance(data, dict) or "login" not in cast("dict[str, Any]", data):
         return False
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False

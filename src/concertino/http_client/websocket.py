@@ -85,7 +85,9 @@ async def _authorize(
     """Return another value of Authorization to try. Raises ConnectionError if there is none."""
     status = response.status_code
     text = f"no WebSocket: {describe_status(status)}"
-    if body := bytes(response.body or b"")[:200].strip():
+    body = bytes(response.body or b"")[:200].strip()
+    # JSON tells people nothing that the status does not say.
+    if body and not body.startswith(b"{"):
         text += f": {body.decode('utf-8', 'replace')}"
     if status in (401, 403) and credentials is not None:
         challenge = response.headers.get("WWW-Authenticate", "")
