@@ -86,6 +86,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--metrics": FLAG,
         "--poll": VALUE,
         "--websocket": FLAG,
+        "--http-sse": FLAG,
         "--allow-remote": FLAG,
         "--max-connections": VALUE,
         "--trust": FLAG,

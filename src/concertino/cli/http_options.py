@@ -31,6 +31,7 @@ HTTP_ONLY = {
     "behind_proxy": "--behind-proxy",
     "trusted_proxy": "--trusted-proxy",
     "no_auth": "--no-auth",
+    "http_sse": "--http-sse",
     "websocket": "--websocket",
     "poll": "--poll",
     "metrics": "--metrics",
@@ -101,6 +102,11 @@ def add_http_options(parser: ArgumentParser) -> None:
         "--trusted-proxy",
         "NETWORK",
         "believe the Forwarded and X-Forwarded-... headers of this proxy; repeatable",
+    )
+    http.add_argument(
+        "--http-sse",
+        action="store_true",
+        help="also serve clients of 2024-11-05, which use http://ADDRESS/sse",
     )
     http.add_argument(
         "--websocket", action="store_true", help="also serve WebSockets, at ws://ADDRESS/mcp"
@@ -239,6 +245,7 @@ def read_http_options(
             behind_proxy=args.behind_proxy,
             trusted_proxies=tuple(args.trusted_proxy),
             no_auth=args.no_auth,
+            sse=args.http_sse,
             websocket=args.websocket,
             polling=None if args.poll is None else Polling(*args.poll),
             metrics=None if counts is None else counts.text,
@@ -291,10 +298,15 @@ def _check_combinations(values: dict[str, Any]) -> None:
     for name, other in NEEDS.items():
         if values[name] not in (None, []) and values[other] is None:
             raise UsageError(f"{HTTP_ONLY[name]}: add {HTTP_ONLY[other]}")
-    if values["metrics"] and values["workers"] is not None:
-        raise UsageError(
-            "--metrics: not together with --workers: each process has numbers of its own"
-        )
+    if values["workers"] is not None:
+        if values["metrics"]:
+            raise UsageError(
+                "--metrics: not together with --workers: each process has numbers of its own"
+            )
+        if values["http_sse"]:
+            raise UsageError(
+                "--http-sse: not together with --workers: a session lives in one process"
+            )
     if values["auth_introspection"] is not None and (
         values["auth_jwks"] is not None or values["auth_algorithm"]
     ):

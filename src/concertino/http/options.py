@@ -53,6 +53,7 @@ class HttpOptions(Struct, frozen=True):
     no_auth: whether to serve without authorization at addresses that others can reach.
     polling: when clients of 2025-11-25 have to come back for the rest of a response; None to let
         them wait.
+    sse: whether to serve clients of 2024-11-05 too, at `/sse` and `/messages`.
     websocket: whether clients may ask for a WebSocket at the MCP endpoint.
     metrics: returns the text of `/metrics`, such as Metrics.text of concertino.guards; None to
         serve none. It is for principals, or without authorization for clients of this machine.
@@ -71,5 +72,6 @@ class HttpOptions(Struct, frozen=True):
     trusted_proxies: tuple[str, ...] = ()
     no_auth: bool = False
     polling: Polling | None = None
+    sse: bool = False
     websocket: bool = False
     metrics: Callable[[], str] | None = None

@@ -58,6 +58,7 @@ class RequestHead(Struct, frozen=True, eq=False):
 
     method: `POST`, for example.
     path: the path of the target, without the query.
+    query: the query of the target, without the question mark; "" for none.
     headers: the values by lower-case name. Values of a repeated name are joined with ", ".
     repeated: the names that came more than once.
     keep_alive: whether the connection may carry another request afterwards.
@@ -69,6 +70,7 @@ class RequestHead(Struct, frozen=True, eq=False):
 
     method: str
     path: str
+    query: str
     headers: dict[bytes, bytes]
     repeated: frozenset[bytes]
     keep_alive: bool
@@ -156,9 +158,11 @@ def _parse(data: bytes) -> RequestHead:
     expect = headers.get(b"expect", b"").lower()
     if expect not in (b"", b"100-continue"):
         raise HttpError(HTTPStatus.EXPECTATION_FAILED, "Expect: expected 100-continue")
+    path, _, query = events.url.decode("ascii", "replace").partition("?")
     return RequestHead(
         method,
-        events.url.partition(b"?")[0].decode("ascii", "replace"),
+        path,
+        query,
         headers,
         frozenset(repeated),
         events.keep_alive,

@@ -19,7 +19,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from msgspec import structs
 
@@ -27,6 +27,7 @@ from concertino.http.access import AccessRules
 from concertino.http.admission import Admission
 from concertino.http.connection import Exchange, HttpConnection, HttpTimeouts, unavailable
 from concertino.http.endpoint import McpEndpoint
+from concertino.http.optional_transports import OptionalTransports, method_not_allowed
 from concertino.http.options import HttpOptions
 from concertino.http.request_head import HeadParser, HttpError, RequestHead
 from concertino.http.tls import TlsAcceptor, TlsCertificate
@@ -34,9 +35,6 @@ from concertino.protocol.principal import Principal, unix_principal
 from concertino.runtime.host import Host, Wrap, unwrapped
 from concertino.runtime.server_connection import load_calls
 from concertino.transports.listeners import BACKLOG, Listener
-
-if TYPE_CHECKING:
-    from concertino.http.websocket import WebSocketEndpoint
 
 __all__ = ["ENDPOINT", "ClientSource", "HttpServer"]
 
@@ -114,19 +112,13 @@ class HttpServer:
             None if use is None else use.limits.max_sessions,
             options.polling,
         )
-        self._websockets = self._make_websockets(wrap or unwrapped) if options.websocket else None
+        self._optional = OptionalTransports(host, wrap or unwrapped, options, self.admission)
         self._connections: set[HttpConnection] = set()
         self._servers: list[asyncio.Server | TlsAcceptor] = []
         self._check_timer: asyncio.TimerHandle | None = None
         self._is_stopping = False
         self._has_refused = False
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def _make_websockets(self, wrap: Wrap) -> WebSocketEndpoint:
-        # Most servers are not asked to serve them.
-        from concertino.http.websocket import WebSocketEndpoint
-
-        return WebSocketEndpoint(self.host, wrap, self.admission.challenges, self.admission.use)
 
     @property
     def addresses(self) -> list[str]:
@@ -245,13 +237,11 @@ class HttpServer:
         if exchange.principal is not None:
             self.admission.begin(exchange, exchange.principal)
         if path not in PATHS:
-            self._answer_other(exchange)
+            self._answer_other(exchange, access)
         elif head.method == "POST":
             self._endpoint.post(exchange)
         elif head.method == "GET":
-            if head.upgrade == b"websocket" and self._websockets is not None:
-                self._websockets.accept(exchange)
-            else:
+            if not self._optional.accept_websocket(exchange):
                 self._endpoint.get(exchange)
         elif head.method == "DELETE":
             self._endpoint.delete(exchange)
@@ -259,23 +249,25 @@ class HttpServer:
             exchange.headers = b""
             exchange.respond(HTTPStatus.NO_CONTENT, headers=allowed)
         else:
-            raise _method_not_allowed(head.method, "GET, POST, DELETE")
+            raise method_not_allowed(head.method, "GET, POST, DELETE")
 
-    def _answer_other(self, exchange: Exchange) -> None:
+    def _answer_other(self, exchange: Exchange, access: AccessRules) -> None:
         """Answer a request that is not for the MCP endpoint."""
         path = exchange.head.path
         if path == HEALTH:
             self._answer_health(exchange)
         elif path == METRICS and self.options.metrics is not None:
             self._answer_metrics(exchange, self.options.metrics)
-        elif not self.admission.answer_metadata(exchange):
+        elif not (
+            self._optional.answer(exchange, access) or self.admission.answer_metadata(exchange)
+        ):
             raise HttpError(HTTPStatus.NOT_FOUND, f"nothing is served here, try {ENDPOINT}")
 
     def _answer_metrics(self, exchange: Exchange, metrics: Callable[[], str]) -> None:
         """Return the numbers of calls, to clients that may see them."""
         method = exchange.head.method
         if method not in ("GET", "HEAD"):
-            raise _method_not_allowed(method, "GET")
+            raise method_not_allowed(method, "GET")
         self.admission.check_local(exchange)
         exchange.respond_as(METRICS_HEADERS, metrics().encode())
 
@@ -283,7 +275,7 @@ class HttpServer:
         """Tell whether the server serves: 200, or 503 before it has started and at its end."""
         method = exchange.head.method
         if method != "GET":
-            raise _method_not_allowed(method, "GET")
+            raise method_not_allowed(method, "GET")
         if self._is_stopping:
             exchange.respond(HTTPStatus.SERVICE_UNAVAILABLE, ENDING)
         elif not self.host.started.done():
@@ -337,11 +329,3 @@ class _ListenerHandler:
 
     def on_disconnect(self, connection: HttpConnection) -> None:
         self._server.remove(connection)
-
-
-def _method_not_allowed(method: str, allowed: str) -> HttpError:
-    return HttpError(
-        HTTPStatus.METHOD_NOT_ALLOWED,
-        f"{method}: expected {allowed}",
-        f"Allow: {allowed}\r\n".encode(),
-    )

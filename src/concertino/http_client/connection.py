@@ -41,6 +41,7 @@ from concertino.http_client.refusals import (
 )
 from concertino.http_client.request_head import RequestHeads
 from concertino.http_client.server_url import ServerUrl
+from concertino.http_client.sse_fallback import SseFallback, is_old_refusal
 from concertino.http_client.tool_lists import learn_tools
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import NEWLINE, Id, encode_error, encode_id, one_line
@@ -89,12 +90,14 @@ class _Session:
     is_opening: whether it is being opened: requests wait until the server has accepted
         notifications/initialized.
     listening_since: when its own stream was opened, by the clock of the event loop.
+    fallback: the transport of 2024-11-05, if the server knows no other one; else None.
     deletion: a future that is done when the server has answered DELETE.
     """
 
     def __init__(self) -> None:
         self.is_opening = False
         self.listening_since = 0.0
+        self.fallback: SseFallback | None = None
         self.deletion: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
@@ -142,6 +145,10 @@ class StreamableHttpConnection:
 
     def flush(self) -> None:
         waiting: list[tuple[bytes, Envelope]] = []
+        fallback = self._session.fallback
+        if fallback is not None and not fallback.path:
+            # It is not known yet where messages are sent.
+            return
         while self._queue:
             frame, message = self._queue.popleft()
             if self._session.is_opening and message.method not in (
@@ -188,27 +195,29 @@ class StreamableHttpConnection:
         is_modern = meta is not None and isinstance(meta.version, str)
         # Since 2026-07-28, the end of the connection is the cancellation.
         if message.method == "notifications/cancelled" and (
-            self._cancel(message.params.request_id) or not self._heads.version
+            self._cancel(message.params.request_id)
+            or not (self._heads.version or self._session.fallback)
         ):
             return
         if message.method == "initialize":
             self._heads.session = self._heads.version = ""
-        exchange = ClientExchange(
-            self,
-            "post",
-            self._url.path,
-            self._max_bytes,
+        self._send_message(
             PostedMessage(
                 frame,
                 message.method or "",
                 message.request_id if message.method is not None else None,
                 is_modern,
                 message,
-            ),
+            )
         )
+
+    def _send_message(self, posted: PostedMessage) -> None:
+        fallback = self._session.fallback
+        kind, path = ("post", self._url.path) if fallback is None else ("message", fallback.path)
+        exchange = ClientExchange(self, kind, path, self._max_bytes, posted)
         self._start(exchange)
-        if exchange.id is None:
-            # No caller waits for it, so no other limit ends it.
+        if exchange.id is None or fallback is not None:
+            # No caller waits for the response, so no other limit ends it.
             loop = asyncio.get_running_loop()
             exchange.expiry = loop.call_later(ACCEPTANCE_S, self._on_expiry, exchange)
 
@@ -269,7 +278,7 @@ class StreamableHttpConnection:
 
     def _encode(self, exchange: ClientExchange, authorization: str) -> bytes:
         posted = exchange.posted
-        if posted is not None and exchange.kind == "post":
+        if posted is not None and exchange.kind in ("post", "message"):
             return self._heads.post(exchange.path, posted.frame, posted.envelope, authorization)
         if exchange.kind == "delete":
             return self._heads.delete(exchange.path, authorization)
@@ -298,7 +307,9 @@ class StreamableHttpConnection:
         if events is not None and events.retry_s is not None and head.media_type == EVENT_STREAM:
             # The server has said when to come back, which may be as often as the call takes.
             exchange.tries = 1
-        if exchange.kind == "listen":
+        if exchange.kind == "sse" and head.media_type != EVENT_STREAM:
+            self._end_fallback(exchange, "")
+        elif exchange.kind == "listen":
             self._session.listening_since = asyncio.get_running_loop().time()
         elif exchange.method == "initialize":
             self._heads.session = _check_session(head.headers.get("mcp-session-id", ""))
@@ -344,10 +355,12 @@ class StreamableHttpConnection:
             self._session.deletion.set_result(None)
         elif exchange.kind == "listen":
             self._listen_again(exchange)
+        elif exchange.kind == "sse":
+            self._end_fallback(exchange, "the server has ended its stream")
         elif exchange.id is None:
             if exchange.method == "notifications/initialized":
                 self._on_session_open()
-        elif not exchange.is_answered:
+        elif not exchange.is_answered and exchange.kind != "message":
             self._resume(exchange, "the server ended its response before the answer came")
 
     def on_refusal(self, exchange: ClientExchange, head: ResponseHead, body: bytes) -> None:
@@ -361,6 +374,13 @@ class StreamableHttpConnection:
             if pause is not None and exchange.kind == "post":
                 self._send_later(exchange, pause)
                 return
+        failure = HttpFailure(describe_refusal(head, body), head)
+        if (
+            exchange.method == "initialize"
+            and is_old_refusal(head.status, body)
+            and self._fall_back(exchange, failure)
+        ):
+            return
         # A server without a stream of its own may answer 404 to the GET.
         is_known = exchange.kind != "listen" or exchange.events is not None
         if head.status == 404 and self._heads.session and exchange.kind != "delete" and is_known:
@@ -373,7 +393,7 @@ class StreamableHttpConnection:
                 self._exchanges.discard(exchange)
                 self._deliver(frame)
                 return
-        self.on_failure(exchange, HttpFailure(describe_refusal(head, body), head))
+        self.on_failure(exchange, failure)
 
     def on_failure(self, exchange: ClientExchange, failure: HttpFailure) -> None:
         if exchange.is_over:
@@ -384,6 +404,8 @@ class StreamableHttpConnection:
         self._exchanges.discard(exchange)
         if exchange.kind == "delete":
             self._session.deletion.set_result(None)
+        elif exchange.kind == "sse":
+            self._end_fallback(exchange, str(failure))
         elif exchange.kind == "listen":
             if failure.status == 0 or failure.status >= 500:
                 self._listen_again(exchange)
@@ -391,7 +413,7 @@ class StreamableHttpConnection:
             _log.warning("%s was not accepted: %s", exchange.method or "a response", failure)
             if exchange.method == "notifications/initialized":
                 self._on_session_open()
-        elif failure.head is not None and 200 <= failure.status < 300:
+        elif failure.head is not None and 200 <= failure.status < 300 and exchange.kind == "post":
             self._resume(exchange, str(failure))
         else:
             self._fail(exchange, failure)
@@ -401,7 +423,7 @@ class StreamableHttpConnection:
 
         The stream of the session and its end are no reason to ask anybody to log in.
         """
-        is_wanted = exchange.kind in ("post", "resume") and exchange.tries < MAX_TRIES
+        is_wanted = exchange.kind not in ("listen", "delete") and exchange.tries < MAX_TRIES
         return is_wanted and status in (401, 403) and self._credentials is not None
 
     async def _authorize(self, exchange: ClientExchange, head: ResponseHead, body: bytes) -> None:
@@ -462,6 +484,47 @@ class StreamableHttpConnection:
         self._heads.session = ""
         if self._receiver is not None and not self._is_closed:
             self._receiver.on_disconnect(ConnectionError(reason))
+
+    # The transport of 2024-11-05
+
+    def _fall_back(self, refused: ClientExchange, failure: HttpFailure) -> bool:
+        """Look for the stream of 2024-11-05. Returns False if that was tried before."""
+        if self._session.fallback is not None or refused.posted is None:
+            return False
+        self._exchanges.discard(refused)
+        self._session.fallback = SseFallback(refused.posted, failure)
+        self._start(ClientExchange(self, "sse", self._url.path, self._max_bytes))
+        return True
+
+    def on_endpoint(self, exchange: ClientExchange, location: str) -> None:
+        fallback = self._session.fallback
+        if fallback is None or fallback.path:
+            return
+        # Another origin would get the credentials.
+        url = self._url.follow(location)
+        if url is None:
+            fallback.failure = HttpFailure(
+                f"the server wants messages sent to another origin: {location[:200]!r}"
+            )
+            self._end_fallback(exchange, "")
+            return
+        fallback.path = url.path
+        self._send_message(fallback.opening)
+        self.flush()
+
+    def _end_fallback(self, exchange: ClientExchange, reason: str) -> None:
+        """Report the end of the stream, or that there is none."""
+        self._exchanges.discard(exchange)
+        exchange.abort()
+        fallback, self._session.fallback = self._session.fallback, None
+        if fallback is None:
+            return
+        if fallback.path:
+            self._disconnect(reason)
+            return
+        # It was no server of 2024-11-05: the first refusal says more.
+        opening = fallback.opening
+        self._fail(ClientExchange(self, "post", self._url.path, 0, opening), fallback.failure)
 
     # Streams of the older revisions
 

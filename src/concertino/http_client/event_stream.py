@@ -25,12 +25,14 @@ class EventStreamParser:
 
     Attributes:
     last_id: the id of the last event that had one, for `Last-Event-ID`; "" if none had.
+    endpoint: the data of the last event of the name `endpoint` (2024-11-05); "" if there was none.
     retry_s: how long the server wants clients to wait before they connect again, in seconds; None
         if it has not said so.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self.last_id = ""
+        self.endpoint = ""
         self.retry_s: float | None = None
         self._max_bytes = max_bytes
         # How many bytes the fields of the event have, and the line that has not ended yet.
@@ -104,4 +106,6 @@ class EventStreamParser:
         self._event_bytes = 0
         data, self._data = b"\n".join(self._data), []
         name, self._name = self._name, b""
+        if name == b"endpoint":
+            self.endpoint = data.decode("utf-8", "replace")
         return data if data and name in (b"", b"message") else None

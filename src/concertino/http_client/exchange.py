@@ -27,7 +27,8 @@ __all__ = [
     "describe_status",
 ]
 
-RequestKind = Literal["post", "listen", "resume", "delete"]
+# "sse" and "message" are those of 2024-11-05, see sse_fallback.py.
+RequestKind = Literal["post", "listen", "resume", "delete", "sse", "message"]
 EVENT_STREAM = "text/event-stream"
 # The largest part of a refusal's body that is read, in bytes.
 MAX_REFUSAL_BYTES = 64 * 1024
@@ -70,6 +71,10 @@ class ExchangeOwner(Protocol):
 
     def on_message(self, exchange: ClientExchange, frame: bytes, /) -> None:
         """Handle a message of the server."""
+        ...
+
+    def on_endpoint(self, exchange: ClientExchange, location: str, /) -> None:
+        """Handle the name of the URL for messages, in a stream of 2024-11-05."""
         ...
 
     def on_refusal(self, exchange: ClientExchange, head: ResponseHead, body: bytes, /) -> None:
@@ -126,7 +131,8 @@ class ClientExchange:
     """One request to a server, and its response.
 
     kind: what the request is: a POST that carries a message, the GET of the session's own stream,
-        a GET that resumes the stream of a POST, or the DELETE of the session.
+        a GET that resumes the stream of a POST, or the DELETE of the session. With a server of
+        2024-11-05, the GET of its stream, or a POST whose response comes on that stream.
     posted: the message of a POST; None for requests of another kind.
 
     Attributes:
@@ -236,6 +242,9 @@ class ClientExchange:
         except EventTooLong as exc:
             self._fail(str(exc))
             return
+        if self.kind == "sse" and events.endpoint:
+            location, events.endpoint = events.endpoint, ""
+            self._owner.on_endpoint(self, location)
         for message in messages:
             if not self.is_over:
                 self._owner.on_message(self, message)
@@ -269,7 +278,9 @@ class ClientExchange:
     @property
     def is_repeatable(self) -> bool:
         """Return whether the request may be sent twice. Calls of tools may have effects."""
-        return self.kind != "post" or (self.id is not None and self.method != "tools/call")
+        if self.kind not in ("post", "message"):
+            return True
+        return self.id is not None and self.method != "tools/call"
 
     def _fail(self, text: str, *, may_resend: bool = False) -> None:
         if self._connection is not None:

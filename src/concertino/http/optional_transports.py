@@ -1,0 +1,88 @@
+"""OptionalTransports: what an HTTP server serves besides Streamable HTTP, if it is wanted.
+
+These are WebSockets at the MCP endpoint, and the endpoints of 2024-11-05.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from concertino.http.access import AccessRules
+from concertino.http.admission import Admission
+from concertino.http.connection import Exchange
+from concertino.http.options import HttpOptions
+from concertino.http.request_head import HttpError
+from concertino.runtime.host import Host, Wrap
+
+if TYPE_CHECKING:
+    from concertino.http.sse_endpoint import SseEndpoint
+    from concertino.http.websocket import WebSocketEndpoint
+
+__all__ = ["OptionalTransports", "method_not_allowed"]
+
+# The endpoints of 2024-11-05.
+STREAM, MESSAGES = "/sse", "/messages"
+
+
+class OptionalTransports:
+    """The transports that `options` asks for.
+
+    wrap: wraps each connection before it is attached to the host.
+    admission: who may send which requests.
+    Raises ImportError if the package for WebSockets is needed and missing.
+    """
+
+    def __init__(self, host: Host, wrap: Wrap, options: HttpOptions, admission: Admission) -> None:
+        self._websockets: WebSocketEndpoint | None = None
+        self._sse: SseEndpoint | None = None
+        challenges, use = admission.challenges, admission.use
+        # Most servers need neither of these modules.
+        if options.websocket:
+            from concertino.http.websocket import WebSocketEndpoint
+
+            self._websockets = WebSocketEndpoint(host, wrap, challenges, use)
+        if options.sse:
+            from concertino.http.sse_endpoint import SseEndpoint
+
+            own = None if use is None else use.limits.max_sessions
+            self._sse = SseEndpoint(host, wrap, MESSAGES, options.max_sessions, challenges, own)
+
+    def accept_websocket(self, exchange: Exchange) -> bool:
+        """Answer a GET at the MCP endpoint if it asks for a WebSocket, and return True then.
+
+        Raises HttpError to refuse it.
+        """
+        if self._websockets is None or exchange.head.upgrade != b"websocket":
+            return False
+        self._websockets.accept(exchange)
+        return True
+
+    def answer(self, exchange: Exchange, access: AccessRules) -> bool:
+        """Answer a request for an endpoint of 2024-11-05. Returns False for another path.
+
+        Raises HttpError to refuse it.
+        """
+        head, endpoint = exchange.head, self._sse
+        if endpoint is None or head.path not in (STREAM, MESSAGES):
+            return False
+        expected = "GET" if head.path == STREAM else "POST"
+        if head.method == "OPTIONS" and (allowed := access.preflight_headers(head)):
+            exchange.headers = b""
+            exchange.respond(HTTPStatus.NO_CONTENT, headers=allowed)
+        elif head.method != expected:
+            raise method_not_allowed(head.method, expected)
+        elif head.path == STREAM:
+            endpoint.open(exchange)
+        else:
+            endpoint.post(exchange)
+        return True
+
+
+def method_not_allowed(method: str, allowed: str) -> HttpError:
+    """Return the refusal of a request with a method that its path does not have."""
+    return HttpError(
+        HTTPStatus.METHOD_NOT_ALLOWED,
+        f"{method}: expected {allowed}",
+        f"Allow: {allowed}\r\n".encode(),
+    )

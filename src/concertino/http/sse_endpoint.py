@@ -1,0 +1,187 @@
+"""SseEndpoint: the pair of endpoints of 2024-11-05, for clients that know no newer transport.
+
+A client opens a stream of events with GET. The first event names a URL, to which the client sends
+each message as a POST; all messages to the client come on the stream. Its end is the end of the
+session. Newer revisions do not have this transport, so it is served only if it is wanted.
+Spec: 2024-11-05 basic/transports "HTTP with SSE".
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from urllib.parse import parse_qs
+
+from concertino.http.accepted import is_json, read_accept
+from concertino.http.caller import HttpCaller, identity_of
+from concertino.http.challenges import Challenges
+from concertino.http.connection import Exchange, unavailable
+from concertino.http.principal_limits import too_many
+from concertino.http.request_head import HttpError
+from concertino.http.responses import encode_event
+from concertino.jsonrpc.messages import NEWLINE, Id, one_line
+from concertino.runtime.host import Host, Wrap
+from concertino.transports.connection import Receiver
+
+__all__ = ["SseConnection", "SseEndpoint"]
+
+# The parameter of the URL for messages.
+SESSION = "session_id"
+# POSTs that wait while the client reads too little, for each session.
+MAX_HELD = 64
+
+
+class SseEndpoint:
+    """Serves a Host to clients of 2024-11-05.
+
+    wrap: wraps each connection before it is attached.
+    messages: the path to which clients send messages.
+    max_sessions: how many of them there may be at a time.
+    challenges: makes refusals; None if there is no authorization.
+    max_own_sessions: how many sessions one principal may have; None for any number.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        wrap: Wrap,
+        messages: str,
+        max_sessions: int,
+        challenges: Challenges | None,
+        max_own_sessions: int | None,
+    ) -> None:
+        self._host = host
+        self._wrap = wrap
+        self._messages = messages
+        self._max_sessions = max_sessions
+        self._challenges = challenges
+        self._max_own_sessions = max_own_sessions
+        # The sessions by their ids. Like an access token, an id is nobody else's business.
+        self._sessions: dict[str, SseConnection] = {}
+        self._count = 0
+
+    def open(self, exchange: Exchange) -> None:
+        """Serve a GET, which opens a session. Raises HttpError to refuse it."""
+        if not read_accept(exchange.head.headers.get(b"accept")).stream:
+            raise HttpError(HTTPStatus.NOT_ACCEPTABLE, "Accept: expected text/event-stream")
+        if len(self._sessions) >= self._max_sessions:
+            raise unavailable(f"{self._max_sessions} sessions are open")
+        identity = identity_of(exchange.principal)
+        if self._max_own_sessions is not None:
+            own = [item for item in self._sessions.values() if item.caller.identity == identity]
+            if len(own) >= self._max_own_sessions:
+                raise too_many(f"{self._max_own_sessions} sessions of yours are in use")
+
+        id = secrets.token_hex(16)
+        caller = HttpCaller(exchange.connection.facts, exchange.principal, self._challenges)
+        session = SseConnection(exchange, caller, lambda: self._sessions.pop(id, None))
+        self._sessions[id] = session
+        self._count += 1
+        exchange.open_stream()
+        exchange.send_event(b"event: endpoint\ndata: %b?%b=%b\n\n" % (
+            self._messages.encode(), SESSION.encode(), id.encode()
+        ))  # fmt: skip
+        caller.attach(self._host.attach(self._wrap(session, f"sse {self._count}")))
+
+    def post(self, exchange: Exchange) -> None:
+        """Serve a POST, which is a message of a session. Raises HttpError to refuse it."""
+        if not is_json(exchange.head.headers.get(b"content-type")):
+            raise HttpError(
+                HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Content-Type: expected application/json"
+            )
+        ids = parse_qs(exchange.head.query).get(SESSION, [""])
+        session = self._sessions.get(ids[0])
+        if session is None or session.caller.identity != identity_of(exchange.principal):
+            raise HttpError(HTTPStatus.NOT_FOUND, "no such session: open another stream")
+        session.deliver(exchange)
+
+
+class SseConnection:
+    """The Connection of one session.
+
+    exchange: the GET whose response is the stream.
+    caller: the user who has sent it.
+    on_close: called when the session has ended.
+    """
+
+    def __init__(
+        self, exchange: Exchange, caller: HttpCaller, on_close: Callable[[], object]
+    ) -> None:
+        self.caller = caller
+        self._exchange = exchange
+        self._http = exchange.connection
+        self._receiver: Receiver | None = None
+        self._on_close = on_close
+        # The POSTs that came while the client read too little of the stream.
+        self._held: deque[Exchange] = deque()
+        self._is_paused = False
+        exchange.on_disconnect = self._on_disconnect
+        self._http.on_drain = self._on_drain
+
+    @property
+    def facts(self) -> Mapping[str, object]:
+        return self.caller.facts
+
+    def open(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+
+    def write(self, frame: bytes, request_id: Id | None) -> int:
+        self._exchange.send_event(encode_event(frame))
+        return self._http.unread_bytes
+
+    def flush(self) -> None:
+        self._http.flush()
+
+    def pause(self, paused: bool) -> None:
+        self._is_paused = paused
+        while self._held and not self._is_paused:
+            exchange = self._held.popleft()
+            if not exchange.is_done:
+                self._accept(exchange)
+                exchange.connection.flush()
+
+    async def close(self, within_s: float) -> None:
+        """End the stream, and so the session."""
+        self._receiver = None
+        self._exchange.on_disconnect = None
+        self._exchange.end_stream()
+        self._http.flush()
+        self._end()
+
+    def deliver(self, exchange: Exchange) -> None:
+        """Pass a message on to the server. Raises HttpError to refuse it."""
+        if self._is_paused:
+            if len(self._held) >= MAX_HELD:
+                raise too_many(f"{MAX_HELD} messages of this session wait")
+            self._held.append(exchange)
+            return
+        self._accept(exchange)
+
+    def _accept(self, exchange: Exchange) -> None:
+        receiver = self._receiver
+        if receiver is None:
+            exchange.refuse(HttpError(HTTPStatus.NOT_FOUND, "the session has ended"))
+            return
+        self.caller.update(exchange.principal)
+        exchange.respond(HTTPStatus.ACCEPTED)
+        body = exchange.body
+        receiver.on_frames((one_line(body) if NEWLINE in body else body,))
+
+    def _on_drain(self, unread: int) -> None:
+        if self._receiver is not None:
+            self._receiver.on_drain(unread)
+
+    def _on_disconnect(self) -> None:
+        receiver, self._receiver = self._receiver, None
+        self._end()
+        if receiver is not None:
+            receiver.on_disconnect(ConnectionAbortedError("the client has closed its stream"))
+
+    def _end(self) -> None:
+        self._on_close()
+        held, self._held = self._held, deque()
+        for exchange in held:
+            exchange.refuse(HttpError(HTTPStatus.NOT_FOUND, "the session has ended"))
+            exchange.connection.flush()

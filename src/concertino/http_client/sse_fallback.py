@@ -1,0 +1,58 @@
+"""SseFallback: the transport of 2024-11-05, for a server that knows no newer one.
+
+Such a server refuses the POST of `initialize`. Then the client sends a GET to the same URL. If the
+response is a stream of events that begins with `endpoint`, all messages are sent to the URL in that
+event, and those of the server come on the stream. The end of the stream is the end of the session.
+Spec: 2025-11-25 basic/transports "Backwards Compatibility"; 2024-11-05 basic/transports.
+"""
+
+from __future__ import annotations
+
+from msgspec import DecodeError, Struct
+from msgspec.json import Decoder
+
+from concertino.errors import HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION
+from concertino.http_client.exchange import HttpFailure, PostedMessage
+
+__all__ = ["SseFallback", "is_old_refusal"]
+
+# With these a server of 2024-11-05 answers a POST at the URL of its stream.
+OLD_STATUSES = frozenset((400, 404, 405))
+MODERN_ERRORS = frozenset((HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION))
+
+
+class _Error(Struct, frozen=True):
+    code: int = 0
+
+
+class _ErrorResponse(Struct):
+    error: _Error = _Error()
+
+
+_decode_error = Decoder(_ErrorResponse).decode
+
+
+def is_old_refusal(status: int, body: bytes) -> bool:
+    """Return whether a response to `initialize` may be that of a server of 2024-11-05."""
+    if status not in OLD_STATUSES:
+        return False
+    try:
+        return _decode_error(body).error.code not in MODERN_ERRORS
+    except (DecodeError, RecursionError):
+        return True
+
+
+class SseFallback:
+    """The state of the fallback.
+
+    opening: the `initialize` that was refused, to be sent again.
+    failure: how it was refused.
+
+    Attribute:
+    path: the path to which messages are sent; "" until the server has named it.
+    """
+
+    def __init__(self, opening: PostedMessage, failure: HttpFailure) -> None:
+        self.opening = opening
+        self.failure = failure
+        self.path = ""
