@@ -378,7 +378,7 @@ class StreamableHttpConnection:
         if (
             exchange.method == "initialize"
             and is_old_refusal(head.status, body)
-            and self._fall_back(exchange, failure)
+            and self._fall_back(exchange, failure, body)
         ):
             return
         # A server without a stream of its own may answer 404 to the GET.
@@ -487,12 +487,16 @@ class StreamableHttpConnection:
 
     # The transport of 2024-11-05
 
-    def _fall_back(self, refused: ClientExchange, failure: HttpFailure) -> bool:
-        """Look for the stream of 2024-11-05. Returns False if that was tried before."""
-        if self._session.fallback is not None or refused.posted is None:
+    def _fall_back(self, refused: ClientExchange, failure: HttpFailure, body: bytes) -> bool:
+        """Look for the stream of 2024-11-05. Returns False if that was tried before.
+
+        body: of the refusal.
+        """
+        if self._session.fallback is not None or refused.posted is None or refused.id is None:
             return False
         self._exchanges.discard(refused)
-        self._session.fallback = SseFallback(refused.posted, failure)
+        error = error_of_body(refused.id, body)
+        self._session.fallback = SseFallback(refused.posted, failure, error)
         self._start(ClientExchange(self, "sse", self._url.path, self._max_bytes))
         return True
 
@@ -503,6 +507,7 @@ class StreamableHttpConnection:
         # Another origin would get the credentials.
         url = self._url.follow(location)
         if url is None:
+            fallback.error = None
             fallback.failure = HttpFailure(
                 f"the server wants messages sent to another origin: {location[:200]!r}"
             )
@@ -523,6 +528,9 @@ class StreamableHttpConnection:
             self._disconnect(reason)
             return
         # It was no server of 2024-11-05: the first refusal says more.
+        if fallback.error is not None:
+            self._deliver(fallback.error)
+            return
         opening = fallback.opening
         self._fail(ClientExchange(self, "post", self._url.path, 0, opening), fallback.failure)
 

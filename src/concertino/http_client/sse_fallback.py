@@ -47,12 +47,14 @@ class SseFallback:
 
     opening: the `initialize` that was refused, to be sent again.
     failure: how it was refused.
+    error: the error response in the refusal; None if there was none.
 
     Attribute:
     path: the path to which messages are sent; "" until the server has named it.
     """
 
-    def __init__(self, opening: PostedMessage, failure: HttpFailure) -> None:
+    def __init__(self, opening: PostedMessage, failure: HttpFailure, error: bytes | None) -> None:
         self.opening = opening
         self.failure = failure
+        self.error = error
         self.path = ""
