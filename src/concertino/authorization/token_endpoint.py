@@ -156,6 +156,8 @@ class TokenEndpoint:
         client = self._client
         headers: dict[str, str] = {}
         if client.auth_method == "client_secret_basic":
+            # Servers made with the official Python SDK look for it here, too.
+            form["client_id"] = client.client_id
             words = f"{quote(client.client_id, safe='')}:{quote(client.client_secret, safe='')}"
             headers["Authorization"] = f"Basic {base64.b64encode(words.encode()).decode()}"
         elif client.auth_method == "private_key_jwt":
