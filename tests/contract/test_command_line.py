@@ -180,6 +180,11 @@ OPTIONS: dict[str, dict[str, str]] = {
     "ps": {"--json": FLAG},
     "reap": {"--yes": FLAG, "--show": FLAG, "--json": FLAG},
     "connect": {"--wait": VALUE},
+    "hub": {},
+    "hub ps": {"--json": FLAG},
+    "hub restart": {"--hub": VALUE},
+    "hub stop": {"--hub": VALUE},
+    "hub logs": {"--hub": VALUE},
     "plugin": {},
     "plugin markdown": {"--workspace": VALUE, **PLUGIN},
     "plugin sqlite": {"--file": VALUE, **PLUGIN},
@@ -222,6 +227,7 @@ COMMANDS = {
         "search",
         "lint",
         "orchestrate",
+        "hub",
         "bridge",
         "plugin",
         "token",
@@ -230,6 +236,7 @@ COMMANDS = {
         "completion",
     ],
     "plugin": ["markdown", "sqlite", "mcp", "openai", "gemini", "local"],
+    "hub": ["ps", "restart", "stop", "logs"],
     "certs": ["init", "issue", "show", "renew"],
 }
 # What a command does when an option is not given, as its help says it.

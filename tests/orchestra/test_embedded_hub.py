@@ -229,7 +229,7 @@ async def test_plugins_that_end_with_the_hub_cause_no_error(
         assert hub._hub is not None
         running = hub._hub
     # The timer of the last change has fired, or was cancelled.
-    running._notify_change()
+    running._list_changes._compare()
     await asyncio.sleep(0)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
     assert running.on_change is None

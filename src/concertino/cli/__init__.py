@@ -50,6 +50,7 @@ COMMANDS = {
     "search": ("search", "search a folder of Markdown documents"),
     "lint": ("lint", "find mistakes in a folder of Markdown documents"),
     "orchestrate": ("orchestrate", "start the plugins of a plugins.yaml and run their hub"),
+    "hub": ("hub", "see, restart and stop the plugins of running hubs"),
     "bridge": ("bridge", "serve the plugins of a hub over stdin and stdout"),
     "plugin": ("plugin", "run a storage plugin: Markdown files or a database"),
     "token": ("token", "make, list and remove the tokens that serve --http lets in"),

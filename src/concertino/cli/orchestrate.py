@@ -22,6 +22,7 @@ from concertino.transports.stdio import bounded_stderr
 
 if TYPE_CHECKING:
     from concertino.orchestra.hub import Hub
+    from concertino.orchestra.hub_control import HubControl
     from concertino.orchestra.plugins_file import PluginsFile
 
 FAILED, USAGE = 1, 2
@@ -98,6 +99,8 @@ async def _run_hub(
     log: logging.Logger,
 ) -> None:
     """Run a hub until the first signal. The second signal kills it at once."""
+    from concertino.orchestra.hub_control import HubControl
+
     hub = make(file, listen_addr=args.listen_addr, certs_dir=args.certs_dir)
     loop = asyncio.get_running_loop()
     stopping: asyncio.Future[None] = loop.create_future()
@@ -110,7 +113,8 @@ async def _run_hub(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    starting = loop.create_task(_start(hub))
+    control = HubControl(hub)
+    starting = loop.create_task(_start(hub, control))
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
         starting.cancel()
@@ -122,12 +126,14 @@ async def _run_hub(
         for address in hub.addresses:
             log.info("Listening on %s", address)
         await stopping
+    await control.close()
     await hub.stop()
 
 
-async def _start(hub: Hub) -> None:
+async def _start(hub: Hub, control: HubControl) -> None:
     """Start a hub, without waiting for plugins that sleep before they are ready."""
     await hub.launch()
+    await control.open(os.environ)
     await hub.settle()
 
 

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Coroutine
 from typing import Any
 
 from concertino.backend.interface import Notifier
 from concertino.orchestra.hub import Hub
 from concertino.orchestra.hub_backend import HubBackend
+from concertino.orchestra.hub_control import HubControl
 from concertino.orchestra.plugin_messages import PluginRequest, PluginResponse
 from concertino.orchestra.plugins_file import PluginsFile
 from concertino.orchestra.rpc_interface import RemotePeer
 from concertino.orchestra.streams import ResponseStream
+from concertino.runtime import entry
 
 __all__ = ["EmbeddedHub"]
 
@@ -36,6 +39,7 @@ class EmbeddedHub(HubBackend):
         self._file = file
         self._hub: Hub | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._control: HubControl | None = None
 
     async def start(self, outlet: Notifier) -> None:
         """Begin to start the plugins, without waiting for them: each call waits for its plugin.
@@ -50,12 +54,17 @@ class EmbeddedHub(HubBackend):
         self._hub.on_change = lambda _: self._run(self.refresh())
         await self._hub.launch()
         self._run(self._hub.settle())
+        if entry.is_program():
+            self._control = HubControl(self._hub)
+            await self._control.open(os.environ)
 
     async def close(self) -> None:
         """Stop the plugins."""
         await super().close()
         for task in self._tasks:
             task.cancel()
+        if self._control is not None:
+            await self._control.close()
         hub, self._hub = self._hub, None
         if hub is not None:
             # The plugins that end now change the lists, which nobody asks for any more.

@@ -187,6 +187,18 @@ class Hub:
         self._events.close()
         await self._listeners.close()
 
+    async def restart_plugin(self, id: str) -> None:
+        """End a plugin, after its calls, and begin to start it again. id: a key of `plugins`."""
+        environment = self._listeners.environment
+        assert environment is not None, "the hub has not been launched"
+        until = asyncio.get_running_loop().time() + self._stop_s
+        await self.plugins[id].restart(until, environment)
+
+    async def stop_plugin(self, id: str) -> None:
+        """End a plugin, after its calls. It stays ended until restart_plugin()."""
+        until = asyncio.get_running_loop().time() + self._stop_s
+        await self.plugins[id].stop(until, reason="it was stopped by concertino hub")
+
     def kill(self) -> None:
         """Kill every plugin's process group immediately, when there is no time for stop()."""
         self._listeners.remove_folder()

@@ -39,11 +39,13 @@ class HubListeners:
     Attributes:
     addresses: the addresses where the hub listens, without the socket for its plugins.
     folder: the temporary folder for sockets; None while the hub does not listen.
+    environment: the settings that the plugins need; None before open().
     """
 
     def __init__(self, certificates: Certificates, address: str | None) -> None:
         self.addresses: list[str] = []
         self.folder: Path | None = None
+        self.environment: HubEnvironment | None = None
         self._certificates = certificates
         self._address = address
         self._listeners: list[RpcListener] = []
@@ -77,9 +79,10 @@ class HubListeners:
         # If all plugins started at once, they would slow each other down, and some would exceed
         # the time limit for READY.
         starts = asyncio.Semaphore(max(4, 2 * (os.cpu_count() or 1)))
-        return HubEnvironment(
+        self.environment = HubEnvironment(
             self.folder, inside.address, network_address, self._certificates, starts
         )
+        return self.environment
 
     async def _listen(
         self,

@@ -138,6 +138,11 @@ class PluginProcess:
         return self._run.pid
 
     @property
+    def calls(self) -> int:
+        """How many requests the plugin has not answered yet."""
+        return self._in_flight
+
+    @property
     def address(self) -> str:
         """The address at which the current run listens; empty until it has reported one."""
         return self._run.address
@@ -218,12 +223,24 @@ class PluginProcess:
         """Count a forwarded call as finished."""
         self._in_flight -= 1
 
-    async def stop(self, until: float, dependents: Sequence[asyncio.Task[None]] = ()) -> None:
+    async def restart(self, until: float, environment: HubEnvironment) -> None:
+        """End the process as stop() does, and start it again at once."""
+        await self.stop(until, reason="it is being restarted")
+        self.restarts += 1
+        self.start(environment)
+
+    async def stop(
+        self,
+        until: float,
+        dependents: Sequence[asyncio.Task[None]] = (),
+        reason: str = "the hub ends",
+    ) -> None:
         """Send a shutdown request, wait for pending calls, then end the process.
 
         until: when to stop waiting, by the loop's clock. Ending the process takes up to the
             ShutdownTimeouts in addition.
         dependents: the stop() tasks of the plugins that depend on this one. They are awaited first.
+        reason: why the plugin does not run any more, for errors of calls.
         """
         time = asyncio.get_running_loop().time
         if dependents:
@@ -234,7 +251,7 @@ class PluginProcess:
 
         # A plugin that has not booted gets no shutdown request.
         was_running = self.state == "running"
-        self._set_state("stopping", "the hub ends")
+        self._set_state("stopping", reason)
         link, exited = self._run.link, self._run.exited
         if was_running and link is not None and exited is not None:
             left = min(SHUTDOWN_S, until - time())
@@ -248,7 +265,7 @@ class PluginProcess:
                 await asyncio.wait((exited,), timeout=max(0.0, min(SHUTDOWN_S, until - time())))
 
         await self._run.close(self.reason)
-        self._set_state("stopped", "the hub ends")
+        self._set_state("stopped", reason)
 
     async def _supervise(self, environment: HubEnvironment) -> None:
         """Run the program, and start it again whenever a run is over. Does not return."""

@@ -35,6 +35,7 @@ __all__ = [
     "StatusSource",
     "add_source",
     "describe_error",
+    "make_private",
     "remove_source",
     "remove_stale_sockets",
     "status_folders",
@@ -121,7 +122,7 @@ class _StatusSocket:
         name = f"{os.getpid()}-{0 if state is None else state.started_at}"
         for folder in status_folders(os.environ):
             try:
-                _make_private(folder)
+                make_private(folder)
                 remove_stale_sockets(folder)
                 self._listener = listen_unix(folder / name)
             except (OSError, ValueError) as exc:
@@ -201,8 +202,8 @@ def _is_own(path: str) -> bool:
     return status.st_uid == os.geteuid() and not status.st_mode & 0o077
 
 
-def _make_private(folder: Path) -> None:
-    """Make a folder. Raises PermissionError if other users can enter it."""
+def make_private(folder: Path) -> None:
+    """Make a private folder. Raises PermissionError if other users can enter it."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not _is_own(str(folder)):
         raise PermissionError(f"{folder}: expected a folder that only you can enter")

@@ -1,0 +1,222 @@
+"""HubControl: lets `concertino hub` see and manage the plugins of a running hub.
+
+It is a Unix socket in a folder that only this user can enter, as for `concertino ps`. A client
+sends one line of JSON, a ControlRequest, and gets a ControlAnswer. The name of the socket contains
+the id and the start time of the hub's process, so that sockets of killed hubs are recognized.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from msgspec import DecodeError, Struct
+from msgspec.json import Decoder, decode, encode
+
+from concertino.excerpts import shorten
+from concertino.logs.redact import redactor
+from concertino.orchestra.hub import Hub
+from concertino.proxy.server_status import make_private, remove_stale_sockets, status_folders
+from concertino.transports.listeners import Listener, listen_unix
+from concertino.transports.process_table import read_process_state
+from concertino.transports.sockets import credentials, is_trusted
+
+__all__ = [
+    "ControlAnswer",
+    "ControlRequest",
+    "HubControl",
+    "PluginStatus",
+    "ask_hub",
+    "find_hubs",
+]
+
+log = logging.getLogger("concertino.hub")
+
+FOLDER = "hubs"
+# How many of its latest log lines are kept for each plugin, and the longest of them in characters.
+MAX_LINES, MAX_LINE = 200, 1000
+MAX_REQUEST, MAX_ANSWER = 2**16, 2**22
+# Time limits: for the request of a client, and for the answer of a hub, which may end a plugin.
+REQUEST_S, ANSWER_S = 5.0, 30.0
+
+Command = Literal["ps", "restart", "stop", "logs"]
+
+
+class ControlRequest(Struct, frozen=True):
+    """A wish of a client. plugin: the id of a plugin; "" for all, with `ps`."""
+
+    command: Command
+    plugin: str = ""
+
+
+class PluginStatus(Struct, frozen=True):
+    """The state of a plugin. calls: how many calls it has now. reason: why it does not run."""
+
+    id: str
+    state: str
+    pid: int = 0
+    calls: int = 0
+    restarts: int = 0
+    tools: int = 0
+    reason: str = ""
+
+
+class ControlAnswer(Struct, frozen=True):
+    """What a hub answers. error: why it has not done what was asked; "" if it has."""
+
+    pid: int
+    plugins: tuple[PluginStatus, ...] = ()
+    lines: tuple[str, ...] = ()
+    error: str = ""
+
+
+_decode_request = Decoder(ControlRequest).decode
+
+
+class _LogTail(logging.Handler):
+    """Keeps the latest lines of one plugin."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: deque[str] = deque(maxlen=MAX_LINES)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = f"[{record.levelname}] {redactor().text(record.getMessage())}"
+        self.lines.append(shorten(text, MAX_LINE))
+
+
+class HubControl:
+    """The control socket of a hub. Call open() on the hub's event loop, and close() at the end."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._listener: Listener | None = None
+        self._server: asyncio.Server | None = None
+        self._tails: dict[str, _LogTail] = {}
+        # One restart or stop at a time: two of the same plugin would start it twice.
+        self._lock = asyncio.Lock()
+        self._clients: set[asyncio.Task[None]] = set()
+
+    async def open(self, environment: Mapping[str, str]) -> None:
+        """Listen in the first folder that this user can write. Without one, only log that."""
+        for id in self._hub.plugins:
+            tail = self._tails[id] = _LogTail()
+            logging.getLogger(f"concertino.hub.{id}").addHandler(tail)
+        state = read_process_state(os.getpid())
+        name = f"{os.getpid()}-{0 if state is None else state.started_at}"
+        for folder in _folders(environment):
+            try:
+                make_private(folder)
+                remove_stale_sockets(folder)
+                self._listener = listen_unix(folder / name)
+            except (OSError, ValueError) as exc:
+                log.debug("concertino hub will not see this hub at %s: %s", folder, exc)
+            else:
+                self._server = await asyncio.start_unix_server(
+                    self._serve, sock=self._listener.socket, limit=MAX_REQUEST
+                )
+                return
+
+    async def close(self) -> None:
+        """Stop listening, and give up what clients have asked for and is not done."""
+        for id, tail in self._tails.items():
+            logging.getLogger(f"concertino.hub.{id}").removeHandler(tail)
+        if self._server is not None:
+            self._server.close()
+        if self._listener is not None:
+            self._listener.close()
+        for task in self._clients:
+            task.cancel()
+        if self._clients:
+            await asyncio.wait(self._clients)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._clients.add(task)
+        try:
+            if not is_trusted(credentials(writer.get_extra_info("socket"))[1], os.geteuid()):
+                return
+            async with asyncio.timeout(REQUEST_S):
+                line = await reader.readuntil(b"\n")
+            writer.write(encode(await self.answer(_decode_request(line))))
+            await writer.drain()
+        except (OSError, ValueError, asyncio.IncompleteReadError, TimeoutError) as exc:
+            log.debug("a client of the control socket failed: %s", exc)
+        finally:
+            self._clients.discard(task)
+            writer.close()
+
+    async def answer(self, request: ControlRequest) -> ControlAnswer:
+        """Do what a client has asked for, and return the answer."""
+        hub, pid, id = self._hub, os.getpid(), request.plugin
+        if request.command != "ps" and id not in hub.plugins:
+            available = ", ".join(hub.plugins) or "none"
+            return ControlAnswer(pid, error=f"no plugin {id!r} here; there are: {available}")
+        if request.command == "logs":
+            return ControlAnswer(pid, lines=tuple(self._tails[id].lines))
+        if request.command != "ps":
+            change = hub.restart_plugin if request.command == "restart" else hub.stop_plugin
+            async with self._lock:
+                await change(id)
+        return ControlAnswer(pid, tuple(self._statuses(id)))
+
+    def _statuses(self, id: str) -> list[PluginStatus]:
+        return [
+            PluginStatus(
+                plugin.id,
+                plugin.state,
+                plugin.pid or 0,
+                plugin.calls,
+                plugin.restarts,
+                len(plugin.features.tools),
+                redactor().text(plugin.reason),
+            )
+            for plugin in self._hub.plugins.values()
+            if id in ("", plugin.id)
+        ]
+
+
+def _folders(environment: Mapping[str, str]) -> list[Path]:
+    return [folder.parent / FOLDER for folder in status_folders(environment)]
+
+
+# The client's side
+
+
+def find_hubs(environment: Mapping[str, str]) -> dict[int, Path]:
+    """Return the hubs of this user that run: process id -> control socket."""
+    hubs: dict[int, Path] = {}
+    for folder in _folders(environment):
+        try:
+            remove_stale_sockets(folder)
+            for path in sorted(folder.iterdir()):
+                pid = path.name.partition("-")[0]
+                if pid.isdecimal():
+                    hubs[int(pid)] = path
+        except OSError:
+            continue
+    return hubs
+
+
+def ask_hub(path: Path, request: ControlRequest) -> ControlAnswer:
+    """Send a request to a hub, and return its answer. Raises OSError if it does not answer."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(ANSWER_S)
+        connection.connect(str(path))
+        if not is_trusted(credentials(connection)[1], os.geteuid()):
+            raise PermissionError("another user listens there")
+        connection.sendall(encode(request) + b"\n")
+        data = b""
+        while len(data) < MAX_ANSWER and (part := connection.recv(2**16)):
+            data += part
+    try:
+        return decode(data, type=ControlAnswer)
+    except DecodeError:
+        raise OSError("it has closed the connection without an answer") from None
