@@ -377,9 +377,9 @@ class OperationPolicy:
     def time_out(self, work: Any) -> CallToolResult:
         """Return the result for a tool call whose time limit has passed.
 
-        Raises RpcError for calls of prompts and resources.
-        work: the task in which the work continues. It has its permit until on_late_end() is called.
-            None if the work has ended.
+        Raises RpcError for calls of prompts and resources. The work may continue after this call;
+        it keeps its permit until on_late_end() is called.
+        work: the task in which the work continues; None if the work has ended.
         """
         if work is not None:
             self._limits.late_work.add(work)

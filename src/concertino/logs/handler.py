@@ -151,6 +151,7 @@ class StderrHandler(logging.Handler):
         self._format = FORMATS[format]
         self._component = component
         self._rate, self._burst, self._clock = rate, burst, clock
+        # The tokens in the bucket: how many records may be written now.
         self._allowed = burst
         self._counted_at = clock()
         self._suppressed = 0
@@ -161,7 +162,9 @@ class StderrHandler(logging.Handler):
         self._allowed = min(self._burst, self._allowed + (now - self._counted_at) * self._rate)
         self._counted_at = now
 
-        if self._allowed < (min(self._rate, self._burst) if self._suppressed else 1):
+        # After a suppressed record, wait until a second's worth of records is allowed again.
+        needed = min(self._rate, self._burst) if self._suppressed else 1
+        if self._allowed < needed:
             self._suppressed += 1
             return
 
@@ -179,6 +182,7 @@ class StderrHandler(logging.Handler):
         super().close()
 
     def _report_suppressed(self) -> None:
+        """Write how many records were suppressed since the last report, if there were any."""
         count, self._suppressed = self._suppressed, 0
         if count:
             text = f"{count} log line{'s' * (count > 1)} suppressed"

@@ -109,9 +109,9 @@ class Redactor:
         return f"<Redactor of {len(self._secrets)} secrets>"
 
     def text(self, text: str) -> str:
-        """Return a plain text (a log line, an error) without secrets.
+        """Return a plain text, such as a log line, with its secrets replaced.
 
-        Returns the same object if it contains none.
+        Returns the same object if the text contains no secrets.
         """
         if len(text) < self.least:
             return text
@@ -121,10 +121,10 @@ class Redactor:
         return self._without_secrets(text, False, fields, tokens)
 
     def string(self, text: str) -> str:
-        """Return a text without secrets, which may be JSON.
+        """Return a text that may be JSON, with its secrets replaced.
 
-        MCP repeats a structured result as text content, which is JSON. Returns the same object if
-        there is nothing to remove.
+        Text content of a tool may be JSON, because MCP repeats a structured result as text. Returns
+        the same object if the text contains no secrets.
         """
         if len(text) < self.least:
             return text
@@ -163,7 +163,7 @@ class Redactor:
         return markers
 
     def frame(self, frame: bytes) -> bytes:
-        """Return one JSON text without secrets. Raises nothing.
+        """Return a frame, which is JSON, with its secrets replaced. Raises nothing.
 
         Only JSON strings, including keys, are changed, so valid JSON stays valid. Input that is not
         JSON, such as a banner or a truncated frame, is redacted as plain text too. Returns the same
@@ -183,7 +183,7 @@ class Redactor:
         return frame if redacted is text else redacted.encode("utf-8", "surrogateescape")
 
     def value(self, value: T) -> T:
-        """Return a structure of Python objects without secrets.
+        """Return a structure of Python objects with its secrets replaced.
 
         Searches str, dict (also its keys), list, tuple, Struct and Raw. Other objects, such as
         bytes, stay as they are. Nothing is changed in place: an object that contains a secret is
@@ -273,9 +273,11 @@ class Redactor:
         fields: bool,
         tokens: bool,
     ) -> str:
-        """Redact the strings in a JSON text without decoding it. All other characters stay.
+        """Return a JSON text in which the secrets in strings are replaced; it is not decoded.
 
-        search: whether to search for known secrets.
+        The three flags are results of the fast checks in secret_checks.py, which say what the text
+        may contain.
+        search: whether to search for the given secrets.
         fields, tokens: whether to search for secret fields, and for tokens.
         """
         # Imported here, because few processes ever redact a text that contains a secret.
@@ -302,7 +304,7 @@ class Redactor:
         return "".join((*pieces, text[done:])) if pieces else text
 
     def _may_contain_known(self, text: str) -> bool:
-        """Return False only if the text certainly contains no known secret in any form."""
+        """Return False only if a text certainly contains none of the given secrets in any form."""
         for secret in self._secrets:
             if secret in text:
                 return True

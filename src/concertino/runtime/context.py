@@ -174,8 +174,8 @@ class CallContext(Struct, eq=False):
     def calling(self, context: Context) -> SubcallContext:
         """Return a context whose call_tool() calls other tools of the server.
 
-        A wrapper around this context calls this method with itself, so that the called tools use
-        the methods of the wrapper.
+        A wrapper around this context calls this method with itself. The called tools then send
+        their log messages, for example, through the wrapper.
         context: this context, or a wrapper around it.
         """
         from concertino.runtime.subcalls import outermost

@@ -79,10 +79,10 @@ class SubcallContext(ContextWrapper):
         return DONE
 
     def calling(self, context: Context) -> SubcallContext:
-        """Return a SubcallContext that makes its subcalls from `context`.
+        """Return a SubcallContext whose subcalls use the methods of `context`.
 
-        A wrapper around this context calls this method with itself, so that the called tools use
-        the methods of the wrapper.
+        A wrapper around this context calls this method with itself. The called tools then send
+        their log messages, for example, through the wrapper.
         context: this context, or a wrapper around it.
         """
         return SubcallContext(context, self._backend, self._meta, self._chain, self._count)

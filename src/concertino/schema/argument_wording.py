@@ -98,9 +98,9 @@ def _describe_unknown(
 
 
 def _describe_value(error: Any) -> str:
-    """Return a message such as `expected int, got str`.
+    """Return the message for an error of jsonschema_rs, such as `expected int, got str`.
 
-    Returns "" for a keyword that typed parameters do not have.
+    Returns "" if the error is about a keyword for which typed parameters have no message.
     """
     kind, value = error.kind, error.instance
     got = _VALUE_TYPES[type(value)]

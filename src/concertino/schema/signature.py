@@ -26,8 +26,9 @@ _AWAITABLES = (Awaitable, Coroutine)
 class Parameter(Struct, frozen=True):
     """One parameter of a handler.
 
-    annotation: typing.Any if there is none.
+    annotation: the resolved annotation; typing.Any if there is none.
     default: the default in the function's signature, or MISSING.
+    keyword_only: whether the parameter can only be passed by name.
     injected: whether the server fills the parameter, because its annotation is an injected class.
     """
 

@@ -197,8 +197,9 @@ def switch(
 def _find(
     registries: Sequence[Registry[Any]], feature: object, action: str
 ) -> list[tuple[Registry[Any], str]]:
-    """Return all places where a feature is registered: (registry, name in this registry).
+    """Return the entries of a feature, each as a pair (registry, name in this registry).
 
+    feature: the name, URI, template or function of the feature.
     action: "enable" or "disable", for the error message.
     Raises LookupError if it is not registered.
     """

@@ -17,8 +17,9 @@ from concertino.transports.process_table import read_environment, read_process_s
 
 __all__ = ["STARTED_BY", "Mark", "marks_of", "new_mark", "pid_namespace"]
 
-# The environment variable. Its value has one mark for each ancestor of a process that concertino
-# has started, the outermost first, separated by commas.
+# The environment variable. A program that concertino has started may itself use concertino to start
+# programs; each of these adds its mark. The value has all marks, separated by commas, and the mark
+# of the first program in this chain comes first.
 STARTED_BY = "CONCERTINO_STARTED_BY"
 MARK = re.compile(r"([0-9a-f]{24})-(\d{1,10})-(\d{1,20})-(\d{1,20})")
 
@@ -59,7 +60,7 @@ def new_mark() -> Mark:
 
 
 def marks_of(pid: int) -> list[Mark]:
-    """Return the marks of a process, the outermost first.
+    """Return the marks of a process, in the order of the variable STARTED_BY.
 
     Returns [] for a process without marks, of another user, or in another pid namespace.
     """
