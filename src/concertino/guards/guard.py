@@ -228,7 +228,7 @@ class Guard(BackendWrapper):
         if begin is None:
             kind = KINDS[call.method]
             if not self._visibility.allows(kind, name):
-                raise self._redacted(
+                raise self._redact_error(
                     ResourceNotFound(name) if kind == "resource" else unknown_name(kind, name)
                 )
             begin = self._operations.add(call.method, name)
@@ -258,7 +258,7 @@ class Guard(BackendWrapper):
         # If the result is not in this store, an inner guard may have stored it.
         return name in self._limits.store or not self.inner.features().resources
 
-    def _redacted(self, error: RpcError) -> RpcError:
+    def _redact_error(self, error: RpcError) -> RpcError:
         return without_secrets_error(error) if self._limits.redact else error
 
     # Lists, completions and stored results
@@ -273,7 +273,7 @@ class Guard(BackendWrapper):
         try:
             return redactor().value(await self._handle_unredacted(call, context))
         except RpcError as exc:
-            raise self._redacted(exc) from None
+            raise self._redact_error(exc) from None
 
     async def _handle_unredacted(self, call: Call, context: Context) -> Struct | Raw:
         """Do the same as _handle_other(), without removing secrets."""

@@ -130,7 +130,7 @@ class PluginContext:
         logging.getLogger(name).log(_LEVELS[level], "%s", data)
         return DONE
 
-    def calling(self, context: Context) -> SubcallContext:
+    def subcall_context(self, context: Context) -> SubcallContext:
         """Return a context that can call other tools of this plugin. See runtime/subcalls.py.
 
         context: this context, or a wrapper around it.
@@ -144,7 +144,7 @@ class PluginContext:
         *,
         into: Any = None,
     ) -> Coroutine[Any, Any, Any]:
-        return self.calling(self).call_tool(name, arguments, into=into)
+        return self.subcall_context(self).call_tool(name, arguments, into=into)
 
     async def ask(self, questions: Mapping[str, Any]) -> Mapping[str, Raw]:
         hub = self._hub

@@ -169,18 +169,18 @@ class CallContext(Struct, eq=False):
         *,
         into: Any = None,
     ) -> Coroutine[Any, Any, Any]:
-        return self.calling(self).call_tool(name, arguments, into=into)
+        return self.subcall_context(self).call_tool(name, arguments, into=into)
 
-    def calling(self, context: Context) -> SubcallContext:
+    def subcall_context(self, context: Context) -> SubcallContext:
         """Return a context whose call_tool() calls other tools of the server.
 
         A wrapper around this context calls this method with itself. The called tools then send
         their log messages, for example, through the wrapper.
         context: this context, or a wrapper around it.
         """
-        from concertino.runtime.subcalls import outermost
+        from concertino.runtime.subcalls import make_subcall_context
 
-        return outermost(context, self.connection.backend, self.request.call)
+        return make_subcall_context(context, self.connection.backend, self.request.call)
 
     async def ask(self, questions: Mapping[str, ClientRequest]) -> Mapping[str, Raw]:
         from concertino.runtime.client_questions import ask

@@ -28,7 +28,7 @@ from concertino.runtime.tasks import DONE
 from concertino.schema.json_values import encode_finite
 from concertino.types.results import CallToolResult
 
-__all__ = ["SubcallContext", "outermost"]
+__all__ = ["SubcallContext", "make_subcall_context"]
 
 # How many subcalls may be nested, which limits a tool that calls itself without end. This is also
 # how often one subcall may ask the client.
@@ -44,8 +44,8 @@ SHOWN = 3
 class SubcallContext(ContextWrapper):
     """A Context whose call_tool() calls tools of the same server.
 
-    outermost() makes one when the handler of a client's call first makes a subcall. The handler of
-    a subcall gets one as its context.
+    make_subcall_context() makes one when the handler of a client's call first makes a subcall. The
+    handler of a subcall gets one as its context.
 
     inner: the context that all other methods are forwarded to.
     backend: the outermost backend, with all guards.
@@ -78,7 +78,7 @@ class SubcallContext(ContextWrapper):
         # Send nothing. The client would take it for progress of the tool that it called itself.
         return DONE
 
-    def calling(self, context: Context) -> SubcallContext:
+    def subcall_context(self, context: Context) -> SubcallContext:
         """Return a SubcallContext whose subcalls use the methods of `context`.
 
         A wrapper around this context calls this method with itself. The called tools then send
@@ -148,7 +148,7 @@ class SubcallContext(ContextWrapper):
             )
 
 
-def outermost(context: Context, backend: Backend, call: Call) -> SubcallContext:
+def make_subcall_context(context: Context, backend: Backend, call: Call) -> SubcallContext:
     """Return the SubcallContext for a call that came from a client.
 
     context: the context that subcalls use: the one of the call, or a wrapper around it.

@@ -129,7 +129,7 @@ def _check_custom_form(schema: Mapping[str, Any]) -> Schema:
         items: Schema = words.get("items", {})
         is_list = words.get("type") == "array"
         if words.get("type") not in KEYWORDS or (is_list and not {"enum", "anyOf"} & items.keys()):
-            raise _unsuitable(field)
+            raise _unsuitable_field(field)
     return dict(schema)
 
 
@@ -153,7 +153,7 @@ def _field(
     if "anyOf" in schema:
         members = [member for member in schema["anyOf"] if member.get("type") != "null"]
         if len(members) != 1:
-            raise _unsuitable(where)
+            raise _unsuitable_field(where)
         inner = {key: schema[key] for key in LABELS if key in schema}
         schema = _resolve({**inner, **members[0]}, definitions)
 
@@ -161,7 +161,7 @@ def _field(
     if kind == "array":
         options = _options(_resolve(schema.get("items", {}), definitions), labels)
         if options is None:
-            raise _unsuitable(where)
+            raise _unsuitable_field(where)
         has_titles = isinstance(options[0], dict)
         items: Schema = {"anyOf": options} if has_titles else {"type": "string", "enum": options}
         return {"type": "array", "items": items, **_keywords(schema, "array"), **outer}
@@ -172,7 +172,7 @@ def _field(
         return {"type": "string", **choice, **_keywords(schema, "string"), **outer}
 
     if kind not in KEYWORDS or "enum" in schema or "const" in schema:
-        raise _unsuitable(where)
+        raise _unsuitable_field(where)
     field = {"type": kind, **_keywords(schema, kind), **outer}
     if field.get("format") not in FORMATS:
         field.pop("format", None)
@@ -252,7 +252,7 @@ def _check_name(field: str, where: str) -> None:
         )
 
 
-def _unsuitable(where: str) -> RegistrationError:
+def _unsuitable_field(where: str) -> RegistrationError:
     return RegistrationError(
         f"{where}: a form has texts, numbers, yes or no, and choices of texts (Literal, Enum; list "
         f"of these for several)"

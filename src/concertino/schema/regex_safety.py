@@ -8,6 +8,10 @@ find_backtracking() tries to prove this, for patterns in the syntax that `re` an
 tolerates up to MAX_TRIES attempts for each character. If there is no proof, the pattern may still
 be fast, but another engine matches it (linear_matcher).
 
+The proof parses the pattern into a tree of parts (_Part). Each part knows with which characters a
+match of it may begin. If two alternatives, or a repetition and the part after it, may begin with
+the same character, `re` may try both; _Part.tries() counts these attempts.
+
 Source: Bruggemann-Klein, Wood: One-unambiguous regular languages (1998). Decision 0007 compares the
 possible ways.
 """
@@ -71,7 +75,7 @@ def linear_matcher(pattern: str, reason: str) -> Callable[[str], bool]:
         from concertino.installation import missing_extra
 
         raise RegistrationError(
-            f"{_slow(pattern, reason)}; {_ADVICE}. "
+            f"{_describe_slow(pattern, reason)}; {_ADVICE}. "
             f"{missing_extra('A pattern as it is', 'validate')}"
         ) from None
 
@@ -79,8 +83,8 @@ def linear_matcher(pattern: str, reason: str) -> Callable[[str], bool]:
         return Draft202012Validator({"pattern": pattern}, pattern_options=RegexOptions()).is_valid
     except ValidationError:
         raise RegistrationError(
-            f"{_slow(pattern, reason)}, and the linear engine does not accept it: {_ADVICE}, "
-            f"without look-around and back-references"
+            f"{_describe_slow(pattern, reason)}, and the linear engine does not accept it: "
+            f"{_ADVICE}, without look-around and back-references"
         ) from None
 
 
@@ -99,8 +103,8 @@ def check_fields(schema: Any, path: str = "") -> None:
     pattern = tree.get("pattern")
     if isinstance(pattern, str) and (reason := find_backtracking(pattern)):
         raise RegistrationError(
-            f"{path}: {_slow(pattern, reason)}; {_ADVICE}, or write a pydantic model, whose engine "
-            f"is linear"
+            f"{path}: {_describe_slow(pattern, reason)}; {_ADVICE}, or write a pydantic model, "
+            f"whose engine is linear"
         )
     for word, value in tree.items():
         if word == "properties":
@@ -113,7 +117,8 @@ def check_fields(schema: Any, path: str = "") -> None:
 _ADVICE = "rewrite it so that each character decides how to continue"
 
 
-def _slow(pattern: str, reason: str) -> str:
+def _describe_slow(pattern: str, reason: str) -> str:
+    """Return the beginning of the error about a pattern that `re` may match slowly."""
     return f"the pattern {pattern!r} could take Python's `re` very long ({reason})"
 
 
@@ -153,7 +158,7 @@ class _Part:
 
 
 class _Sequence(_Part):
-    """Parts that follow each other: ab."""
+    """Parts that follow each other, as in `ab`."""
 
     def __init__(self, parts: list[_Part]) -> None:
         first: Characters = []
@@ -177,7 +182,7 @@ class _Sequence(_Part):
 
 
 class _Choice(_Part):
-    """Alternatives: a|b."""
+    """Alternatives, as in `a|b`."""
 
     def __init__(self, branches: list[_Part]) -> None:
         lengths = [branch.longest for branch in branches if branch.longest is not None]
@@ -197,8 +202,9 @@ class _Choice(_Part):
 
 
 class _Repeat(_Part):
-    """A repetition: a*, a+, a?, a{2,3}.
+    """A repetition, as in `a*`, `a+`, `a?` and `a{2,3}`.
 
+    part: the repeated part.
     least, most: how often the part may occur; most is None if there is no limit.
     text: the source of the repetition, for messages.
     """

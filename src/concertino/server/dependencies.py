@@ -132,7 +132,7 @@ class Dependencies:
         # called.
         if not callable(handler) or lacks_self(handler):
             return None
-        wanted = _wanted(handler, self._classes())
+        wanted = _find_depends(handler, self._classes())
         if not wanted:
             return None
         needs = {name: self._add(provider, ()) for name, provider in wanted.items()}
@@ -200,7 +200,7 @@ class Dependencies:
             mistake = describe_missing_object(function, "Depends(object.{})")
             raise RegistrationError(f"{owner}: {mistake}")
         classes = self._classes()
-        wanted = _wanted(function, classes)
+        wanted = _find_depends(function, classes)
         needs = {name: self._add(item, (*path, key)) for name, item in wanted.items()}
         contexts: list[str] = []
         for parameter in read_signature(function, classes).parameters:
@@ -455,7 +455,7 @@ def _describe(function: Any) -> str:
     return f"{name.rpartition('<locals>.')[2]}(){handler_location(function)}"
 
 
-def _wanted(function: Handler, classes: tuple[type, ...]) -> dict[str, Callable[..., Any]]:
+def _find_depends(function: Handler, classes: tuple[type, ...]) -> dict[str, Callable[..., Any]]:
     """Return the parameters with Depends of a function: name -> provider function.
 
     classes: the classes of lifespan values, which parameters get without Depends.

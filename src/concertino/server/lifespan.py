@@ -165,7 +165,9 @@ class Lifespans:
         self._failure = None
         self._closing = asyncio.Event()
         self._opened = opened = asyncio.get_running_loop().create_future()
-        self._task = task = asyncio.create_task(self._live(opened), name="concertino lifespan")
+        self._task = task = asyncio.create_task(
+            self._run_functions(opened), name="concertino lifespan"
+        )
         try:
             await opened
         except asyncio.CancelledError:
@@ -185,7 +187,7 @@ class Lifespans:
         self._closing.set()
         await task
 
-    async def _live(self, opened: asyncio.Future[None]) -> None:
+    async def _run_functions(self, opened: asyncio.Future[None]) -> None:
         """Enter all functions, wait for close(), and exit them. The lifespan task runs this.
 
         opened: its result is set when all functions are entered.

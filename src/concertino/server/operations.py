@@ -539,7 +539,7 @@ class _OperationContext(ContextWrapper):
     ) -> Coroutine[Any, Any, Any]:
         # The called tool must get this context: the call's own context counts as cancelled after
         # its end.
-        return cast("Any", self.inner).calling(self).call_tool(name, arguments, into=into)
+        return cast("Any", self.inner).subcall_context(self).call_tool(name, arguments, into=into)
 
     def wait(self, awaitable: Awaitable[T]) -> T:
         """Wait for an awaitable, until the operation is cancelled; see Context.wait()."""
