@@ -42,10 +42,9 @@ options:
   -h, --help   show this text
   --version    show the versions of package, Python and protocol, and the extras
 
-Environment variables (`concertino docs environment`): LOG_LEVEL,
+Environment variables (`concertino docs environment`): LOG_LEVEL, CACHE_SIZE,
 CONCERTINO_LOG_FORMAT, CONCERTINO_TRACE, CONCERTINO_ORPHAN, RESOURCES_PATH,
-PROMPTS_PATH, CACHE_SIZE, and one for each limit, such as
-CONCERTINO_MAX_MESSAGE_BYTES.
+PROMPTS_PATH, and one for each limit, such as CONCERTINO_MAX_MESSAGE_BYTES.
 """
 # Command -> command lines that it is used with.
 EXAMPLES = {
@@ -94,6 +93,7 @@ EXAMPLES = {
     "login": ("concertino login https://example.com/mcp",),
     "logout": ("concertino logout https://example.com/mcp",),
     "whoami": ("concertino whoami",),
+    "hub": ("concertino hub ps", "concertino hub restart tools.greeter"),
     "docs": ("concertino docs", "concertino docs first-server"),
     "completion": (
         'eval "$(concertino completion bash)"    # a line of ~/.bashrc',

@@ -227,6 +227,7 @@ class PluginProcess:
         """End the process as stop() does, and start it again at once."""
         await self.stop(until, reason="it is being restarted")
         self.restarts += 1
+        self._set_state("waiting", "it is being restarted")
         self.start(environment)
 
     async def stop(
