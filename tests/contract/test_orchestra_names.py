@@ -329,6 +329,8 @@ def test_a_plugin_takes_these_flags() -> None:
     assert re.findall(r"^  (--[a-z-]+)", help, re.MULTILINE) == [
         "--listen-addr",
         "--orchestrator-addr",
+        "--cluster",
+        "--config",
         "--certs-dir",
         "--manifest",
     ]

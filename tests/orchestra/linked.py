@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from orchestra.nats_servers import shared_nats_server
+
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.link import listen_for_links, open_link
 from concertino.orchestra.plugin_pb2 import (
@@ -24,7 +26,9 @@ from concertino.orchestra.rpc_interface import (
     RpcListener,
 )
 
-TRANSPORTS = ("unix", "quic")
+# Where a link is one connection, which ends with either side; and where it is not.
+CONNECTIONS = ("unix", "quic")
+TRANSPORTS = (*CONNECTIONS, "nats")
 
 
 class Place:
@@ -38,6 +42,10 @@ class Place:
 
     async def listening(self, answer: RequestHandler, address: str = "") -> RpcListener:
         self._count += 1
+        if self.transport == "nats":
+            return await listen_for_links(
+                address or shared_nats_server().address, answer, name="orchestrator"
+            )
         if self.transport == "unix":
             return await listen_for_links(address or f"unix:{self.folder}/{self._count}", answer)
         return await listen_for_links(

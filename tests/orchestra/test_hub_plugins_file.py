@@ -121,7 +121,7 @@ def test_a_variable_without_a_value_is_the_hub_s(
          "unix:PATH, got 'nohost'"),
         ("plugins: 3", ":1: plugins: expected a list, got '3'"),
         ("plugins: []\nlisten: x", ":2: the file: expected one of listen_addr, tcp_addr, "
-         "certs_dir, plugins, got 'listen'"),
+         "certs_dir, cluster, plugins, got 'listen'"),
         ("plugins: []\nplugins: []", ":2: the file.plugins: expected once, got twice"),
         ("plugins: []\nlisten_addr: [1]", ":2: listen_addr: expected a text, got a sequence"),
         ("plugins:\n- id: a\n", ":2: plugins[0].binary: expected a text, got nothing"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from loops import on_a_loop
-from orchestra.linked import TRANSPORTS, Holding, Place, call, echo, health
+from orchestra.linked import CONNECTIONS, TRANSPORTS, Holding, Place, call, echo, health
 
 from concertino.errors import Disconnected, TimedOut
 from concertino.orchestra import link, rpc
@@ -106,6 +106,7 @@ async def test_the_longest_frame_passes_and_a_longer_one_is_refused_before_it_is
         return PluginResponse(tool_call=ToolResponse(success=True))
 
     async with place.open_link_to(measure) as link:
+        taken.clear()
         request = call(arguments=bytes(MAX_FRAME_BYTES - 64))
         request.request_id = new_request_id()  # as long as the link's own
         request.tool_call.arguments += bytes(MAX_FRAME_BYTES - request.ByteSize())
@@ -205,6 +206,7 @@ async def test_when_the_link_is_closed_what_is_under_way_fails_and_is_cancelled_
         await link.close()  # again
 
 
+@pytest.mark.parametrize("place", CONNECTIONS, indirect=True)
 @on_a_loop
 async def test_when_who_answers_ends_what_is_under_way_fails_at_once(place: Place) -> None:
     holding = Holding()
@@ -220,6 +222,7 @@ async def test_when_who_answers_ends_what_is_under_way_fails_at_once(place: Plac
     await link.close()
 
 
+@pytest.mark.parametrize("place", CONNECTIONS, indirect=True)
 @on_a_loop
 async def test_ending_in_peace_answers_what_was_asked(place: Place) -> None:
     holding = Holding()

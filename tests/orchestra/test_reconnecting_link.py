@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from loops import on_a_loop
-from orchestra.linked import TRANSPORTS, Holding, Place, call, echo, health
+from orchestra.linked import CONNECTIONS, TRANSPORTS, Holding, Place, call, echo, health
 
 from concertino.errors import Disconnected, ProtocolError
 from concertino.orchestra import reconnecting_link
@@ -171,6 +171,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.parametrize("place", CONNECTIONS, indirect=True)
 @on_a_loop
 async def test_a_hub_that_stands_still_is_noticed_by_its_pings_and_used_again_when_it_goes_on(
     place: Place,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -217,7 +218,7 @@ async def test_a_stream_cancel_on_a_stream_of_its_own_ends_a_stream(place: Place
         await anext(responses)
         [begun] = sending.starts
         cancel = PluginRequest(stream_cancel=StreamCancel(stream_id=begun.stream_id))
-        link._send_request(cancel.SerializeToString(), b"")  # type: ignore[attr-defined]
+        link._send_request(cancel.SerializeToString(), b"", inf)  # type: ignore[attr-defined]
         async with asyncio.timeout(20):
             await sending.closed.wait()
 

@@ -54,6 +54,7 @@ COMMANDS = {
     "bridge": ("bridge", "serve the plugins of a hub over stdin and stdout"),
     "plugin": ("plugin", "run a storage plugin: Markdown files or a database"),
     "token": ("token", "make, list and remove the tokens that serve --http lets in"),
+    "cluster": ("cluster", "connect hubs and plugins of several machines by NATS"),
     "certs": ("certs", "create, show and renew the certificates of a hub"),
     "docs": ("docs", "show a page of the documentation"),
     "completion": ("completion", "print a script that completes commands in a shell"),

@@ -27,7 +27,14 @@ GROUPS = {
     ),
     "Stand in front of servers": ("proxy", "approve", "ps", "reap", "connect"),
     "Folders of Markdown": ("search", "lint"),
-    "Plugins of an Orchestra hub": ("orchestrate", "hub", "bridge", "plugin", "certs"),
+    "Plugins of an Orchestra hub": (
+        "orchestrate",
+        "hub",
+        "bridge",
+        "plugin",
+        "cluster",
+        "certs",
+    ),
 }
 FIRST_STEPS = (
     "concertino new my_server",

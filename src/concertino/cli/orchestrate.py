@@ -48,6 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder of the certificates, instead of that in the file",
     )
+    parser.add_argument(
+        "--cluster",
+        metavar="ADDR",
+        help="a NATS cluster whose plugins the hub offers, too: tls://HOST,HOST,...",
+    )
     add_log_format(parser)
 
 
@@ -101,7 +106,7 @@ async def _run_hub(
     """Run a hub until the first signal. The second signal kills it at once."""
     from concertino.orchestra.hub_control import HubControl
 
-    hub = make(file, listen_addr=args.listen_addr, certs_dir=args.certs_dir)
+    hub = make(file, listen_addr=args.listen_addr, certs_dir=args.certs_dir, cluster=args.cluster)
     loop = asyncio.get_running_loop()
     stopping: asyncio.Future[None] = loop.create_future()
 

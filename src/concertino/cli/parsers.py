@@ -20,7 +20,7 @@ from concertino.loading import load
 __all__ = ["add_command", "make_parser", "make_whole_parser", "parse"]
 
 # Commands with subcommands.
-NESTED_COMMANDS = frozenset(("hub", "plugin", "certs"))
+NESTED_COMMANDS = frozenset(("hub", "plugin", "cluster", "certs"))
 
 
 def make_whole_parser() -> argparse.ArgumentParser:

@@ -107,6 +107,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         type=parse_positive,
         help="largest number of clients at a time (default 512)",
     )
+    parser.add_argument(
+        "--cluster",
+        metavar="ADDR",
+        help="with a plugins.yaml: a NATS cluster whose plugins are served, too: "
+        "tls://HOST,HOST,...",
+    )
     add_tools_options(parser)
     add_guard_options(parser)
 
@@ -131,6 +137,8 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
         reject_usage(str(exc))
 
     def wrap(target: LoadedTarget) -> Backend:
+        if args.cluster is not None:
+            _use_cluster(target.backend, args.cluster)
         return wrap_backend(target.backend, guard, args, target.tools)
 
     # systemd sets this variable to the id of the process that gets its sockets.
@@ -168,6 +176,23 @@ def _make_counts() -> CallCounts:
     from concertino.guards.call_counts import CallCounts
 
     return CallCounts()
+
+
+def _use_cluster(backend: Backend, address: str) -> None:
+    """Let the hub of a plugins file offer the plugins of a cluster."""
+    from concertino.nats.servers import parse_servers
+    from concertino.orchestra.embedded_hub import EmbeddedHub
+
+    if not isinstance(backend, EmbeddedHub):
+        raise UsageError(
+            "--cluster: expected one plugins.yaml as target",
+            "for example: concertino serve plugins.yaml --cluster tls://a,b,c",
+        )
+    try:
+        parse_servers(address)
+    except ValueError as exc:
+        raise UsageError(f"--cluster: {exc}") from None
+    backend.cluster = address
 
 
 def _serve_stdio(

@@ -32,10 +32,15 @@ THIS_PROCESS = RemotePeer("this process")
 
 
 class EmbeddedHub(HubBackend):
-    """A Backend with a hub of its own, which starts the plugins of a plugins file."""
+    """A Backend with a hub of its own, which starts the plugins of a plugins file.
+
+    Attribute:
+    cluster: the address of a NATS cluster whose plugins are served, too; None for that in the file.
+    """
 
     def __init__(self, file: PluginsFile) -> None:
         super().__init__(self._ask_hub, stream=self._stream_from_hub)
+        self.cluster: str | None = None
         self._file = file
         self._hub: Hub | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -49,7 +54,7 @@ class EmbeddedHub(HubBackend):
         await super().start(outlet)
         for warning in self._file.warnings:
             log.warning("%s", warning)
-        self._hub = Hub(self._file, is_private=True, stop_s=STOP_S)
+        self._hub = Hub(self._file, is_private=True, cluster=self.cluster, stop_s=STOP_S)
         # refresh() reports a list only if the client holds an older version of it.
         self._hub.on_change = lambda _: self._run(self.refresh())
         await self._hub.launch()

@@ -20,6 +20,18 @@ def add_flags(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--orchestrator-addr", metavar="ADDR", help="the hub, to register there")
     parser.add_argument(
+        "--cluster",
+        metavar="ADDR",
+        help="a NATS cluster to offer the plugin in, instead of the two: tls://HOST,HOST,...",
+    )
+    parser.add_argument(
+        "--config",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="with --cluster: a setting for the plugin's on_boot functions; repeatable",
+    )
+    parser.add_argument(
         "--certs-dir", metavar="DIR", help="certificates (default ~/.orchestra/certs)"
     )
     parser.add_argument(

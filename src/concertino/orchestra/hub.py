@@ -21,7 +21,8 @@ from collections.abc import Callable
 from functools import partial
 
 from concertino.orchestra.certificates import Certificates, default_folder
-from concertino.orchestra.hub_calls import ToolCalls, forward_request, plugin_id
+from concertino.orchestra.cluster_plugins import HubCluster
+from concertino.orchestra.hub_calls import HubPlugin, ToolCalls, forward_request, plugin_id
 from concertino.orchestra.hub_events import HubEvents
 from concertino.orchestra.hub_listeners import HubListeners
 from concertino.orchestra.list_changes import ListChanges, ListName
@@ -66,8 +67,9 @@ LIST_REQUESTS = ("list_tools", "list_prompts", "storage_list")
 class Hub:
     """Runs the plugins of a file, and answers requests at one address. Use it on one event loop.
 
-    listen_addr, certs_dir: override the settings in the file.
+    listen_addr, certs_dir, cluster: override the settings in the file.
     is_private: listen only for the hub's own plugins, and not at listen_addr.
+    cluster: the address of a NATS cluster (nats_cluster.py) whose plugins the hub offers, too.
     stop_s: seconds for plugins to end by themselves; killing them may take as long again.
 
     Attributes:
@@ -82,15 +84,21 @@ class Hub:
         listen_addr: str | None = None,
         certs_dir: str | os.PathLike[str] | None = None,
         is_private: bool = False,
+        cluster: str | None = None,
         stop_s: float = STOP_S,
     ) -> None:
         self.on_change: Callable[[ListName], None] | None = None
         self._stop_s = stop_s
+        certificates = Certificates(certs_dir or file.certs_dir or default_folder())
+        cluster = cluster or file.cluster
+        self._cluster = (
+            None if cluster is None else HubCluster(cluster, certificates, self._on_plugin_change)
+        )
         self._listeners = HubListeners(
-            Certificates(certs_dir or file.certs_dir or default_folder()),
+            certificates,
             None if is_private else listen_addr or file.listen_addr or LISTEN,
         )
-        self._routes: Routes[PluginProcess] | None = None
+        self._routes: Routes[HubPlugin] | None = None
         # The current messages about names that several plugins offer; each is logged once.
         self._logged_conflicts: set[str] = set()
         self._calls = ToolCalls(self)
@@ -146,11 +154,14 @@ class Hub:
         """Listen, and begin to start the plugins without waiting for them.
 
         From now on requests are answered, and wait for the plugins that they need. Raises OSError,
-        ValueError and CertificateError when the hub cannot listen. Then nothing needs to be closed.
+        ValueError, CertificateError and Disconnected when the hub cannot listen or cannot reach the
+        cluster. Then nothing needs to be closed.
         """
         needs_network = any(not plugin.entry.socket for plugin in self._by_start)
         try:
             environment = await self._listeners.open(self.handle, self.relay, needs_network)
+            if self._cluster is not None:
+                await self._cluster.open(self.handle, self.relay)
         except BaseException:
             await self.stop()
             raise
@@ -185,6 +196,8 @@ class Hub:
         self._list_changes.cancel()
         self._calls.cancel()
         self._events.close()
+        if self._cluster is not None:
+            await self._cluster.close()
         await self._listeners.close()
 
     async def restart_plugin(self, id: str) -> None:
@@ -210,10 +223,13 @@ class Hub:
                     pass
 
     @property
-    def routes(self) -> Routes[PluginProcess]:
+    def routes(self) -> Routes[HubPlugin]:
         """The current routes. Building them logs new conflicts between plugins."""
         if self._routes is None:
-            self._routes = build_routes(list(self.plugins.values()))
+            # The hub's own processes come first: calls of them do not leave this machine.
+            others = self._cluster.plugins if self._cluster is not None else ()
+            remote = [plugin for plugin in others if plugin.id not in self.plugins]
+            self._routes = build_routes([*self.plugins.values(), *remote])
             conflicts, replacements = self._routes.conflicts, self._routes.replacements
             for level, messages in ((logging.ERROR, conflicts), (logging.WARNING, replacements)):
                 for message in messages:
@@ -301,7 +317,7 @@ class Hub:
             return self._events.stream(start.stream_id, start.subscribe)
         return self._calls.stream(start, peer)
 
-    async def find_tool(self, name: str, ai: str, peer: RemotePeer) -> PluginProcess | None:
+    async def find_tool(self, name: str, ai: str, peer: RemotePeer) -> HubPlugin | None:
         """See ToolFinder.find_tool."""
         if self._is_started:
             return self.routes.find_tool(name, ai)
@@ -312,8 +328,8 @@ class Hub:
         return self.routes.explain_missing_tool(name, ai)
 
     async def _await_provider(
-        self, find: Callable[[], PluginProcess | None], peer: RemotePeer
-    ) -> PluginProcess | None:
+        self, find: Callable[[], HubPlugin | None], peer: RemotePeer
+    ) -> HubPlugin | None:
         """Return the plugin that provides a feature; None if there is none.
 
         While plugins start for the first time, wait until the provider is known and has started,
@@ -333,7 +349,7 @@ class Hub:
             await asyncio.wait((self._changed,), timeout=left)
         return plugin
 
-    def _is_awaited(self, provider: PluginProcess | None) -> bool:
+    def _is_awaited(self, provider: HubPlugin | None) -> bool:
         """Return whether a request must wait before it is sent to the provider of a feature.
 
         True while the provider starts for the first time, and while another plugin that starts may
@@ -341,6 +357,9 @@ class Hub:
         """
         if provider is None:
             return not self._is_started
+        # Plugins of the cluster are found when they run.
+        if not isinstance(provider, PluginProcess):
+            return False
         if not provider.first_start.is_over.is_set():
             return True
         if not provider.uses_quic:

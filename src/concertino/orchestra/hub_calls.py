@@ -18,13 +18,14 @@ from typing import Protocol
 from concertino.errors import ConcertinoError, Disconnected, ProtocolError, TimedOut
 from concertino.orchestra.failures import prompt_failure, storage_failure
 from concertino.orchestra.message_peek import is_tool_response, split_id
+from concertino.orchestra.pending_response import PendingResponse, ResponseCallback
 from concertino.orchestra.plugin_messages import (
     DecodeError,
     PluginRequest,
     PluginResponse,
     StreamStart,
 )
-from concertino.orchestra.plugin_process import PluginProcess
+from concertino.orchestra.routes import PluginProvider
 from concertino.orchestra.rpc_interface import (
     Cancellable,
     RemotePeer,
@@ -40,7 +41,7 @@ from concertino.orchestra.streams import (
     tool_call_of,
 )
 
-__all__ = ["CALL_S", "ToolCalls", "ToolFinder", "forward_request", "plugin_id"]
+__all__ = ["CALL_S", "HubPlugin", "ToolCalls", "ToolFinder", "forward_request", "plugin_id"]
 
 log = logging.getLogger("concertino.hub")
 
@@ -49,10 +50,37 @@ CALL_S = 600.0
 NOT_FOUND = "tool_not_found"
 
 
+class HubPlugin(PluginProvider, Protocol):
+    """A plugin that gets requests: a process of this hub, or a plugin of the cluster."""
+
+    @property
+    def address(self) -> str:
+        """The address of the plugin, for messages."""
+        ...
+
+    async def request(self, request: PluginRequest, timeout_s: float) -> PluginResponse:
+        """See RpcConnection.request(). Raises Disconnected if the plugin does not run."""
+        ...
+
+    def forward(
+        self, body: bytes, timeout_s: float, callback: ResponseCallback
+    ) -> PendingResponse | None:
+        """See ForwardingConnection.forward(). Returns None also when the call cannot be sent."""
+        ...
+
+    def stream(self, request: PluginRequest, timeout_s: float) -> ResponseStream:
+        """See ForwardingConnection.stream(). Raises Disconnected if the plugin does not run."""
+        ...
+
+    def end_forward(self) -> None:
+        """Count a forwarded call as finished."""
+        ...
+
+
 class ToolFinder(Protocol):
     """Finds the plugin for a call of a tool."""
 
-    def find_tool(self, name: str, ai: str, peer: RemotePeer) -> Awaitable[PluginProcess | None]:
+    def find_tool(self, name: str, ai: str, peer: RemotePeer) -> Awaitable[HubPlugin | None]:
         """Return the plugin; None if there is none. May wait for its start.
 
         ai: the AI provider that the call names; empty for none.
@@ -126,7 +154,7 @@ class ToolCalls:
         yield end_response(id, 0, response.tool_call, has_result=start.window > 0)
 
     async def _collect(
-        self, plugin: PluginProcess, request: PluginRequest, not_found: PluginResponse
+        self, plugin: HubPlugin, request: PluginRequest, not_found: PluginResponse
     ) -> PluginResponse:
         """Call a tool of a Go plugin as a stream, and return its chunks as the text of a result.
 
@@ -150,7 +178,7 @@ class ToolCalls:
 
     def relay(
         self,
-        plugin: PluginProcess,
+        plugin: HubPlugin,
         body: bytes,
         respond: Respond,
     ) -> Cancellable | None:
@@ -169,7 +197,7 @@ class ToolCalls:
     def _end_first_attempt(
         self,
         call: _RelayedCall,
-        plugin: PluginProcess,
+        plugin: HubPlugin,
         body: bytes,
         respond: Respond,
         outcome: bytes | BaseException,
@@ -212,7 +240,7 @@ class _RelayedCall:
 
 
 async def forward_request(
-    plugin: PluginProcess | None,
+    plugin: HubPlugin | None,
     feature: str,
     name: str,
     request: PluginRequest,
@@ -245,7 +273,7 @@ def plugin_id(certificate_name: str) -> str:
     return certificate_name.removesuffix("-client")
 
 
-def _end_relay(plugin: PluginProcess, respond: Respond, outcome: bytes | BaseException) -> None:
+def _end_relay(plugin: HubPlugin, respond: Respond, outcome: bytes | BaseException) -> None:
     """Send the outcome of a relayed call to its caller. See ToolCalls._end_first_attempt()."""
     plugin.end_forward()
     if isinstance(outcome, asyncio.CancelledError):
@@ -267,7 +295,7 @@ def _end_relay(plugin: PluginProcess, respond: Respond, outcome: bytes | BaseExc
     return respond(response.SerializeToString())
 
 
-async def _forward_stream(plugin: PluginProcess, start: StreamStart) -> ResponseStream:
+async def _forward_stream(plugin: HubPlugin, start: StreamStart) -> ResponseStream:
     """Call a tool of a plugin as a stream, and yield the responses with the id of the caller.
 
     The last response is always a stream_end.
@@ -301,7 +329,7 @@ def _is_not_found(response: PluginResponse) -> bool:
     return response.tool_call.error_code == NOT_FOUND
 
 
-def _failure_response(id: str, plugin: PluginProcess, exc: BaseException) -> PluginResponse:
+def _failure_response(id: str, plugin: HubPlugin, exc: BaseException) -> PluginResponse:
     """Return the error response for a request that a plugin did not answer."""
     code = "routing_error"
     if isinstance(exc, Disconnected):
@@ -313,7 +341,7 @@ def _failure_response(id: str, plugin: PluginProcess, exc: BaseException) -> Plu
 
 def _check_kind(
     id: str,
-    plugin: PluginProcess,
+    plugin: HubPlugin,
     response: PluginResponse,
     kind: str,
 ) -> PluginResponse:

@@ -4,7 +4,8 @@
     link = await open_link("unix:/run/user/1/hub.sock")                      # sends requests
     response = await link.request(request)
 
-The address selects the transport: a Unix socket (unix_link.py) or QUIC (quic_link.py).
+The address selects the transport: a Unix socket (unix_link.py), QUIC (quic_link.py) or a NATS
+cluster (nats_link.py).
 rpc_interface.py defines the interfaces of connections and listeners. reconnecting_link.py has a
 connection that reconnects.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from concertino.nats.servers import is_cluster_address, parse_servers
 from concertino.orchestra.rpc_interface import (
     ForwardingConnection,
     RelayHandler,
@@ -45,10 +47,11 @@ async def listen_for_links(
 ) -> RpcListener:
     """Listen at an address, on the running loop, and handle the requests that arrive.
 
-    address: `unix:PATH`, in a folder of mode 0700; or `HOST:PORT` for QUIC, port 0 for a free one.
+    address: `unix:PATH`, in a folder of mode 0700; `HOST:PORT` for QUIC, port 0 for a free one; or
+        `nats://HOST,...` or `tls://HOST,...` for a cluster (nats_cluster.py).
     answer: handles each request that `relay` does not forward.
-    certificates: the folder of certificates; required for QUIC.
-    name: the name of this side's certificate; required for QUIC.
+    certificates: the folder of certificates; required for QUIC and TLS.
+    name: the name of this side's certificate; required for QUIC and a cluster.
     admits: gets the name of a verified client certificate and returns whether that client may
         connect. None admits every client with a valid certificate.
     relay: forwards requests without decoding them; None if every request goes to `answer`.
@@ -57,6 +60,10 @@ async def listen_for_links(
     """
     if address.startswith("unix:"):
         return listen_unix_links(address.removeprefix("unix:"), answer, relay)
+    if is_cluster_address(address):
+        from concertino.orchestra.nats_listener import listen_nats_links
+
+        return await listen_nats_links(address, answer, relay, certificates, name)
     if certificates is None or not name:
         raise ValueError(f"{address}: QUIC needs certificates and the name of one")
 
@@ -78,7 +85,8 @@ async def open_link(
 
     address, certificates, name: as for listen_for_links().
     expects: the name that the listener's certificate must contain; None accepts any name. With
-        both, the certificate must also be valid for the host in the address.
+        both, the certificate must also be valid for the host in the address. In a cluster: the
+        plugin to call; None for the hub.
     timeout_s: how long to wait for the listener's first answer, in seconds.
     Raises Disconnected when there is no answer within timeout_s, or when the handshake takes longer
     than 15 s; HandshakeFailure when one side refuses the other; ValueError for a malformed address;
@@ -86,6 +94,10 @@ async def open_link(
     """
     if address.startswith("unix:"):
         return await open_unix_link(address.removeprefix("unix:"), timeout_s)
+    if is_cluster_address(address):
+        from concertino.orchestra.nats_link import open_nats_link
+
+        return await open_nats_link(address, certificates, name, expects, timeout_s)
     if certificates is None or not name:
         raise ValueError(f"{address}: QUIC needs certificates and the name of one")
 
@@ -100,13 +112,15 @@ def check_hub_address(address: str) -> str:
     Raises ValueError otherwise.
     """
     try:
-        if address.startswith("unix:"):
+        if is_cluster_address(address):
+            parse_servers(address)
+        elif address.startswith("unix:"):
             unix_name(address.removeprefix("unix:"))
         elif split_address(address)[1] == 0:
             raise ValueError
     except ValueError:
         raise ValueError(
             "the orchestrator's address: expected HOST:PORT, as in localhost:50100, "
-            f"or unix:PATH, got {address!r}"
+            f"unix:PATH or nats://HOST, got {address!r}"
         ) from None
     return address

@@ -4,6 +4,7 @@
                                QUIC; localhost:0 by default
     --orchestrator-addr ADDR   the hub, where the plugin registers
     --certs-dir DIR            ~/.orchestra/certs by default
+    --cluster ADDR             join a NATS cluster instead; see cluster_worker.py
     --manifest                 print the plugin's manifest, one line of JSON, and exit
 
 When the plugin is ready for calls, it writes the line `READY ADDR` to stderr. Our hub passes its
@@ -22,14 +23,13 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from msgspec.json import encode
 
-from concertino.backend.interface import Notifier
 from concertino.errors import ConcertinoError
 from concertino.logs import handler as logging_setup
 from concertino.logs.redact import refresh
@@ -38,16 +38,17 @@ from concertino.orchestra.authority import ensure_certificate
 from concertino.orchestra.certificates import Certificates, default_folder
 from concertino.orchestra.flags import add_flags
 from concertino.orchestra.link import check_hub_address, listen_for_links, open_link
-from concertino.orchestra.plugin_messages import PluginManifest, PluginRequest, PluginResponse
+from concertino.orchestra.plugin_messages import PluginRequest, PluginResponse
 from concertino.orchestra.reconnecting_link import ReconnectingLink
 from concertino.orchestra.rpc_interface import RemotePeer, RpcConnection
+from concertino.orchestra.runnable_plugin import RunnablePlugin
 from concertino.orchestra.streams import ResponseStream
 from concertino.runtime.shutdown import exit_process
 from concertino.runtime.tasks import loop_watch_of
 from concertino.transports.listeners import errno_message
 from concertino.transports.stdio import bounded_stderr
 
-__all__ = ["HUB_PID", "RunnablePlugin", "run", "run_plugin"]
+__all__ = ["HUB_PID", "run", "run_plugin"]
 
 HUB_PID = "CONCERTINO_HUB_PID"
 # Time for pending calls to finish when the plugin ends.
@@ -58,23 +59,6 @@ FLUSH_S = 0.02
 # If the parent process is gone, the plugin ends after the hub was unreachable for this time.
 UNREACHABLE_S = 2.0
 FAILED = 1
-
-
-class RunnablePlugin(Protocol):
-    """The members of a Plugin that this module uses. See plugin.py."""
-
-    hub: RpcConnection | None
-    on_end: Callable[[], None]
-
-    @property
-    def name(self) -> str: ...
-    def manifest(self) -> PluginManifest: ...
-    def answer(
-        self, request: PluginRequest, peer: RemotePeer
-    ) -> Awaitable[PluginResponse | bytes | ResponseStream]: ...
-    async def start(self, outlet: Notifier) -> None: ...
-    async def shut_down(self) -> bool: ...
-    async def close(self) -> None: ...
 
 
 def run(plugin: RunnablePlugin, arguments: Sequence[str] | None = None) -> NoReturn:
@@ -246,6 +230,38 @@ async def _serve(
     calls = _WatchedCalls(plugin, loop)
     # Before READY, because the hub calls as soon as it reads that line.
     await plugin.start(_NoNotifier())
+    if args.cluster:
+        # Imported here, because most plugins are in no cluster.
+        from concertino.orchestra.cluster_worker import ClusterWorker, read_settings
+
+        worker = ClusterWorker(plugin, calls.answer)
+        address = await worker.open(args.cluster, certificates, read_settings(args.config))
+        ready = _report_ready(writer, address)
+        code = await end.code
+        ready.cancel()
+        await worker.close(DRAIN_S)
+    else:
+        code = await _serve_hub(plugin, args, certificates, calls, writer, log, end)
+    await plugin.shut_down()
+    await plugin.close()
+    return code
+
+
+async def _serve_hub(
+    plugin: RunnablePlugin,
+    args: argparse.Namespace,
+    certificates: Certificates,
+    calls: _WatchedCalls,
+    writer: BoundedWriter,
+    log: logging.Logger,
+    end: _End,
+) -> int:
+    """Listen for a hub, register there if it is known, and wait for the end of the process.
+
+    Returns the exit code.
+    """
+    hub_address: str | None = args.orchestrator_addr
+    loop = asyncio.get_running_loop()
     listener = await listen_for_links(
         args.listen_addr,
         calls.answer,
@@ -253,8 +269,7 @@ async def _serve(
         name=plugin.name,
         admits=lambda name: name in ("orchestrator", f"orchestrator-to-{plugin.name}"),
     )
-    writer.write_first(f"READY {listener.address}\n".encode())
-    ready = loop.create_task(_flush(writer))
+    ready = _report_ready(writer, listener.address)
 
     hub: ReconnectingLink | None = None
     if hub_address:
@@ -281,9 +296,13 @@ async def _serve(
     await listener.close(DRAIN_S)
     if hub is not None:
         await hub.close()
-    await plugin.shut_down()
-    await plugin.close()
     return code
+
+
+def _report_ready(writer: BoundedWriter, address: str) -> asyncio.Task[None]:
+    """Write the line READY to stderr, in a task if nobody reads stderr yet."""
+    writer.write_first(f"READY {address}\n".encode())
+    return asyncio.get_running_loop().create_task(_flush(writer))
 
 
 async def _flush(writer: BoundedWriter) -> None:

@@ -24,6 +24,7 @@ from msgspec import Struct
 
 from concertino.errors import ConcertinoError
 from concertino.installation import missing_extra
+from concertino.nats.servers import parse_servers
 from concertino.orchestra.mcp_entry import MCP_MEMBERS, read_mcp_entry
 from concertino.orchestra.storage import RESOURCES
 from concertino.proxy.value_reader import InvalidServerFile
@@ -96,7 +97,7 @@ class PluginEntry(Struct, frozen=True):
 class PluginsFile(Struct, frozen=True):
     """The content of a plugins file.
 
-    listen_addr, certs_dir: None if the file does not set them.
+    listen_addr, certs_dir, cluster: None if the file does not set them.
     plugins: every entry, in the order of the file.
     warnings: messages to log.
     """
@@ -106,6 +107,7 @@ class PluginsFile(Struct, frozen=True):
     certs_dir: str | None = None
     plugins: tuple[PluginEntry, ...] = ()
     warnings: tuple[str, ...] = ()
+    cluster: str | None = None
 
     @property
     def enabled(self) -> tuple[PluginEntry, ...]:
@@ -160,7 +162,7 @@ class _Reader:
     def read_file(self, node: YamlNode) -> PluginsFile:
         """Read the whole file."""
         members = self._members(
-            node, "the file", ("listen_addr", "tcp_addr", "certs_dir", "plugins")
+            node, "the file", ("listen_addr", "tcp_addr", "certs_dir", "cluster", "plugins")
         )
         warnings: list[str] = []
         if "tcp_addr" in members:
@@ -187,7 +189,16 @@ class _Reader:
             self._optional(members, "certs_dir", self._file_path),
             entries,
             tuple(warnings),
+            self._optional(members, "cluster", self._cluster_address),
         )
+
+    def _cluster_address(self, node: YamlNode, label: str) -> str:
+        address = self._text(node, label)
+        try:
+            parse_servers(address)
+        except ValueError as exc:
+            raise self._error(node, f"{label}: {exc}") from None
+        return address
 
     def _entry(self, node: YamlNode, number: int) -> PluginEntry:
         label = f"plugins[{number}]"

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Hashable, Iterator
+from math import inf
 from typing import Any, cast
 
 from concertino.errors import Disconnected, ProtocolError
@@ -111,7 +112,7 @@ class QuicLink(RpcClient):
         self._sizes: dict[Hashable, int] = {}
         self._pending_bytes = 0
 
-    def _send_request(self, payload: bytes, id: bytes) -> Hashable:
+    def _send_request(self, payload: bytes, id: bytes, deadline: float) -> Hashable:
         self._count = key = self._count + 1
         self._sizes[key] = len(payload)
         self._pending_bytes += len(payload)
@@ -128,7 +129,7 @@ class QuicLink(RpcClient):
         super()._send_stream_cancel(key, stream)
         # Go programs do not notice the reset, but a StreamCancel on another stream.
         cancel = PluginRequest(stream_cancel=StreamCancel(stream_id=stream))
-        self._send_request(cancel.SerializeToString(), b"")
+        self._send_request(cancel.SerializeToString(), b"", inf)
 
     def _release(self, key: Hashable) -> None:
         self._pending_bytes -= self._sizes.pop(key, 0)

@@ -117,9 +117,10 @@ class RpcClient:
 
     # For the transport
 
-    def _send_request(self, payload: bytes, id: bytes) -> Hashable:
+    def _send_request(self, payload: bytes, id: bytes, deadline: float) -> Hashable:
         """Send a serialized request.
 
+        deadline: when its time is over, by the loop's clock.
         Returns a key for the request, which _on_response() gets with the response.
         """
         raise NotImplementedError
@@ -223,20 +224,20 @@ class RpcClient:
         Raises Disconnected, FrameTooLarge.
         """
         deadline = self.loop.time() + timeout_s
-        key = self._send_checked(payload, id)
+        key = self._send_checked(payload, id, deadline)
         pending = PendingResponse(self.loop, self, kind, timeout_s, deadline, key, callback)
         self._pending[key] = pending
         if deadline < self._timer_at:
             self._set_timer(deadline)
         return pending
 
-    def _send_checked(self, payload: bytes, id: bytes) -> Hashable:
+    def _send_checked(self, payload: bytes, id: bytes, deadline: float) -> Hashable:
         """Send a serialized request, as _send_request(). Raises Disconnected, FrameTooLarge."""
         if self.end_reason.done():
             raise Disconnected(f"{self.peer.address}: {self.end_reason.result()}")
         if len(payload) > MAX_FRAME_BYTES:
             raise FrameTooLarge(len(payload))
-        return self._send_request(payload, id)
+        return self._send_request(payload, id, deadline)
 
     def forget(self, key: Hashable) -> None:
         """Drop a pending request and send a cancellation for it."""
@@ -286,7 +287,7 @@ class RpcClient:
         deadline = self.loop.time() + timeout_s
         if self._writable is not None:
             await self._wait_writable("stream_start", timeout_s)
-        key = self._send_checked(payload, id.encode())
+        key = self._send_checked(payload, id.encode(), deadline)
         received = self._streams[key] = ReceivedStream()
         taken = 0
         is_last = False
@@ -311,7 +312,7 @@ class RpcClient:
     def _send_credit(self, stream: str, size: int) -> None:
         """Allow the peer to send so many more bytes of chunks."""
         credit = PluginRequest(stream_credit=StreamCredit(stream_id=stream, bytes=size))
-        self._send_request(credit.SerializeToString(), b"")
+        self._send_request(credit.SerializeToString(), b"", inf)
 
     def _send_stream_cancel(self, key: Hashable, stream: str) -> None:
         """Tell the peer that the rest of a stream is no longer needed."""
@@ -432,6 +433,11 @@ class RpcServer:
         else:
             # On a Unix socket a StreamCancel cancels any request, by the request's id.
             self.cancel(id.encode())
+
+    @property
+    def in_progress(self) -> int:
+        """The number of requests in progress."""
+        return len(self._tasks)
 
     def cancel(self, key: Hashable) -> None:
         """Cancel a request, as the peer has asked. Unknown keys are ignored."""

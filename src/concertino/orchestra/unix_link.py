@@ -220,7 +220,7 @@ class UnixLink(RpcClient):
         self._connection = _FrameConnection(sock)
         self._connection.open(self)
 
-    def _send_request(self, payload: bytes, id: bytes) -> Hashable:
+    def _send_request(self, payload: bytes, id: bytes, deadline: float) -> Hashable:
         connection = self._connection
         # A single pending request is probably not followed by others in this loop iteration.
         held = (

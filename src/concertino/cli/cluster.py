@@ -1,0 +1,135 @@
+"""`concertino cluster up|permissions`: a NATS server for trying, and permissions for any server."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from concertino.errors import ConcertinoError
+
+FAILED, USAGE = 1, 2
+
+DESCRIPTION = (
+    "Run the plugins of one hub on several machines, which a NATS cluster connects. "
+    "Exit codes: 0 success, 1 when the server could not be started, 2 usage."
+)
+PORT = 4222
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the subcommands and their options to the parser of `concertino cluster`."""
+    formatter = parser.formatter_class
+    verbs = parser.add_subparsers(dest="verb", metavar="COMMAND", required=True)
+    up = verbs.add_parser(
+        "up",
+        help="run a NATS server on this machine, for trying, until SIGTERM or SIGINT",
+        formatter_class=formatter,
+    )
+    up.add_argument(
+        "names",
+        metavar="PLUGIN",
+        nargs="+",
+        help="the plugins that may connect: ids, or a plugins.yaml",
+    )
+    up.add_argument(
+        "--port", metavar="N", type=int, default=PORT, help=f"port on 127.0.0.1 (default {PORT})"
+    )
+    up.add_argument(
+        "--store-dir",
+        metavar="DIR",
+        help="folder of streams and buckets (default ~/.orchestra/nats)",
+    )
+    up.add_argument(
+        "--certs-dir",
+        metavar="DIR",
+        help="folder of the certificates (default ~/.orchestra/certs)",
+    )
+
+    permissions = verbs.add_parser(
+        "permissions",
+        help="print the `authorization` block of a NATS server for a hub and its plugins",
+        formatter_class=formatter,
+    )
+    permissions.add_argument(
+        "names", metavar="PLUGIN", nargs="+", help="the plugins: ids, or a plugins.yaml"
+    )
+    permissions.add_argument(
+        "--nkey",
+        dest="keys",
+        metavar="PLUGIN=KEY",
+        action="append",
+        default=[],
+        help="the public key (U...) of a plugin, or of `orchestrator`, that presents a key "
+        "instead of a certificate; repeatable",
+    )
+
+
+def run(args: argparse.Namespace, server: Sequence[str]) -> int:
+    """Run one of the subcommands and return the exit code. `up` does not return."""
+    try:
+        names = _plugin_names(args.names)
+        if args.verb == "permissions":
+            from concertino.orchestra.nats_permissions import authorization
+
+            sys.stdout.write(authorization(names, _read_keys(args.keys)))
+            return 0
+        _run_server(args, names)
+    except ValueError as exc:
+        sys.stderr.write(f"concertino cluster {args.verb}: {exc}\n")
+        return USAGE
+    except (ConcertinoError, OSError, ImportError) as exc:
+        sys.stderr.write(f"concertino cluster {args.verb}: {exc}\n")
+        return FAILED
+    return 0
+
+
+def _plugin_names(words: Sequence[str]) -> list[str]:
+    """Return the ids of plugins. A word that ends in .yaml is a file with their ids."""
+    from concertino.orchestra.certificates import check_name
+    from concertino.orchestra.plugins_file import InvalidPluginsFile, read_plugins
+
+    names: list[str] = []
+    for word in words:
+        if word.endswith((".yaml", ".yml")):
+            try:
+                names += [entry.id for entry in read_plugins(word).plugins]
+            except InvalidPluginsFile as exc:
+                raise ValueError(str(exc)) from None
+        else:
+            names.append(check_name(word))
+    return names
+
+
+def _read_keys(words: Sequence[str]) -> dict[str, str]:
+    keys: dict[str, str] = {}
+    for word in words:
+        name, equals, key = word.partition("=")
+        if not equals or len(key) != 56 or not key.startswith("U"):
+            raise ValueError(f"--nkey: expected PLUGIN=KEY with a public key, U..., got {word!r}")
+        keys[name] = key
+    return keys
+
+
+def _run_server(args: argparse.Namespace, names: list[str]) -> None:
+    """Write the server's configuration, and replace this process by the server."""
+    from concertino.orchestra.certificates import Certificates, default_folder
+    from concertino.orchestra.nats_server import find_server, server_configuration
+
+    program = find_server()
+    store = Path(args.store_dir or Path.home() / ".orchestra" / "nats").absolute()
+    store.mkdir(mode=0o700, parents=True, exist_ok=True)
+    certificates = Certificates(args.certs_dir or default_folder())
+    configuration = store / "server.conf"
+    configuration.write_text(server_configuration(names, certificates, store, args.port))
+
+    address = f"tls://127.0.0.1:{args.port}"
+    sys.stderr.write(
+        f"a NATS server for trying, at {address}, for {', '.join(names)}\n"
+        f"  start a plugin:   python PLUGIN.py --cluster {address}\n"
+        f"  serve them:       concertino serve plugins.yaml --cluster {address}\n"
+    )
+    sys.stderr.flush()
+    os.execv(program, [program, "-c", str(configuration)])

@@ -1,0 +1,9 @@
+"""A client of the NATS messaging system, for requests and responses between many machines.
+
+    cluster = NatsCluster(parse_servers("nats://a,b,c"), NatsOptions(name="tools.notes"))
+    await cluster.open()
+    cluster.connection.publish("subject", b"payload")
+
+It implements the part of NATS that remote calls need. docs/decisions/0070 says why it is not
+nats-py, the official client, which JetStream and its buckets need.
+"""

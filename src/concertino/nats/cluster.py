@@ -1,0 +1,206 @@
+"""NatsCluster: keeps a connection to one of the servers of a NATS cluster.
+
+    cluster = NatsCluster(parse_servers("nats://a,b,c"), NatsOptions(name="tools.notes"))
+    cluster.on_connect.append(begin_to_subscribe)
+    await cluster.open()
+    cluster.connection.publish(...)      # Disconnected while no server can be reached
+
+When the connection is lost, another server is tried. Nothing is sent again or kept for later: what
+was published may or may not have arrived, and only the sender knows whether it may be repeated.
+
+When a server announces that it shuts down (lame-duck mode), a connection to another server replaces
+this one at once. The old connection stays open until the calls that use it have ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Sequence
+
+from concertino.errors import ConcertinoError, Disconnected
+from concertino.nats.connection import NatsConnection, open_connection
+from concertino.nats.protocol import ServerInfo
+from concertino.nats.servers import NatsOptions, NatsServer
+
+__all__ = ["NatsCluster"]
+
+log = logging.getLogger("concertino.nats")
+
+# The time limit of open() for the first connection.
+OPEN_S = 5.0
+# The pause before the servers are tried again: doubled each time, plus up to a quarter at random.
+# It stays short, so that calls are served soon after a server has come back.
+FIRST_S, LAST_S = 0.05, 0.25
+# How long a connection that was replaced is kept for calls that still use it.
+RETIRE_S = 30.0
+
+
+class NatsCluster:
+    """Connects to one of several servers, and reconnects. Use it on one event loop.
+
+    servers: the servers to try, in random order.
+
+    Attributes:
+    on_connect: functions that are called with each new connection, before others use it.
+    on_retire: functions that are called with a connection that another one has replaced. Calls
+        that are in progress may still use it.
+    """
+
+    def __init__(self, servers: Sequence[NatsServer], options: NatsOptions) -> None:
+        self.on_connect: list[Callable[[NatsConnection], None]] = []
+        self.on_retire: list[Callable[[NatsConnection], None]] = []
+        self._servers = servers
+        self._options = options
+        self._connection: NatsConnection | None = None
+        # Why there is no connection.
+        self._reason = "not connected yet"
+        self._supervision: asyncio.Task[None] | None = None
+        # Set when a connection should be replaced although it works.
+        self._is_lame = asyncio.Event()
+        self._retired: dict[NatsConnection, asyncio.Task[None]] = {}
+        # How many calls in progress use a connection.
+        self._uses: dict[NatsConnection, int] = {}
+
+    @property
+    def connection(self) -> NatsConnection:
+        """The current connection. Raises Disconnected while there is none."""
+        connection = self._connection
+        if connection is None or connection.ended.done():
+            raise Disconnected(f"the cluster cannot be reached: {self._reason}; it is tried again")
+        return connection
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a connection."""
+        return self._connection is not None and not self._connection.ended.done()
+
+    async def open(self, timeout_s: float = OPEN_S) -> None:
+        """Connect to one of the servers.
+
+        Raises Disconnected if none can be reached within timeout_s, ImportError and ConcertinoError
+        as open_connection() does.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout_s
+        pause = FIRST_S
+        while (connection := await self._try_servers(self._servers)) is None:
+            if loop.time() + pause > until:
+                raise Disconnected(self._reason)
+            await asyncio.sleep(pause)
+            pause = min(LAST_S, 2 * pause)
+        self._begin(connection)
+        self._supervision = loop.create_task(self._supervise(), name="NATS connection")
+
+    async def close(self) -> None:
+        """Disconnect, after sending the remaining output."""
+        tasks = [task for task in (self._supervision, *self._retired.values()) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        for connection in (self._connection, *self._retired):
+            if connection is not None:
+                await connection.close()
+        self._connection, self._reason = None, "it was closed"
+
+    def begin_use(self, connection: NatsConnection) -> None:
+        """Count a call that uses a connection, so that the connection is not closed before it."""
+        self._uses[connection] = self._uses.get(connection, 0) + 1
+
+    def end_use(self, connection: NatsConnection) -> None:
+        """Count a call as ended."""
+        left = self._uses.get(connection, 0) - 1
+        if left > 0:
+            self._uses[connection] = left
+        else:
+            self._uses.pop(connection, None)
+
+    # The connection
+
+    async def _supervise(self) -> None:
+        """Replace the connection whenever it ends, or its server is about to shut down."""
+        while True:
+            connection = self._connection
+            if connection is not None:
+                await self._until_replacement(connection)
+                if connection.ended.done():
+                    self._connection, self._reason = None, connection.ended.result()
+                    log.warning("%s: %s; another server is tried", connection.server, self._reason)
+            await self._replace(connection)
+
+    async def _until_replacement(self, connection: NatsConnection) -> None:
+        """Wait until a connection has ended, or should be replaced."""
+        lame = asyncio.ensure_future(self._is_lame.wait())
+        try:
+            await asyncio.wait((lame, connection.ended), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            lame.cancel()
+
+    async def _replace(self, old: NatsConnection | None) -> None:
+        """Connect to a server until it succeeds. A lame server is not tried."""
+        self._is_lame.clear()
+        pause = FIRST_S
+        while True:
+            candidates = self._candidates(old)
+            new = await self._try_servers(candidates)
+            if new is not None:
+                break
+            await asyncio.sleep(pause * random.uniform(1, 1.25))
+            pause = min(LAST_S, 2 * pause)
+        self._begin(new)
+        log.info("connected to %s", new.server)
+        if old is not None and not old.ended.done():
+            self._retire(old)
+
+    def _candidates(self, old: NatsConnection | None) -> Sequence[NatsServer]:
+        """Return the servers to try: without the one that is about to shut down."""
+        if old is None or old.ended.done() or not old.info.lame_duck:
+            return self._servers
+        return [server for server in self._servers if server != old.server]
+
+    async def _try_servers(self, servers: Sequence[NatsServer]) -> NatsConnection | None:
+        """Try each server once, in random order. Returns the first connection that succeeds."""
+        for server in random.sample(servers, len(servers)):
+            try:
+                connection = await open_connection(server, self._options)
+            except Disconnected as exc:
+                self._reason = str(exc)
+                continue
+            except ConcertinoError:
+                raise
+            if connection.info.lame_duck and len(servers) > 1:
+                await connection.close()
+                continue
+            return connection
+        return None
+
+    def _begin(self, connection: NatsConnection) -> None:
+        self._connection = connection
+        connection.on_info = self._on_info
+        self._on_info(connection.info)
+        for begin in self.on_connect:
+            begin(connection)
+
+    def _on_info(self, info: ServerInfo) -> None:
+        if info.lame_duck:
+            self._is_lame.set()
+
+    def _retire(self, connection: NatsConnection) -> None:
+        """Keep a connection until the calls that use it have ended, at most RETIRE_S."""
+        for retire in self.on_retire:
+            retire(connection)
+        task = asyncio.get_running_loop().create_task(self._close_unused(connection))
+        self._retired[connection] = task
+        task.add_done_callback(lambda _: self._retired.pop(connection, None))
+
+    async def _close_unused(self, connection: NatsConnection) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + RETIRE_S
+        # Poll: uses are counted on the path of each call, where an event would cost more.
+        while (  # noqa: ASYNC110
+            connection in self._uses and not connection.ended.done() and loop.time() < until
+        ):
+            await asyncio.sleep(0.1)
+        await connection.close()

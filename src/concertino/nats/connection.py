@@ -1,0 +1,327 @@
+"""NatsConnection: the connection to one NATS server. It does not reconnect; see cluster.py.
+
+    connection = await open_connection(server, options)
+    sid = connection.subscribe("o.tools.*", on_message, queue="tools")
+    connection.publish("o.notes.tools", payload, reply)
+
+Output is collected for one loop iteration and written in one piece. A NATS server disconnects a
+client that reads slower than others publish to it, so callbacks must be quick.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from typing import cast
+
+from concertino.errors import Disconnected, ProtocolError
+from concertino.nats.protocol import (
+    NatsMessage,
+    NatsParser,
+    Ping,
+    Pong,
+    ServerError,
+    ServerInfo,
+    encode_connect,
+    encode_publish,
+    encode_subscribe,
+    encode_unsubscribe,
+)
+from concertino.nats.servers import NatsOptions, NatsServer
+
+__all__ = ["MessageCallback", "NatsConnection", "open_connection"]
+
+log = logging.getLogger("concertino.nats")
+
+# The time limit for connecting, with TLS and authentication.
+CONNECT_S = 5.0
+# Time between two pings. A server that has not answered the last one is lost.
+PING_S = 2.0
+# Output that the server has not read, above which publish() reports a full buffer; and above which
+# the connection is given up, since nothing may grow without limit.
+HIGH_WATER_BYTES = 2**20
+MAX_UNREAD_BYTES = 128 * 2**20
+
+MessageCallback = Callable[[NatsMessage], None]
+
+
+async def open_connection(
+    server: NatsServer, options: NatsOptions, timeout_s: float = CONNECT_S
+) -> NatsConnection:
+    """Connect to a server, and authenticate.
+
+    Raises Disconnected if it cannot be reached or refuses this client, ImportError if a seed needs
+    the extra `nats`, ConcertinoError for an invalid seed.
+    """
+    loop = asyncio.get_running_loop()
+    connection = NatsConnection(server, loop)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await loop.create_connection(lambda: connection, server.host, server.port)
+            await connection.authenticate(options)
+    except TimeoutError:
+        connection.abort(f"no answer within {timeout_s:g} s")
+        raise Disconnected(f"{server}: no answer within {timeout_s:g} s") from None
+    except OSError as exc:
+        connection.abort(str(exc))
+        raise Disconnected(f"{server}: {exc.strerror or exc}") from None
+    except BaseException:
+        connection.abort("the connection was not completed")
+        raise
+    return connection
+
+
+class NatsConnection(asyncio.Protocol):
+    """A connection to a server. Create it with open_connection(); use it on one event loop.
+
+    Attributes:
+    server: the server's address.
+    info: what the server says about itself.
+    ended: a future that is done when the connection has ended; its result says why.
+    on_info: called when the server reports a change, such as that it is about to shut down.
+    on_refusal: functions that are called with the server's text when it refuses this client to
+        publish or subscribe.
+    on_full: functions that are called with True when publish() should pause, and with False when
+        it may go on.
+    """
+
+    def __init__(self, server: NatsServer, loop: asyncio.AbstractEventLoop) -> None:
+        self.server = server
+        self.info = ServerInfo()
+        self.ended: asyncio.Future[str] = loop.create_future()
+        self.on_info: Callable[[ServerInfo], None] = _ignore
+        self.on_refusal: list[Callable[[str], None]] = []
+        self.on_full: list[Callable[[bool], None]] = []
+        self._loop = loop
+        self._parser = NatsParser()
+        self._transport: asyncio.Transport | None = None
+        self._callbacks: dict[int, MessageCallback] = {}
+        self._last_sid = 0
+        # Output of this loop iteration.
+        self._output: list[bytes] = []
+        # The waiters for a Pong, oldest first. None: a ping of the timer.
+        self._pongs: list[asyncio.Future[None] | None] = []
+        self._info_arrived: asyncio.Future[None] | None = loop.create_future()
+        self._ping_timer: asyncio.TimerHandle | None = None
+
+    # Publish and subscribe
+
+    def publish(self, subject: str, payload: bytes, reply: str = "", headers: bytes = b"") -> None:
+        """Publish a message. The caller keeps it below info.max_payload bytes.
+
+        reply: the subject for responses; empty if none is expected.
+        headers: a header block; empty for none.
+        Raises Disconnected when the connection has ended.
+        """
+        self._write(encode_publish(subject, payload, reply, headers))
+
+    def subscribe(self, subject: str, callback: MessageCallback, queue: str = "") -> int:
+        """Call a function for each message of a subject. Returns the subscription's number.
+
+        queue: the name of a queue group. Each message goes to one member of the group.
+        Raises Disconnected.
+        """
+        self._last_sid += 1
+        self._callbacks[self._last_sid] = callback
+        self._write(encode_subscribe(subject, self._last_sid, queue))
+        return self._last_sid
+
+    def unsubscribe(self, sid: int) -> None:
+        """End a subscription. Messages that have been sent already are still delivered."""
+        if not self.ended.done():
+            self._write(encode_unsubscribe(sid))
+
+    async def flush(self) -> None:
+        """Wait until the server has handled everything that was sent. Raises Disconnected."""
+        pong: asyncio.Future[None] = self._loop.create_future()
+        self._pongs.append(pong)
+        self._write(b"PING\r\n")
+        await pong
+
+    @property
+    def unread_bytes(self) -> int:
+        """How many bytes of output the server has not read."""
+        waiting = sum(map(len, self._output))
+        return waiting if self._transport is None else waiting + self._buffer_size()
+
+    def _buffer_size(self) -> int:
+        return cast("asyncio.Transport", self._transport).get_write_buffer_size()
+
+    # The end
+
+    async def close(self) -> None:
+        """Send the remaining output, and disconnect."""
+        if not self.ended.done():
+            self._flush_output()
+            transport = cast("asyncio.Transport", self._transport)
+            transport.close()
+            await asyncio.wait((self.ended,), timeout=1.0)
+            self.abort("the connection was closed")
+
+    def abort(self, reason: str) -> None:
+        """Disconnect at once. Remaining output is dropped."""
+        if self._transport is not None:
+            self._transport.abort()
+        self._end(reason)
+
+    def _end(self, reason: str) -> None:
+        if self.ended.done():
+            return
+        self.ended.set_result(reason)
+        if self._ping_timer is not None:
+            self._ping_timer.cancel()
+        failure = Disconnected(f"{self.server}: {reason}")
+        waiters = [pong for pong in self._pongs if pong is not None]
+        if self._info_arrived is not None:
+            waiters.append(self._info_arrived)
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(failure)
+                # It need not be awaited: the task may be cancelled.
+                waiter.exception()
+        self._callbacks.clear()
+        self._output.clear()
+
+    # The opening
+
+    async def authenticate(self, options: NatsOptions) -> None:
+        """Wait for the server's INFO, begin TLS if needed, and send CONNECT. Raises as
+        open_connection() does.
+        """
+        await cast("asyncio.Future[None]", self._info_arrived)
+        self._info_arrived = None
+        if self.info.tls_required or options.tls is not None or self.server.needs_tls:
+            await self._start_tls(options)
+
+        members: dict[str, object] = {
+            "verbose": False,
+            "pedantic": False,
+            "lang": "python",
+            "version": "1",
+            "protocol": 1,
+            "echo": True,
+            "headers": True,
+            "no_responders": True,
+            "name": options.name,
+        }
+        if self.server.user:
+            members |= {"user": self.server.user, "pass": self.server.password}
+        if options.seed is not None:
+            members["nkey"], members["sig"] = options.seed.sign(self.info.nonce)
+        self._write(encode_connect(members))
+        # The server answers this ping, or reports why it refuses the client and disconnects.
+        await self.flush()
+        self._ping_timer = self._loop.call_later(PING_S, self._ping)
+
+    async def _start_tls(self, options: NatsOptions) -> None:
+        if not self.info.tls_required and not self.info.tls_available:
+            raise Disconnected(f"{self.server}: TLS is wanted, and this server has none")
+        context = options.tls
+        if context is None:
+            context = ssl.create_default_context()
+        transport = cast("asyncio.Transport", self._transport)
+        try:
+            secure = await self._loop.start_tls(
+                transport, self, context, server_hostname=options.server_name or self.server.host
+            )
+        except ssl.SSLError as exc:
+            raise Disconnected(f"{self.server}: the TLS handshake failed: {exc}") from None
+        if secure is None:
+            raise Disconnected(f"{self.server}: the server disconnected in the TLS handshake")
+        self._transport = secure
+
+    def _ping(self) -> None:
+        if None in self._pongs:
+            self.abort(f"no answer to a ping within {PING_S:g} s")
+            return
+        self._pongs.append(None)
+        self._write(b"PING\r\n")
+        self._ping_timer = self._loop.call_later(PING_S, self._ping)
+
+    # Output
+
+    def _write(self, data: bytes) -> None:
+        if self.ended.done():
+            raise Disconnected(f"{self.server}: {self.ended.result()}")
+        if not self._output:
+            self._loop.call_soon(self._flush_output)
+        self._output.append(data)
+
+    def _flush_output(self) -> None:
+        if self._output and self._transport is not None:
+            data = b"".join(self._output)
+            self._output.clear()
+            self._transport.write(data)
+            if self._buffer_size() > MAX_UNREAD_BYTES:
+                self.abort(f"the server has not read {MAX_UNREAD_BYTES} bytes")
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(str(exc) if exc else "the server disconnected")
+
+    def pause_writing(self) -> None:
+        for callback in self.on_full:
+            callback(True)
+
+    def resume_writing(self) -> None:
+        for callback in self.on_full:
+            callback(False)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            events = self._parser.feed(data)
+        except ProtocolError as exc:
+            self.abort(str(exc))
+            return
+        callbacks = self._callbacks
+        for event in events:
+            if type(event) is NatsMessage:
+                callback = callbacks.get(event.sid)
+                if callback is not None:
+                    callback(event)
+            elif isinstance(event, Ping):
+                self._answer_ping()
+            elif isinstance(event, Pong):
+                self._on_pong()
+            elif isinstance(event, ServerInfo):
+                self._on_info(event)
+            elif isinstance(event, ServerError):
+                self._on_error(event.text)
+
+    def _answer_ping(self) -> None:
+        if not self.ended.done():
+            self._write(b"PONG\r\n")
+
+    def _on_pong(self) -> None:
+        if self._pongs:
+            waiter = self._pongs.pop(0)
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
+
+    def _on_info(self, info: ServerInfo) -> None:
+        self.info = info
+        if self._info_arrived is not None:
+            if not self._info_arrived.done():
+                self._info_arrived.set_result(None)
+        else:
+            self.on_info(info)
+
+    def _on_error(self, text: str) -> None:
+        # The only errors after which the server keeps the connection.
+        if text.lower().startswith("permissions violation"):
+            log.warning("%s: %s", self.server, text)
+            for callback in self.on_refusal:
+                callback(text)
+        else:
+            self.abort(text)
+
+
+def _ignore(value: object) -> None:
+    pass

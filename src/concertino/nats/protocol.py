@@ -1,0 +1,237 @@
+"""Reads and writes the messages of the NATS client protocol, without any I/O.
+
+    parser = NatsParser()
+    for event in parser.feed(received):
+        match event:
+            case NatsMessage(): ...
+            case ServerInfo(): ...
+
+Source: docs.nats.io, "Client Protocol".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.json import Decoder
+
+from concertino.errors import ProtocolError
+
+__all__ = [
+    "HEADER_LINE",
+    "NatsEvent",
+    "NatsMessage",
+    "NatsParser",
+    "Ping",
+    "Pong",
+    "ServerError",
+    "ServerInfo",
+    "encode_connect",
+    "encode_publish",
+    "encode_subscribe",
+    "encode_unsubscribe",
+    "read_headers",
+    "status_of",
+]
+
+HEADER_LINE = b"NATS/1.0"
+# A control line, apart from INFO, has at most 4,096 bytes by the server's default. INFO has the
+# addresses of the whole cluster.
+MAX_LINE_BYTES = 64 * 1024
+# The largest payload that a server can be configured to accept.
+MAX_PAYLOAD_BYTES = 64 * 2**20
+
+
+class NatsMessage(Struct, gc=False):
+    """A message that was published to a subject of a subscription.
+
+    sid: the number of the subscription.
+    reply: the subject for responses; empty if the sender expects none.
+    headers: the header block with its first line; empty if the message has no headers.
+    """
+
+    subject: str
+    sid: int
+    reply: str
+    headers: bytes
+    payload: bytes
+
+
+class ServerInfo(Struct, rename={"lame_duck": "ldm"}):
+    """What a server says about itself: when a client connects, and later when something changes.
+
+    lame_duck: whether the server is about to shut down, and clients should move to another one.
+    connect_urls: the addresses of the servers of the cluster.
+    nonce: the text that a client with a key signs.
+    """
+
+    server_id: str = ""
+    server_name: str = ""
+    version: str = ""
+    max_payload: int = 2**20
+    headers: bool = False
+    tls_required: bool = False
+    tls_available: bool = False
+    lame_duck: bool = False
+    nonce: str = ""
+    connect_urls: list[str] | None = None
+
+
+class ServerError(Struct):
+    """An error that the server reports. text: its text, without quotes."""
+
+    text: str
+
+
+class Ping(Struct):
+    """The server asks whether the client is alive."""
+
+
+class Pong(Struct):
+    """The server's answer to a ping of the client."""
+
+
+NatsEvent = NatsMessage | ServerInfo | ServerError | Ping | Pong
+
+_decode_info = Decoder(ServerInfo).decode
+
+
+class NatsParser:
+    """Splits a stream of bytes into messages. It holds at most one incomplete message."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        # The message whose payload has not arrived completely: subject, sid, reply, and the sizes
+        # of the headers and of headers and payload together.
+        self._awaited: tuple[str, int, str, int, int] | None = None
+
+    def feed(self, data: bytes) -> list[NatsEvent]:
+        """Add received bytes. Returns the messages that they complete.
+
+        Raises ProtocolError if the bytes are not the NATS protocol, or exceed its limits.
+        """
+        buffer = self._buffer
+        buffer += data
+        events: list[NatsEvent] = []
+        at = 0
+        size = len(buffer)
+        while at < size:
+            if self._awaited is None:
+                end = buffer.find(b"\r\n", at)
+                if end < 0:
+                    if size - at > MAX_LINE_BYTES:
+                        raise ProtocolError(f"a line of more than {MAX_LINE_BYTES} bytes")
+                    break
+                event = self._read_line(bytes(buffer[at:end]))
+                at = end + 2
+                if event is not None:
+                    events.append(event)
+                continue
+
+            subject, sid, reply, header_size, total = self._awaited
+            end = at + total
+            if size < end + 2:
+                break
+            if not buffer.startswith(b"\r\n", end):
+                raise ProtocolError("a payload is longer than its announced size")
+            middle = at + header_size
+            events.append(
+                NatsMessage(
+                    subject, sid, reply, bytes(buffer[at:middle]), bytes(buffer[middle:end])
+                )
+            )
+            self._awaited = None
+            at = end + 2
+        del buffer[:at]
+        return events
+
+    def _read_line(self, line: bytes) -> NatsEvent | None:
+        """Handle one control line. Returns the event that it is, if it has no payload."""
+        if line.startswith((b"MSG ", b"HMSG ")):
+            self._awaited = _parse_message_line(line)
+            return None
+        name, _, rest = line.partition(b" ")
+        match name.upper():
+            case b"PING":
+                return Ping()
+            case b"PONG":
+                return Pong()
+            case b"INFO":
+                try:
+                    return _decode_info(rest)
+                except msgspec.MsgspecError as exc:
+                    raise ProtocolError(f"the server's INFO is not valid: {exc}") from None
+            case b"-ERR":
+                return ServerError(rest.decode("utf-8", "replace").strip().strip("'"))
+            case b"+OK":
+                return None
+            case _:
+                raise ProtocolError(f"expected a NATS message, got {line[:40]!r}")
+
+
+def _parse_message_line(line: bytes) -> tuple[str, int, str, int, int]:
+    """Return subject, sid, reply, and the sizes of headers and of headers and payload together."""
+    name, *fields = line.split()
+    has_headers = name == b"HMSG"
+    sizes = 2 if has_headers else 1
+    try:
+        subject, sid, *reply = fields[:-sizes]
+        numbers = [int(field) for field in fields[-sizes:]]
+        total = numbers[-1]
+        header_size = numbers[0] if has_headers else 0
+        if len(reply) > 1 or not 0 <= header_size <= total <= MAX_PAYLOAD_BYTES:
+            raise ValueError
+        return (
+            subject.decode(),
+            int(sid),
+            reply[0].decode() if reply else "",
+            header_size,
+            total,
+        )
+    except ValueError:
+        raise ProtocolError(f"expected a NATS message, got {line[:80]!r}") from None
+
+
+def encode_publish(subject: str, payload: bytes, reply: str = "", headers: bytes = b"") -> bytes:
+    """Return the bytes that publish a message.
+
+    headers: the header block with its first and its empty last line; empty for none.
+    """
+    if headers:
+        total = len(headers) + len(payload)
+        line = f"HPUB {subject} {reply} {len(headers)} {total}\r\n"
+        return b"%b%b%b\r\n" % (line.encode(), headers, payload)
+    return b"%b%b\r\n" % (f"PUB {subject} {reply} {len(payload)}\r\n".encode(), payload)
+
+
+def encode_subscribe(subject: str, sid: int, queue: str = "") -> bytes:
+    """Return the bytes that begin a subscription. queue: the queue group; empty for none."""
+    return f"SUB {subject} {queue} {sid}\r\n".encode()
+
+
+def encode_unsubscribe(sid: int) -> bytes:
+    """Return the bytes that end a subscription."""
+    return f"UNSUB {sid}\r\n".encode()
+
+
+def read_headers(block: bytes) -> dict[str, str]:
+    """Return the fields of a header block. A repeated field has its last value."""
+    fields: dict[str, str] = {}
+    for line in block.split(b"\r\n")[1:]:
+        name, colon, value = line.partition(b":")
+        if colon:
+            fields[name.decode("utf-8", "replace")] = value.strip().decode("utf-8", "replace")
+    return fields
+
+
+def status_of(message: NatsMessage) -> int:
+    """Return the status code of a message: 503 if nobody subscribes to its subject; 0 for none."""
+    code = message.headers[len(HEADER_LINE) + 1 : len(HEADER_LINE) + 4]
+    return int(code) if code.isdigit() else 0
+
+
+def encode_connect(members: dict[str, Any]) -> bytes:
+    """Return the bytes of the client's CONNECT."""
+    return b"CONNECT %b\r\n" % msgspec.json.encode(members)

@@ -1,0 +1,273 @@
+"""A hub in a NATS cluster: HubCluster, and the plugins that it finds there.
+
+The workers of plugins (nats_listener.py) announce themselves with their manifest: when they
+connect, when they leave, and when a hub asks. A hub asks every DISCOVER_S seconds, and forgets
+workers that do not answer. A plugin exists as long as it has workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from concertino.errors import ConcertinoError, Disconnected
+from concertino.nats.cluster import NatsCluster
+from concertino.nats.connection import NatsConnection
+from concertino.nats.protocol import NatsMessage
+from concertino.orchestra.certificates import Certificates
+from concertino.orchestra.nats_cluster import open_cluster
+from concertino.orchestra.nats_link import NatsLink
+from concertino.orchestra.nats_listener import NatsListener
+from concertino.orchestra.nats_messages import (
+    announcement_subject,
+    discovery_subject,
+    last_name,
+    plugin_of,
+)
+from concertino.orchestra.pending_response import PendingResponse, ResponseCallback
+from concertino.orchestra.plugin_messages import (
+    DecodeError,
+    ListPromptsRequest,
+    ListToolsRequest,
+    PluginManifest,
+    PluginRequest,
+    PluginResponse,
+)
+from concertino.orchestra.plugins_file import HUB
+from concertino.orchestra.routes import PluginFeatures
+from concertino.orchestra.rpc_interface import TIMEOUT_S, RelayHandler, RequestHandler
+from concertino.orchestra.streams import ResponseStream
+
+__all__ = ["ClusterPlugin", "ClusterPlugins", "HubCluster"]
+
+log = logging.getLogger("concertino.hub")
+
+# How often workers are asked to announce themselves, and after which silence one is forgotten.
+DISCOVER_S = 2.0
+FORGET_S = 5.0
+# How long open() waits for the workers that are there.
+FIRST_DISCOVERY_S = 0.25
+# Time limit for each list of a plugin.
+LIST_S = 10.0
+# The plugins and workers that a hub keeps; further ones are ignored.
+MAX_PLUGINS = 1024
+MAX_WORKERS = 4096
+
+
+class HubCluster:
+    """Connects a hub to a cluster: it finds plugins there, and answers their requests.
+
+    address: the address of the cluster; see open_cluster().
+    on_change: called when a plugin has come or gone, or offers something else.
+    """
+
+    def __init__(
+        self, address: str, certificates: Certificates, on_change: Callable[[], None]
+    ) -> None:
+        self._address = address
+        self._certificates = certificates
+        self._on_change = on_change
+        self._cluster: NatsCluster | None = None
+        self._listener: NatsListener | None = None
+        self._plugins: ClusterPlugins | None = None
+
+    @property
+    def plugins(self) -> Sequence[ClusterPlugin]:
+        """The plugins of the cluster, sorted by id."""
+        if self._plugins is None:
+            return ()
+        return [plugin for _, plugin in sorted(self._plugins.by_id.items())]
+
+    async def open(self, answer: RequestHandler, relay: RelayHandler) -> None:
+        """Connect, answer requests for the hub, and find plugins.
+
+        Raises ValueError, OSError, Disconnected, CertificateError and ImportError, as
+        open_cluster() does.
+        """
+        self._cluster = await open_cluster(self._address, HUB, self._certificates)
+        self._listener = NatsListener(self._cluster, HUB, answer, relay)
+        await self._listener.wait_accepted()
+        self._plugins = ClusterPlugins(self._cluster, self._on_change)
+        await self._plugins.open()
+
+    async def close(self) -> None:
+        """Leave the cluster. Calls in progress are cancelled."""
+        if self._plugins is not None:
+            await self._plugins.close()
+        if self._listener is not None:
+            await self._listener.close()
+        if self._cluster is not None:
+            await self._cluster.close()
+
+
+class ClusterPlugin:
+    """A plugin whose workers run elsewhere in the cluster.
+
+    Attributes:
+    id: the plugin's id.
+    features: what it offers.
+    workers: the ids of its workers, with the time when each was heard last.
+    """
+
+    uses_quic = False
+
+    def __init__(self, cluster: NatsCluster, id: str) -> None:
+        self.id = id
+        self.features = PluginFeatures(PluginManifest(id=id))
+        self.workers: dict[str, float] = {}
+        self.manifest = b""
+        self._link = NatsLink(cluster, HUB, id)
+
+    @property
+    def address(self) -> str:
+        """The address, for messages."""
+        return self._link.peer.address
+
+    @property
+    def provides_ai(self) -> Sequence[str]:
+        """The AI providers that the plugin is a bridge to."""
+        return list(self.features.manifest.provides_ai)
+
+    async def fetch(self, manifest: bytes) -> None:
+        """Fetch the lists of tools and prompts. Raises ConcertinoError, DecodeError."""
+        tools = await self._link.request(PluginRequest(list_tools=ListToolsRequest()), LIST_S)
+        prompts = await self._link.request(PluginRequest(list_prompts=ListPromptsRequest()), LIST_S)
+        parsed = PluginManifest.FromString(manifest)
+        self.features = PluginFeatures(
+            parsed,
+            tools.list_tools.tools,
+            prompts.list_prompts.prompts,
+            frozenset(parsed.provides_storage),
+        )
+        self.manifest = manifest
+
+    async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
+        """See RpcConnection.request()."""
+        return await self._link.request(request, timeout_s)
+
+    def forward(
+        self, body: bytes, timeout_s: float, callback: ResponseCallback
+    ) -> PendingResponse | None:
+        """See ForwardingConnection.forward(). Returns None also when the call cannot be sent."""
+        try:
+            return self._link.forward(body, timeout_s, callback)
+        except ConcertinoError:
+            return None
+
+    def stream(self, request: PluginRequest, timeout_s: float) -> ResponseStream:
+        """See ForwardingConnection.stream()."""
+        return self._link.stream(request, timeout_s)
+
+    def end_forward(self) -> None:
+        """Do nothing: nothing waits for forwarded calls to finish."""
+
+    async def close(self) -> None:
+        """Cancel the calls in progress."""
+        await self._link.close("the plugin has left the cluster")
+
+
+class ClusterPlugins:
+    """Finds the plugins of a cluster. Use it on one event loop; call open() next.
+
+    on_change: called when a plugin has come or gone, or offers something else.
+
+    Attributes:
+    by_id: the plugins that have workers and whose lists are known.
+    """
+
+    def __init__(self, cluster: NatsCluster, on_change: Callable[[], None]) -> None:
+        self.by_id: dict[str, ClusterPlugin] = {}
+        self._cluster = cluster
+        self._on_change = on_change
+        self._loop = asyncio.get_running_loop()
+        # Also those whose lists are not known yet.
+        self._plugins: dict[str, ClusterPlugin] = {}
+        self._fetches: dict[str, asyncio.Task[None]] = {}
+        self._closings: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def open(self) -> None:
+        """Begin to find plugins, and wait a moment for those that are there."""
+        self._cluster.on_connect.append(self._subscribe)
+        self._subscribe(self._cluster.connection)
+        self._discover()
+        await asyncio.sleep(FIRST_DISCOVERY_S)
+        if self._fetches:
+            await asyncio.wait(list(self._fetches.values()), timeout=LIST_S)
+
+    async def close(self) -> None:
+        """Stop, and cancel the calls in progress."""
+        if self._timer is not None:
+            self._timer.cancel()
+        with suppress(ValueError):
+            self._cluster.on_connect.remove(self._subscribe)
+        tasks = [*self._fetches.values(), *self._closings]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        for plugin in self._plugins.values():
+            await plugin.close()
+
+    def _subscribe(self, connection: NatsConnection) -> None:
+        connection.subscribe(announcement_subject("*", "*"), self._on_announcement)
+
+    def _discover(self) -> None:
+        """Ask all workers for announcements, and forget those that have been silent."""
+        self._timer = self._loop.call_later(DISCOVER_S, self._discover)
+        with suppress(Disconnected):
+            self._cluster.connection.publish(discovery_subject(HUB), b"")
+        if not self._cluster.is_up:
+            return
+        now = self._loop.time()
+        for plugin in list(self._plugins.values()):
+            silent = [id for id, heard in plugin.workers.items() if now - heard > FORGET_S]
+            for worker in silent:
+                self._remove_worker(plugin, worker)
+
+    def _on_announcement(self, message: NatsMessage) -> None:
+        id, worker = plugin_of(message.subject), last_name(message.subject)
+        plugin = self._plugins.get(id)
+        # Only the announcement that a worker leaves has headers.
+        if message.headers:
+            if plugin is not None:
+                self._remove_worker(plugin, worker)
+            return
+        if plugin is None:
+            if len(self._plugins) >= MAX_PLUGINS:
+                return
+            plugin = self._plugins[id] = ClusterPlugin(self._cluster, id)
+        if len(plugin.workers) < MAX_WORKERS or worker in plugin.workers:
+            if worker not in plugin.workers:
+                log.info("%s: worker %s is in the cluster", id, worker)
+            plugin.workers[worker] = self._loop.time()
+        if message.payload != plugin.manifest and id not in self._fetches:
+            task = self._loop.create_task(self._fetch(plugin, message.payload))
+            self._fetches[id] = task
+            task.add_done_callback(lambda _: self._fetches.pop(id, None))
+
+    async def _fetch(self, plugin: ClusterPlugin, manifest: bytes) -> None:
+        try:
+            await plugin.fetch(manifest)
+        except (ConcertinoError, DecodeError) as exc:
+            # The next announcement begins another attempt.
+            log.warning("%s: its tools could not be listed: %s", plugin.id, exc)
+            return
+        if plugin.workers:
+            self.by_id[plugin.id] = plugin
+            self._on_change()
+
+    def _remove_worker(self, plugin: ClusterPlugin, worker: str) -> None:
+        if plugin.workers.pop(worker, None) is None:
+            return
+        log.info("%s: worker %s has left the cluster", plugin.id, worker)
+        if plugin.workers:
+            return
+        del self._plugins[plugin.id]
+        if self.by_id.pop(plugin.id, None) is not None:
+            self._on_change()
+        task = self._loop.create_task(plugin.close())
+        self._closings.add(task)
+        task.add_done_callback(self._closings.discard)

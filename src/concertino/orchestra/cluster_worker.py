@@ -1,0 +1,78 @@
+"""ClusterWorker: the process of a plugin in a NATS cluster: `python x.py --cluster ADDRESS`.
+
+There is no hub that starts the process or sends it a configuration. Several processes of the same
+plugin, on one or many machines, share its calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from concertino.errors import ConcertinoError
+from concertino.nats.cluster import NatsCluster
+from concertino.orchestra.certificates import Certificates
+from concertino.orchestra.nats_cluster import open_cluster
+from concertino.orchestra.nats_link import NatsLink
+from concertino.orchestra.nats_listener import NatsListener
+from concertino.orchestra.plugin_messages import BootRequest, PluginRequest, PluginResponse
+from concertino.orchestra.plugins_file import HUB
+from concertino.orchestra.rpc_interface import RemotePeer, RequestHandler
+from concertino.orchestra.runnable_plugin import RunnablePlugin
+
+__all__ = ["ClusterWorker", "read_settings"]
+
+THIS_PROCESS = RemotePeer("this process")
+
+
+def read_settings(words: Sequence[str]) -> Mapping[str, str]:
+    """Return the settings of `--config NAME=VALUE` flags. Raises ValueError."""
+    settings: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise ValueError(f"--config: expected NAME=VALUE, got {word!r}")
+        settings[name] = value
+    return settings
+
+
+class ClusterWorker:
+    """A plugin in a cluster.
+
+    answer: answers the requests; see listen_for_links().
+    """
+
+    def __init__(self, plugin: RunnablePlugin, answer: RequestHandler) -> None:
+        self._plugin = plugin
+        self._answer = answer
+        self._cluster: NatsCluster | None = None
+        self._listener: NatsListener | None = None
+
+    async def open(
+        self, address: str, certificates: Certificates, settings: Mapping[str, str]
+    ) -> str:
+        """Run the plugin's on_boot functions, and join the cluster. Returns the plugin's address.
+
+        Raises as open_cluster(), and ConcertinoError if an on_boot function fails.
+        """
+        name = self._plugin.name
+        request = PluginRequest(boot=BootRequest(config=settings))
+        response = await self._plugin.answer(request, THIS_PROCESS)
+        if isinstance(response, PluginResponse) and not response.boot.ready:
+            raise ConcertinoError(f"{name} cannot start: {response.boot.error}")
+
+        self._cluster = await open_cluster(address, name, certificates)
+        # First, so that the first calls can already call other plugins.
+        self._plugin.hub = NatsLink(self._cluster, name, HUB)
+        manifest = self._plugin.manifest().SerializeToString()
+        self._listener = NatsListener(self._cluster, name, self._answer, manifest=manifest)
+        await self._listener.wait_accepted()
+        return self._listener.address
+
+    async def close(self, drain_s: float) -> None:
+        """Accept no more calls, wait up to drain_s seconds for pending ones, and disconnect."""
+        if self._listener is not None:
+            await self._listener.close(drain_s)
+        if self._plugin.hub is not None:
+            await self._plugin.hub.close()
+        if self._cluster is not None:
+            await self._cluster.close()

@@ -1,0 +1,69 @@
+"""Connects a hub or plugin to a NATS cluster, with TLS by Orchestra's certificates or with a key.
+
+    cluster = await open_cluster("tls://a,b,c", "tools.notes", certificates)
+
+    tls://HOST,...    both sides present certificates of Orchestra's authority: the server that of
+                      NATS_SERVER, a plugin that of PLUGIN-client, a hub that of `orchestrator`
+    nats://HOST,...   without TLS, unless the server requires it
+
+CONCERTINO_CLUSTER_SEED names a file with a key (nkey) that is presented in addition.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from pathlib import Path
+
+from concertino.nats.cluster import NatsCluster
+from concertino.nats.servers import NatsOptions, parse_servers, read_seed
+from concertino.orchestra.authority import ensure_certificate
+from concertino.orchestra.certificates import Certificates
+from concertino.orchestra.plugins_file import HUB
+
+__all__ = ["NATS_SERVER", "SEED", "nats_user", "open_cluster"]
+
+# The name in the certificate of every NATS server of a cluster.
+NATS_SERVER = "nats-server"
+SEED = "CONCERTINO_CLUSTER_SEED"
+
+
+def nats_user(name: str) -> str:
+    """Return the name of the certificate by which NATS servers know a plugin or hub."""
+    return name if name == HUB else f"{name}-client"
+
+
+async def open_cluster(address: str, name: str, certificates: Certificates | None) -> NatsCluster:
+    """Connect to a cluster.
+
+    name: the id of the plugin, or `orchestrator` for a hub.
+    certificates: required for an address that begins with `tls://`.
+    Raises ValueError for a malformed address or an unusable file of a key, Disconnected if no
+    server can be reached or accepts this client, CertificateError, OSError, ImportError.
+    """
+    servers = parse_servers(address)
+    context = None
+    if any(server.needs_tls for server in servers):
+        if certificates is None:
+            raise ValueError(f"{address}: TLS needs the folder of certificates")
+        context = _tls_context(certificates, nats_user(name))
+    seed_file = os.environ.get(SEED)
+    options = NatsOptions(
+        name=name,
+        tls=context,
+        server_name=NATS_SERVER if context is not None else "",
+        seed=read_seed(Path(seed_file)) if seed_file else None,
+    )
+    cluster = NatsCluster(servers, options)
+    await cluster.open()
+    return cluster
+
+
+def _tls_context(certificates: Certificates, user: str) -> ssl.SSLContext:
+    """Return the TLS settings of a client with a certificate of Orchestra's authority."""
+    ensure_certificate(certificates, user)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_verify_locations(certificates.crt("ca"))
+    context.load_cert_chain(certificates.crt(user), certificates.key(user))
+    return context

@@ -1,0 +1,370 @@
+"""RPC connections over NATS: the side of the caller.
+
+    link = NatsLink(cluster, caller="orchestrator", callee="tools.notes")
+    response = await link.request(request)
+
+A request is sent once. The worker that gets it sends an ack at once, unless it answers as fast as
+that, and heartbeats while calls are in progress. So a caller knows within about a second that a
+worker is lost. It asks the next worker only if the first one has refused the request, and so
+certainly has not run it. After any other failure the caller gets an error that says that the
+request may have been executed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Hashable
+from functools import partial
+from typing import cast
+
+from concertino.errors import Disconnected, ProtocolError
+from concertino.nats.cluster import NatsCluster
+from concertino.nats.connection import NatsConnection
+from concertino.nats.protocol import NatsMessage, read_headers, status_of
+from concertino.orchestra.certificates import Certificates
+from concertino.orchestra.nats_cluster import open_cluster
+from concertino.orchestra.nats_messages import (
+    ABANDONED,
+    ACK,
+    ALL,
+    CANCEL,
+    CHUNK,
+    LATE,
+    PIECE,
+    PIECE_BYTES,
+    RECEIPT,
+    REFUSED,
+    STREAM_CONTROL,
+    encode_headers,
+    heartbeat_subject,
+    inbox_prefix,
+    last_name,
+    request_headers,
+    request_subject,
+    worker_subject,
+)
+from concertino.orchestra.nats_pieces import IncomingPieces, OutgoingPieces
+from concertino.orchestra.plugin_messages import HealthRequest, PluginRequest, StreamCredit
+from concertino.orchestra.plugins_file import HUB
+from concertino.orchestra.rpc import RpcClient
+from concertino.orchestra.rpc_interface import CLOSED, RemotePeer, error_response
+
+__all__ = ["NatsLink", "open_nats_link"]
+
+NO_RESPONDERS = 503
+# How long to wait for a worker's ack.
+ACK_S = 1.0
+# A worker sends heartbeats every 0.25 s. Without one for this time it is lost.
+LOST_S = 0.9
+# How often the two limits are checked.
+CHECK_S = 0.1
+# How many workers are asked until one accepts a request, and the longest pause between two.
+MAX_ATTEMPTS = 8
+PAUSE_S = 0.02
+EXECUTED = "the request may have been executed"
+
+
+async def open_nats_link(
+    address: str,
+    certificates: Certificates | None,
+    caller: str,
+    callee: str | None,
+    timeout_s: float,
+) -> NatsLink:
+    """Connect to a cluster, to call one plugin. See open_link() and open_cluster().
+
+    callee: None for the hub.
+    timeout_s: how long to wait for its answer to a health request.
+    """
+    caller = caller.removesuffix("-client")
+    cluster = await open_cluster(address, caller, certificates)
+    link = NatsLink(cluster, caller, callee or HUB, owns_cluster=True)
+    try:
+        await link.request(PluginRequest(health=HealthRequest()), timeout_s)
+    except BaseException:
+        await link.close()
+        raise
+    return link
+
+
+class _Inbox:
+    """The subscriptions of a link on one connection.
+
+    connection: the connection.
+    prefix: the beginning of its reply subjects.
+    sids: the numbers of the subscriptions.
+    """
+
+    def __init__(self, connection: NatsConnection, prefix: str, sids: tuple[int, int]) -> None:
+        self.connection = connection
+        self.prefix = prefix
+        self.sids = sids
+
+
+class _Call:
+    """A request that has been sent and has no response yet.
+
+    id: the request's id; the id of the stream if it is one.
+    deadline: when its time is over, by the loop's clock.
+    sent: when it was sent to a worker for the last time.
+    worker: the worker that has accepted it; empty before its ack.
+    """
+
+    def __init__(self, inbox: _Inbox, payload: bytes, id: bytes, deadline: float) -> None:
+        self.inbox = inbox
+        self.payload = payload
+        self.id = id
+        self.deadline = deadline
+        self.sent = 0.0
+        self.worker = ""
+        self.attempts = 0
+        self.outgoing: OutgoingPieces | None = None
+        self.incoming: IncomingPieces | None = None
+
+
+class NatsLink(RpcClient):
+    """A ForwardingConnection to all workers of a plugin. It lasts as long as the cluster.
+
+    cluster: the connection to the cluster, which may be down now and then.
+    caller, callee: the names of this process's plugin, or hub, and of the plugin that is called.
+    owns_cluster: whether close() also closes the cluster.
+    """
+
+    def __init__(
+        self, cluster: NatsCluster, caller: str, callee: str, *, owns_cluster: bool = False
+    ) -> None:
+        super().__init__(RemotePeer(f"nats:{callee}", callee))
+        self._cluster = cluster
+        self._owns_cluster = owns_cluster
+        self._caller = caller
+        self._callee = callee
+        self._subject = request_subject(callee, caller)
+        self._inboxes: dict[NatsConnection, _Inbox] = {}
+        self._calls: dict[Hashable, _Call] = {}
+        self._last_number = 0
+        # Worker -> when it was heard last, by the loop's clock. Only workers with calls.
+        self._heard: dict[str, float] = {}
+        self._check_timer: asyncio.TimerHandle | None = None
+        self._check_due = 0.0
+        cluster.on_connect.append(self._subscribe)
+        if cluster.is_up:
+            self._subscribe(cluster.connection)
+
+    async def close(self, reason: str = CLOSED) -> None:
+        """See RpcConnection.close."""
+        if self.end_reason.done():
+            return
+        self._cluster.on_connect.remove(self._subscribe)
+        for key in list(self._calls):
+            self._send_cancel(key)
+        for inbox in self._inboxes.values():
+            for sid in inbox.sids:
+                inbox.connection.unsubscribe(sid)
+        if self._check_timer is not None:
+            self._check_timer.cancel()
+        self._end_connection(reason)
+        if self._owns_cluster:
+            await self._cluster.close()
+
+    # Connections
+
+    def _subscribe(self, connection: NatsConnection) -> None:
+        """Begin to use a new connection."""
+        prefix = f"{inbox_prefix(self._caller)}{random.getrandbits(64):x}"
+        sids = (
+            connection.subscribe(f"{prefix}.*", self._on_message),
+            connection.subscribe(heartbeat_subject(self._callee, "*"), self._on_heartbeat),
+        )
+        inbox = self._inboxes[connection] = _Inbox(connection, prefix, sids)
+        connection.on_refusal.append(self._on_refusal)
+        connection.on_full.append(self._set_backpressure)
+        connection.ended.add_done_callback(lambda ended: self._on_end(inbox, ended.result()))
+
+    def _on_end(self, inbox: _Inbox, reason: str) -> None:
+        """Fail the calls of a connection that has ended."""
+        del self._inboxes[inbox.connection]
+        self._set_backpressure(False)
+        for key, call in list(self._calls.items()):
+            if call.inbox is inbox:
+                self._fail(key, f"{reason}; {EXECUTED}")
+
+    def _on_refusal(self, text: str) -> None:
+        """Fail the calls that the server has refused to deliver."""
+        if f'"{self._subject}"' in text:
+            for key, call in list(self._calls.items()):
+                if not call.worker:
+                    self._fail(key, f"the NATS server refused the request: {text}")
+
+    # Sending
+
+    def _send_request(self, payload: bytes, id: bytes, deadline: float) -> Hashable:
+        connection = self._cluster.connection
+        inbox = self._inboxes[connection]
+        self._last_number += 1
+        key = f"{inbox.prefix}.{self._last_number:x}"
+        call = _Call(inbox, payload, id, deadline)
+        self._publish(key, call)
+        self._calls[key] = call
+        self._cluster.begin_use(connection)
+        if self._check_timer is None:
+            self._start_timer()
+        return key
+
+    def _publish(self, key: str, call: _Call) -> None:
+        """Send a request to the queue group of the workers."""
+        now = self.loop.time()
+        payload, size = call.payload, None
+        if len(payload) > PIECE_BYTES:
+            size = len(payload)
+            call.outgoing = OutgoingPieces(payload, partial(self._send_piece, key, call))
+            payload = call.outgoing.first()
+        call.attempts += 1
+        call.sent = now
+        headers = request_headers(call.deadline - now, size)
+        call.inbox.connection.publish(self._subject, payload, key, headers)
+
+    def _send_piece(self, key: str, call: _Call, number: int, piece: bytes) -> None:
+        self._send_to_worker(call, encode_headers(PIECE, Call=key, Number=number), piece)
+
+    def _send_cancel(self, key: Hashable) -> None:
+        call = self._calls.get(key)
+        if call is not None:
+            self._send_to_worker(call, encode_headers(CANCEL, Call=cast(str, key)))
+            self._forget(key)
+
+    def _send_credit(self, stream: str, size: int) -> None:
+        credit = PluginRequest(stream_credit=StreamCredit(stream_id=stream, bytes=size))
+        id = stream.encode()
+        for key in self._streams:
+            call = self._calls.get(key)
+            if call is not None and call.id == id:
+                self._send_to_worker(
+                    call, encode_headers(STREAM_CONTROL), credit.SerializeToString()
+                )
+
+    def _send_to_worker(self, call: _Call, headers: bytes, payload: bytes = b"") -> None:
+        connection = call.inbox.connection
+        if not connection.ended.done():
+            subject = worker_subject(self._callee, call.worker or ALL, self._caller)
+            connection.publish(subject, payload, headers=headers)
+
+    # Receiving
+
+    def _on_heartbeat(self, message: NatsMessage) -> None:
+        worker = last_name(message.subject)
+        if worker in self._heard:
+            self._heard[worker] = self.loop.time()
+
+    def _on_message(self, message: NatsMessage) -> None:
+        """Handle a message of a worker, or the server's message that there is none."""
+        key = message.subject
+        call = self._calls.get(key)
+        if call is None:
+            return
+        if not message.headers:
+            self._forget(key)
+            self._on_response(key, message.payload)
+            return
+
+        if status_of(message) == NO_RESPONDERS:
+            self._fail(key, f"no process of {self._callee} is connected to the cluster")
+            return
+        fields = read_headers(message.headers)
+        kind = fields.get("Kind")
+        if kind == ACK:
+            self._on_ack(key, call, fields.get("Worker", ""))
+        elif kind == ABANDONED:
+            self._fail(key, f"worker {call.worker} has ended; {EXECUTED}")
+        elif kind == REFUSED:
+            self._on_refused(key, call, fields.get("Reason", ""))
+        elif kind == CHUNK:
+            self._on_response(key, message.payload)
+        elif kind == PIECE:
+            self._on_piece(key, call, fields, message.payload)
+        elif kind == RECEIPT and call.outgoing is not None:
+            call.outgoing.on_receipt()
+
+    def _on_ack(self, key: str, call: _Call, worker: str) -> None:
+        call.worker = worker
+        # It must not be sent again, so it is not needed any more.
+        call.payload = b""
+        self._heard[worker] = self.loop.time()
+        if call.outgoing is not None:
+            call.outgoing.on_receipt()
+
+    def _on_refused(self, key: str, call: _Call, reason: str) -> None:
+        """Ask another worker: this one has not run the request."""
+        pause_s = PAUSE_S * random.random() * call.attempts
+        if (
+            call.attempts >= MAX_ATTEMPTS
+            or reason == LATE
+            or self.loop.time() + pause_s >= call.deadline
+        ):
+            self._forget(key)
+            message = (
+                f"{self._callee}: {call.attempts} requests for a worker were refused: {reason}"
+            )
+            response = error_response(call.id.decode(), "busy", message)
+            self._on_response(key, response.SerializeToString())
+        else:
+            self.loop.call_later(pause_s, self._try_again, key)
+
+    def _try_again(self, key: str) -> None:
+        call = self._calls.get(key)
+        if call is not None and not call.inbox.connection.ended.done():
+            self._publish(key, call)
+
+    def _on_piece(self, key: str, call: _Call, fields: dict[str, str], piece: bytes) -> None:
+        try:
+            if call.incoming is None:
+                call.incoming = IncomingPieces(int(fields["Size"]))
+            whole = call.incoming.add(int(fields["Number"]), piece)
+        except (KeyError, ValueError):
+            self._fail(key, "a piece of the response has invalid headers")
+            return
+        except ProtocolError as exc:
+            self._fail(key, str(exc))
+            return
+        self._send_to_worker(call, encode_headers(RECEIPT, Call=key))
+        if whole is not None:
+            call.incoming = None
+            if fields.get("Last") != "no":
+                self._forget(key)
+            self._on_response(key, whole)
+
+    # The end of calls
+
+    def _forget(self, key: Hashable) -> None:
+        call = self._calls.pop(key, None)
+        if call is not None:
+            self._cluster.end_use(call.inbox.connection)
+        if not self._calls:
+            self._heard.clear()
+
+    def _fail(self, key: Hashable, reason: str) -> None:
+        self._forget(key)
+        self._fail_request(key, Disconnected(f"{self.peer.address}: {reason}"))
+
+    def _start_timer(self) -> None:
+        self._check_due = self.loop.time() + CHECK_S
+        self._check_timer = self.loop.call_at(self._check_due, self._check)
+
+    def _check(self) -> None:
+        """Fail the calls whose worker has sent no ack or no heartbeat in time."""
+        now = self.loop.time()
+        # If this process itself was held up, messages have not been read that are there already.
+        was_held_up = now - self._check_due > CHECK_S
+        for key, call in list(self._calls.items()):
+            if was_held_up:
+                call.sent = now
+                if call.worker:
+                    self._heard[call.worker] = now
+            elif not call.worker:
+                if now - call.sent > ACK_S:
+                    self._fail(key, f"no worker has answered within {ACK_S:g} s; {EXECUTED}")
+            elif now - self._heard.get(call.worker, now) > LOST_S:
+                self._fail(key, f"worker {call.worker} was lost; {EXECUTED}")
+        self._check_timer = None
+        if self._calls:
+            self._start_timer()

@@ -1,0 +1,495 @@
+"""RPC connections over NATS: the side that answers requests.
+
+    listener = NatsListener(cluster, "tools.notes", answer)
+
+The process becomes a worker of a plugin: a member of the plugin's queue group (nats_messages.py).
+While the connection to the cluster is down, the process gets no requests. Responses that cannot be
+sent are dropped: their callers have noticed the loss and must not get a second response.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Hashable
+from functools import partial
+from typing import Any, cast
+
+from concertino.errors import Disconnected, ProtocolError
+from concertino.nats.cluster import NatsCluster
+from concertino.nats.connection import NatsConnection
+from concertino.nats.protocol import NatsMessage, read_headers
+from concertino.orchestra.certificates import Certificates
+from concertino.orchestra.frames import MAX_FRAME_BYTES
+from concertino.orchestra.nats_cluster import open_cluster
+from concertino.orchestra.nats_messages import (
+    ABANDONED,
+    ACK,
+    ALL,
+    BUSY,
+    CANCEL,
+    CHUNK,
+    DRAINING,
+    LATE,
+    LEAVING,
+    PIECE,
+    PIECE_BYTES,
+    RECEIPT,
+    REFUSED,
+    STREAM_CONTROL,
+    announcement_subject,
+    discovery_subject,
+    encode_headers,
+    heartbeat_subject,
+    inbox_prefix,
+    last_name,
+    read_deadline,
+    request_subject,
+    token,
+    worker_subject,
+)
+from concertino.orchestra.nats_pieces import IncomingPieces, OutgoingPieces
+from concertino.orchestra.rpc import RpcServer
+from concertino.orchestra.rpc_interface import RelayHandler, RemotePeer, RequestHandler
+
+__all__ = ["NatsListener", "listen_nats_links"]
+
+log = logging.getLogger("concertino.orchestra")
+
+HEARTBEAT_S = 0.25
+# The requests that a worker has in progress; more are refused, and another worker is asked.
+MAX_IN_FLIGHT = 1024
+# The total size of requests that arrive in pieces.
+MAX_INCOMING_BYTES = 4 * MAX_FRAME_BYTES
+# Callers whose state is kept; idle ones are forgotten.
+MAX_CALLERS = 256
+
+
+async def listen_nats_links(
+    address: str,
+    answer: RequestHandler,
+    relay: RelayHandler | None,
+    certificates: Certificates | None,
+    name: str,
+) -> NatsListener:
+    """Become a worker of a plugin in a cluster. See listen_for_links() and open_cluster()."""
+    name = name.removesuffix("-client")
+    cluster = await open_cluster(address, name, certificates)
+    listener = NatsListener(cluster, name, answer, relay, owns_cluster=True)
+    listener.address = address
+    try:
+        await listener.wait_accepted()
+    except BaseException:
+        await listener.close()
+        raise
+    return listener
+
+
+class NatsListener:
+    """An RpcListener: makes this process a worker of a plugin, or a hub.
+
+    name: the plugin's id.
+    answer, relay: see listen_for_links().
+    manifest: the serialized manifest, which hubs get when they ask which plugins there are; None
+        if hubs should not find this process.
+    owns_cluster: whether close() also closes the cluster.
+    """
+
+    def __init__(
+        self,
+        cluster: NatsCluster,
+        name: str,
+        answer: RequestHandler,
+        relay: RelayHandler | None = None,
+        manifest: bytes | None = None,
+        *,
+        owns_cluster: bool = False,
+    ) -> None:
+        self.address = f"nats:{name}"
+        self._cluster = cluster
+        self._owns_cluster = owns_cluster
+        self._start_worker = partial(_Worker, cluster, name, answer, relay, manifest)
+        self._workers: dict[NatsConnection, _Worker] = {}
+        cluster.on_connect.append(self._begin)
+        cluster.on_retire.append(self._retire)
+        if cluster.is_up:
+            self._begin(cluster.connection)
+
+    async def wait_accepted(self) -> None:
+        """Wait until requests of others arrive.
+
+        Raises Disconnected if the server does not allow this process to answer them.
+        """
+        connection = self._cluster.connection
+        await connection.flush()
+        worker = self._workers.get(connection)
+        if worker is not None and worker.refusal:
+            raise Disconnected(f"{connection.server}: {worker.refusal}")
+
+    def _begin(self, connection: NatsConnection) -> None:
+        self._workers[connection] = self._start_worker(connection)
+        connection.ended.add_done_callback(lambda _: self._workers.pop(connection).end())
+
+    def _retire(self, connection: NatsConnection) -> None:
+        self._workers[connection].leave()
+
+    async def close(self, drain_s: float = 0.0) -> None:
+        """See RpcListener.close."""
+        if self._begin not in self._cluster.on_connect:
+            return
+        self._cluster.on_connect.remove(self._begin)
+        self._cluster.on_retire.remove(self._retire)
+        workers = list(self._workers.values())
+        for worker in workers:
+            worker.leave()
+        if drain_s and workers:
+            drains = [asyncio.ensure_future(worker.drain()) for worker in workers]
+            _, late = await asyncio.wait(drains, timeout=drain_s)
+            for task in late:
+                task.cancel()
+        for worker in workers:
+            worker.end()
+        if self._owns_cluster:
+            await self._cluster.close()
+
+
+class _Incoming:
+    """A request that arrives in pieces. timer: drops it when its time is over."""
+
+    def __init__(self, caller: str, pieces: IncomingPieces, timer: asyncio.TimerHandle) -> None:
+        self.caller = caller
+        self.pieces = pieces
+        self.timer = timer
+
+
+class _Outgoing:
+    """A response that is being sent in pieces.
+
+    waiting: the responses after it, in order, each with whether it is the last one.
+    """
+
+    def __init__(self, pieces: OutgoingPieces, is_last: bool) -> None:
+        self.pieces = pieces
+        self.is_last = is_last
+        self.waiting: list[tuple[bytes, bool]] = []
+
+    def wait(self, payload: bytes, is_last: bool) -> None:
+        """Send another response after this one."""
+        self.waiting.append((payload, is_last))
+
+
+class _Caller(RpcServer):
+    """Handles the requests of one caller. worker: is told when a request has ended."""
+
+    def __init__(self, worker: _Worker, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._worker = worker
+
+    def _release(self, key: Hashable, size: int) -> None:
+        super()._release(key, size)
+        self._worker.on_release(key)
+
+
+class _Worker:
+    """Answers the requests that arrive on one connection.
+
+    The parameters are those of NatsListener.
+    """
+
+    def __init__(
+        self,
+        cluster: NatsCluster,
+        name: str,
+        answer: RequestHandler,
+        relay: RelayHandler | None,
+        manifest: bytes | None,
+        connection: NatsConnection,
+    ) -> None:
+        self._cluster = cluster
+        self._name = name
+        self._answer = answer
+        self._relay = relay
+        self._manifest = manifest
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self.id = f"{random.getrandbits(64):x}"
+        # Why the server does not allow this process to answer requests.
+        self.refusal = ""
+        self._is_leaving = False
+        # The state of each caller, by name.
+        self._callers: dict[str, RpcServer] = {}
+        # Reply subjects of accepted requests without a response, and whether an ack was sent.
+        self._accepted: dict[Hashable, bool] = {}
+        self._is_ack_scheduled = False
+        self._incoming: dict[str, _Incoming] = {}
+        self._incoming_bytes = 0
+        self._outgoing: dict[Hashable, _Outgoing] = {}
+        self._outgoing_bytes = 0
+        self._heartbeats: asyncio.TimerHandle | None = None
+
+        connection.on_refusal.append(self._on_refusal)
+        self._subject = request_subject(name, "*")
+        self._queue_sid = connection.subscribe(self._subject, self._on_request, queue=token(name))
+        for id in (self.id, ALL):
+            connection.subscribe(worker_subject(name, id, "*"), self._on_control)
+        if manifest is not None:
+            connection.subscribe(discovery_subject("*"), lambda _: self._announce())
+            self._announce()
+
+    # The life of the worker
+
+    def _on_refusal(self, text: str) -> None:
+        if f'"{self._subject}"' in text:
+            self.refusal = text
+
+    def _announce(self) -> None:
+        headers = encode_headers(LEAVING) if self._is_leaving else b""
+        self._publish(announcement_subject(self._name, self.id), self._manifest or b"", headers)
+
+    def leave(self) -> None:
+        """Accept no more requests."""
+        if self._is_leaving or self._connection.ended.done():
+            return
+        self._is_leaving = True
+        self._connection.unsubscribe(self._queue_sid)
+        if self._manifest is not None:
+            self._announce()
+
+    async def drain(self) -> None:
+        """Wait until every accepted request has its response."""
+        # The server may have sent requests before it handled the end of the subscription.
+        await self._connection.flush()
+        for rpc in list(self._callers.values()):
+            await rpc.drain()
+        # Poll: this happens once, at the end of a process.
+        while self._outgoing and not self._connection.ended.done():  # noqa: ASYNC110
+            await asyncio.sleep(HEARTBEAT_S)
+
+    def end(self) -> None:
+        """Cancel the requests in progress. Their callers are told if the connection is up."""
+        if self._heartbeats is not None:
+            self._heartbeats.cancel()
+        for reply in self._accepted:
+            self._publish(cast(str, reply), b"", encode_headers(ABANDONED))
+        for rpc in self._callers.values():
+            rpc.close()
+        for incoming in self._incoming.values():
+            incoming.timer.cancel()
+        self._incoming.clear()
+        self._outgoing.clear()
+
+    def _beat(self) -> None:
+        """Send a heartbeat while requests are in progress."""
+        if self._accepted:
+            self._publish(heartbeat_subject(self._name, self.id), b"")
+            self._heartbeats = self._loop.call_later(HEARTBEAT_S, self._beat)
+        else:
+            self._heartbeats = None
+
+    # Requests
+
+    def _on_request(self, message: NatsMessage) -> None:
+        caller, reply = last_name(message.subject), message.reply
+        # Otherwise a caller could make this process publish to any subject.
+        if not reply.startswith(inbox_prefix(caller)):
+            log.warning("%s: %s wants the response at %s: ignored", self._name, caller, reply)
+            return
+        fields = read_headers(message.headers)
+        left_s = read_deadline(fields)
+        size = _read_int(fields.get("Size"))
+        reason = self._refusal(left_s, size or 0)
+        if reason:
+            self._publish(reply, b"", encode_headers(REFUSED, Reason=reason))
+            return
+
+        if not self._accepted:
+            self._cluster.begin_use(self._connection)
+        self._accepted[reply] = False
+        if self._heartbeats is None:
+            self._heartbeats = self._loop.call_later(HEARTBEAT_S, self._beat)
+        if size is None:
+            self._receive(caller, reply, message.payload)
+        else:
+            self._begin_incoming(caller, reply, size, left_s, message.payload)
+
+    def _refusal(self, left_s: float, size: int) -> str:
+        """Return the reason why a request is refused; empty if it is accepted."""
+        if self._is_leaving:
+            return DRAINING
+        if left_s <= 0:
+            return LATE
+        is_full = len(self._accepted) >= MAX_IN_FLIGHT
+        return BUSY if is_full or self._incoming_bytes + size > MAX_INCOMING_BYTES else ""
+
+    def _receive(self, caller: str, reply: str, payload: bytes) -> None:
+        """Begin to handle a request. If it has no response at once, the caller gets an ack."""
+        rpc = self._rpc_of(caller)
+        rpc.receive(payload, reply)
+        if reply in self._accepted and not self._is_ack_scheduled:
+            self._is_ack_scheduled = True
+            self._loop.call_soon(self._send_acks)
+
+    def _rpc_of(self, caller: str) -> RpcServer:
+        rpc = self._callers.get(caller)
+        if rpc is None:
+            if len(self._callers) >= MAX_CALLERS:
+                idle = [name for name, other in self._callers.items() if not other.in_progress]
+                for name in idle:
+                    del self._callers[name]
+            rpc = self._callers[caller] = _Caller(
+                self,
+                self._answer,
+                RemotePeer(f"nats:{caller}", caller),
+                self._respond,
+                _ignore,
+                self._unread_bytes,
+                self._relay,
+            )
+        return rpc
+
+    def _send_acks(self) -> None:
+        self._is_ack_scheduled = False
+        for reply, is_sent in list(self._accepted.items()):
+            if not is_sent:
+                self._send_ack(cast(str, reply))
+
+    def _send_ack(self, reply: str) -> None:
+        self._accepted[reply] = True
+        self._publish(reply, b"", encode_headers(ACK, Worker=self.id))
+
+    # Responses
+
+    def _respond(self, key: Hashable, payload: bytes | None, is_last: bool) -> None:
+        """Send a response. A function for RpcServer."""
+        reply = cast(str, key)
+        if payload is None or reply not in self._accepted:
+            return
+        if reply in self._outgoing:
+            self._outgoing[reply].wait(payload, is_last)
+        else:
+            self._send(reply, payload, is_last)
+
+    def _send(self, reply: str, payload: bytes, is_last: bool) -> None:
+        # The caller sends receipts and credit to the worker that the ack names.
+        if (not is_last or len(payload) > PIECE_BYTES) and not self._accepted[reply]:
+            self._send_ack(reply)
+        if len(payload) > PIECE_BYTES:
+            send = partial(self._send_piece, reply, len(payload), is_last)
+            outgoing = self._outgoing[reply] = _Outgoing(OutgoingPieces(payload, send), is_last)
+            self._outgoing_bytes += len(payload)
+            outgoing.pieces.send_window()
+        else:
+            self._publish(reply, payload, b"" if is_last else encode_headers(CHUNK))
+            if is_last:
+                self._finish(reply)
+
+    def _send_piece(self, reply: str, size: int, is_last: bool, number: int, piece: bytes) -> None:
+        last = "yes" if is_last else "no"
+        headers = encode_headers(PIECE, Number=number, Size=size, Last=last)
+        self._publish(reply, piece, headers)
+
+    def _on_receipt(self, reply: str) -> None:
+        """Send more of a long response, or what comes after it."""
+        outgoing = self._outgoing.get(reply)
+        if outgoing is None:
+            return
+        outgoing.pieces.on_receipt()
+        if not outgoing.pieces.is_complete:
+            return
+        self._drop_outgoing(reply)
+        if outgoing.is_last:
+            self._finish(reply)
+        for payload, is_last in outgoing.waiting:
+            self._respond(reply, payload, is_last)
+
+    def _drop_outgoing(self, reply: str) -> None:
+        outgoing = self._outgoing.pop(reply, None)
+        if outgoing is not None:
+            self._outgoing_bytes -= outgoing.pieces.size
+
+    def on_release(self, key: Hashable) -> None:
+        """Forget a request that is not in progress any more, unless its response is being sent."""
+        if key not in self._outgoing:
+            self._finish(cast(str, key))
+
+    def _finish(self, reply: str) -> None:
+        if self._accepted.pop(reply, None) is not None and not self._accepted:
+            self._cluster.end_use(self._connection)
+
+    def _unread_bytes(self) -> int:
+        return self._connection.unread_bytes + self._outgoing_bytes
+
+    # Requests in pieces, and other messages to this worker
+
+    def _begin_incoming(
+        self, caller: str, reply: str, size: int, left_s: float, first: bytes
+    ) -> None:
+        try:
+            pieces = IncomingPieces(size)
+            pieces.add(0, first)
+        except ProtocolError as exc:
+            log.warning("%s: a request of %s is dropped: %s", self._name, caller, exc)
+            self._finish(reply)
+            return
+        timer = self._loop.call_later(left_s, self._end_incoming, reply)
+        self._incoming[reply] = _Incoming(caller, pieces, timer)
+        self._incoming_bytes += size
+        self._send_ack(reply)
+
+    def _end_incoming(self, reply: str) -> _Incoming | None:
+        """Forget a request that has arrived completely, or was cancelled, or is late."""
+        incoming = self._incoming.pop(reply, None)
+        if incoming is not None:
+            incoming.timer.cancel()
+            self._incoming_bytes -= incoming.pieces.size
+        return incoming
+
+    def _on_control(self, message: NatsMessage) -> None:
+        caller = last_name(message.subject)
+        fields = read_headers(message.headers)
+        kind, reply = fields.get("Kind"), fields.get("Call", "")
+        rpc = self._callers.get(caller)
+        # A caller can only name its own requests.
+        is_own = reply.startswith(inbox_prefix(caller))
+        if kind == STREAM_CONTROL:
+            if rpc is not None:
+                rpc.receive(message.payload)
+        elif kind == CANCEL and is_own:
+            self._end_incoming(reply)
+            self._drop_outgoing(reply)
+            if rpc is not None:
+                rpc.cancel(reply)
+            self._finish(reply)
+        elif kind == PIECE and is_own:
+            self._on_piece(reply, _read_int(fields.get("Number")), message.payload)
+        elif kind == RECEIPT and is_own:
+            self._on_receipt(reply)
+
+    def _on_piece(self, reply: str, number: int | None, piece: bytes) -> None:
+        incoming = self._incoming.get(reply)
+        if incoming is None:
+            return
+        try:
+            whole = incoming.pieces.add(-1 if number is None else number, piece)
+        except ProtocolError as exc:
+            log.warning("%s: a request of %s is dropped: %s", self._name, incoming.caller, exc)
+            self._end_incoming(reply)
+            self._finish(reply)
+            return
+        self._publish(reply, b"", encode_headers(RECEIPT))
+        if whole is not None:
+            self._end_incoming(reply)
+            self._receive(incoming.caller, reply, whole)
+
+    def _publish(self, subject: str, payload: bytes, headers: bytes = b"") -> None:
+        if not self._connection.ended.done():
+            self._connection.publish(subject, payload, headers=headers)
+
+
+def _read_int(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() and len(text) < 12 else None
+
+
+def _ignore(is_full: bool) -> None:
+    """Do nothing: requests are refused instead of held back. See _refusal()."""

@@ -1,0 +1,166 @@
+"""The messages of plugin requests over NATS: their subjects and header fields.
+
+A caller publishes a request to the subject of the plugin that it calls. All processes of that
+plugin (its workers) are one queue group, so one of them gets the request:
+
+    caller -> o.CALLEE.CALLER           the request; header: deadline, size if it comes in pieces
+    worker -> the reply subject         ack, refusal, response, chunks and pieces of responses
+    caller -> w.CALLEE.WORKER.CALLER    cancel, pieces of the request, receipts of response pieces;
+                                        w.CALLEE.all.CALLER before the worker is known
+    worker -> h.CALLEE.WORKER           a heartbeat, while calls are in progress
+    worker -> a.CALLEE.WORKER           an announcement: the plugin's manifest
+    hub    -> d.HUB                     asks all workers for announcements
+
+Each subject of a sender contains the sender's name, so that the NATS server can check it against
+its permissions (nats_permissions.py). Reply subjects begin with `i.CALLER.`, where only that caller
+may subscribe.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from concertino.nats.protocol import HEADER_LINE
+
+__all__ = [
+    "ABANDONED",
+    "ACK",
+    "ALL",
+    "BUSY",
+    "CANCEL",
+    "CHUNK",
+    "DRAINING",
+    "LATE",
+    "LEAVING",
+    "MAX_WINDOW",
+    "PIECE",
+    "PIECE_BYTES",
+    "RECEIPT",
+    "REFUSED",
+    "STREAM_CONTROL",
+    "announcement_subject",
+    "discovery_subject",
+    "encode_headers",
+    "heartbeat_subject",
+    "inbox_prefix",
+    "last_name",
+    "plugin_of",
+    "read_deadline",
+    "request_headers",
+    "request_subject",
+    "token",
+    "worker_subject",
+]
+
+# The name for all workers of a plugin, in the subject of messages to a worker.
+ALL = "all"
+
+# The kinds of messages, in the header field Kind. A message without headers is a whole response.
+ACK = "ack"
+REFUSED = "refused"
+CHUNK = "chunk"
+PIECE = "piece"
+RECEIPT = "receipt"
+CANCEL = "cancel"
+STREAM_CONTROL = "stream"
+LEAVING = "leaving"
+ABANDONED = "abandoned"
+# The reasons of refusals. After LATE there is no use in asking another worker.
+BUSY = "busy"
+DRAINING = "draining"
+LATE = "late"
+
+# The longest time limit of a request, and that of a request without a valid one.
+MAX_LEFT_S = 3600.0
+
+# Longer messages are sent in pieces, so that they do not delay others. A sender waits for receipts
+# when so many pieces are on their way.
+PIECE_BYTES = 256 * 1024
+MAX_WINDOW = 6
+
+
+def token(name: str) -> str:
+    """Return the id of a plugin as one token of a subject, in which a dot would separate tokens.
+
+    Ids consist of letters, digits, dots, hyphens and underscores (check_name() in certificates.py).
+    """
+    return name.replace(".", "/")
+
+
+def last_name(subject: str) -> str:
+    """Return the name in the last token of a subject."""
+    return subject.rpartition(".")[2].replace("/", ".")
+
+
+def plugin_of(subject: str) -> str:
+    """Return the plugin's name in a subject: the second token."""
+    return subject.split(".", 2)[1].replace("/", ".")
+
+
+def request_subject(callee: str, caller: str) -> str:
+    """Return the subject of requests. callee: the plugin; `*` is allowed for both."""
+    return f"o.{_part(callee)}.{_part(caller)}"
+
+
+def worker_subject(callee: str, worker: str, caller: str) -> str:
+    """Return the subject of messages to one worker about requests that it has accepted."""
+    return f"w.{_part(callee)}.{worker}.{_part(caller)}"
+
+
+def heartbeat_subject(plugin: str, worker: str) -> str:
+    """Return the subject of a worker's heartbeats."""
+    return f"h.{_part(plugin)}.{worker}"
+
+
+def announcement_subject(plugin: str, worker: str) -> str:
+    """Return the subject of a worker's announcements."""
+    return f"a.{_part(plugin)}.{worker}"
+
+
+def discovery_subject(hub: str) -> str:
+    """Return the subject at which a hub asks for announcements."""
+    return f"d.{_part(hub)}"
+
+
+def inbox_prefix(name: str) -> str:
+    """Return the beginning of all reply subjects of a plugin or hub."""
+    return f"i.{token(name)}."
+
+
+def _part(name: str) -> str:
+    return name if name == "*" else token(name)
+
+
+# Headers
+
+
+def encode_headers(kind: str, **fields: str | int) -> bytes:
+    """Return a header block. fields: the other header fields, without line breaks."""
+    lines = [HEADER_LINE.decode(), f"Kind:{kind}"]
+    lines += [f"{name}:{value}" for name, value in fields.items()]
+    return "\r\n".join((*lines, "", "")).encode()
+
+
+def request_headers(left_s: float, size: int | None) -> bytes:
+    """Return the header block of a request.
+
+    left_s: the seconds that are left for it.
+    size: the size of the whole request if this message is only its first piece.
+    """
+    # Both a duration and a time: the duration holds whatever the clocks say, and the time tells a
+    # worker how long the request has been on its way.
+    left_s = min(left_s, MAX_LEFT_S)
+    until = int((time.time() + left_s) * 1000)
+    extra = b"" if size is None else b"\r\nSize:%d" % size
+    return b"NATS/1.0\r\nLeft:%d\r\nUntil:%d%b\r\n\r\n" % (max(0, left_s * 1000), until, extra)
+
+
+def read_deadline(fields: Mapping[str, str]) -> float:
+    """Return how many seconds are left for a request; 0 or less if it comes too late."""
+    try:
+        left_s = int(fields["Left"]) / 1000
+        until = int(fields["Until"]) / 1000
+    except (KeyError, ValueError):
+        return MAX_LEFT_S
+    return min(left_s, until - time.time(), MAX_LEFT_S)

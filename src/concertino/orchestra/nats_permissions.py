@@ -1,0 +1,102 @@
+"""The permissions of hubs and plugins at a NATS server, as part of the server's configuration.
+
+Subjects contain the names of callers and plugins (nats_messages.py). With these permissions the
+server guarantees that the names are true:
+
+- A plugin publishes requests, heartbeats and announcements under its own name only.
+- It receives the requests for its own name only, as a member of the queue group of that name.
+- It receives the responses to its own requests only, and can answer only what it was asked.
+- It has its own buckets only, and nothing of the system account.
+
+Source: docs.nats.io, "Authorization".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec.json import encode, format
+
+from concertino.orchestra.nats_cluster import nats_user
+from concertino.orchestra.nats_messages import (
+    announcement_subject,
+    discovery_subject,
+    heartbeat_subject,
+    inbox_prefix,
+    request_subject,
+    token,
+    worker_subject,
+)
+from concertino.orchestra.plugins_file import HUB
+
+__all__ = ["authorization", "permissions_of"]
+
+# A plugin may answer a request with an ack, chunks and pieces, for as long as a call may take.
+RESPONSES = {"max": 1_000_000, "expires": "1h"}
+
+
+def permissions_of(name: str) -> dict[str, Any]:
+    """Return the permissions of a plugin, or of a hub: the value of `permissions` of a user."""
+    publish = [
+        request_subject("*", name),
+        worker_subject("*", "*", name),
+        heartbeat_subject(name, "*"),
+        *_bucket_subjects(name),
+    ]
+    subscribe = [
+        f"{request_subject(name, '*')} {token(name)}",
+        worker_subject(name, "*", "*"),
+        heartbeat_subject("*", "*"),
+        f"{inbox_prefix(name)}>",
+    ]
+    if name == HUB:
+        publish.append(discovery_subject(name))
+        subscribe.append(announcement_subject("*", "*"))
+    else:
+        publish.append(announcement_subject(name, "*"))
+        subscribe.append(discovery_subject("*"))
+    return {
+        "publish": {"allow": publish},
+        "subscribe": {"allow": subscribe},
+        "allow_responses": RESPONSES,
+    }
+
+
+def _bucket_subjects(name: str) -> Sequence[str]:
+    """Return what a plugin may publish to read and write its own key-value bucket."""
+    bucket = bucket_name(name)
+    stream = f"KV_{bucket}"
+    return [
+        f"$KV.{bucket}.>",
+        f"$JS.API.STREAM.INFO.{stream}",
+        f"$JS.API.STREAM.CREATE.{stream}",
+        f"$JS.API.STREAM.MSG.GET.{stream}",
+        f"$JS.API.DIRECT.GET.{stream}.>",
+        f"$JS.API.DIRECT.GET.{stream}",
+        f"$JS.API.CONSUMER.CREATE.{stream}.>",
+        f"$JS.API.CONSUMER.CREATE.{stream}",
+        f"$JS.API.CONSUMER.DELETE.{stream}.>",
+        f"$JS.FC.{stream}.>",
+        "$JS.API.INFO",
+    ]
+
+
+def bucket_name(name: str) -> str:
+    """Return the name of a plugin's key-value bucket. Buckets allow letters, digits, - and _."""
+    return "".join(c if c.isascii() and (c.isalnum() or c == "-") else f"_{ord(c):x}" for c in name)
+
+
+def authorization(names: Sequence[str], keys: Mapping[str, str]) -> str:
+    """Return the `authorization` block of a server's configuration.
+
+    names: the plugins, besides the hub.
+    keys: name -> public key (nkey), for those that present a key. The others present a
+        certificate of Orchestra's authority.
+    """
+    users: list[dict[str, Any]] = []
+    for name in dict.fromkeys((HUB, *names)):
+        identity = {"nkey": keys[name]} if name in keys else {"user": nats_user(name)}
+        users.append({**identity, "permissions": permissions_of(name)})
+    # JSON is valid in the server's configuration.
+    return f"authorization: {format(encode({'users': users}), indent=2).decode()}\n"

@@ -1,0 +1,82 @@
+"""Long messages over NATS, which are sent in pieces of PIECE_BYTES.
+
+NATS has no back pressure: a sender that is faster than a receiver is disconnected or loses
+messages. So a receiver acknowledges each piece, and a sender has at most MAX_WINDOW pieces on their
+way. Pieces of several messages alternate, so a long message does not hold up short ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from concertino.errors import ProtocolError
+from concertino.orchestra.frames import MAX_FRAME_BYTES
+from concertino.orchestra.nats_messages import MAX_WINDOW, PIECE_BYTES
+
+__all__ = ["IncomingPieces", "OutgoingPieces"]
+
+
+class OutgoingPieces:
+    """A message that is sent in pieces.
+
+    send: sends one piece; called with its number, from 0, and its bytes.
+    """
+
+    def __init__(self, payload: bytes, send: Callable[[int, bytes], None]) -> None:
+        self.size = len(payload)
+        self._payload = payload
+        self._send = send
+        self._count = -(-len(payload) // PIECE_BYTES)
+        # The numbers of the next piece to send, and of receipts so far.
+        self._next = 0
+        self._received = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the receiver has all pieces."""
+        return self._received >= self._count
+
+    def first(self) -> bytes:
+        """Return the first piece, which the caller sends itself."""
+        self._next = 1
+        return self._payload[:PIECE_BYTES]
+
+    def on_receipt(self) -> None:
+        """Count a piece as received."""
+        self._received += 1
+        self.send_window()
+
+    def send_window(self) -> None:
+        """Send the pieces that may be on their way at the same time."""
+        while self._next < min(self._count, self._received + MAX_WINDOW):
+            number = self._next
+            self._next += 1
+            start = number * PIECE_BYTES
+            self._send(number, self._payload[start : start + PIECE_BYTES])
+
+
+class IncomingPieces:
+    """A message that arrives in pieces.
+
+    size: the size of the whole message, as its sender has announced it.
+    Raises ProtocolError if the size is not allowed.
+    """
+
+    def __init__(self, size: int) -> None:
+        if not 0 < size <= MAX_FRAME_BYTES:
+            raise ProtocolError(f"a message of {size} bytes; at most {MAX_FRAME_BYTES} are allowed")
+        self.size = size
+        self._pieces: list[bytes] = []
+        self._received = 0
+
+    def add(self, number: int, piece: bytes) -> bytes | None:
+        """Add a piece. Returns the whole message after the last one.
+
+        Raises ProtocolError if a piece is missing or has the wrong length.
+        """
+        wanted = min(PIECE_BYTES, self.size - self._received)
+        if number != len(self._pieces) or len(piece) != wanted:
+            raise ProtocolError(f"piece {number} of a message is missing or has the wrong length")
+        self._pieces.append(piece)
+        self._received += len(piece)
+        return b"".join(self._pieces) if self._received == self.size else None

@@ -1,0 +1,30 @@
+"""RunnablePlugin: the members of a Plugin that the code needs which runs its process."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from concertino.backend.interface import Notifier
+from concertino.orchestra.plugin_messages import PluginManifest, PluginRequest, PluginResponse
+from concertino.orchestra.rpc_interface import RemotePeer, RpcConnection
+from concertino.orchestra.streams import ResponseStream
+
+__all__ = ["RunnablePlugin"]
+
+
+class RunnablePlugin(Protocol):
+    """A plugin whose process plugin_main.py or cluster_worker.py runs. See plugin.py."""
+
+    hub: RpcConnection | None
+    on_end: Callable[[], None]
+
+    @property
+    def name(self) -> str: ...
+    def manifest(self) -> PluginManifest: ...
+    def answer(
+        self, request: PluginRequest, peer: RemotePeer
+    ) -> Awaitable[PluginResponse | bytes | ResponseStream]: ...
+    async def start(self, outlet: Notifier) -> None: ...
+    async def shut_down(self) -> bool: ...
+    async def close(self) -> None: ...

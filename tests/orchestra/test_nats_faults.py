@@ -1,0 +1,422 @@
+"""Requests over NATS when workers, servers and connections fail. Real servers and processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from loops import on_a_loop
+from orchestra.linked import Holding, call, echo
+from orchestra.nats_servers import NatsServerProcess, shared_nats_server
+
+from concertino.errors import Disconnected
+from concertino.nats.cluster import NatsCluster
+from concertino.nats.servers import NatsOptions, parse_servers
+from concertino.orchestra import nats_link, nats_listener
+from concertino.orchestra.nats_link import NatsLink
+from concertino.orchestra.nats_listener import NatsListener
+from concertino.orchestra.nats_messages import request_headers, request_subject
+from concertino.orchestra.plugin_pb2 import PluginRequest, PluginResponse, ToolResponse
+from concertino.orchestra.rpc_interface import RemotePeer, RequestHandler
+
+# A worker that appends a line to a file for each call that it begins. The tool `hold` never ends.
+WORKER = """
+import asyncio, sys
+sys.path.insert(0, {tests!r})
+from orchestra.linked import echo
+from concertino.nats.cluster import NatsCluster
+from concertino.nats.servers import NatsOptions, parse_servers
+from concertino.orchestra.nats_listener import NatsListener
+
+async def answer(request, peer):
+    with open({record!r}, "a") as file:
+        file.write("call\\n")
+    if request.tool_call.tool_name == "hold":
+        print("holding", flush=True)
+        await asyncio.Event().wait()
+    return await echo(request, peer)
+
+async def main():
+    cluster = NatsCluster(parse_servers({address!r}), NatsOptions("worker"))
+    await cluster.open()
+    listener = NatsListener(cluster, {name!r}, answer)
+    await listener.wait_accepted()
+    print("ready", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+# Each test has plugins of its own, because the tests share a server.
+_count = iter(range(1_000_000))
+
+
+def fresh_name() -> str:
+    return f"tools.p{next(_count)}"
+
+
+@pytest.fixture
+def server() -> Iterator[NatsServerProcess]:
+    """A server of this test alone, which it may kill."""
+    with tempfile.TemporaryDirectory(prefix="nats") as folder:
+        process = NatsServerProcess(Path(folder))
+        yield process
+        process.stop()
+
+
+@asynccontextmanager
+async def connected(address: str, name: str = "orchestrator") -> AsyncIterator[NatsCluster]:
+    cluster = NatsCluster(parse_servers(address), NatsOptions(name))
+    await cluster.open()
+    try:
+        yield cluster
+    finally:
+        await cluster.close()
+
+
+@asynccontextmanager
+async def worker(
+    name: str, answer: RequestHandler = echo, address: str = ""
+) -> AsyncIterator[NatsListener]:
+    async with connected(address or shared_nats_server().address, name) as cluster:
+        listener = NatsListener(cluster, name, answer)
+        await listener.wait_accepted()
+        try:
+            yield listener
+        finally:
+            await listener.close()
+
+
+@asynccontextmanager
+async def caller(callee: str, address: str = "") -> AsyncIterator[NatsLink]:
+    async with connected(address or shared_nats_server().address) as cluster:
+        link = NatsLink(cluster, "orchestrator", callee)
+        try:
+            yield link
+        finally:
+            await link.close()
+
+
+class WorkerProcess:
+    def __init__(self, name: str, folder: Path, address: str) -> None:
+        self.record = folder / "calls"
+        code = WORKER.format(
+            tests=str(Path(__file__).parents[1]),
+            record=str(self.record),
+            address=address,
+            name=name,
+        )
+        self.process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+
+    async def wait_for(self, word: str) -> None:
+        assert self.process.stdout is not None
+        line = await asyncio.to_thread(self.process.stdout.readline)
+        assert line.decode().strip() == word
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@on_a_loop
+async def test_without_a_worker_a_request_fails_at_once() -> None:
+    async with caller(fresh_name()) as link:
+        # Less than any time limit of the link: the server itself answers.
+        async with asyncio.timeout(nats_link.ACK_S * 0.9):
+            with pytest.raises(Disconnected, match=r"no process of tools\.p.* is connected"):
+                await link.request(call(), 60)
+
+
+@on_a_loop
+async def test_a_killed_worker_is_noticed_and_its_call_was_run_once(folder: Path) -> None:
+    name = fresh_name()
+    process = WorkerProcess(name, folder, shared_nats_server().address)
+    try:
+        await process.wait_for("ready")
+        async with caller(name) as link:
+            request = asyncio.create_task(link.request(call("hold"), 600))
+            await process.wait_for("holding")
+            process.kill()
+            with pytest.raises(Disconnected, match="may have been executed"):
+                await request
+            assert process.record.read_text() == "call\n"
+            with pytest.raises(Disconnected, match="is connected to the cluster"):
+                await link.request(call(), 60)
+    finally:
+        process.kill()
+
+
+@on_a_loop
+async def test_a_stopped_worker_is_noticed(folder: Path) -> None:
+    """SIGSTOP: its connection stays open, and its heartbeats end."""
+    name = fresh_name()
+    process = WorkerProcess(name, folder, shared_nats_server().address)
+    try:
+        await process.wait_for("ready")
+        async with caller(name) as link:
+            request = asyncio.create_task(link.request(call("hold"), 600))
+            await process.wait_for("holding")
+            os.kill(process.process.pid, signal.SIGSTOP)
+            with pytest.raises(Disconnected, match="may have been executed"):
+                await request
+            # Nobody else answers, and nobody says whether this one will.
+            with pytest.raises(Disconnected, match=r"no worker has answered within 1 s"):
+                await link.request(call(), 60)
+    finally:
+        process.kill()
+
+
+@on_a_loop
+async def test_a_call_that_takes_longer_than_the_limits_goes_on_as_long_as_its_worker_lives() -> (
+    None
+):
+    name = fresh_name()
+    holding = Holding()
+    async with worker(name, holding), caller(name) as link:
+        request = asyncio.create_task(link.request(call(), 60))
+        await holding.began.acquire()
+        beats = asyncio.Semaphore(0)
+        link._on_heartbeat = lambda message: beats.release()  # type: ignore[method-assign]
+        async with connected(shared_nats_server().address) as cluster:
+            cluster.connection.subscribe(f"h.{name.replace('.', '/')}.*", lambda _: beats.release())
+            for _ in range(6):
+                await beats.acquire()
+        assert not request.done()
+        holding.go.set()
+        assert (await request).tool_call.success
+
+
+@on_a_loop
+async def test_another_worker_is_asked_after_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nats_listener, "MAX_IN_FLIGHT", 1)
+    monkeypatch.setattr(nats_link, "MAX_ATTEMPTS", 1000)
+    name = fresh_name()
+    first, second = Holding(), Holding()
+    async with worker(name, first), worker(name, second), caller(name) as link:
+        # Each worker has room for one request, so the server's choice at random is corrected.
+        requests = [asyncio.create_task(link.request(call(), 60)) for _ in range(2)]
+        await first.began.acquire()
+        await second.began.acquire()
+        monkeypatch.setattr(nats_link, "MAX_ATTEMPTS", 3)
+        refused = await link.request(call(), 60)
+        assert refused.tool_call.error_code == "busy"
+        assert (first.running, second.running) == (1, 1)
+        first.go.set()
+        second.go.set()
+        for request in requests:
+            assert (await request).tool_call.success
+
+
+@on_a_loop
+async def test_a_worker_that_leaves_finishes_its_calls_and_gets_no_more() -> None:
+    name = fresh_name()
+    holding = Holding()
+    async with worker(name, holding) as leaving, caller(name) as link:
+        request = asyncio.create_task(link.request(call(), 60))
+        await holding.began.acquire()
+        closing = asyncio.create_task(leaving.close(drain_s=20))
+        async with worker(name):
+            # If the server had sent it to the first one before, it is refused and sent again.
+            assert (await link.request(call(), 60)).tool_call.success
+            holding.go.set()
+            assert (await request).tool_call.success
+            await closing
+
+
+@on_a_loop
+async def test_a_worker_that_ends_at_once_tells_its_callers() -> None:
+    name = fresh_name()
+    holding = Holding()
+    async with worker(name, holding) as ending, caller(name) as link:
+        request = asyncio.create_task(link.request(call(), 60))
+        await holding.began.acquire()
+        await ending.close()
+        with pytest.raises(Disconnected, match="has ended; the request may have been executed"):
+            await request
+
+
+@on_a_loop
+async def test_a_cancelled_request_is_cancelled_at_its_worker() -> None:
+    name = fresh_name()
+    holding = Holding()
+    async with worker(name, holding), caller(name) as link:
+        request = asyncio.create_task(link.request(call(), 60))
+        await holding.began.acquire()
+        request.cancel()
+        await holding.cancelled.acquire()
+
+
+@on_a_loop
+async def test_a_late_request_is_refused_and_not_run() -> None:
+    name = fresh_name()
+    holding = Holding()
+    async with worker(name, holding), connected(shared_nats_server().address) as cluster:
+        answers: asyncio.Queue[bytes] = asyncio.Queue()
+        connection = cluster.connection
+        connection.subscribe(
+            "i.orchestrator.1.>", lambda message: answers.put_nowait(message.headers)
+        )
+        connection.publish(
+            request_subject(name, "orchestrator"),
+            call().SerializeToString(),
+            "i.orchestrator.1.2",
+            request_headers(-0.001, None),
+        )
+        assert b"Reason:late" in await answers.get()
+        assert holding.running == 0
+
+
+@on_a_loop
+async def test_a_response_goes_to_the_inbox_of_its_caller_only() -> None:
+    name = fresh_name()
+    holding = Holding()
+    async with worker(name, holding), connected(shared_nats_server().address) as cluster:
+        seen: list[str] = []
+        connection = cluster.connection
+        connection.subscribe(">", lambda message: seen.append(message.subject))
+        for reply in ("i.other.1.2", "o.tools/victim.orchestrator", ""):
+            headers = request_headers(60, None)
+            connection.publish(request_subject(name, "orchestrator"), b"", reply, headers)
+        # A request that is answered shows that the ones before it were handled.
+        async with caller(name) as link:
+            request = asyncio.create_task(link.request(call(), 60))
+            await holding.began.acquire()
+            request.cancel()
+        assert not [subject for subject in seen if subject in ("i.other.1.2", "o.tools/victim.x")]
+        assert holding.running <= 1
+
+
+@on_a_loop
+async def test_long_messages_pass_in_pieces_both_ways_beside_short_ones() -> None:
+    name = fresh_name()
+    payload = os.urandom(10_000_000)
+    async with worker(name), caller(name) as link:
+        long = [asyncio.create_task(link.request(call(arguments=payload), 60)) for _ in range(3)]
+        short = 0
+        while not all(task.done() for task in long):
+            assert (await link.request(call(arguments=b"%d" % short), 60)).tool_call.success
+            short += 1
+        for task in long:
+            assert (await task).tool_call.result == payload
+    # With 230 pieces on their way, short requests are answered between them.
+    assert short >= 10
+
+
+@on_a_loop
+async def test_requests_fail_while_the_server_is_away_and_pass_when_it_is_back(
+    server: NatsServerProcess,
+) -> None:
+    name = fresh_name()
+    holding = Holding()
+    async with worker(name, holding, server.address), caller(name, server.address) as link:
+        request = asyncio.create_task(link.request(call(), 60))
+        await holding.began.acquire()
+        server.stop()
+        with pytest.raises(Disconnected, match="may have been executed"):
+            await request
+        with pytest.raises(Disconnected, match="the cluster cannot be reached"):
+            await link.request(call(), 60)
+        server.start()
+        holding.go.set()
+        while True:
+            try:
+                response = await link.request(call(), 60)
+                break
+            except Disconnected:
+                await asyncio.sleep(0.005)
+        assert response.tool_call.success
+
+
+@on_a_loop
+async def test_a_server_that_shuts_down_in_peace_interrupts_no_call() -> None:
+    with tempfile.TemporaryDirectory(prefix="nats") as folder:
+        first_folder, second_folder = Path(folder, "1"), Path(folder, "2")
+        first_folder.mkdir()
+        second_folder.mkdir()
+        # Lame-duck mode lasts at least 30 s; clients should be gone before that.
+        settings = 'lame_duck_duration: "30s"\nlame_duck_grace_period: "25s"\n'
+        routes = 'cluster {{ name: test, listen: "127.0.0.1:{}", routes: [{}] }}\n'
+        first = NatsServerProcess(first_folder, settings + routes.format(-1, ""))
+        route = f'"nats-route://127.0.0.1:{first.cluster_port}"'
+        second = NatsServerProcess(second_folder, settings + routes.format(-1, route))
+        try:
+            await _use_both(first, second)
+        finally:
+            first.stop()
+            second.stop()
+
+
+async def _use_both(first: NatsServerProcess, second: NatsServerProcess) -> None:
+    name = fresh_name()
+    holding = Holding()
+    async with (
+        connected(f"{first.address},{second.address}", name) as cluster,
+        caller(name, f"{first.address},{second.address}") as link,
+    ):
+        listener = NatsListener(cluster, name, holding)
+        await listener.wait_accepted()
+        while True:
+            # The servers tell each other of subscriptions, which takes a moment.
+            request = asyncio.create_task(link.request(call(), 60))
+            began = asyncio.create_task(holding.began.acquire())
+            await asyncio.wait((request, began), return_when=asyncio.FIRST_COMPLETED)
+            if began.done():
+                break
+            began.cancel()
+        old = cluster.connection.server
+        lame = first if old.port == first.port else second
+        lame.signal(signal.SIGUSR2)
+        while not cluster.is_up or cluster.connection.server == old:
+            await asyncio.sleep(0.005)
+        assert not request.done()
+        holding.go.set()
+        assert (await request).tool_call.success
+        while True:
+            try:
+                assert (await link.request(call(), 60)).tool_call.success
+                break
+            except Disconnected:
+                await asyncio.sleep(0.005)
+        await listener.close()
+
+
+@on_a_loop
+async def test_no_call_is_run_twice_while_workers_come_and_go() -> None:
+    name = fresh_name()
+    runs: dict[bytes, int] = {}
+
+    async def count(request: PluginRequest, peer: RemotePeer) -> PluginResponse:
+        key = request.tool_call.arguments
+        runs[key] = runs.get(key, 0) + 1
+        await asyncio.sleep(0)
+        return PluginResponse(tool_call=ToolResponse(success=True))
+
+    answered: list[bytes] = []
+
+    async def ask(link: NatsLink, number: int) -> None:
+        key = b"%d" % number
+        try:
+            await link.request(call(arguments=key), 60)
+        except Disconnected:
+            return
+        answered.append(key)
+
+    async with worker(name, count), caller(name) as link:
+        for round in range(20):
+            async with worker(name, count) as leaving:
+                await asyncio.gather(*(ask(link, round * 100 + n) for n in range(50)))
+                asks = [ask(link, round * 100 + 50 + n) for n in range(50)]
+                await asyncio.gather(leaving.close(drain_s=20), *asks)
+    assert set(runs.values()) == {1}
+    assert set(answered) <= runs.keys()
+    # Workers that leave refuse what they get afterwards, so nothing was lost here.
+    assert len(answered) == 2000

@@ -1,0 +1,175 @@
+"""nats_permissions.py: what a real server refuses to plugins. The client is nats-py."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+from loops import on_a_loop
+from orchestra.linked import call, echo
+from orchestra.nats_servers import NatsServerProcess
+
+from concertino.errors import Disconnected
+from concertino.orchestra.authority import create_authority, issue
+from concertino.orchestra.certificates import Certificates
+from concertino.orchestra.link import listen_for_links, open_link
+from concertino.orchestra.nats_server import server_configuration
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[tuple[NatsServerProcess, Certificates]]:
+    """A server that knows the hub and two plugins by their certificates."""
+    with tempfile.TemporaryDirectory(prefix="nats") as folder:
+        certificates = Certificates(Path(folder) / "certs")
+        create_authority(certificates)
+        names = ["tools.a", "tools.b"]
+        text = server_configuration(names, certificates, Path(folder) / "store", -1)
+        # The line `listen` is that of NatsServerProcess.
+        settings = "\n".join(line for line in text.splitlines() if not line.startswith("listen:"))
+        issue(certificates, "tools.stranger-client")
+        process = NatsServerProcess(Path(folder), settings)
+        yield process, certificates
+        process.stop()
+
+
+@asynccontextmanager
+async def client(
+    guarded: tuple[NatsServerProcess, Certificates], user: str, refusals: list[str]
+) -> AsyncIterator[Any]:
+    server, certificates = guarded
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(certificates.crt("ca"))
+    context.load_cert_chain(certificates.crt(user), certificates.key(user))
+
+    async def on_error(exc: Exception) -> None:
+        refusals.append(str(exc))
+
+    connection = await nats.connect(
+        f"tls://127.0.0.1:{server.port}",
+        tls=context,
+        tls_hostname="nats-server",
+        error_cb=on_error,
+        max_reconnect_attempts=0,
+        allow_reconnect=False,
+    )
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def _ignore(message: Any) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "o.tools/b.tools/b",  # a request in the name of another plugin
+        "o.tools/b.orchestrator",
+        "w.tools/b.1.tools/b",  # the cancel of another caller
+        "h.tools/b.1",  # the heartbeat of another worker
+        "a.tools/b.1",  # the announcement of another plugin
+        "d.orchestrator",
+        "i.tools/b.1.2",  # a response to a request that it did not get
+        "$KV.tools_2eb.key",  # the bucket of another plugin
+        "$SYS.REQ.SERVER.PING",
+    ],
+)
+@on_a_loop
+async def test_a_plugin_may_not_publish_in_the_name_of_another(
+    guarded: tuple[NatsServerProcess, Certificates], subject: str
+) -> None:
+    refusals: list[str] = []
+    async with client(guarded, "tools.a-client", refusals) as connection:
+        await connection.publish(subject, b"x")
+        await connection.flush()
+        while not refusals:
+            await asyncio.sleep(0.005)
+    assert f'permissions violation for publish to "{subject.lower()}"' in refusals[0].lower()
+
+
+@pytest.mark.parametrize(
+    ("subject", "queue"),
+    [
+        ("o.tools/b.*", "tools/b"),  # the requests of another plugin
+        ("o.tools/a.*", "tools/b"),  # its own requests, in a foreign queue group
+        ("o.tools/a.*", "spy"),
+        ("o.tools/a.*", ""),
+        ("i.tools/b.>", ""),  # the responses to another plugin
+        ("i.>", ""),
+        ("_INBOX.>", ""),
+        ("$KV.tools_2eb.>", ""),
+        ("$SYS.>", ""),
+        (">", ""),
+    ],
+)
+@on_a_loop
+async def test_a_plugin_may_not_receive_what_is_for_others(
+    guarded: tuple[NatsServerProcess, Certificates], subject: str, queue: str
+) -> None:
+    refusals: list[str] = []
+    async with client(guarded, "tools.a-client", refusals) as connection:
+        await connection.subscribe(subject, queue=queue, cb=_ignore)
+        await connection.flush()
+        while not refusals:
+            await asyncio.sleep(0.005)
+    assert f'permissions violation for subscription to "{subject.lower()}"' in refusals[0].lower()
+
+
+@on_a_loop
+async def test_a_certificate_that_the_server_does_not_know_is_refused(
+    guarded: tuple[NatsServerProcess, Certificates],
+) -> None:
+    server, certificates = guarded
+    with pytest.raises(Disconnected, match="Authorization Violation"):
+        await open_link(
+            server.address.replace("nats://", "tls://"),
+            certificates=certificates,
+            name="tools.stranger-client",
+            expects="tools.a",
+        )
+
+
+@on_a_loop
+async def test_hub_and_plugins_can_do_what_they_need(
+    guarded: tuple[NatsServerProcess, Certificates],
+) -> None:
+    server, certificates = guarded
+    address = server.address.replace("nats://", "tls://")
+    callers: list[str | None] = []
+
+    async def answer(request: Any, peer: Any) -> Any:
+        callers.append(peer.name)
+        return await echo(request, peer)
+
+    listener = await listen_for_links(address, answer, certificates=certificates, name="tools.a")
+    payload = bytes(1_000_000)
+    for caller in ("orchestrator", "tools.b"):
+        link = await open_link(address, certificates=certificates, name=caller, expects="tools.a")
+        # In pieces both ways, so that every kind of message is sent.
+        assert (await link.request(call(arguments=payload), 20)).tool_call.result == payload
+        await link.close()
+    await listener.close()
+    # The name that the server has verified; the first request of each is that of open_link().
+    assert callers == ["orchestrator", "orchestrator", "tools.b", "tools.b"]
+
+
+@on_a_loop
+async def test_a_plugin_cannot_answer_for_another(
+    guarded: tuple[NatsServerProcess, Certificates],
+) -> None:
+    server, certificates = guarded
+    address = server.address.replace("nats://", "tls://")
+    # The certificate of tools.a, and the name of tools.b.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("concertino.orchestra.nats_cluster.nats_user", lambda _: "tools.a-client")
+        with pytest.raises(Disconnected, match="Permissions Violation for Subscription"):
+            await listen_for_links(address, echo, certificates=certificates, name="tools.b")
