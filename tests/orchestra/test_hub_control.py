@@ -24,6 +24,7 @@ from orchestra.hubs import (
 )
 
 from concertino.cli import main
+from concertino.orchestra import hub_control
 from concertino.orchestra.hub import Hub
 from concertino.orchestra.hub_control import ControlRequest, HubControl, ask_hub, find_hubs
 
@@ -48,10 +49,9 @@ async def controlled(folder: Path) -> AsyncIterator[tuple[Hub, HubControl]]:
 
 @pytest.fixture(autouse=True)
 def runtime_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder for control sockets; hubs outside of the test are not seen."""
+    """The only folder for control sockets, so that hubs of other tests are not seen."""
     runtime = folder / "run"
-    runtime.mkdir(mode=0o700)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    monkeypatch.setattr(hub_control, "_folders", lambda environment: [runtime])
     return runtime
 
 
@@ -109,7 +109,7 @@ async def test_the_commands_find_the_hub(
     assert await run("restart", "x") == (2, "", "concertino hub: no hub of this user runs\n")
     async with controlled(folder) as (hub, _):
         [socket] = find_hubs(os.environ).values()
-        assert socket.parent == runtime_folder / "concertino" / "hubs"
+        assert socket.parent == runtime_folder
         code, out, _ = await run("ps")
         assert code == 0
         headings, greeter, echo = out.splitlines()
