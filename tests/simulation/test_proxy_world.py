@@ -22,6 +22,8 @@ from simulation.proxy_world import ClientPlan, ProxySetting, ProxyWorld, make_se
 pytestmark = pytest.mark.no_cover
 SEEDS = 1000
 PIECE = 250
+# Seeds beyond these that once failed: a start that was cancelled twice left its server's end behind.
+ONCE_FAILED = (41297,)
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, PIECE))
@@ -30,6 +32,11 @@ def test_every_call_has_one_answer_whatever_happens_to_the_server(first: int) ->
         seed: problems for seed in range(first, first + PIECE) if (problems := run_proxy(seed))
     }
     assert not failed, "see: scripts/soak simulation --proxy --replay SEED"
+
+
+@pytest.mark.parametrize("seed", ONCE_FAILED)
+def test_a_seed_that_once_failed_passes(seed: int) -> None:
+    assert not run_proxy(seed)
 
 
 def test_a_seed_gives_the_same_run_each_time() -> None:

@@ -131,6 +131,10 @@ class UpstreamPool:
         """
         try:
             await upstream.open()
+        except BaseException:
+            # A second cancellation may have interrupted its end, so close() waits for that.
+            self._close_soon(upstream.close())
+            raise
         finally:
             del self.openings[key]
         if owner is not None and owner.closed.done():
@@ -216,9 +220,11 @@ class UpstreamPool:
             # If one of them fails, gather() does not cancel the others.
             for opening in opened:
                 opening.cancel()
-            await asyncio.gather(*opened, return_exceptions=True)
-            for _, upstream in pairs:
-                self._close_soon(upstream.close())
+            try:
+                await asyncio.gather(*opened, return_exceptions=True)
+            finally:
+                for _, upstream in pairs:
+                    self._close_soon(upstream.close())
             raise
         return [upstream for before, upstream in pairs if self._replace(before, upstream)]
 
