@@ -44,7 +44,7 @@ def one(data: bytes) -> None:
         chunk = stream[at : at + size]
         at += size
         _collect(framer.feed(chunk), given, limit)
-        held = len(framer._buffer)  # pyright: ignore[reportPrivateUsage]  # that it is bounded is the point
+        held = framer._size  # pyright: ignore[reportPrivateUsage]  # that it is bounded is the point
         assert held <= limit + 1, f"{held} bytes held with a limit of {limit}"
         complete, _, rest = stream[:at].rpartition(b"\n")
         early = (

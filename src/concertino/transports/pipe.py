@@ -22,11 +22,12 @@ import os
 import select
 import stat
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING
 
 from concertino.jsonrpc.framing import Framer, OversizeFrame
 from concertino.jsonrpc.limits import Limits
-from concertino.jsonrpc.messages import Id
+from concertino.jsonrpc.messages import JOINED_BYTES, Id
 
 if TYPE_CHECKING:
     from concertino.transports.connection import Receiver
@@ -47,8 +48,22 @@ WRITES = 16
 # The largest size of one write, and of the frames that are joined for one write, because joining
 # takes time and memory.
 WRITE_BYTES = 2**20
+# glibc keeps twice as much freed memory, see _keep_freed_memory().
+KEPT_BYTES = 2**22
 # While much output is buffered, on_drain() is called each time that this many bytes were written.
 REPORT_BYTES = 2**18
+
+
+@cache
+def _keep_freed_memory() -> None:
+    """Let glibc keep up to 8 MiB of freed memory. Called before the first long frame is written.
+
+    Otherwise it returns the memory of each long frame to the system and gets it again for the next
+    one, page by page: a proxied result of 1 MB took 700 page faults and 2.3 ms more CPU time
+    (Python 3.11). glibc raises its thresholds when a block of that size is freed, see mallopt(3);
+    this one is never touched, so it takes no memory. Elsewhere this has no effect.
+    """
+    bytes(KEPT_BYTES)
 
 
 class _Input:
@@ -132,7 +147,8 @@ class _Output:
     def refill(self) -> None:
         """Move frames of about WRITE_BYTES in all from the queue to `rest`.
 
-        A larger frame is cut into pieces; the first one becomes `rest`.
+        A larger frame is cut into pieces; the first one becomes `rest`. A long frame alone is not
+        copied.
         """
         if self.pieces:
             self.rest = memoryview(self.pieces.pop())
@@ -144,11 +160,11 @@ class _Output:
             count += 1
         frames = queue[:count]
         del queue[:count]
-        if size <= WRITE_BYTES:
+        if count > 1 or size <= JOINED_BYTES:
             self.rest = memoryview(self.terminator.join([*frames, b""]))
         else:
-            # This is one large frame. Do not copy it to append the terminator. Insert an empty
-            # frame instead, whose terminator is written next.
+            # One long frame. Do not copy it to append the terminator: insert an empty frame, whose
+            # terminator is written next.
             self.set_rest(frames[0], 0)
             queue.insert(0, b"")
 
@@ -402,6 +418,10 @@ class PipeConnection:
             return self._write_rest()
 
         if len(queue) == 1:
+            if len(queue[0]) > JOINED_BYTES:
+                _keep_freed_memory()
+                output.refill()
+                return self._write_rest()
             frames = queue.pop() + output.terminator
         else:
             # With this empty item, the joined bytes end with a terminator.
