@@ -39,6 +39,7 @@ from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import JOINED_BYTES, NEWLINE, Id, Message, decode, one_line
 from concertino.jsonrpc.peer import Peer
 from concertino.jsonrpc.requests import IncomingRequest
+from concertino.runtime.tasks import read_batch_of
 from concertino.transports.connection import Connection, SupportsDirectSend, SupportsPolling
 
 # The first id is random. Otherwise a JSON line that a tool prints, with a small id, could be taken
@@ -100,6 +101,7 @@ class Channel:
         self._delegate = delegate
         self._log = log
         self._deadlines = DeadlineTimer(self._expire)
+        self._read_batch = read_batch_of(self._deadlines.loop)
         self._output = _Output(connection, limits)
         self._oversize = OversizeWatch(connection)
         # Requests that were given up, and those that were pending at the end.
@@ -369,6 +371,12 @@ class Channel:
         # this is called by the event loop itself.
         state.outside_tasks = outside = asyncio.current_task(self._deadlines.loop) is None
         outgoing = self.peer.outgoing
+        # Connections whose calls end now, as those of a proxy's clients, send their responses
+        # together at the end of this read, and not one loop iteration later.
+        read_batch = self._read_batch
+        is_batch = outside and not read_batch.on
+        if is_batch:
+            read_batch.begin(0)
         try:
             for frame in batch:
                 if not outgoing:
@@ -403,6 +411,8 @@ class Channel:
                 self._receive(frame)
         finally:
             state.outside_tasks = False
+            if is_batch:
+                read_batch.end()
 
     def _receive(self, frame: bytes) -> None:
         """Handle a frame that is not the usual response to a pending request."""

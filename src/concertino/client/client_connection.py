@@ -370,7 +370,8 @@ class ClientConnection:
         """
         while True:
             conversation = self.conversation
-            if conversation is None or get_running_loop() is not self.loop:
+            # On another loop of this thread, asyncio refuses what is awaited below.
+            if conversation is None or get_ident() != self.thread:
                 conversation, timeout_s = await self.wait_until_usable(call.method, timeout_s)
             try:
                 return await conversation.forward(call, caller, level, timeout_s, progress)

@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
+from types import CoroutineType
 from typing import Any, Literal, get_args
 
 from msgspec import Raw, Struct
@@ -227,11 +228,20 @@ class Proxy:
         """Return the server's features; all features before it has started."""
         return self._features
 
-    async def handle(self, call: Call, context: Context) -> Struct | Raw:
+    def handle(self, call: Call, context: Context) -> CoroutineType[Any, Any, Struct | Raw]:
         """Forward a call and return the server's result, which may be a question for the client.
 
         Raises RpcError with the server's error, or -32603 if the server has ended.
         """
+        # Nearly all calls need no coroutine here: every result would have to pass through it.
+        if not call.state:
+            upstream = self._pool.of(context.caller.session)
+            if upstream is not None:
+                return upstream.handle(call, context)
+        return self._handle_first(call, context)
+
+    async def _handle_first(self, call: Call, context: Context) -> Struct | Raw:
+        """Forward the first call of a session, or a call that comes with its client's answers."""
         if call.state:
             state = read_state(call.state)
             if isinstance(state, ParkedState):
