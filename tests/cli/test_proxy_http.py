@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from http_service import serving
+from http_service import HttpService, Session, ask_modern, serving
 from loops import on_a_loop
 
 from concertino import Client
@@ -22,8 +22,8 @@ SERVER = Path(__file__).parent.parent / "http" / "server_for_http.py"
 
 
 @contextmanager
-def proxying(state: Path, *words: str) -> Iterator[str]:
-    """Run `concertino proxy --http 127.0.0.1:0 ...`, and give its URL."""
+def proxying(state: Path, *words: str) -> Iterator[HttpService]:
+    """Run `concertino proxy --http 127.0.0.1:0 ...`."""
     process = subprocess.Popen(
         [sys.executable, "-m", "concertino", "proxy", "--http", "127.0.0.1:0", *words],
         stdin=subprocess.DEVNULL,
@@ -37,7 +37,9 @@ def proxying(state: Path, *words: str) -> Iterator[str]:
         for line in process.stderr:
             seen += line
             if (match := re.search(r"Listening on (http://\S+)", line)) is not None:
-                yield match[1]
+                service = HttpService(process, match[1])
+                yield service
+                service.close_connections()
                 break
         else:
             pytest.fail(seen)
@@ -68,8 +70,32 @@ async def test_a_server_of_stdin_and_stdout_behind_a_url(tmp_path: Path, era: st
             calls = [client.call_tool("double", {"a": at}, into=int) for at in range(20)]
             assert await asyncio.gather(*calls) == [2 * at for at in range(20)]
 
-    with proxying(tmp_path, "--", sys.executable, str(program)) as url:
-        await talk(url)
+    with proxying(tmp_path, "--", sys.executable, str(program)) as service:
+        await talk(service.url)
+
+
+@pytest.mark.parametrize("is_modern", [True, False])
+def test_a_refusal_by_the_server_is_none_of_the_proxy_s(tmp_path: Path, is_modern: bool) -> None:
+    # The proxy asks for no scopes, so no login could help the client.
+    program = tmp_path / "server.py"
+    program.write_text(
+        "from concertino import Server\n"
+        "from concertino.errors import InsufficientScope\n"
+        "server = Server('behind')\n"
+        "@server.tool\n"
+        "def change() -> str:\n"
+        "    raise InsufficientScope({'files:write'})\n"
+        "server.run()\n"
+    )
+    with proxying(tmp_path, "--", sys.executable, str(program)) as service:
+        if is_modern:
+            answer = ask_modern(service.connect(), "tools/call", name="change", arguments={})
+        else:
+            answer = Session(service).call(1, "change")
+        assert answer.status == 200
+        assert "WWW-Authenticate" not in answer.headers
+        [message] = answer.messages or [answer.json]
+        assert message["error"]["code"] == -31003
 
 
 @on_a_loop

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from concertino.errors import INSUFFICIENT_SCOPE
 from concertino.http.challenges import Challenges
 from concertino.protocol.principal import Principal
 from concertino.runtime.server_connection import ServerConnection
@@ -50,6 +51,17 @@ class HttpCaller:
         self.principal = principal
         if self._served is not None:
             self._served.identify(principal)
+
+    def is_scope_refusal(self, outcome: int | None) -> bool:
+        """Return whether the response that is being written refuses the caller for its scopes.
+
+        An error with the same code that another server has sent, behind a proxy, does not: no
+        login here would help.
+        outcome: the code of the error in the response.
+        """
+        if outcome != INSUFFICIENT_SCOPE or self._served is None:
+            return False
+        return self._served.session.is_refusing_scopes
 
     def scope_challenge(self, frame: bytes) -> bytes:
         """Return the headers of the response with the error INSUFFICIENT_SCOPE."""

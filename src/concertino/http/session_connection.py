@@ -18,7 +18,7 @@ from http import HTTPStatus
 from msgspec import DecodeError, Struct
 from msgspec.json import Decoder
 
-from concertino.errors import INSUFFICIENT_SCOPE, INVALID_REQUEST, Disconnected
+from concertino.errors import INVALID_REQUEST, Disconnected
 from concertino.http.accepted import AcceptedForms
 from concertino.http.caller import HttpCaller
 from concertino.http.connection import Exchange
@@ -37,7 +37,6 @@ __all__ = ["SessionConnection"]
 # Error code -> status. Other errors are those of the protocol, and their response is a 200.
 STATUSES: dict[int | None, HTTPStatus] = {
     INVALID_REQUEST: HTTPStatus.BAD_REQUEST,
-    INSUFFICIENT_SCOPE: HTTPStatus.FORBIDDEN,
 }
 ENDED = "the session has ended"
 NO_STREAM = "the client cannot be asked: its request does not accept text/event-stream"
@@ -250,11 +249,12 @@ class SessionConnection:
         if exchange is not None:
             self._output.add(exchange.connection)
         if is_last and exchange is not None and not exchange.is_stream:
-            status = _status_of(frame)
-            if stream.accepted.json or status is HTTPStatus.FORBIDDEN:
+            outcome = read_outcome(frame)
+            is_forbidden = self.caller.is_scope_refusal(outcome)
+            if stream.accepted.json or is_forbidden:
                 stream.exchange = None
-                is_forbidden = status is HTTPStatus.FORBIDDEN
                 headers = self.caller.scope_challenge(frame) if is_forbidden else b""
+                status = HTTPStatus.FORBIDDEN if is_forbidden else _status_of(outcome)
                 exchange.respond(status, frame, headers)
                 return
         stream.send(frame)
@@ -295,6 +295,6 @@ class SessionConnection:
         self.last_used = self._loop.time()
 
 
-def _status_of(frame: bytes) -> HTTPStatus:
+def _status_of(outcome: int | None) -> HTTPStatus:
     """Return the status of a response: 400 for a message that is no request at all."""
-    return STATUSES.get(read_outcome(frame), HTTPStatus.OK)
+    return STATUSES.get(outcome, HTTPStatus.OK)

@@ -13,7 +13,6 @@ from http import HTTPStatus
 
 from concertino.errors import (
     HEADER_MISMATCH,
-    INSUFFICIENT_SCOPE,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     MISSING_CAPABILITY,
@@ -39,7 +38,6 @@ STATUSES = {
     HEADER_MISMATCH: HTTPStatus.BAD_REQUEST,
     MISSING_CAPABILITY: HTTPStatus.BAD_REQUEST,
     UNSUPPORTED_VERSION: HTTPStatus.BAD_REQUEST,
-    INSUFFICIENT_SCOPE: HTTPStatus.FORBIDDEN,
 }
 
 
@@ -86,7 +84,8 @@ class StatelessConnection:
 
     @property
     def facts(self) -> Mapping[str, object]:
-        return self.caller.facts
+        # The client's next request may come on another HTTP connection.
+        return {**self.caller.facts, "may_return": True}
 
     def open(self, receiver: Receiver) -> None:
         self._receiver = receiver
@@ -112,15 +111,16 @@ class StatelessConnection:
         outcome = read_outcome(frame, request_id)
         if outcome is not None:
             self._exchange = None
-            if not self._accepted.json and outcome != INSUFFICIENT_SCOPE:
+            is_forbidden = self.caller.is_scope_refusal(outcome)
+            if not self._accepted.json and not is_forbidden:
                 exchange.open_stream()
             if exchange.is_stream:
                 exchange.send_event(encode_event(frame))
                 exchange.end_stream()
             else:
-                is_forbidden = outcome == INSUFFICIENT_SCOPE
                 headers = self.caller.scope_challenge(frame) if is_forbidden else b""
-                exchange.respond(STATUSES.get(outcome, OK), frame, headers)
+                status = HTTPStatus.FORBIDDEN if is_forbidden else STATUSES.get(outcome, OK)
+                exchange.respond(status, frame, headers)
         elif self._accepted.stream:
             exchange.open_stream()
             exchange.send_event(encode_event(frame))

@@ -128,6 +128,8 @@ class Session:
     state: the state of the handshake.
     peer: the JSON-RPC layer, with the tables of requests.
     notifications: sends progress and log messages about calls.
+    is_refusing_scopes: whether an InsufficientScope of this process is being sent. The connection
+        may look at it while it writes the response.
     """
 
     def __init__(
@@ -148,6 +150,7 @@ class Session:
         self.state: State = "fresh"
         self.peer = Peer(send, limits, clock, request_type=SessionRequest, budget=budget)
         self.start = start
+        self.is_refusing_scopes = False
         self._limits = limits
         self._profiles = Profiles(features, principal)
         self.notifications = CallNotifications(
@@ -502,7 +505,7 @@ class Session:
         forwarded = incoming.forwarded
         try:
             if forwarded is not None and result is forwarded and passes is None:
-                body = bytes(forwarded)
+                body: bytes | Raw = forwarded
             else:
                 body = incoming.profile.encoder.encode(result, incoming.method, passes)
         except (TypeError, ValueError, DecodeError, RecursionError, OverflowError) as exc:

@@ -22,7 +22,13 @@ from typing import TYPE_CHECKING
 
 from msgspec import Raw, Struct
 
-from concertino.errors import INTERNAL_ERROR, InvalidClientResponse, MissingCapability, RpcError
+from concertino.errors import (
+    INTERNAL_ERROR,
+    InsufficientScope,
+    InvalidClientResponse,
+    MissingCapability,
+    RpcError,
+)
 from concertino.protocol.call import Call, InputRequired
 from concertino.protocol.request_profile import SessionRequest
 from concertino.protocol.wire_results import InputRequiredSignal
@@ -162,11 +168,14 @@ def _fail(connection: AnsweringConnection, request: SessionRequest, error: RpcEr
     # so that the client gets a response in any case.
     for text, data in ((message, error.data), (message, None), ("Internal error", None)):
         try:
+            connection.session.is_refusing_scopes = isinstance(error, InsufficientScope)
             return connection.session.fail(request, code, text, data, error.revision)
         except Exception as exc:
             if not request.open:
                 break
             log.error("%s: an error answer could not be written: %s", request.method, exc)
+        finally:
+            connection.session.is_refusing_scopes = False
     return connection.report_fault("a call could not be answered")
 
 
