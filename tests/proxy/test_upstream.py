@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from client.scripted import LEGACY, MODERN, SILENCE, Script, modern, on_a_loop
+from client.scripted import LEGACY, MODERN, SILENCE, Script, legacy, modern, on_a_loop
 from proxy.proxy_rig import Caller, proxied
+
+from concertino.backend import Host
+from concertino.proxy import Proxy
+from concertino.transports.memory import memory_pair
 
 TEXT = {"content": [{"type": "text", "text": "hello"}]}
 COMPLETE = {"resultType": "complete", **TEXT}
@@ -348,3 +354,74 @@ async def test_a_caller_that_wants_no_progress_gets_none() -> None:
         script.answer(script.of("tools/call")[0], TEXT)
         await caller.response(id)
         assert reports(caller) == []
+
+
+# Several clients of one server
+
+
+@asynccontextmanager
+async def two_callers(uids: tuple[int, int]) -> AsyncIterator[tuple[Caller, Caller, Script]]:
+    """Provide two modern callers, of these users, of one legacy server that answers no calls."""
+    near, far = memory_pair()
+    script = Script(far, legacy() | {"tools/call": SILENCE})
+    async with Host(Proxy(near, isolation="shared")) as host:
+        callers: list[Caller] = []
+        for uid in uids:
+            ours, theirs = memory_pair()
+            theirs.facts = {"transport": "memory", "uid": uid}
+            host.attach(theirs)
+            callers.append(Caller(ours, MODERN, ELICITS))
+            await callers[-1].initialize()
+        yield callers[0], callers[1], script
+        for caller in callers:
+            await caller.connection.close(1)
+
+
+def ask_client(script: Script, id: str) -> None:
+    """Let the server ask its client something."""
+    params = {"jsonrpc": "2.0", "id": id, "method": "elicitation/create", "params": FORM}
+    script.send(params)
+
+
+async def response_to(script: Script, id: str) -> dict[str, Any]:
+    """Return what the server got for a request of its own."""
+
+    def find() -> list[dict[str, Any]]:
+        return [message for message in script.came if message.get("id") == id]
+
+    await script.until(find)
+    return find()[0]
+
+
+async def leave_after_question(caller: Caller, script: Script) -> None:
+    """Let a caller make a call, be asked something, and leave without an answer."""
+    before = len(script.of("tools/call"))
+    id = caller.ask("tools/call", name="t", arguments={})
+    await script.until(lambda: len(script.of("tools/call")) > before)
+    ask_client(script, "first")
+    assert (await caller.response(id))["result"]["resultType"] == "input_required"
+    await caller.connection.close(1)
+    refused = await response_to(script, "first")
+    assert "left" in refused["error"]["message"]
+
+
+@on_a_loop
+async def test_a_question_goes_to_a_client_that_is_there() -> None:
+    async with two_callers((1000, 1000)) as (stays, leaves, script):
+        id = stays.ask("tools/call", name="t", arguments={})
+        await script.until(lambda: script.of("tools/call"))
+        await leave_after_question(leaves, script)
+        ask_client(script, "second")
+        assert (await stays.response(id))["result"]["resultType"] == "input_required"
+
+
+@on_a_loop
+async def test_a_question_for_a_client_that_has_left_is_refused_and_not_shown_to_others() -> None:
+    async with two_callers((1000, 2000)) as (stays, leaves, script):
+        id = stays.ask("tools/call", name="t", arguments={})
+        await script.until(lambda: script.of("tools/call"))
+        await leave_after_question(leaves, script)
+        ask_client(script, "second")
+        assert "left" in (await response_to(script, "second"))["error"]["message"]
+        script.answer(script.of("tools/call")[0], TEXT)
+        assert "inputRequests" not in (await stays.response(id))["result"]

@@ -54,7 +54,9 @@ class EndingConnection:
 
 
 @on_a_loop
-async def test_a_proxy_that_closes_waits_for_the_end_of_a_server_whose_start_was_cancelled() -> None:
+async def test_a_proxy_that_closes_waits_for_the_end_of_a_server_whose_start_was_cancelled() -> (
+    None
+):
     server: Any = EndingServer()
     proxy = Proxy(server)
     start = asyncio.create_task(proxy.start(Any))

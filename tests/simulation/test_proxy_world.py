@@ -22,7 +22,7 @@ from simulation.proxy_world import ClientPlan, ProxySetting, ProxyWorld, make_se
 pytestmark = pytest.mark.no_cover
 SEEDS = 1000
 PIECE = 250
-# Seeds beyond these that once failed: a start that was cancelled twice left its server's end behind.
+# Later seeds that once failed: a start that was cancelled twice did not wait for its server's end.
 ONCE_FAILED = (41297,)
 
 

@@ -72,6 +72,14 @@ class CallerSession(Protocol):
         ...
 
     @property
+    def has_left(self) -> bool:
+        """Return whether the client has gone for good.
+
+        Over HTTP it may come back on another connection after this one has ended.
+        """
+        ...
+
+    @property
     def subscribed_uris(self) -> frozenset[str]:
         """Return the URIs of the resources that the client subscribes to."""
         ...

@@ -374,7 +374,7 @@ class Channel:
         # Connections whose calls end now, as those of a proxy's clients, send their responses
         # together at the end of this read, and not one loop iteration later.
         read_batch = self._read_batch
-        is_batch = outside and not read_batch.on
+        is_batch = outside and not read_batch.in_progress
         if is_batch:
             read_batch.begin(0)
         try:

@@ -189,6 +189,10 @@ class _PartSession:
         return self._inner.principal
 
     @property
+    def has_left(self) -> bool:
+        return self._inner.has_left
+
+    @property
     def subscribed_uris(self) -> frozenset[str]:
         return self._view.select_uris(self._inner.subscribed_uris)
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from concertino.errors import INSUFFICIENT_SCOPE
 from concertino.http.challenges import Challenges
 from concertino.protocol.principal import Principal
+from concertino.protocol.session import is_refusing_scopes
 from concertino.runtime.server_connection import ServerConnection
 
 __all__ = ["HttpCaller", "identity_of"]
@@ -59,9 +60,7 @@ class HttpCaller:
         login here would help.
         outcome: the code of the error in the response.
         """
-        if outcome != INSUFFICIENT_SCOPE or self._served is None:
-            return False
-        return self._served.session.is_refusing_scopes
+        return outcome == INSUFFICIENT_SCOPE and is_refusing_scopes.get()
 
     def scope_challenge(self, frame: bytes) -> bytes:
         """Return the headers of the response with the error INSUFFICIENT_SCOPE."""

@@ -19,6 +19,7 @@ basic/index, server/discover, basic/patterns/cancellation.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -67,7 +68,11 @@ if TYPE_CHECKING:
     from concertino.protocol.wanted_updates import WantedUpdates
     from concertino.types.client_requests import InputRequest
 
-__all__ = ["LIFECYCLE", "Session", "State"]
+__all__ = ["LIFECYCLE", "Session", "State", "is_refusing_scopes"]
+
+# Whether the error that is being sent is an InsufficientScope of this process. A connection may
+# look at it while it writes the response: other servers may use the same error code.
+is_refusing_scopes: ContextVar[bool] = ContextVar("is_refusing_scopes", default=False)
 
 # The state of the handshake. fresh: nothing has come. opened: `initialize` is answered. ready: the
 # handshake is complete. Requests of 2026-07-28 need no handshake, and do not change the state.
@@ -128,8 +133,6 @@ class Session:
     state: the state of the handshake.
     peer: the JSON-RPC layer, with the tables of requests.
     notifications: sends progress and log messages about calls.
-    is_refusing_scopes: whether an InsufficientScope of this process is being sent. The connection
-        may look at it while it writes the response.
     """
 
     def __init__(
@@ -150,7 +153,6 @@ class Session:
         self.state: State = "fresh"
         self.peer = Peer(send, limits, clock, request_type=SessionRequest, budget=budget)
         self.start = start
-        self.is_refusing_scopes = False
         self._limits = limits
         self._profiles = Profiles(features, principal)
         self.notifications = CallNotifications(

@@ -8,10 +8,9 @@ an `input_required` result instead. SuspendableCall converts between the two way
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
-from typing import Any
+from collections.abc import Mapping
 
-from msgspec import Raw
+from msgspec import Raw, Struct, field
 from msgspec.json import encode
 
 from concertino.backend.interface import Context
@@ -47,18 +46,27 @@ class Question:
         return Raw(encode(InputRequest(self.method, Raw(self.params))))
 
 
-class ForwardedCall:
+class ForwardedCall(Struct, eq=False):
     """A call that waits for the server's result.
 
     method: the method of the call.
     context: the context of the client's request.
     """
 
-    __slots__ = ("context", "method")
+    method: str
+    context: Context
 
-    def __init__(self, method: str, context: Context) -> None:
-        self.method = method
-        self.context = context
+    @property
+    def principal(self) -> bytes:
+        """Return the identity of the client's user; b"" if it is not known."""
+        session = self.context.caller.session
+        return b"" if session is None else session.principal
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Return whether the client has gone for good."""
+        session = self.context.caller.session
+        return session is not None and session.has_left
 
     @property
     def is_modern(self) -> bool:
@@ -70,33 +78,23 @@ class ForwardedCall:
         return not self.is_modern and self.context.caller.session is not None
 
 
-class SuspendableCall(ForwardedCall):
+class SuspendableCall(ForwardedCall, eq=False):
     """A call of a client of 2026-07-28 to an older server.
 
     When the server asks the client something, the client's request is answered with the question,
     while the call to the server goes on. The client's next request contains the answer. So the
     server is called only once.
 
-    work: the call to the server.
-    principal: the identity of the client's user.
+    work: the task that calls the server.
     """
 
-    __slots__ = ("_has_news", "_last_key", "_questions", "principal", "work")
+    work: asyncio.Task[Raw]
+    _questions: dict[str, Question] = {}
+    _has_news: asyncio.Event = field(default_factory=asyncio.Event)
+    _last_key: int = 0
 
-    def __init__(
-        self,
-        method: str,
-        context: Context,
-        work: Coroutine[Any, Any, Raw],
-        principal: bytes,
-    ) -> None:
-        super().__init__(method, context)
-        self.work = asyncio.get_running_loop().create_task(work, name=f"forward {method}")
+    def __post_init__(self) -> None:
         self.work.add_done_callback(self._on_work_done)
-        self.principal = principal
-        self._questions: dict[str, Question] = {}
-        self._has_news = asyncio.Event()
-        self._last_key = 0
 
     def can_take(self) -> bool:
         return self.method in INPUT_METHODS
@@ -137,12 +135,16 @@ class SuspendableCall(ForwardedCall):
             if question.is_open and key in answers:
                 question.answer.set_result(bytes(answers[key]))
 
+    def refuse_questions(self, text: str) -> None:
+        """Answer the open questions with an error, because the client will not answer them."""
+        for question in self._questions.values():
+            if question.is_open:
+                error = RpcError(INTERNAL_ERROR, f"Internal error: {text}")
+                question.answer.set_exception(error)
+
     def _on_work_done(self, work: asyncio.Task[Raw]) -> None:
         # Mark an exception as retrieved: the client may never come back for it.
         if not work.cancelled():
             work.exception()
-        for question in self._questions.values():
-            if question.is_open:
-                text = "Internal error: the call that the question belongs to has ended"
-                question.answer.set_exception(RpcError(INTERNAL_ERROR, text))
+        self.refuse_questions("the call that the question belongs to has ended")
         self._has_news.set()

@@ -52,6 +52,7 @@ log = logging.getLogger("concertino.proxy")
 # questions may wait.
 ORPHANED_QUESTION_S = 60.0
 MAX_ORPHANED = 16
+CLIENT_HAS_LEFT = "the client that was to be asked has left"
 # How often an upstream that was replaced checks whether its calls have ended.
 CALLS_CHECK_S = 0.05
 # The level of log messages that a legacy client gets if it sets none.
@@ -161,6 +162,7 @@ class Upstream:
     async def open(self) -> None:
         """Start the server or connect to it. Raises ConcertinoError if that is impossible."""
         self._has_begun = True
+        self._time = asyncio.get_running_loop().time
         try:
             await self.client.open()
         except ConcertinoError as exc:
@@ -225,36 +227,39 @@ class Upstream:
 
         Raises RpcError with the server's error, or -32603 if the server has ended.
         """
-        self.last_used = asyncio.get_running_loop().time()
-        revision = self.client.protocol_version
+        client = self.client
+        caller = context.caller
+        revision = client.protocol_version
         is_modern = by_name[revision].modern
-        caller_is_modern = by_name[context.client.protocol_version].modern
-        level = context.caller.log_level
-        if not is_modern and level is not None and level != self._level:
-            await self._set_level(level)
-        if not is_modern and caller_is_modern:
-            return await self._forward_suspendably(call, context)
+        level = caller.log_level
+        self.last_used = self._time()
+        if not is_modern:
+            if level is not None and level != self._level:
+                await self._set_level(level)
+            if by_name[context.client.protocol_version].modern:
+                return await self._forward_suspendably(call, context)
 
         forwarded = ForwardedCall(call.method, context)
         self._calls[forwarded] = None
         if self._orphaned:
             self._adopt_questions(forwarded)
         try:
-            raw = await self._send(call, context, level)
+            if caller.wants_progress:
+                raw = await self._send_with_progress(call, context, level)
+            else:
+                raw = await client.forward(call, context.client, level=level)
         except ConcertinoError as exc:
             raise to_rpc_error(self._settings.name, exc, revision) from None
         finally:
             del self._calls[forwarded]
         if is_modern and (question := to_input_required(raw)) is not None:
             return question
-        context.caller.pass_result(raw, self.client.protocol_version)
+        caller.pass_result(raw, client.protocol_version)
         return raw
 
-    async def _send(self, call: Call, context: Context, level: Level | None) -> Raw:
+    async def _send_with_progress(self, call: Call, context: Context, level: Level | None) -> Raw:
         """Send a call to the server and return its result, passing progress to the client."""
         client = self.client
-        if not context.caller.wants_progress:
-            return await client.forward(call, context.client, level=level)
         every_s = self._settings.heartbeat_s
         if every_s is None:
             # Context.progress() may return an awaitable. The Client ignores it.
@@ -265,12 +270,20 @@ class Upstream:
                 call, context.client, level=level, progress=heartbeat.report
             )
 
+    async def _send(self, call: Call, context: Context) -> Raw:
+        """Send a call to the server and return its result."""
+        level = context.caller.log_level
+        if context.caller.wants_progress:
+            return await self._send_with_progress(call, context, level)
+        return await self.client.forward(call, context.client, level=level)
+
     # Calls of clients of 2026-07-28 to an older server
 
     async def _forward_suspendably(self, call: Call, context: Context) -> Raw | InputRequired:
         """Forward a call that may be suspended while its client is asked. See SuspendableCall."""
-        work = self._send(call, context, context.caller.log_level)
-        forwarded = SuspendableCall(call.method, context, work, _principal(context))
+        sending = self._send(call, context)
+        work = asyncio.get_running_loop().create_task(sending, name=f"forward {call.method}")
+        forwarded = SuspendableCall(call.method, context, work)
         self._calls[forwarded] = None
         forwarded.work.add_done_callback(partial(self._forget, forwarded))
         if self._orphaned:
@@ -289,9 +302,8 @@ class Upstream:
         """
         self._settings.on_question()
         question = Question(method, params)
-        for call in reversed(self._calls):
-            if call.can_take():
-                return await self._ask(question, call)
+        if (call := self._find_call_to_ask()) is not None:
+            return await self._ask(question, call)
         if len(self._orphaned) >= MAX_ORPHANED:
             raise RpcError(INTERNAL_ERROR, "Internal error: no client can be asked now")
         self._orphaned.append(question)
@@ -305,6 +317,29 @@ class Upstream:
             question.answer.cancel()
             if question in self._orphaned:
                 self._orphaned.remove(question)
+
+    def _find_call_to_ask(self) -> ForwardedCall | None:
+        """Return the newest call whose client can be asked; None if there is no call.
+
+        The server does not say which of its calls asks. If the client of the newest one has left,
+        another client of the same user is asked. Raises RpcError if there is none: no other user
+        may see the question.
+        """
+        calls = [call for call in reversed(self._calls) if call.can_take()]
+        if not calls:
+            return None
+        for call in calls:
+            if not call.is_abandoned and call.principal == calls[0].principal:
+                return call
+        raise RpcError(INTERNAL_ERROR, f"Internal error: {CLIENT_HAS_LEFT}")
+
+    def on_session_end(self, session: CallerSession) -> None:
+        """Forget a session. If its client has left, refuse what the server has asked it."""
+        self.sessions.discard(session)
+        if session.has_left:
+            for call in self._calls:
+                if isinstance(call, SuspendableCall) and call.context.caller.session is session:
+                    call.refuse_questions(CLIENT_HAS_LEFT)
 
     async def _ask(self, question: Question, call: ForwardedCall) -> bytes:
         """Ask the client of a call, and return its undecoded result. Raises RpcError."""
@@ -324,7 +359,7 @@ class Upstream:
         try:
             return bytes(await session.request(question.method, question.params))
         except Disconnected:
-            raise RpcError(INTERNAL_ERROR, "Internal error: the client has gone") from None
+            raise RpcError(INTERNAL_ERROR, f"Internal error: {CLIENT_HAS_LEFT}") from None
 
     def _adopt_questions(self, call: ForwardedCall) -> None:
         """Ask the client of a new call the questions that came when no client could be asked."""

@@ -180,7 +180,7 @@ class UpstreamPool:
         upstream = self._by_session.pop(session, None)
         if upstream is None:
             return
-        upstream.sessions.discard(session)
+        upstream.on_session_end(session)
         if self._by_key.get(session) is upstream:
             self.end(upstream)
 

@@ -31,6 +31,7 @@ from concertino.errors import (
 )
 from concertino.protocol.call import Call, InputRequired
 from concertino.protocol.request_profile import SessionRequest
+from concertino.protocol.session import is_refusing_scopes
 from concertino.protocol.wire_results import InputRequiredSignal
 from concertino.runtime.context import CallContext
 from concertino.types.results import error_result
@@ -168,14 +169,14 @@ def _fail(connection: AnsweringConnection, request: SessionRequest, error: RpcEr
     # so that the client gets a response in any case.
     for text, data in ((message, error.data), (message, None), ("Internal error", None)):
         try:
-            connection.session.is_refusing_scopes = isinstance(error, InsufficientScope)
+            is_refusing_scopes.set(isinstance(error, InsufficientScope))
             return connection.session.fail(request, code, text, data, error.revision)
         except Exception as exc:
             if not request.open:
                 break
             log.error("%s: an error answer could not be written: %s", request.method, exc)
         finally:
-            connection.session.is_refusing_scopes = False
+            is_refusing_scopes.set(False)
     return connection.report_fault("a call could not be answered")
 
 

@@ -412,6 +412,10 @@ class ServerConnection:
     # Messages of another server that a backend forwards to the client; see CallerSession
 
     @property
+    def has_left(self) -> bool:
+        return self.closed.done() and not self._connection.facts.get("may_return")
+
+    @property
     def subscribed_uris(self) -> frozenset[str]:
         return self.session.subscribed_uris
 

@@ -75,8 +75,9 @@ class Connection(Protocol):
     def facts(self) -> Mapping[str, object]:
         """Return facts about the connection and the peer by name.
 
-        Possible names are transport, pid, uid, address and principal. `principal` is the peer's
-        verified Principal.
+        Possible names are transport, pid, uid, address, principal and may_return. `principal` is
+        the peer's verified Principal. `may_return` is true if the peer may continue on another
+        connection after this one has ended.
         """
         ...
 
