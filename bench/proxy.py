@@ -2,6 +2,12 @@
 proxy, and behind FastMCP's.
 
 python bench/proxy.py [--rounds N] [--calls N] [--fastmcp PYTHON] [--json FILE]
+python bench/proxy.py --latency [--calls N]
+
+With --latency only the time of single calls is measured, in less than a minute: of the server
+directly, of our echo server, and through the proxy. All run at the same time, and take turns every
+100 calls. Once the system chooses the cores, and once the client has the first one and all servers
+the second.
 
 A last row has our proxy in front of a server that needs 2 s to start, as npx and uvx need when they
 install one, and has run before: how soon it opens and lists from the cache. And ten servers of 50
@@ -28,13 +34,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 BENCH = Path(__file__).parent
 SOURCE = BENCH.parent / "src"
 AT_ONCE = 64
+# How many calls a row makes before it is the next one's turn, with --latency.
+TURN = 100
 MEGABYTE = 1_000_000
 RELAY = """
 import os, subprocess, sys, threading
@@ -241,6 +249,45 @@ def measure(command: list[str], calls: int) -> dict[str, float]:
     return figures
 
 
+def pin(cores: set[int] | None) -> None:
+    """Run this process, and those that it starts, on these cores; None for all."""
+    os.sched_setaffinity(0, cores or range(os.cpu_count() or 1))
+
+
+def print_latency(commands: dict[str, list[str]], calls: int) -> None:
+    """Print the p50 of single calls, of rows that take turns, and their ratios to the first row."""
+    names = ("C server", "our echo server", "concertino proxy")
+    for title, client, servers in (
+        ("cores chosen by the system", None, None),
+        ("client on core 0, servers on core 1", {0}, {1}),
+    ):
+        if client and (os.cpu_count() or 1) < 2:
+            continue
+        pin(servers)
+        with ExitStack() as stack:
+            processes = {name: stack.enter_context(started(commands[name])) for name in names}
+            pin(client)
+            times: dict[str, list[float]] = {name: [] for name in names}
+            for number in range(calls // TURN + 2):
+                for name, process in processes.items():
+                    turn = [process.call("hello") for _ in range(TURN)]
+                    # The first two turns warm up.
+                    times[name] += turn if number > 1 else []
+        pin(None)
+        print(title)
+        direct = statistics.median(times["C server"])
+        for name, taken in times.items():
+            p50 = statistics.median(taken)
+            best = min(
+                statistics.median(taken[at : at + TURN]) for at in range(0, len(taken), TURN)
+            )
+            print(
+                f"  {name}: p50 {p50:.1f} us, best turn {best:.1f} us; "
+                f"{p50 / direct:.2f} times direct, {p50 - direct:+.1f} us"
+            )
+    print(f"load: {os.getloadavg()[0]:.1f}")
+
+
 def rows(folder: Path, fastmcp: str | None) -> dict[str, list[str]]:
     """Return the rows: name -> command."""
     child = str(folder / "child")
@@ -266,6 +313,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--calls", type=int, default=3200, help="of each kind in a round")
     parser.add_argument("--fastmcp", metavar="PYTHON", help="an interpreter with fastmcp")
+    parser.add_argument("--latency", action="store_true", help="only the time of single calls")
     parser.add_argument("--json", metavar="FILE", help="write the figures there, too")
     options = parser.parse_args()
 
@@ -274,6 +322,9 @@ def main() -> int:
         # What the proxy keeps of these servers is of no use to anybody.
         os.environ["XDG_CACHE_HOME"] = folder
         commands = rows(Path(folder), options.fastmcp)
+        if options.latency:
+            print_latency(commands, options.calls)
+            return 0
         for _ in range(options.rounds):
             for name, command in commands.items():
                 # A row that takes a hundred times as long gets a tenth of the calls.
