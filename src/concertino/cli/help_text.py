@@ -9,7 +9,7 @@ __all__ = ["describe_commands", "examples"]
 # Heading -> the commands below it. Each command is below one heading.
 GROUPS = {
     "Begin": ("demo", "new", "docs", "completion"),
-    "Serve your own": ("serve", "dev", "config", "token"),
+    "Serve your own": ("serve", "dev", "config", "token", "search", "lint"),
     "Use any server": (
         *(
             "tools",
@@ -26,7 +26,6 @@ GROUPS = {
         ),
     ),
     "Stand in front of servers": ("proxy", "approve", "ps", "reap", "connect"),
-    "Folders of Markdown": ("search", "lint"),
     "Plugins of an Orchestra hub": (
         "orchestrate",
         "hub",
@@ -55,6 +54,10 @@ PROMPTS_PATH, and one for each limit, such as CONCERTINO_MAX_MESSAGE_BYTES.
 """
 # Command -> command lines that it is used with.
 EXAMPLES = {
+    "cluster": (
+        "concertino cluster up tools.notes",
+        "concertino cluster permissions plugins.yaml > permissions.conf",
+    ),
     "new": ("concertino new my_server", "concertino new my_plugin --claude-plugin"),
     "serve": (
         "concertino serve calculator.py",
