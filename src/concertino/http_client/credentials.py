@@ -1,7 +1,7 @@
-"""Credentials: the interface of the sources of a connection's header Authorization.
+"""Credentials: the interface through which a connection gets its header Authorization.
 
-The package `authorization` has the implementations. This package knows their interface only, since
-most servers ask for none.
+The implementations are in the package `authorization`, which obtains access tokens. It is imported
+only for servers that require authorization, so this package contains just the interface.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ __all__ = ["Credentials", "Refusal"]
 class Refusal(Struct, frozen=True):
     """A response with the status 401 or 403.
 
-    challenge: the header WWW-Authenticate; "" without one.
-    sent: the value of Authorization that the request had; "" for none.
-    operation: what was refused, such as `tools/call add`. Attempts are counted for each.
+    challenge: the header WWW-Authenticate of the response; "" if it has none.
+    sent: the header Authorization of the request; "" if it had none.
+    operation: the MCP method of the request, and the name of its tool, prompt or resource, such as
+        `tools/call add`. Attempts to get more scopes are counted for each operation.
     """
 
     status: int
@@ -28,26 +29,27 @@ class Refusal(Struct, frozen=True):
 
 
 class Credentials(Protocol):
-    """The source of the header Authorization, which tells a server who sends a request."""
+    """The source of the header Authorization for the requests to one server."""
 
     def header(self) -> str | None:
-        """Return the value of Authorization to send now; "" for none.
+        """Return the header Authorization for a request; "" for a request without it.
 
-        Returns None if prepare() must be awaited first.
+        Returns None if the token must be read or refreshed first; then prepare() is called.
         """
         ...
 
     async def prepare(self) -> str:
-        """Return the value to send, after it was renewed if need be.
+        """Read or refresh the token, and return the header Authorization as header() does.
 
         Raises AuthorizationError, and OSError if a server cannot be reached.
         """
         ...
 
     async def on_refusal(self, refusal: Refusal, /) -> str | None:
-        """Return the value to send the request again with; None if nothing helps.
+        """Obtain another token after a refusal, and return the header with it.
 
-        Raises AuthorizationError if something would help that cannot be done here, such as a login
-        by a person, and OSError if a server cannot be reached.
+        The connection then sends the request again. None means that no other token would help.
+        Raises AuthorizationError if a user would have to log in, and OSError if a server cannot be
+        reached.
         """
         ...

@@ -1,6 +1,7 @@
-"""PooledConnection: one HTTP/1.1 connection to a server, for one request at a time.
+"""PooledConnection: one HTTP/1.1 connection to a server, which carries one request at a time.
 
-httptools (llhttp) parses the responses.
+It passes the parts of each response to the ResponseListener of the request. The package httptools
+parses the responses.
 Source: RFC 9112.
 """
 
@@ -26,14 +27,14 @@ MAX_HEAD_BYTES = 64 * 1024
 
 
 class ResponseHead(Struct, frozen=True):
-    """The status and the headers of a response. headers: the values by lower-case name."""
+    """The status and the headers of a response. headers: header name in lower case -> value."""
 
     status: int
     headers: Mapping[str, str]
 
     @property
     def media_type(self) -> str:
-        """Return the media type of the body in lower case, without parameters; "" if unknown."""
+        """The media type of the body in lower case, without parameters; "" if unknown."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
@@ -41,7 +42,7 @@ class ResponseListener(Protocol):
     """The receiver of the response to a request."""
 
     def on_head(self, head: ResponseHead, /) -> None:
-        """Handle the head of the response. Informational responses are left out."""
+        """Handle the head of the response. It is not called for informational responses (1xx)."""
         ...
 
     def on_body(self, data: bytes, /) -> None:
@@ -53,25 +54,27 @@ class ResponseListener(Protocol):
         ...
 
     def on_lost(self, reason: str, unanswered: bool, /) -> None:
-        """Handle the loss of the connection.
+        """Handle that the connection was lost, or that the response is malformed.
 
-        unanswered: whether not one byte of the response has come, on a connection that had carried
-            other requests before. Probably the server has closed it because it was idle.
+        reason: a description of what has happened.
+        unanswered: whether no byte of the response was received, on a connection that had carried
+            other requests before. Then the server has probably closed it because it was idle, and
+            has not received the request.
         """
         ...
 
 
 class _ResponseReader:
-    """Reads one response, and passes its parts on. httptools calls its `on_...` methods.
+    """Reads one response, and passes its parts to a listener. httptools calls `on_...` methods.
 
     Attributes:
-    head: None until the head of the response is complete.
-    quiet_bytes: how many bytes have come since the last one of a body: heads, trailers, lines of
-        chunks.
+    head: the head of the response; None until it is complete.
+    overhead_bytes: how many bytes were received since the last one of the body: the bytes of heads,
+        trailers, and lines between chunks. It is limited, so that a server cannot fill the memory.
     is_complete: whether the response has ended.
-    has_surplus: whether more has come after its end. Nobody has asked for that, so it must not be
-        taken for the response to the next request.
-    keeps_alive: whether the connection may be used again, once the response is complete.
+    has_surplus: whether bytes were received after its end. As no request was sent for them, they
+        must not be taken for the response to the next request, and the connection is closed.
+    keeps_alive: whether the server allows another request on the connection.
     """
 
     def __init__(self, listener: ResponseListener) -> None:
@@ -80,12 +83,12 @@ class _ResponseReader:
         self._listener = listener
         self._headers: dict[str, str] = {}
         self.head: ResponseHead | None = None
-        self.quiet_bytes = 0
+        self.overhead_bytes = 0
         self.is_complete = self.has_surplus = self.keeps_alive = False
 
     def feed(self, data: bytes) -> str:
-        """Read a piece of the response. Returns a description of an error in it; else ""."""
-        self.quiet_bytes += len(data)
+        """Read a piece of the response. Returns "", or a description of what is wrong with it."""
+        self.overhead_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -96,7 +99,7 @@ class _ResponseReader:
             if not self.is_complete:
                 return f"the server sends no HTTP/1.1: {exc}"
             self.has_surplus = True
-        if self.is_complete or self.quiet_bytes <= MAX_HEAD_BYTES:
+        if self.is_complete or self.overhead_bytes <= MAX_HEAD_BYTES:
             return ""
         part = "head" if self.head is None else "trailer"
         return f"the {part} of the response has more than {MAX_HEAD_BYTES} bytes"
@@ -108,7 +111,7 @@ class _ResponseReader:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         key, text = name.decode("latin-1").lower(), value.decode("latin-1").strip()
-        # Several lines with one name mean the same as one line with all values.
+        # RFC 9110, section 5.3: header lines with the same name are joined by commas.
         known = self._headers.get(key)
         self._headers[key] = text if known is None else f"{known}, {text}"
 
@@ -120,7 +123,7 @@ class _ResponseReader:
         self._headers = {}
 
     def on_body(self, data: bytes) -> None:
-        self.quiet_bytes = 0
+        self.overhead_bytes = 0
         if not self.is_complete:
             self._listener.on_body(data)
 
@@ -133,8 +136,9 @@ class _ResponseReader:
 class PooledConnection(asyncio.Protocol):
     """One connection to a server.
 
-    on_idle: called when a response is complete, and the connection may carry another request.
-    on_close: called when the connection has been closed, by either side.
+    on_idle: called with this connection when a response is complete and another request may be
+        sent.
+    on_close: called with this connection when either side has closed it.
 
     Attributes:
     idle_since: when the last response was complete, by the clock of the event loop.
@@ -150,7 +154,7 @@ class PooledConnection(asyncio.Protocol):
         self._on_close = on_close
         self._transport: asyncio.Transport | None = None
         self._listener: ResponseListener | None = None
-        # None until the first byte of the response comes.
+        # The reader of the current response; None until its first byte is received.
         self._reader: _ResponseReader | None = None
         self._was_used = False
         self._is_closed = False
@@ -159,17 +163,17 @@ class PooledConnection(asyncio.Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """Return whether the connection cannot carry a request any more."""
+        """Whether the connection cannot carry a request any more."""
         return self._is_closed or self._transport is None or self._transport.is_closing()
 
     def send(self, request: bytes, listener: ResponseListener) -> None:
-        """Send a request, with head and body. The listener gets the response."""
+        """Send a request. listener: receives the response. The previous one must be complete."""
         assert self._transport is not None
         self._listener = listener
         self._transport.write(request)
 
     def pause(self, paused: bool) -> None:
-        """Stop reading (True), or continue (False)."""
+        """Stop reading from the connection, or continue. paused: whether to stop."""
         transport = self._transport
         if transport is None or transport.is_closing() or transport.is_reading() is not paused:
             return
@@ -179,7 +183,7 @@ class PooledConnection(asyncio.Protocol):
             transport.resume_reading()
 
     def abort(self) -> None:
-        """Close the connection at once. No method of the listener is called any more."""
+        """Close the connection at once. After that, the listener is not called any more."""
         self._listener = None
         self._is_closed = True
         if self._transport is not None:
@@ -196,7 +200,7 @@ class PooledConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         listener = self._listener
         if listener is None:
-            # Nothing was asked.
+            # The server sends something without a request.
             self.abort()
             return
         reader = self._reader
@@ -210,7 +214,11 @@ class PooledConnection(asyncio.Protocol):
             self._end_response(reader, listener)
 
     def _end_response(self, reader: _ResponseReader, listener: ResponseListener) -> None:
-        """Hand out the end of a response, when all that came with it has been read."""
+        """Make the connection idle or close it, and report the end of the response.
+
+        It is called when all bytes that were received together with the end have been read, so that
+        surplus bytes are known.
+        """
         self._listener = self._reader = None
         self._was_used = True
         if reader.keeps_alive and not reader.has_surplus:
@@ -229,7 +237,6 @@ class PooledConnection(asyncio.Protocol):
             return
         head = None if reader is None else reader.head
         if head is not None and exc is None and not _has_length(head.headers):
-            # The end of the connection is the end of this body.
             listener.on_end()
             return
         reason = f": {exc}" if exc is not None else ""
@@ -240,4 +247,5 @@ class PooledConnection(asyncio.Protocol):
 
 
 def _has_length(headers: Mapping[str, str]) -> bool:
+    """Return whether a response says where its body ends. Else the connection's end is its end."""
     return "content-length" in headers or "transfer-encoding" in headers

@@ -1,5 +1,6 @@
-"""Connects through the HTTP proxies in the variables HTTPS_PROXY, HTTP_PROXY and NO_PROXY.
+"""find_proxy(), open_tunnel(): connect to a server through an HTTP proxy (CONNECT).
 
+The environment variables HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY name the proxy.
 Source: RFC 9110, section 9.3.6 "CONNECT".
 """
 
@@ -18,7 +19,7 @@ MAX_HEAD_BYTES = 16 * 1024
 
 
 class ProxyAddress(Struct, frozen=True):
-    """An HTTP proxy. authorization: the value of Proxy-Authorization, or ""."""
+    """An HTTP proxy. authorization: the header Proxy-Authorization; "" for none."""
 
     host: str
     port: int
@@ -29,9 +30,10 @@ class ProxyAddress(Struct, frozen=True):
 
 
 def find_proxy(scheme: str, host: str, port: int) -> ProxyAddress | None:
-    """Return the proxy for an address, by the variables of the environment; None without one.
+    """Return the proxy that the environment names for a server; None if it names none.
 
-    scheme: http or https. Raises ValueError if the variable does not name an HTTP proxy.
+    scheme: the scheme of the server's URL: http or https.
+    Raises ValueError if the variable does not contain the URL of an HTTP proxy.
     """
     text = _variable(f"{scheme}_proxy") or _variable("all_proxy")
     if not text or _is_excluded(host.lower(), port):
@@ -47,9 +49,11 @@ def find_proxy(scheme: str, host: str, port: int) -> ProxyAddress | None:
 
 
 def _variable(name: str) -> str:
-    """Return an environment variable, whose name may be in small or in capital letters.
+    """Return the value of an environment variable; "" if it is not set.
 
-    In a CGI program, HTTP_PROXY is a header of the request (httpoxy), so only http_proxy counts.
+    The variable may have its name in small or in capital letters. HTTP_PROXY in capital letters is
+    ignored in a CGI program, where it is a header of the request and not set by the operator.
+    name: the name in small letters.
     """
     value = os.environ.get(name, "")
     if not value and not (name == "http_proxy" and "REQUEST_METHOD" in os.environ):
@@ -58,10 +62,10 @@ def _variable(name: str) -> str:
 
 
 def _is_excluded(host: str, port: int) -> bool:
-    """Return whether NO_PROXY names an address: the host, a domain that it is in, or `*`."""
+    """Return whether NO_PROXY lists a server: its host, a domain of the host, or `*`."""
     for item in map(str.strip, _variable("no_proxy").lower().split(",")):
         name, only_port = item, ""
-        # An IPv6 address without brackets has several colons, and no port.
+        # An item with several colons and without brackets is an IPv6 address without a port.
         if item.count(":") == 1 or "]:" in item:
             name, _, only_port = item.rpartition(":")
         name = name.strip("[]").removeprefix("*.").lstrip(".")
@@ -73,16 +77,19 @@ def _is_excluded(host: str, port: int) -> bool:
 
 
 async def open_tunnel(proxy: ProxyAddress, host: str, port: int) -> asyncio.Transport:
-    """Connect to an address through a proxy. Raises OSError if the proxy refuses."""
+    """Connect to a server through a proxy, and return the transport.
+
+    Raises OSError if the proxy cannot be reached or refuses.
+    """
     loop = asyncio.get_running_loop()
-    transport, answer = await loop.create_connection(_TunnelAnswer, proxy.host, proxy.port)
+    transport, response = await loop.create_connection(_TunnelResponse, proxy.host, proxy.port)
     try:
         name = f"[{host}]" if ":" in host else host
         lines = [f"CONNECT {name}:{port} HTTP/1.1", f"Host: {name}:{port}"]
         if proxy.authorization:
             lines.append(f"Proxy-Authorization: {proxy.authorization}")
         transport.write("\r\n".join((*lines, "", "")).encode("ascii"))
-        status = await answer.status
+        status = await response.status
     except BaseException:
         transport.abort()
         raise
@@ -92,8 +99,12 @@ async def open_tunnel(proxy: ProxyAddress, host: str, port: int) -> asyncio.Tran
     return transport
 
 
-class _TunnelAnswer(asyncio.Protocol):
-    """Reads the response to CONNECT. status: a future for its status."""
+class _TunnelResponse(asyncio.Protocol):
+    """Reads the response to CONNECT.
+
+    Attributes:
+    status: a future for the status of the response.
+    """
 
     def __init__(self) -> None:
         self.status: asyncio.Future[int] = asyncio.get_running_loop().create_future()

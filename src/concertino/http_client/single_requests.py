@@ -1,4 +1,7 @@
-"""SingleRequests: connections for one request each, to addresses that the caller has checked."""
+"""SingleRequests: opens connections that carry one request each.
+
+The clients of authorization servers use them, which check the addresses of a host themselves.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,16 @@ __all__ = ["SingleRequests"]
 
 
 class SingleRequests:
-    """Opens connections for one request each. The host of a URL is not resolved again."""
+    """Opens connections for one request each, to addresses that the caller has resolved."""
 
     def __init__(self) -> None:
         self._tls: ssl.SSLContext | None = None
 
     async def connect(self, url: ServerUrl, addresses: Sequence[str]) -> PooledConnection:
-        """Connect to the first address that accepts. Raises the OSError of the last one."""
+        """Connect to the first of the addresses that accepts a connection.
+
+        Raises the OSError of the last one if none does.
+        """
         if url.is_tls and self._tls is None:
             self._tls = make_tls_context()
         failure = OSError("no address")
@@ -45,4 +51,4 @@ class SingleRequests:
 
 
 def _do_nothing(_: object) -> None:
-    """Ignore that a connection is idle or closed: each is used once."""
+    """Ignore that a connection is idle or closed, because it is not used again."""

@@ -1,4 +1,8 @@
-"""learn_tools(): what a connection learns from a list of tools before a client gets it."""
+"""learn_tools(): reads the `x-mcp-header` annotations in a response to tools/list.
+
+The connection calls it before the client gets the response. It learns from it which arguments of
+later tools/call requests it must repeat in headers (param_headers.py).
+"""
 
 from __future__ import annotations
 
@@ -16,11 +20,13 @@ __all__ = ["learn_tools"]
 
 _log = logging.getLogger("concertino.http_client")
 
-# The annotated arguments of this many tools are remembered. The oldest are forgotten first.
+# The annotated arguments of this many tools are remembered. The oldest are removed first.
 MAX_TOOLS = 10_000
 
 
 class _ToolListResponse(Struct):
+    """A response to tools/list. result: the undecoded members of its result."""
+
     result: dict[str, Raw]
 
 
@@ -30,9 +36,12 @@ _decode_tools = Decoder(list[dict[str, Any]]).decode
 
 
 def learn_tools(frame: bytes, params: MutableMapping[str, ParamHeaders]) -> bytes:
-    """Learn which arguments have headers, and leave out the tools that must not be used.
+    """Learn which arguments have headers, and return the response for the client.
 
-    params: the annotated arguments by tool; changed. Returns the response without these tools.
+    The specification forbids to use tools with invalid annotations. So they are removed from the
+    returned response.
+    frame: the response to tools/list.
+    params: tool name -> its annotated arguments. Those of the listed tools are added.
     """
     if b"x-mcp-header" not in frame:
         return frame
