@@ -1,4 +1,8 @@
-"""MCP over HTTP ("Streamable HTTP"): serves a Host to clients that use a URL. Extra: http."""
+"""The server side of MCP over HTTP ("Streamable HTTP"). It requires the extra http.
+
+HttpServer serves a Host at listening sockets, and AsgiApplication serves one inside of an ASGI
+server. HttpOptions has the settings of both.
+"""
 
 from __future__ import annotations
 

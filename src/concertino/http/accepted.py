@@ -1,4 +1,4 @@
-"""Which forms of a response a client accepts, by its headers Accept and Content-Type.
+"""read_accept(), is_json(): read the headers Accept and Content-Type of a request.
 
 Source: RFC 9110, sections 8.3 and 12.5.1.
 """
@@ -50,6 +50,7 @@ def _allows(ranges: dict[str, bool], media_type: str) -> bool:
 
 
 def _is_zero_weight(parameter: str) -> bool:
+    """Return whether a parameter of a media range is a weight of 0 (`q=0`): not acceptable."""
     name, _, weight = parameter.partition("=")
     return name.strip() == "q" and weight.strip().rstrip("0").rstrip(".") in ("", "0")
 

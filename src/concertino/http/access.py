@@ -18,7 +18,7 @@ from concertino.http.request_head import REMEMBERED, HttpError, RequestHead
 __all__ = ["AccessRules"]
 
 LOOPBACK_NAMES = frozenset(("localhost", "127.0.0.1", "::1"))
-# The headers that a page may send, besides the Mcp-Param-... headers that it asks for.
+# The headers that a page may send, besides the Mcp-Param-... headers that its preflight names.
 ALLOWED_HEADERS = (
     "Authorization, Content-Type, Accept, MCP-Protocol-Version, Mcp-Session-Id, Last-Event-ID, "
     "Mcp-Method, Mcp-Name"
@@ -36,7 +36,7 @@ class AccessRules:
     checks_host: whether Host must name this server. False for a Unix socket, which no browser can
         reach.
 
-    Attribute:
+    Attributes:
     has_origins: whether response_headers() returns any headers.
     """
 
@@ -80,16 +80,17 @@ class AccessRules:
         self._known.add(head)
 
     def _allows_origin(self, origin: bytes) -> bool:
+        """Return whether pages of an origin may use this server."""
         text = origin.decode("latin-1").lower()
         if text in self._origins or text == self._own_origin:
             return True
         return text.startswith(("http://", "https://")) and _host_name(text) in LOOPBACK_NAMES
 
     def response_headers(self, head: RequestHead) -> bytes:
-        """Return the CORS headers for a request that check() has accepted.
+        """Return the CORS headers of the response to a request that check() has accepted.
 
-        Empty for a request without Origin, and if no origins are listed: then a page of this
-        machine may send requests, but not read the responses.
+        They are empty for a request without Origin. They are also empty if no origins are listed:
+        then the browser lets a page of this machine send requests, but not read the responses.
         """
         if not self._origins:
             return b""
@@ -102,9 +103,9 @@ class AccessRules:
         )
 
     def preflight_headers(self, head: RequestHead) -> bytes | None:
-        """Return the headers of the response to OPTIONS.
+        """Return the headers of the response to a CORS preflight request (OPTIONS).
 
-        None if no origins are listed, or if the request has no Origin and so is no preflight.
+        Returns None if no origins are listed, or if the request has no Origin and so is none.
         """
         if not self._origins or b"origin" not in head.headers:
             return None

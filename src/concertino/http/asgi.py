@@ -3,10 +3,10 @@
     mcp = server.asgi()
     app = Starlette(routes=[Route("/mcp", mcp)], lifespan=mcp.lifespan)
 
-Or by itself: `uvicorn shop:mcp`. Requests pass through the same HttpConnection, with the same
-checks and limits, as those that come to a socket of our own (http/asgi_channel.py).
-The backend starts with the lifespan of the application; if that is not passed on, as to mounted
-applications, with the first request.
+An ASGI server can also serve it alone: `uvicorn shop:mcp`. The requests are answered by the same
+HttpConnection, with the same checks and limits, as those of an HttpServer at a socket
+(asgi_channel.py). The backend starts with the lifespan of the application. Frameworks do not pass
+the lifespan to mounted applications; then the backend starts with the first request.
 Source: the ASGI specification 3.0, "HTTP & WebSocket" and "Lifespan".
 """
 
@@ -67,7 +67,7 @@ class AsgiApplication:
         elif kind == "lifespan":
             await self._follow_lifespan(receive, send)
         elif kind == "websocket":
-            # Refuses the handshake.
+            # This refuses the handshake.
             await receive()
             await send({"type": "websocket.close", "code": 1000})
         else:
@@ -76,6 +76,7 @@ class AsgiApplication:
     async def _serve(
         self, service: _Service, scope: Mapping[str, Any], receive: Receive, send: Send
     ) -> None:
+        """Serve one HTTP request."""
         path: str = scope["path"]
         # Since ASGI 2.3, the path contains the prefix of a mounted application.
         path = path.removeprefix(scope.get("root_path", ""))
@@ -104,14 +105,16 @@ class AsgiApplication:
             await service.close()
 
     async def _start(self) -> _Service:
+        """Start the service on the running event loop if necessary, and return it."""
         service = self._service
         if service is None or service.loop is not asyncio.get_running_loop():
             service = self._service = _Service(self._backend, self._options, self._limits)
-        # Shielded: the request that waits here may be cancelled, and the others wait too.
+        # Shielded, because other requests go on waiting if the one that waits here is cancelled.
         await asyncio.shield(service.started)
         return service
 
     async def _follow_lifespan(self, receive: Receive, send: Send) -> None:
+        """Start and end the backend when the ASGI server sends the lifespan messages."""
         await receive()
         await self._start()
         await send({"type": "lifespan.startup.complete"})
@@ -140,6 +143,7 @@ class _Service:
         )
 
     async def _run(self, host: Host, options: HttpOptions | None) -> None:
+        """Run the Host and the HttpServer until close() is called."""
         async with host:
             http = HttpServer(host, [], options)
             try:
@@ -155,6 +159,7 @@ class _Service:
             await http.closed
 
     async def close(self) -> None:
+        """End the Host and the HttpServer. Calls that run may finish within the drain time."""
         self._has_to_end.set()
         await asyncio.wait([self._running])
 
@@ -167,7 +172,7 @@ class _Service:
         return AsgiChannel(self._make_connection())
 
     def give_back(self, channel: AsgiChannel, *, reusable: bool) -> None:
-        """Use a channel for other requests, or close it."""
+        """Take a channel back after a request. It is closed unless it can be used again."""
         if reusable and channel.is_usable:
             self._idle.append(channel)
         else:

@@ -1,8 +1,9 @@
 """AsgiChannel: passes the requests of an ASGI server to an HttpConnection, and its responses back.
 
-To the HttpConnection, a channel is the transport of one client that sends one request after the
-other. The first step of a call runs in a task of its own, inside of the step of the ASGI server's
-task that passes the request on, so the response is nearly always there afterwards.
+A channel acts as the asyncio transport of an HttpConnection: it encodes each ASGI request as HTTP
+bytes, passes them to the connection, and converts the bytes that the connection writes to ASGI
+messages. A call that does not wait for anything has written its response before data_received()
+returns, so that the request is answered without another turn of the event loop.
 Source: the ASGI specification 3.0, "HTTP & WebSocket".
 """
 
@@ -22,7 +23,7 @@ from concertino.runtime.tasks import hide_from_all_tasks
 
 __all__ = ["AsgiChannel"]
 
-# These concern the connection between the client and the ASGI server, and not this one.
+# Headers about the connection between the client and the ASGI server, which do not apply here.
 HOP_BY_HOP = frozenset(
     (b"connection", b"content-length", b"expect", b"keep-alive", b"transfer-encoding", b"upgrade")
 )
@@ -43,19 +44,21 @@ class AsgiChannel(asyncio.Transport):
         self._http = http
         self._loop = asyncio.get_running_loop()
         self._response = _ResponseMessages()
-        # Is set when there is something to send, or the connection is closed.
+        # The future that serve() waits for. It is done when the response has more messages, or the
+        # channel is closed.
         self._wakeup: asyncio.Future[None] | None = None
+        # The task that waits until the client leaves.
         self._watching: asyncio.Task[None] | None = None
         self._is_closed = False
         self._is_paused = False
-        # What the head of the last request was made of, and its bytes.
+        # The arguments of the last call of _encode_head(), and its result.
         self._last_parts: tuple[object, ...] = ()
         self._last_head = b""
         http.connection_made(self)
 
     @property
     def is_usable(self) -> bool:
-        """Return whether the channel can serve another request."""
+        """Whether the channel can serve another request."""
         return not self._is_closed and self._http.is_idle and not self._http.is_ending
 
     async def serve(
@@ -77,7 +80,7 @@ class AsgiChannel(asyncio.Transport):
             self._feed(head + body, receive)
         else:
             self._feed(head, None)
-            if not await self._pass_body_on(body, receive):
+            if not await self._pass_on_body(body, receive):
                 return False
 
         while True:
@@ -94,9 +97,10 @@ class AsgiChannel(asyncio.Transport):
             await self._wait()
 
     def _encode_head(self, path: str, scope: Mapping[str, Any], length: int | None) -> bytes:
-        """Return the head of a request as bytes; see _encode_head().
+        """Return the head of a request as bytes; see the function _encode_head().
 
-        Most requests have the head of the last one. To compare takes a third of the time.
+        Most requests have the same head as the last one, whose bytes are then returned: comparing
+        takes a third of the time of encoding.
         """
         parts = (path, scope["method"], scope["headers"], length)
         if parts != self._last_parts:
@@ -104,12 +108,14 @@ class AsgiChannel(asyncio.Transport):
             self._last_parts = parts
         return self._last_head
 
-    async def _pass_body_on(
+    async def _pass_on_body(
         self, body: bytes, receive: Callable[[], Awaitable[MutableMapping[str, Any]]]
     ) -> bool:
-        """Pass a body on that comes in pieces. Returns False if the client has gone.
+        """Pass on a body that arrives in several messages. Returns False if the client has left.
 
-        What has not arrived when the response begins is not read: the request was refused.
+        If the response begins before the end of the body, the request was refused, and the rest of
+        the body is not read.
+        body: the first piece of the body.
         """
         more = True
         while True:
@@ -130,10 +136,10 @@ class AsgiChannel(asyncio.Transport):
     def _feed(
         self, data: bytes, receive: Callable[[], Awaitable[MutableMapping[str, Any]]] | None
     ) -> None:
-        """Give input to the connection.
+        """Pass bytes of a request to the connection.
 
-        receive: the ASGI function that reports when the client leaves; None if the request is not
-            complete. It is called if the response takes a while.
+        receive: the ASGI function that reports when the client leaves. It is called if the response
+            is not complete at once. None while the request is not complete.
         """
         if self._is_closed:
             self._wake()
@@ -149,21 +155,24 @@ class AsgiChannel(asyncio.Transport):
         receive: Callable[[], Awaitable[MutableMapping[str, Any]]],
         response: _ResponseMessages,
     ) -> None:
-        """Wait until the client leaves before it has the whole response."""
+        """Close the connection if the client leaves before the response is complete."""
         message = await receive()
         has_left = message["type"] == "http.disconnect" and not response.is_complete
         if has_left and not self._is_closed:
             self._watching = None
             self._close()
-            # At once: the client's next request, such as one for the rest, may have arrived.
+            # Reported at once, and not with call_soon(): the client's next request, such as one
+            # that resumes the stream, may already have arrived.
             self._http.connection_lost(None)
 
     def _stop_watching(self) -> None:
+        """Cancel the task that waits until the client leaves."""
         watching, self._watching = self._watching, None
         if watching is not None:
             watching.cancel()
 
     async def _wait(self) -> None:
+        """Wait until _wake() is called."""
         self._wakeup = self._loop.create_future()
         try:
             await self._wakeup
@@ -176,7 +185,7 @@ class AsgiChannel(asyncio.Transport):
             wakeup.set_result(None)
 
     def disconnect(self) -> None:
-        """End the connection, because the client has left, or nobody will use it again."""
+        """Close the channel, because the client has left, or because it is not used again."""
         self._stop_watching()
         self.abort()
 
@@ -191,12 +200,13 @@ class AsgiChannel(asyncio.Transport):
         self._wake()
 
     def _resume_writing(self) -> None:
+        """Tell the connection that all of its output was sent."""
         if self._is_paused and not self._is_closed:
             self._is_paused = False
             self._http.resume_writing()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Do nothing: the connection is always told."""
+        """Do nothing. write() calls pause_writing() after any output, as with the limit 0."""
 
     def get_write_buffer_size(self) -> int:
         return self._response.held_bytes
@@ -211,7 +221,7 @@ class AsgiChannel(asyncio.Transport):
         return not self._is_closed
 
     def pause_reading(self) -> None:
-        """Do nothing: one request is given at a time."""
+        """Do nothing. The channel passes one request at a time, so there is nothing to hold."""
 
     def resume_reading(self) -> None:
         """Do nothing, see pause_reading()."""
@@ -228,6 +238,7 @@ class AsgiChannel(asyncio.Transport):
             self._loop.call_soon(self._http.connection_lost, None)
 
     def _close(self) -> None:
+        """Mark the channel as closed, and end the response."""
         self._is_closed = True
         self._response.end()
         self._wake()
@@ -238,9 +249,9 @@ class _ResponseMessages:
 
     Attributes:
     messages: the messages that were not sent yet.
-    held_bytes: the number of bytes of the body in these messages.
+    held_bytes: the size of the parts of the body in these messages.
     is_complete: whether the response has ended.
-    is_reusable: whether the connection stays open afterwards.
+    is_reusable: whether the connection stays open after the response.
     """
 
     def __init__(self) -> None:
@@ -253,7 +264,7 @@ class _ResponseMessages:
         self._parser: Any = None
 
     def feed(self, data: bytes) -> None:
-        """Read the bytes of a response as they are written. What comes after its end is ignored."""
+        """Read bytes that the connection has written. Bytes after the response are ignored."""
         if self.is_complete or (self._parser is None and self._read_usual(data)):
             return
         if self._parser is None:
@@ -261,9 +272,10 @@ class _ResponseMessages:
         self._parser.feed_data(data)
 
     def _read_usual(self, data: bytes) -> bool:
-        """Read the usual response: 200 with JSON, in one write. Returns False for any other one.
+        """Read the usual response: 200 with a JSON body, in one write.
 
-        It takes half of the time of the parser.
+        Returns False for any other response, which the parser must read. Reading the usual response
+        without the parser takes half of the time.
         """
         if not data.startswith(JSON_RESPONSE):
             return False
@@ -305,6 +317,7 @@ class _ResponseMessages:
             self._end_body()
 
     def _end_body(self) -> None:
+        """Complete the response: mark its last message as the end of the body."""
         if self.is_complete:
             return
         self.is_complete = True
@@ -317,7 +330,7 @@ class _ResponseMessages:
 
 @lru_cache(maxsize=64)
 def _encode_path(path: str) -> bytes:
-    # A path that nothing is served at needs no exact spelling.
+    """Return a path as in a request line. A malformed one becomes "/", which gets 404 as well."""
     return quote(path).encode() if path.startswith("/") else b"/"
 
 

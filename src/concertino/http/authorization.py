@@ -1,6 +1,7 @@
-"""Authorization: whom an HTTP server lets in, and what a token verifier is.
+"""Authorization: the tokens that an HTTP server accepts, and TokenVerifier, which verifies them.
 
-A request brings a bearer token. A TokenVerifier tells whose it is; concertino.verifiers has some.
+Each request has a bearer token in its header Authorization. A TokenVerifier returns the Principal
+to whom the token was issued. The package concertino.verifiers has several TokenVerifiers.
 Source: 2026-07-28 basic/authorization; RFC 6750.
 """
 
@@ -24,19 +25,19 @@ __all__ = [
     "VerifyToken",
 ]
 
-# How long a verified token is believed without another look, in seconds: so long does it take until
-# a token that was revoked is refused.
+# The longest time for which a token is accepted without being verified again, in seconds. A revoked
+# token may be accepted for this time.
 MAX_CACHE_S = 60.0
 
 VerifyToken: TypeAlias = "Callable[[str], Principal | Awaitable[Principal | None] | None]"
 
 
 class InvalidToken(Exception):
-    """A token that is refused. The text says why, for clients and logs, without the token."""
+    """A token is refused. The text says why; clients and logs show it, so it has no secrets."""
 
 
 class VerifierUnavailable(Exception):
-    """A token can be neither accepted nor refused now, because another server does not answer."""
+    """A token can be neither accepted nor refused now, because its issuer does not answer."""
 
 
 @runtime_checkable
@@ -45,14 +46,14 @@ class TokenVerifier(Protocol):
 
     @property
     def issuers(self) -> Sequence[str]:
-        """Return the authorization servers that issue such tokens, as URLs, for clients."""
+        """The URLs of the authorization servers that issue such tokens. Clients get them."""
         ...
 
     def verify(self, token: str, /) -> Principal | Awaitable[Principal]:
-        """Return the principal of a token; an awaitable of it if other servers must be asked.
+        """Return the principal of a token, or an awaitable of it if another server must be asked.
 
         A token must be refused unless it was issued for this server (its audience).
-        Raises InvalidToken, and VerifierUnavailable.
+        This method and the awaitable raise InvalidToken or VerifierUnavailable.
         """
         ...
 
@@ -86,7 +87,7 @@ class Authorization(Struct, frozen=True):
         force_setattr(self, "scopes", check_scopes(self.scopes))
 
     def make_verifiers(self) -> list[TokenVerifier]:
-        """Return the verifiers, with functions as verifiers."""
+        """Return the verifiers. Functions among them are wrapped in TokenVerifiers."""
         made: list[TokenVerifier] = []
         for item in self.verifiers:
             if isinstance(item, TokenVerifier):
@@ -97,7 +98,7 @@ class Authorization(Struct, frozen=True):
 
 
 class _FunctionVerifier:
-    """A TokenVerifier that calls a function of the author's."""
+    """A TokenVerifier that calls a function which the author of the server has written."""
 
     issuers = ()
 
@@ -113,6 +114,7 @@ class _FunctionVerifier:
 
 
 def _check(result: object) -> Principal:
+    """Return the result of the author's function. Raises InvalidToken for None."""
     if result is None:
         raise InvalidToken("the token is not known")
     if not isinstance(result, Principal):

@@ -1,7 +1,7 @@
-"""HttpCaller: the user whose requests one Connection of a Host carries.
+"""HttpCaller: the user whose requests are carried by one Connection of a Host.
 
-A Connection belongs to one identity for its whole life, so that sealed states, sessions and
-proxied servers cannot get from one user to another. The token of that identity may change.
+A Connection carries requests of one user only, so that sealed states, sessions and proxied servers
+cannot get from one user to another. The user's token may change.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ __all__ = ["ChunkedBody"]
 MAX_LINE = 256 + 16
 # The longest block of trailer fields, which are ignored.
 MAX_TRAILER_BYTES = 4096
-# Both are stricter than the RFC: parsers disagree about spaces around the size.
+# Both patterns are stricter than the RFC, because other parsers may read spaces around the size in
+# another way.
 SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")
 TRAILER = re.compile(rb"(?:([!#$%&'*+.^_`|~0-9A-Za-z-]+):[\t\x20-\x7e\x80-\xff]*)?\r\n")
 # Trailer fields must not change where the message ends.
@@ -35,8 +36,9 @@ class ChunkedBody:
         self.parts: list[bytes] = []
         self.size = 0
         self.is_complete = False
-        # How many bytes of the current chunk are missing, and whether its CRLF is to come.
+        # How many bytes of the current chunk have not arrived.
         self._missing = 0
+        # Whether the next line must be the empty one that ends a chunk.
         self._is_after_chunk = False
         # The beginning of a line that is not complete.
         self._line = b""
@@ -69,6 +71,7 @@ class ChunkedBody:
         return at
 
     def _end_line(self, line: bytes) -> None:
+        """Read a complete line: the size of a chunk, the end of one, or a trailer field."""
         if self._is_after_chunk:
             if line != b"\r\n":
                 raise bad_request("a chunk is longer than its size says")

@@ -1,8 +1,8 @@
-"""McpEndpoint: what a server does with the requests to its MCP endpoint.
+"""McpEndpoint: serves the requests to the MCP endpoint of an HTTP server.
 
-A POST whose body names revision 2026-07-28 in `_meta` is served without a session. All others
-belong to a session, which begins with `initialize`. The headers of a request must agree with its
-body: the body is what counts, and a request whose headers say something else is refused.
+A POST whose message names revision 2026-07-28 in `_meta` is passed to a StatelessConnection. Other
+requests belong to a session, which `initialize` opens, and are passed to its SessionConnection. A
+request of 2026-07-28 whose headers do not agree with its body is refused.
 Spec: 2025-11-25 basic/transports; 2026-07-28 basic/transports/streamable-http.
 """
 
@@ -74,7 +74,7 @@ class McpEndpoint:
 
     wrap: wraps each connection before it is attached, for example to trace its messages.
     max_sessions: how many sessions there may be at the same time.
-    session_s: after this time without a request or an open stream, a session ends.
+    session_s: the time without a request and without an open stream after which a session ends.
     challenges: makes refusals; None if there is no authorization.
     max_own_sessions: how many sessions one principal may have; None for any number.
     polling: when clients of sessions have to come back for the rest of a response; None for never.
@@ -135,7 +135,7 @@ class McpEndpoint:
                     HTTPStatus.BAD_REQUEST, "a response, and the server has asked nothing"
                 )
             if id is UNSET:
-                # Nothing depends on a client's notifications in this revision.
+                # This revision has no notifications of clients that a server over HTTP needs.
                 exchange.respond(HTTPStatus.ACCEPTED)
             elif self._check_request(exchange, headers, message, id):
                 self._stateless.find(exchange).deliver(exchange, headers.accepted)
@@ -203,6 +203,10 @@ class McpEndpoint:
         session.deliver(exchange, headers.accepted, ids)
 
     def _open_session(self, exchange: Exchange) -> SessionConnection:
+        """Open a session for the `initialize` request of a client.
+
+        Raises HttpError 429 or 503 if there are too many sessions and all of them are in use.
+        """
         self._check_own_sessions(identity_of(exchange.principal))
         sessions = self._sessions
         if len(sessions) >= self._max_sessions and not self._end_oldest_session(sessions.values()):
@@ -219,7 +223,10 @@ class McpEndpoint:
         return session
 
     def _check_own_sessions(self, identity: bytes) -> None:
-        """Make room for one more session of a principal. Raises HttpError 429 if all are used."""
+        """End a session of a principal that has too many.
+
+        Raises HttpError 429 if all of the principal's sessions are in use.
+        """
         if self._max_own_sessions is None:
             return
         own = [item for item in self._sessions.values() if item.caller.identity == identity]
@@ -227,9 +234,10 @@ class McpEndpoint:
             raise too_many(f"{self._max_own_sessions} sessions of yours are in use")
 
     def _find_session(self, exchange: Exchange, headers: McpHeaders) -> SessionConnection:
-        """Return the session that a request names. Raises HttpError 400 or 404.
+        """Return the session that a request names.
 
-        A session of another principal is answered like one that does not exist.
+        Raises HttpError 400 if it names none, and 404 if there is no such session. A session of
+        another principal is treated as if it did not exist.
         """
         if headers.session is None:
             raise HttpError(
@@ -271,13 +279,19 @@ class McpEndpoint:
         return headers
 
     def end_idle_sessions(self, now: float) -> None:
-        """End the sessions that nobody has used for a long time. now: by the loop's clock."""
+        """End the sessions that have not been used for the time `session_s`.
+
+        now: the time by the clock of the event loop.
+        """
         for session in list(self._sessions.values()):
             if not session.is_in_use and now - session.last_used >= self._session_s:
                 self._end_session(session, "the session was not used for a long time")
 
     def _end_oldest_session(self, among: Iterable[SessionConnection]) -> bool:
-        """End the session that was not used for the longest time. Returns False if all are used."""
+        """End the session that has not been used for the longest time.
+
+        Returns False if all of them are in use.
+        """
         idle = [session for session in among if not session.is_in_use]
         if not idle:
             return False
@@ -292,7 +306,7 @@ class McpEndpoint:
 
     @property
     def session_count(self) -> int:
-        """Return how many sessions are open."""
+        """The number of open sessions."""
         return len(self._sessions)
 
 
@@ -352,6 +366,7 @@ def _check_params(exchange: Exchange, annotated: ParamHeaders, id: Id) -> bool:
 
 
 def _refuse_header(exchange: Exchange, id: Id, text: str) -> bool:
+    """Refuse a request whose headers do not agree with its body. Returns False."""
     body = encode_error(encode_id(id), HEADER_MISMATCH, f"Header mismatch: {text}")
     exchange.respond(HTTPStatus.BAD_REQUEST, body)
     return False
@@ -360,6 +375,11 @@ def _refuse_header(exchange: Exchange, id: Id, text: str) -> bool:
 def _refuse_version(
     exchange: Exchange, id: Id | UnsetType, requested: str, supported: list[str]
 ) -> None:
+    """Refuse a request of a revision that is not supported.
+
+    id: the id of the request; UNSET if it has none.
+    requested: the revision that the client has named.
+    """
     data = {"supported": supported, "requested": requested[:QUOTED_CHARS]}
     known = None if id is UNSET else encode_id(id)
     body = encode_error(known, UNSUPPORTED_VERSION, "Unsupported protocol version", data)

@@ -1,7 +1,7 @@
-"""Envelope: the members of a JSON-RPC message that an HTTP server reads before the session does.
+"""Envelope: the members of a JSON-RPC message that the HTTP transport itself reads.
 
-The headers of a request must agree with its body, and the form of the response depends on the kind
-of the message. Everything else in the message is checked by the session (protocol/session.py).
+The transport compares headers with the message, and chooses the form of the response by the kind of
+the message. Everything else in a message is read and checked by the session (protocol/session.py).
 Spec: 2026-07-28 basic/transports/streamable-http.
 """
 
@@ -54,7 +54,7 @@ class Params(Struct, frozen=True):
 
 
 class Envelope(Struct, frozen=True):
-    """Those members of one JSON-RPC message that matter for HTTP.
+    """The members of one JSON-RPC message that the HTTP transport reads.
 
     method: the method; None for a response.
     id: the id; UNSET for a notification.
@@ -69,7 +69,7 @@ class Envelope(Struct, frozen=True):
 
     @property
     def request_id(self) -> Id | None:
-        """Return the id of a request; None for a notification or a response."""
+        """The id of a request; None for a notification or a response."""
         return None if self.method is None or self.id is UNSET else self.id
 
 
@@ -97,10 +97,10 @@ class ResponseHead(Struct):
 
 
 class Malformed(ValueError):
-    """Raised for a body that is not a JSON-RPC message.
+    """The body of a POST is not a JSON-RPC message.
 
     is_json: whether the body is valid JSON.
-    id: the id of the message as JSON; None if none was found.
+    id: the encoded id of the message; None if it has none or could not be read.
     """
 
     def __init__(self, text: str, *, is_json: bool, id: bytes | None = None) -> None:
@@ -116,7 +116,7 @@ _decode_messages = Decoder(list[Envelope]).decode
 
 
 def decode_envelope(body: bytes) -> Envelope:
-    """Read a message. Raises Malformed if it is no JSON object."""
+    """Read a message. Raises Malformed if it is no JSON-RPC message."""
     try:
         # msgspec does not check that members which it leaves undecoded are valid UTF-8.
         if not body.isascii():
@@ -132,7 +132,10 @@ def decode_envelope(body: bytes) -> Envelope:
 
 
 def _read_loosely(body: bytes) -> Envelope:
-    """Read a message whose params, id or method have a wrong type. The session refuses it."""
+    """Read a message with members of wrong types, for which the session will return an error.
+
+    Raises Malformed if even the kind of the message cannot be recognized.
+    """
     try:
         loose = _decode_loose(body)
     except ValidationError:
@@ -168,7 +171,7 @@ def decode_arguments(body: bytes) -> Any:
 
 
 def _not_json(body: bytes, exc: Exception) -> Malformed:
-    """Return the error for a body that is no JSON, or is nested too deeply."""
+    """Return the error for a body that is no JSON or is nested too deeply. exc: the cause."""
     if not isinstance(exc, RecursionError):
         return Malformed(f"Parse error: {exc}", is_json=False)
 
@@ -178,8 +181,8 @@ def _not_json(body: bytes, exc: Exception) -> Malformed:
     return Malformed("Parse error: nested too deeply", is_json=False, id=id)
 
 
-# The beginning of a response that this server sends: its own encoder has written it, without white
-# space. The group is the code of an error.
+# The beginning of an encoded response. The frames come from this program's own encoder, so there is
+# no white space. The group is the code of an error.
 OUTCOME = re.compile(
     rb'\{"jsonrpc":"2\.0",(?:"id":(?:-?\d+|"(?:[^"\\]|\\.)*"|null),)?'
     rb'"(?:result"|error":\{"code":(-?\d+))'
@@ -189,11 +192,11 @@ RESULT = 0
 
 
 def read_outcome(frame: bytes, request_id: Id | None = None) -> int | None:
-    """Return the code of an error that this server sends, or RESULT for a result.
+    """Return the code of the error in a response that the server sends, or RESULT for a result.
 
     Returns None for a frame that is no response.
-    request_id: the id of the request that the frame belongs to, if it is known. With it, the usual
-        response is recognised in a third of the time.
+    request_id: the id of the request to which the frame belongs, if it is known. With it, a result
+        is recognized in a third of the time.
     """
     if type(request_id) is int and frame.startswith(
         b'{"jsonrpc":"2.0","id":%d,"result"' % request_id

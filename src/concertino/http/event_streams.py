@@ -1,7 +1,9 @@
-"""EventStream: the events of one request of a session, or those that belong to no request.
+"""EventStream: one stream of server-sent events of a session.
 
-Events have ids, so that a client that has lost its connection can ask for the events that it has
-missed. For this purpose, an EventStore keeps the events that were sent, within limits.
+Each request of a session has a stream for its response and the messages before it; a further
+stream has the messages that belong to no request. Events have ids, so that a client that has lost
+its connection can request the events that it has missed. For this purpose, an EventStore keeps the
+events that were sent, within limits.
 Spec: 2025-11-25 basic/transports "Resumability and Redelivery".
 """
 
@@ -29,9 +31,9 @@ STREAM_ONLY = AcceptedForms(json=False, stream=True)
 
 
 class EventBudget:
-    """The memory for the events that all sessions of a server keep.
+    """Counts the memory for the events that all sessions of a server keep.
 
-    limit_bytes: the limit for all events together, in bytes.
+    limit_bytes: the limit for all of these events together, in bytes.
     """
 
     def __init__(self, limit_bytes: int = TOTAL_BYTES) -> None:
@@ -40,6 +42,12 @@ class EventBudget:
 
 
 class _StoredEvent(NamedTuple):
+    """An event that a client may request again.
+
+    stream: the number of its stream.
+    number: its own number within the stream.
+    """
+
     stream: int
     number: int
     frame: bytes
@@ -48,7 +56,7 @@ class _StoredEvent(NamedTuple):
 class EventStore:
     """The events that one session keeps, oldest first.
 
-    budget: shared by all sessions.
+    budget: counts the events of all sessions of the server.
     """
 
     def __init__(self, budget: EventBudget) -> None:
@@ -57,7 +65,7 @@ class EventStore:
         self._bytes = 0
 
     def add(self, stream: int, number: int, frame: bytes) -> None:
-        """Keep an event. The oldest ones are dropped to make room."""
+        """Add an event. The oldest events are removed to make room for it."""
         budget = self._budget
         size = len(frame)
         while self._events and (
@@ -72,7 +80,7 @@ class EventStore:
             budget.kept_bytes += size
 
     def after(self, stream: int, number: int) -> Iterator[_StoredEvent]:
-        """Yield the kept events of a stream that follow the one with this number."""
+        """Return the kept events of a stream with numbers greater than this one."""
         return (event for event in self._events if event.stream == stream and event.number > number)
 
     def clear(self) -> None:
@@ -87,13 +95,17 @@ class EventStore:
 
 
 class EventStream:
-    """One stream of events to a client, over one HTTP response after the other.
+    """One stream of events to a client.
 
-    number: identifies the stream within its session; part of the ids of its events.
+    A client that loses its connection resumes the stream with another HTTP request. So a stream may
+    be sent over several HTTP responses, one after the other.
+
+    number: the number of the stream within its session. It is part of the ids of its events.
     store: keeps the events.
-    ids: the requests whose responses are to come on this stream; empty for the standalone stream.
+    ids: the ids of the requests whose responses are sent on this stream; empty for the stream of
+        messages that belong to no request.
     is_primed: whether a response begins with an event that only has an id (2025-11-25).
-    accepted: which forms of a response the client accepts.
+    accepted: the forms of a response that the client accepts.
 
     Attributes:
     exchange: the HTTP response that carries the stream now; None while the client has none open.
@@ -137,7 +149,7 @@ class EventStream:
 
     @property
     def accepts_events(self) -> bool:
-        """Return whether events can be sent: the client may accept a JSON body only."""
+        """Whether events can be sent. That is not so if the client accepts only a JSON body."""
         return self.accepted.stream or (self.exchange is not None and self.exchange.is_stream)
 
     def open(self) -> None:
@@ -149,7 +161,7 @@ class EventStream:
                 exchange.send_event(encode_event(b"", self._event_id(self._last)))
 
     def send(self, frame: bytes) -> None:
-        """Send a frame as an event, or keep it until the client asks for it."""
+        """Send a frame as an event. Without an open response, it is kept until the client resumes."""
         self.open()
         self._last += 1
         self._store.add(self.number, self._last, frame)
@@ -204,7 +216,7 @@ class EventStream:
 
 
 def parse_event_id(value: bytes) -> tuple[int, int] | None:
-    """Return the numbers of the stream and of the event; None if the id is malformed."""
+    """Return the number of the stream and of the event in an id; None if it is malformed."""
     stream, _, number = value.partition(b"-")
     if not (stream.isdigit() and number.isdigit() and len(value) < 40):
         return None

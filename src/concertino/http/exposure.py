@@ -1,7 +1,7 @@
-"""Checks that an HTTP server is not open to everybody by mistake: check_exposure().
+"""check_exposure(): checks that an HTTP server is not open to everybody by mistake.
 
-An address that other machines can reach needs three options: authorization or --no-auth, TLS or
---behind-proxy, and the URL by which clients know the server.
+At an address that other machines can reach, three options are required: authorization or --no-auth,
+TLS or --behind-proxy, and the URL by which clients know the server.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ __all__ = ["check_exposure"]
 def check_exposure(
     options: HttpOptions, listeners: Sequence[Listener], endpoint: str
 ) -> ResourceIdentity | None:
-    """Return the URL by which clients know the server; None if no URL is needed.
+    """Return the identity of the server by its URL; None if no URL is needed.
 
     endpoint: the path of the MCP endpoint.
-    Raises ValueError, whose text says what to do, if an option is missing or makes no sense.
+    Raises ValueError, whose text says what to do, if an option is missing or contradicts another.
     """
     _check_options(options)
     identity = None
@@ -46,6 +46,7 @@ def check_exposure(
 
 
 def _check_options(options: HttpOptions) -> None:
+    """Raise ValueError if options contradict each other, or if a proxy's address is malformed."""
     if options.no_auth and options.authorization is not None:
         raise ValueError(
             "--no-auth: not together with authorization; remove one of them (no_auth=, "
@@ -67,6 +68,7 @@ def _check_options(options: HttpOptions) -> None:
 
 
 def _check_public_url(options: HttpOptions, identity: ResourceIdentity) -> None:
+    """Raise ValueError if the public URL is http, but clients need https."""
     if identity.url.startswith("http:") and not _is_loopback(identity.host):
         if options.authorization is not None:
             raise ValueError(

@@ -1,8 +1,9 @@
-"""What a proxy in front says about the request that it passes on: read_forwarded().
+"""TrustedProxies: reads the headers in which a reverse proxy reports the client of a request.
 
-Anybody can send these headers, so they count only if the connection comes from a proxy that is
-trusted. The rightmost values are the nearest ones; those further left may be invented.
-Sources: RFC 7239; X-Forwarded-For, X-Forwarded-Proto.
+Anybody can send these headers. So they are read only if the connection comes from a trusted proxy.
+Each proxy appends a value. The values are read from the right, because those on the left of the
+last trusted proxy may be forged.
+Sources: RFC 7239 (Forwarded); X-Forwarded-For, X-Forwarded-Proto.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ __all__ = ["Forwarded", "TrustedProxies"]
 
 # One parameter of the header Forwarded.
 PARAMETER = re.compile(r'\s*([A-Za-z]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s;,"]*))\s*')
-# More hops are not followed.
+# How many of the rightmost addresses are read.
 MAX_HOPS = 16
 
 
 class Forwarded(Struct, frozen=True):
-    """Where a request comes from.
+    """What trusted proxies report about a request.
 
-    address: the IP address of the client, as trusted proxies report it.
-    is_unencrypted: whether the client has reached the proxy without TLS.
+    address: the IP address of the client.
+    is_unencrypted: whether the client has sent the request to the proxy without TLS.
     """
 
     address: str
@@ -35,7 +36,7 @@ class Forwarded(Struct, frozen=True):
 
 
 class TrustedProxies:
-    """The proxies whose headers are believed.
+    """The reverse proxies whose headers are read.
 
     networks: their addresses or networks, such as `10.0.0.0/8`.
     """
@@ -44,10 +45,10 @@ class TrustedProxies:
         self._networks: list[IPv4Network | IPv6Network] = [ip_network(item) for item in networks]
 
     def read(self, head: RequestHead, peer: str | None) -> Forwarded:
-        """Return the client of a request.
+        """Return what trusted proxies report about a request.
 
         peer: the address of the other end of the connection; None for a Unix socket, whose clients
-            are of the same user and are trusted.
+            run under the same user and are trusted.
         """
         if not self._networks or (peer is not None and not self._trusts(peer)):
             return Forwarded(peer or "")
@@ -70,6 +71,7 @@ class TrustedProxies:
         return Forwarded(client, last == "http")
 
     def _trusts(self, address: str) -> bool:
+        """Return whether an address is that of a trusted proxy."""
         ip = ip_address(address)
         if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
             ip = ip.ipv4_mapped
@@ -77,12 +79,13 @@ class TrustedProxies:
 
 
 def _split(text: str) -> list[str]:
-    """Split at commas outside of quoted strings."""
+    """Split a header at commas that are not inside of quoted strings."""
     parts = re.findall(r'(?:[^,"]|"(?:[^"\\]|\\.)*")+', text)
     return [part.strip() for part in parts]
 
 
 def _parse_element(text: str) -> dict[str, str]:
+    """Return the parameters of one element of the header Forwarded, such as `for=...;proto=...`."""
     found: dict[str, str] = {}
     for match in PARAMETER.finditer(text):
         value = match[3] if match[2] is None else re.sub(r"\\(.)", r"\1", match[2])
@@ -91,7 +94,7 @@ def _parse_element(text: str) -> dict[str, str]:
 
 
 def _parse_address(text: str) -> str | None:
-    """Return an address without its port; None for an obfuscated or malformed one."""
+    """Return an IP address without its port; None if it is hidden (`_x`) or malformed."""
     text = text.strip().strip('"')
     if text.startswith("["):
         text = text[1:].partition("]")[0]

@@ -40,8 +40,8 @@ class HttpFrontend:
     It serves until SIGTERM or SIGINT. Then it accepts no more clients, and calls that run may
     finish within the drain time.
 
-    listeners: the listening sockets; closed by this object.
-    writer: what bounded_stderr() returned.
+    listeners: the listening sockets. This object closes them.
+    writer: the writer of the log, from bounded_stderr().
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class HttpFrontend:
         self._server.stop()
 
     def refuse(self, failure: BaseException | str) -> bool:
-        """Close the listeners: clients that wait get no answer, as from a server that is down."""
+        """Close the listeners, so that clients see a server that is down. Returns False."""
         for listener in self._listeners:
             listener.close()
         return False
@@ -113,9 +113,9 @@ def run_http(
     """Serve a backend over HTTP until SIGTERM or SIGINT, then end the process.
 
     address: HOST:PORT, or unix:PATH.
-    options: the settings, as HttpOptions.
-    Raises ValueError for any other address, and for one that others can reach if an option is
-    missing; OSError if it cannot be used.
+    options: an HttpOptions; None for the defaults.
+    Raises ValueError for a malformed address, and for an address that other machines can reach if
+    an option that this requires is missing; OSError if the address cannot be used.
     """
     chosen = HttpOptions() if options is None else options
     if not isinstance(chosen, HttpOptions):

@@ -1,6 +1,7 @@
-"""Gate: accepts the requests whose token is valid, and refuses all others.
+"""Gate: admits the requests with a valid token, and refuses all others.
 
-A token comes in the header Authorization and nowhere else: not in the query, and not in the body.
+It reads the token from the header Authorization, asks the TokenVerifiers, and caches their results
+(verified_tokens.py). Tokens in the query or in the body are not accepted.
 Source: RFC 6750; 2026-07-28 basic/authorization "Token Handling".
 """
 
@@ -29,18 +30,18 @@ __all__ = ["Gate"]
 log = logging.getLogger("concertino.http")
 
 MAX_TOKEN_BYTES = 8 * 1024
-# At most this many tokens are being verified by others at a time.
+# How many tokens may wait at the same time for verifiers that ask another server.
 MAX_PENDING = 256
-# After this time, a verifier that waits for another server is given up.
+# How long a verifier may wait for another server, in seconds.
 VERIFY_S = 15.0
 # RFC 6750, section 2.1: b64token.
 TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]+=*")
 
 
 class Gate:
-    """Accepts the requests whose token is valid, and refuses all others.
+    """Admits the requests with a valid token, and refuses all others.
 
-    authorization: which tokens are accepted.
+    authorization: the tokens that are accepted.
     challenges: makes the refusals.
     """
 
@@ -50,13 +51,14 @@ class Gate:
         self.challenges = challenges
         loop = asyncio.get_running_loop()
         self._tokens = VerifiedTokens(authorization.cache_s, loop.time, time.time)
-        # Digest -> the verification that is under way, so that each token is verified once.
+        # SHA-256 of a token -> its running verification, so that requests with the same token wait
+        # for the same one.
         self._pending: dict[bytes, asyncio.Task[Principal]] = {}
 
     def admit(self, head: RequestHead) -> Principal | asyncio.Future[Principal]:
-        """Return the principal of a request; a future of it if another server must be asked first.
+        """Return the principal of a request, or a future of it if another server must be asked.
 
-        Raises HttpError to refuse the request, and so does the future.
+        This method and the future raise HttpError to refuse the request.
         """
         token = self._read_token(head)
         digest = sha256(token).digest()
@@ -66,7 +68,8 @@ class Gate:
                 return self._check(principal)
             if (pending := self._pending.get(digest)) is not None:
                 return asyncio.shield(pending)
-            # Only now: matching a long token takes 1 us, and one that was accepted has matched.
+            # This check takes 1 us for a long token. It is not made earlier, because a token in the
+            # cache has already passed it.
             if TOKEN.fullmatch(token) is None:
                 raise self.challenges.malformed("Authorization: expected Bearer and a token")
             verdict = self._verify(token.decode("ascii"), digest, 0)
@@ -100,10 +103,11 @@ class Gate:
     def _verify(
         self, token: str, digest: bytes, first: int
     ) -> Principal | asyncio.Future[Principal]:
-        """Ask the verifiers for the principal of a token, until one accepts the token.
+        """Ask the verifiers, one after the other, until one accepts the token.
 
-        first: the number of the verifier to begin with.
-        Raises InvalidToken with the reason of the last verifier, and HttpError.
+        Returns its principal, or a future of it if a verifier asks another server.
+        first: the index of the first verifier to ask.
+        Raises InvalidToken with the reason of the last verifier, and HttpError if one has failed.
         """
         reason = ""
         for number in range(first, len(self._verifiers)):
@@ -121,12 +125,18 @@ class Gate:
         raise InvalidToken(reason)
 
     def _accept(self, digest: bytes, principal: Principal) -> Principal:
+        """Store the principal of a token in the cache, and return it."""
         self._tokens.accept(digest, principal)
         return principal
 
     def _start_waiting(
         self, token: str, digest: bytes, number: int, verdict: Awaitable[Principal]
     ) -> asyncio.Future[Principal]:
+        """Start a task that waits for the result of a verifier, and return a future of it.
+
+        number: the index of the verifier.
+        verdict: its result.
+        """
         if len(self._pending) >= MAX_PENDING and digest not in self._pending:
             raise unavailable("too many tokens are being verified")
         waiting = asyncio.ensure_future(self._wait(token, digest, number, verdict))
@@ -135,7 +145,7 @@ class Gate:
         def on_done(task: asyncio.Task[Principal]) -> None:
             if self._pending.get(digest) is task:
                 del self._pending[digest]
-            # If all that waited for it have gone, its failure is nobody's concern.
+            # Reading the exception keeps asyncio from logging it if no request waits any more.
             _ = task.cancelled() or task.exception()
 
         waiting.add_done_callback(on_done)
@@ -144,7 +154,10 @@ class Gate:
     async def _wait(
         self, token: str, digest: bytes, number: int, verdict: Awaitable[Principal]
     ) -> Principal:
-        """Return the principal of a token, after a verifier's answer. Raises HttpError."""
+        """Wait for the result of a verifier, and return the principal of the token.
+
+        If the verifier refuses the token, the next ones are asked. Raises HttpError.
+        """
         try:
             async with asyncio.timeout(VERIFY_S):
                 return self._check(self._accept(digest, await verdict))

@@ -1,4 +1,4 @@
-"""McpHeaders: the headers of a request that concern MCP.
+"""read_headers(): reads the headers of a request that the MCP endpoint needs.
 
 Spec: 2025-11-25 basic/transports; 2026-07-28 basic/transports/streamable-http.
 """

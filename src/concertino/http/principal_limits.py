@@ -1,6 +1,6 @@
-"""PrincipalLimits and PrincipalUse: what one principal may take of an HTTP server.
+"""PrincipalLimits and PrincipalUse: limit how much of an HTTP server one principal uses.
 
-A client can open any number of connections, so limits of connections do not hold it back.
+Limits for each connection would not be enough, because a client can open many connections.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from concertino.http.request_head import HttpError
 __all__ = ["PrincipalLimits", "PrincipalUse", "too_many"]
 
 MIB = 2**20
-# When so many principals are known, those that use nothing are forgotten.
+# When so many principals are known, those without running requests are removed.
 MAX_KNOWN = 4096
 
 
 class PrincipalLimits(Struct, frozen=True):
-    """What one principal may take: one user with one client, however many connections it has.
+    """The limits for one principal: one user of one client, on all of its connections together.
 
-    max_requests: how many requests may be under way, open streams included.
+    max_requests: how many requests may be running at the same time, open streams included.
     max_request_bytes: how many bytes the bodies of these requests may have together.
     max_sessions: how many sessions of revisions before 2026-07-28 it may have.
     rate: how many requests it may send, as `CALLS/SECONDS`; None for any number.
@@ -52,9 +52,13 @@ class PrincipalLimits(Struct, frozen=True):
 
 
 class _Use:
-    """The use of one principal.
+    """How much one principal uses now.
 
-    window: the requests that count for the rate.
+    window: the times of its requests that count for the rate; None without a rate.
+
+    Attributes:
+    requests: the number of its running requests.
+    bytes: the size of their bodies together.
     """
 
     __slots__ = ("bytes", "requests", "window")
@@ -65,11 +69,12 @@ class _Use:
         self.window = window
 
     def is_idle(self, now: float) -> bool:
+        """Return whether the principal has neither running requests nor recent ones."""
         return not self.requests and (self.window is None or self.window.is_idle(now))
 
 
 class PrincipalUse:
-    """Counts what the principals of one server have under way."""
+    """Counts the running requests of each principal of one server."""
 
     def __init__(self, limits: PrincipalLimits) -> None:
         self.limits = limits
@@ -125,6 +130,7 @@ class PrincipalUse:
         return count
 
     def _add(self, identity: bytes) -> _Use:
+        """Add a principal that was not known."""
         if len(self._uses) >= MAX_KNOWN:
             now = self._loop.time()
             self._uses = {key: use for key, use in self._uses.items() if not use.is_idle(now)}

@@ -1,4 +1,8 @@
-"""RequestReader: finds the HTTP/1.1 requests in the bytes of one connection."""
+"""RequestReader: reads the HTTP/1.1 requests in the bytes that one client sends.
+
+HttpConnection passes the bytes to it as they arrive. RequestReader finds the end of each head and
+body, calls the connection back before a body is read, and returns complete requests.
+"""
 
 from __future__ import annotations
 
@@ -35,15 +39,15 @@ class HttpRequest(Struct, frozen=True):
 
 
 class RequestReader:
-    """Finds the requests in the bytes that one client sends.
+    """Reads the requests in the bytes that one client sends.
 
-    parser: parses the heads; several readers may share it.
+    parser: parses the heads. Several readers may share it.
     on_head: called with the head of each request before its body is read, unless the head is
         `admitted`. It sets `principal`, or `is_held`. Raises HttpError to refuse the request.
-    on_body_due: called with the head afterwards, if the body has not arrived with it and the
-        request is not held.
+    on_body_due: called with the head after on_head, if the body has not arrived together with the
+        head and the request is not held.
     on_reserve: called with the size of a large body before it is read. If the size is not known in
-        advance, called again as it grows. Raises HttpError to refuse the body.
+        advance, it is called again as the body grows. Raises HttpError to refuse the body.
     max_body_bytes: the limit for a body, in bytes.
 
     Attributes:
@@ -71,7 +75,8 @@ class RequestReader:
         self.admitted: RequestHead | None = None
         self.principal: Principal | None = None
         self.is_held = False
-        # What has arrived and is not used, in pieces: a large body is joined only once.
+        # The bytes that have arrived and are not used. They stay in pieces, so that a large body is
+        # joined only once.
         self._pieces: list[bytes] = []
         self.unused_bytes = 0
         self.head: RequestHead | None = None
@@ -85,12 +90,12 @@ class RequestReader:
 
     @property
     def held_bytes(self) -> int:
-        """Return how many bytes have arrived and belong to no complete request."""
+        """The number of bytes that have arrived and belong to no complete request."""
         return self.unused_bytes + (0 if self._chunks is None else self._chunks.size)
 
     @property
     def is_inside(self) -> bool:
-        """Return whether a request has begun to arrive and is not complete."""
+        """Whether a request has begun to arrive and is not complete."""
         return self.head is not None or self.unused_bytes > 0
 
     def feed(self, data: bytes) -> None:
@@ -116,7 +121,8 @@ class RequestReader:
     def next(self) -> HttpRequest | None:
         """Return the next complete request; None if more bytes are needed.
 
-        Raises HttpError for what is no acceptable request. Nothing can be read after it.
+        Raises HttpError if the request is malformed or not acceptable. Then the rest of the bytes
+        cannot be read any more.
         """
         head = self.head
         if head is None:
@@ -148,7 +154,7 @@ class RequestReader:
         return HttpRequest(head, body, self.principal)
 
     def _take(self) -> bytes:
-        """Return all bytes that have arrived, and hold them no longer."""
+        """Return all bytes that were kept, and keep them no longer."""
         pieces = self._pieces
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._pieces = []
@@ -156,17 +162,17 @@ class RequestReader:
         return data
 
     def _put_back(self, data: bytes) -> None:
-        """Hold bytes that were taken and not used."""
+        """Keep bytes that were taken but not used."""
         if data:
             self._pieces.append(data)
             self.unused_bytes = len(data)
 
     def _read_head(self, data: bytes) -> RequestHead | HttpRequest | None:
-        """Return the head of the next request; None if it is not complete.
+        """Read the head of the next request, and return it; None if it is not complete.
 
-        Returns the whole request if there is nothing else: nearly always, a client sends one
-        request and waits.
-        data: all bytes that have arrived; those that are not used are held.
+        If the bytes contain exactly one request, this request is returned in place of its head.
+        That is the usual case, because most clients send one request and wait for the response.
+        data: all bytes that have arrived. Those that are not used are kept.
         """
         head = self._last_head
         if head is not None and data.startswith(self._last_bytes):
@@ -203,10 +209,10 @@ class RequestReader:
     def _find_head_end(self, data: bytes) -> tuple[bytes, int]:
         """Return the bytes without empty lines before the head, and the size of the head.
 
-        The size is 0 if the head is not complete. Raises HttpError for what is no HTTP.
+        The size is 0 if the head is not complete. Raises HttpError if the bytes are not HTTP.
         """
         if data[0] == TLS_HANDSHAKE:
-            # Its sender would wait until the time for a head is over.
+            # Refused at once. Otherwise the client would wait until the time limit for a head.
             raise HttpError(HTTPStatus.BAD_REQUEST, "expected HTTP without TLS")
         # RFC 9112, section 2.2: empty lines before a request are ignored.
         if data[0] in b"\r\n":
@@ -222,7 +228,7 @@ class RequestReader:
         return data, 0
 
     def _read_chunks(self) -> bytes | None:
-        """Return the body that comes in chunks; None if it is not complete."""
+        """Return the body of a request with chunks; None if it is not complete."""
         chunks = self._chunks
         assert chunks is not None
         data = self._take()

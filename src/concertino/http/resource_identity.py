@@ -1,6 +1,7 @@
-"""ResourceIdentity: by which URL clients know an HTTP server, and what it says about itself.
+"""ResourceIdentity: the URL by which clients know an HTTP server, and the server's metadata.
 
-The URL comes from the configuration, and never from the header Host, which clients choose.
+Tokens are issued for this URL. It comes from the configuration and never from the header Host,
+which a client can set to anything.
 Source: RFC 9728; RFC 8707; 2026-07-28 basic/authorization.
 """
 
@@ -22,12 +23,12 @@ MAX_AGE_S = 3600
 
 
 class ResourceIdentity(Struct, frozen=True):
-    """By which URL clients know the MCP endpoint.
+    """The URL by which clients know the MCP endpoint, and its parts.
 
-    url: without a slash at its end, as in `https://example.com/mcp`. Tokens are issued for it.
-    origin: scheme, host and port of the URL.
-    host: its host, in lower case.
-    path: its path.
+    url: the URL, without a slash at its end, such as `https://example.com/mcp`.
+    origin: the scheme, host and port of the URL.
+    host: the host of the URL, in lower case.
+    path: the path of the URL.
     """
 
     url: str
@@ -37,16 +38,19 @@ class ResourceIdentity(Struct, frozen=True):
 
     @property
     def metadata_url(self) -> str:
-        """Return where the metadata is."""
+        """The URL of the server's protected resource metadata (RFC 9728)."""
         return f"{self.origin}{WELL_KNOWN}{self.path}"
 
     @property
     def metadata_paths(self) -> tuple[str, ...]:
-        """Return the paths at which the metadata is served: the URL's own, and the root's."""
+        """The paths at which the metadata is served: that of this URL, and that of the origin."""
         return f"{WELL_KNOWN}{self.path}", WELL_KNOWN
 
     def describe(self, authorization: Authorization, issuers: Iterable[str]) -> bytes:
-        """Return the metadata. issuers: the authorization servers."""
+        """Return the protected resource metadata as JSON.
+
+        issuers: the URLs of the authorization servers that issue tokens for this server.
+        """
         members: dict[str, object] = {
             "resource": self.url,
             "authorization_servers": list(dict.fromkeys(issuers)),
@@ -62,9 +66,10 @@ class ResourceIdentity(Struct, frozen=True):
 
 
 def parse_public_url(text: str, default_path: str) -> ResourceIdentity:
-    """Return the identity for a URL. default_path: the path of a URL that has none.
+    """Return the identity of the server with this URL.
 
-    Raises ValueError if it is no such URL.
+    default_path: the path that is added to a URL without a path.
+    Raises ValueError if the text is no URL of a server.
     """
     try:
         parts = urlsplit(text)

@@ -1,4 +1,4 @@
-"""The bytes of HTTP responses and of server-sent events.
+"""encode_response() and others: encode HTTP responses and server-sent events as bytes.
 
 Sources: RFC 9110, RFC 9112; WHATWG HTML "Server-sent events".
 """
@@ -46,9 +46,9 @@ STATUS_LINES = {
 
 
 class _DatedLines:
-    """Lines of a response with the Date header, made once a second.
+    """Lines of a response with the header Date. The bytes are made only once a second.
 
-    before, after: what stands before and after the line of the Date header.
+    before, after: the lines before and after the header Date.
     """
 
     def __init__(self, before: bytes = b"", after: bytes = b"") -> None:
@@ -86,7 +86,7 @@ def encode_json_response(body: bytes, headers: bytes) -> bytes:
 
     headers: more headers, as whole lines.
     """
-    # Formatting all of it at once would take twice as long.
+    # Formatting all parts with one format string would take twice as long.
     return b"".join((_json_response(), b"%d\r\n" % len(body), headers, b"\r\n", body))
 
 
@@ -111,7 +111,7 @@ def encode_event(data: bytes, id: bytes | None = None) -> bytes:
     id: the id of the event; None for none.
     """
     if b"\r" in data:
-        # White space between the tokens of another server's JSON. It would end the line.
+        # JSON of another server may contain CR between its tokens, which would end the line here.
         data = data.replace(b"\r", b" ")
     if id is None:
         return b"event: message\ndata: %b\n\n" % data

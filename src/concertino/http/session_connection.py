@@ -1,9 +1,10 @@
 """SessionConnection: carries the frames of one session over many HTTP requests.
 
-A session belongs to the revisions before 2026-07-28. The client sends each message as a POST. The
-response to a request carries its result, and before it what the call sends: progress, log messages
-and questions. Everything else goes to the stream that the client opens with GET. A client that
-loses a connection does not cancel its calls; it can get the rest of a stream by its last event id.
+Sessions belong to the revisions before 2026-07-28. The client sends each message in a POST. The
+HTTP response to a request contains the progress, log messages and requests that the call sends to
+the client, and then its result. Messages that belong to no call are sent on the stream that the
+client opens with GET. Losing an HTTP connection does not cancel a call: the client can resume a
+stream after the last event that it has received.
 Spec: 2025-11-25 basic/transports "Streamable HTTP".
 """
 
@@ -34,7 +35,7 @@ from concertino.transports.connection import Receiver
 
 __all__ = ["SessionConnection"]
 
-# Error code -> status. Other errors are those of the protocol, and their response is a 200.
+# JSON-RPC error code -> HTTP status. Responses with other errors have the status 200.
 STATUSES: dict[int | None, HTTPStatus] = {
     INVALID_REQUEST: HTTPStatus.BAD_REQUEST,
 }
@@ -43,11 +44,13 @@ NO_STREAM = "the client cannot be asked: its request does not accept text/event-
 
 
 class _InitializeResult(Struct, rename="camel"):
+    """The member of the result of `initialize` that this module reads."""
+
     protocol_version: str = ""
 
 
 class _InitializeResponse(Struct):
-    """The member of the response to `initialize` that this module reads."""
+    """A response to `initialize`. result: None if it is an error."""
 
     result: _InitializeResult | None = None
 
@@ -59,15 +62,16 @@ _decode_heads = Decoder(list[ResponseHead]).decode
 class SessionConnection:
     """The Connection of one session.
 
-    id: the id of the session, which clients send in Mcp-Session-Id.
+    id: the id of the session, which the client sends in Mcp-Session-Id.
     caller: the user who has opened the session.
-    budget: limits the events that are kept for clients that lose a connection.
+    budget: limits the events that are kept for clients which lose a connection.
     on_close: called when the session has ended.
     polling: when the client has to come back for the rest of a response; None for never.
 
     Attributes:
     revision: the name of the revision of the session; "" before `initialize` is answered.
-    last_used: when the client last sent something or had a stream open, by the loop's clock.
+    last_used: when the client last sent a message or had a stream open, by the clock of the event
+        loop.
     """
 
     def __init__(
@@ -87,9 +91,10 @@ class SessionConnection:
         self._receiver: Receiver | None = None
         self._streams = SessionStreams(budget, self._note_use, polling)
         self._output = SessionOutput(self._on_drain)
-        # The requests that came while the client had not read enough of the responses.
+        # The requests that wait until the client has read more of the responses.
         self._held: deque[tuple[Exchange, AcceptedForms, Sequence[Id]]] = deque()
-        # The request whose frame is being delivered. An error without an id is its response.
+        # The stream of the request that is being passed to the receiver. An error response without
+        # an id belongs to it.
         self._current: EventStream | None = None
         self._is_paused = False
 
@@ -139,7 +144,7 @@ class SessionConnection:
     # Requests of the client
 
     def deliver(self, exchange: Exchange, accepted: AcceptedForms, ids: Sequence[Id]) -> None:
-        """Pass a message on to the server, and answer the HTTP request when its response is there.
+        """Pass a message to the server. The HTTP request is answered when the response is written.
 
         ids: the ids of the JSON-RPC requests in the message. If there are none, the HTTP request is
             answered at once.
@@ -168,9 +173,9 @@ class SessionConnection:
             self._current = None
 
     def _deliver_held(self) -> None:
-        """Pass on the requests that were held back, as long as the client reads the responses.
+        """Pass on the requests that have waited, until the client must read more responses.
 
-        A request whose client has gone meanwhile is dropped: it never began.
+        A request is dropped if its client has closed the HTTP connection meanwhile.
         """
         while self._held and not self._is_paused and self._receiver is not None:
             exchange, accepted, ids = self._held.popleft()
@@ -182,10 +187,10 @@ class SessionConnection:
                 exchange.connection.flush()
 
     def cancel(self, exchange: Exchange, id: Id | None) -> None:
-        """Pass a `notifications/cancelled` on, and end the stream of the cancelled request.
+        """Pass on notifications/cancelled, and end the stream of the cancelled request.
 
-        A cancelled request gets no response.
-        id: the id of the request; None if the notification contains none.
+        The stream ends because a cancelled request gets no response.
+        id: the id of the cancelled request; None if the notification contains none.
         """
         self.deliver(exchange, AcceptedForms(json=True, stream=True), ())
         stream = self._streams.find(id)
@@ -195,10 +200,7 @@ class SessionConnection:
                 stream.end()
 
     def listen(self, exchange: Exchange) -> None:
-        """Answer a GET with the standalone stream, or with the stream of the last event id in it.
-
-        Raises HttpError 400 if there is no such stream.
-        """
+        """Answer a GET with a stream of the session; see SessionStreams.listen()."""
         self.last_used = self._loop.time()
         self._streams.listen(exchange)
 
@@ -209,26 +211,27 @@ class SessionConnection:
 
     @property
     def is_in_use(self) -> bool:
-        """Return whether a call is under way, or the client has a stream open."""
+        """Whether a call is running, or the client has a stream open."""
         return self._streams.is_in_use
 
     def _receive(self, frame: bytes) -> None:
-        """Pass a frame on to the server, unless the session has ended."""
+        """Pass a frame to the server, unless the session has ended."""
         if self._receiver is not None:
             self._receiver.on_frames((frame,))
 
     # Output
 
     def _send(self, stream: EventStream, frame: bytes) -> None:
-        """Send a frame as an event of a stream.
+        """Send a notification or a request of the server as an event of a stream.
 
-        A client that accepts no stream of events gets no notifications, and a question to it fails.
+        If the client accepts no stream of events, the notification is dropped, and the request is
+        answered with an error in place of the client.
         """
         if not stream.accepts_events:
-            question = decode_envelope(frame)
-            if question.request_id is not None:
-                refusal = encode_error(encode_id(question.request_id), INVALID_REQUEST, NO_STREAM)
-                # Not at once: the session is still sending the question.
+            message = decode_envelope(frame)
+            if message.request_id is not None:
+                refusal = encode_error(encode_id(message.request_id), INVALID_REQUEST, NO_STREAM)
+                # With call_soon(), because the session is still inside of sending the request.
                 self._loop.call_soon(self._receive, refusal)
             return
         stream.send(frame)
@@ -243,7 +246,7 @@ class SessionConnection:
         if id is not None:
             self._streams.finish(stream, id)
         else:
-            # A batch, or an error without an id: the response to all that was posted.
+            # A batch, or an error without an id: it answers all requests of the POST.
             self._streams.finish(stream)
         is_last = not stream.ids
         if exchange is not None:
@@ -288,10 +291,12 @@ class SessionConnection:
             stream.exchange.keep_alive()
 
     def _on_drain(self, unread: int) -> None:
+        """Tell the server how many bytes of output the client has not read."""
         if self._receiver is not None:
             self._receiver.on_drain(unread)
 
     def _note_use(self) -> None:
+        """Note that the client uses the session now."""
         self.last_used = self._loop.time()
 
 

@@ -1,4 +1,8 @@
-"""SessionOutput: counts the output of a session that its client has not read."""
+"""SessionOutput: counts the output of a session that its client has not read.
+
+A session sends on several HTTP connections. The server stops calls of a client that does not read,
+and needs to know how much all of these connections together have to send.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +43,7 @@ class SessionOutput:
                 self._connections.discard(connection)
 
     def watch(self) -> int:
-        """Return how many bytes are unread, and look again later while there are some."""
+        """Return how many bytes are unread. While there are some, they are counted again later."""
         unread = self._count()
         if unread and self._timer is None:
             self._reported_bytes = unread
@@ -47,7 +51,7 @@ class SessionOutput:
         return unread
 
     def close(self) -> None:
-        """Forget the connections."""
+        """Remove the connections, and stop counting."""
         self._connections.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -56,7 +60,7 @@ class SessionOutput:
         return sum(connection.unread_bytes for connection in self._connections)
 
     def _check(self) -> None:
-        """Report how much is unread, if the client has read some."""
+        """Count the unread bytes, and call on_drain if the client has read some."""
         unread = self._count()
         previous, self._reported_bytes = self._reported_bytes, unread
         self._timer = self._loop.call_later(CHECK_S, self._check) if unread else None

@@ -1,8 +1,9 @@
 """StatelessConnection: carries the 2026-07-28 requests that come on one HTTP connection.
 
-Each request is a POST of its own and needs no session. They come one after the other, so that at
-most one is under way. The response is a JSON body, unless the call sends progress or log messages,
-or takes long: then it is a stream of events. A client that closes the connection cancels the call.
+Each request is a POST of its own and needs no session. At most one of them is running at a time,
+because HttpConnection reads the next request only after the response. The response is a JSON body;
+if the call sends progress or log messages, or takes long, it is a stream of events. A client that
+closes the HTTP connection cancels the call.
 Spec: 2026-07-28 basic/transports/streamable-http, basic/patterns/cancellation.
 """
 
@@ -46,8 +47,8 @@ class StatelessConnection:
 
     caller: the user who sends the requests.
 
-    Attribute:
-    http: the HTTP connection; None while there is none, see stateless_pool.py.
+    Attributes:
+    http: the HTTP connection; None while this Connection waits in the StatelessPool.
     """
 
     def __init__(self, http: HttpConnection, caller: HttpCaller) -> None:
@@ -56,9 +57,9 @@ class StatelessConnection:
         self._receiver: Receiver | None = None
         self._exchange: Exchange | None = None
         self._accepted = AcceptedForms(json=True, stream=True)
-        # Made once, and not for each request.
+        # The bound method is made once here, and not for each request.
         self._begin_stream = self._on_idle
-        # The HTTP connection's own method, because each call is flushed.
+        # The HTTP connection's own method, which saves a call of another one for each response.
         self.flush: Callable[[], None] = http.flush
         self.bind(http)
 
@@ -70,14 +71,17 @@ class StatelessConnection:
         http.on_drain = self._on_drain
 
     def unbind(self) -> None:
-        """Leave the HTTP connection to another caller. No request is under way."""
+        """Release the HTTP connection, so that it can carry requests of another user.
+
+        It is called while no request is running.
+        """
         http, self.http = self.http, None
         self.flush = do_nothing
         if http is not None:
             http.on_close = http.on_drain = None
 
     def end(self) -> None:
-        """End this Connection, after unbind(); the HTTP connection goes on."""
+        """End this Connection after unbind(). The HTTP connection stays open."""
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
             receiver.on_eof()
@@ -91,7 +95,7 @@ class StatelessConnection:
         self._receiver = receiver
 
     def deliver(self, exchange: Exchange, accepted: AcceptedForms) -> None:
-        """Pass a request on to the server. Its headers and its `_meta` are checked."""
+        """Pass a request to the server. The caller has checked its headers and its `_meta`."""
         receiver = self._receiver
         if receiver is None:
             raise unavailable("the server is shutting down")
@@ -105,8 +109,8 @@ class StatelessConnection:
     def write(self, frame: bytes, request_id: Id | None) -> int:
         exchange = self._exchange
         if exchange is None:
-            # A notification that belongs to no request, or comes after its response: a client of
-            # this revision gets those only through subscriptions/listen.
+            # A notification that belongs to no running request. A client of this revision gets
+            # those only through subscriptions/listen, so it is dropped.
             return 0 if self.http is None else self.http.unread_bytes
         outcome = read_outcome(frame, request_id)
         if outcome is not None:
@@ -127,7 +131,7 @@ class StatelessConnection:
         return exchange.connection.unread_bytes
 
     def pause(self, paused: bool) -> None:
-        """Do nothing: while a request is under way, no other one is read anyway."""
+        """Do nothing. While a request is running, no other one is read anyway."""
 
     async def close(self, within_s: float) -> None:
         self._receiver = None
@@ -137,7 +141,7 @@ class StatelessConnection:
             self.http.close()
 
     def _on_idle(self) -> None:
-        """Begin a stream, so that a call that takes long can be kept alive."""
+        """Begin a stream of events for a call that takes long, to keep the connection alive."""
         if self._exchange is not None and self._accepted.stream:
             self._exchange.open_stream()
             self._exchange.send_event(KEEP_ALIVE_COMMENT)
@@ -155,5 +159,5 @@ class StatelessConnection:
         if exchange is None:
             receiver.on_eof()
         else:
-            # This is how clients of this revision cancel a call.
+            # In this revision, a client cancels a call by closing the connection.
             receiver.on_disconnect(ConnectionAbortedError("the client has cancelled its call"))

@@ -1,7 +1,8 @@
-"""TLS for an HTTP server: the certificate, which is loaded again when its file has changed.
+"""TlsCertificate and TlsAcceptor: TLS for an HTTP server.
 
-TlsAcceptor accepts the clients of a listener itself: asyncio's servers start any number of
-handshakes, and each takes 280 kB before anything of ours is called.
+TlsCertificate loads the certificate again when its file has changed. TlsAcceptor accepts clients
+and limits the number of running handshakes, each of which takes 280 kB. asyncio's own servers start
+any number of handshakes, and call the protocol of a connection only after its handshake.
 """
 
 from __future__ import annotations
@@ -23,15 +24,19 @@ __all__ = ["Tls", "TlsAcceptor", "TlsCertificate"]
 
 log = logging.getLogger("concertino.http")
 
-# How often the files are looked at, in seconds.
+# How often to check whether the files have changed, in seconds.
 CHECK_S = 5.0
+# How long a handshake may take, in seconds.
 HANDSHAKE_S = 10.0
-# How long a client may take for its part of the end, in seconds.
+# How long a client may take to confirm the end of a connection, in seconds.
 SHUTDOWN_S = 5.0
+# How many handshakes may run at the same time.
 MAX_HANDSHAKES = 128
-# If all places are taken, a handshake that has taken longer than this is given up, in seconds.
+# When that many are running, the oldest one is cancelled for a new client, if it has taken longer
+# than this, in seconds.
 SLOW_HANDSHAKE_S = 1.0
-# How long no client is accepted after accept() has failed, for example for want of descriptors.
+# How long no client is accepted after accept() has failed, for example because the process has too
+# many open files, in seconds.
 PAUSE_S = 0.1
 
 FileState = tuple[tuple[int, int, int], ...]
@@ -40,8 +45,8 @@ FileState = tuple[tuple[int, int, int], ...]
 class Tls(Struct, frozen=True):
     """The files of a certificate, in PEM.
 
-    cert: the certificate, followed by those of the authorities in between.
-    key: its private key, without a password; None if it is in the same file.
+    cert: the path of the certificate, which the certificates of intermediate authorities follow.
+    key: the path of the private key, without a password; None if the key is in the same file.
     """
 
     cert: str
@@ -49,11 +54,12 @@ class Tls(Struct, frozen=True):
 
 
 class TlsCertificate:
-    """The certificate that new connections get.
+    """The certificate for new connections.
 
     Raises ValueError if the files cannot be used.
-    Attribute:
-    context: the settings for new connections.
+
+    Attributes:
+    context: the TLS context for new connections.
     """
 
     def __init__(self, files: Tls) -> None:
@@ -62,16 +68,17 @@ class TlsCertificate:
         self.context = self._make_context()
 
     def reload(self) -> None:
-        """Use the files' present content for new connections, if it has changed.
+        """Load the certificate again if its files have changed.
 
-        If it cannot be used, the certificate before stays, and the log says so.
+        If they cannot be used, the old certificate stays in use, and an error is logged.
         """
         state = self._read_state()
         if state == self._state:
             return
         self._state = state
         try:
-            # Into a context of its own first: a certificate without its key would stop all clients.
+            # First load into another context as a test: if loading fails halfway, with a
+            # certificate that does not match its key, `context` could not be used any more.
             self._make_context()
             self.context.load_cert_chain(self._files.cert, self._files.key)
         except (ValueError, OSError) as exc:
@@ -80,12 +87,13 @@ class TlsCertificate:
             log.info("the certificate %s was loaded again", self._files.cert)
 
     def _make_context(self) -> ssl.SSLContext:
+        """Return a new context with the certificate. Raises ValueError if it cannot be used."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
         names = " and ".join(filter(None, (self._files.cert, self._files.key)))
         try:
-            # An encrypted key would make OpenSSL ask on the terminal.
+            # Without _no_password, OpenSSL would ask for the password of a key on the terminal.
             context.load_cert_chain(self._files.cert, self._files.key, password=_no_password)
         except OSError as exc:
             raise ValueError(
@@ -94,7 +102,7 @@ class TlsCertificate:
         return context
 
     def _read_state(self) -> FileState:
-        """Return what changes when one of the files does."""
+        """Return a value that changes when one of the files changes."""
         states: list[tuple[int, int, int]] = []
         for name in filter(None, (self._files.cert, self._files.key)):
             try:
@@ -107,13 +115,14 @@ class TlsCertificate:
 
 
 def _no_password() -> str:
+    """Refuse a key with a password. OpenSSL calls it for the password of such a key."""
     raise ValueError("TLS: the key has a password; store it without one, in a file of mode 0600")
 
 
 class TlsAcceptor:
-    """Accepts the clients of a listener, and passes those on whose handshake is complete.
+    """Accepts the clients of a listener, and makes their connections after the TLS handshake.
 
-    make: makes the protocol of a connection.
+    make: returns the protocol of a new connection.
     """
 
     def __init__(
@@ -123,14 +132,14 @@ class TlsAcceptor:
         self._certificate = certificate
         self._make = make
         self._loop = asyncio.get_running_loop()
-        # The handshakes under way, and when they began. The oldest one comes first.
+        # The running handshakes -> when they began. The oldest one is the first.
         self._handshakes: OrderedDict[asyncio.Task[None], float] = OrderedDict()
         self._is_accepting = False
         self._timer = self._loop.call_later(CHECK_S, self._check_files)
         self._resume()
 
     def close(self) -> None:
-        """Accept nobody any more, and end the handshakes."""
+        """Stop accepting clients, and cancel the running handshakes."""
         self._timer.cancel()
         self._pause()
         self._listener.socket.close()
@@ -142,19 +151,20 @@ class TlsAcceptor:
         self._timer = self._loop.call_later(CHECK_S, self._check_files)
 
     def _resume(self) -> None:
+        """Start to accept clients, or continue after _pause()."""
         if not self._is_accepting and self._listener.socket.fileno() >= 0:
             self._is_accepting = True
             self._loop.add_reader(self._listener.socket, self._accept)
 
     def _pause(self) -> None:
+        """Accept no clients. They wait in the system's queue."""
         if self._is_accepting:
             self._is_accepting = False
             self._loop.remove_reader(self._listener.socket)
 
     def _accept(self) -> None:
-        """Accept a client that waits, if there is room for its handshake."""
-        if len(self._handshakes) >= MAX_HANDSHAKES and not self._give_up_slowest():
-            # Clients wait in the system's queue until a handshake has ended.
+        """Accept one client, unless too many handshakes are running. The event loop calls it."""
+        if len(self._handshakes) >= MAX_HANDSHAKES and not self._cancel_slowest():
             self._pause()
             self._loop.call_later(PAUSE_S, self._resume)
             return
@@ -172,8 +182,8 @@ class TlsAcceptor:
         self._handshakes[task] = self._loop.time()
         task.add_done_callback(self._on_handshake_end)
 
-    def _give_up_slowest(self) -> bool:
-        """End the oldest handshake if it is slow. Returns False if none is."""
+    def _cancel_slowest(self) -> bool:
+        """Cancel the oldest handshake if it is slow. Returns whether it was cancelled."""
         task, since = next(iter(self._handshakes.items()))
         if self._loop.time() - since < SLOW_HANDSHAKE_S:
             return False
@@ -185,6 +195,7 @@ class TlsAcceptor:
         self._handshakes.pop(task, None)
 
     async def _shake_hands(self, sock: socket.socket) -> None:
+        """Do the TLS handshake with a client, and make its connection."""
         try:
             await self._loop.connect_accepted_socket(
                 self._make,
@@ -194,7 +205,7 @@ class TlsAcceptor:
                 ssl_shutdown_timeout=SHUTDOWN_S,
             )
         except (OSError, ValueError) as exc:
-            # A scanner, a client without trust in the certificate, or one that has gone.
+            # A port scanner, a client that does not trust the certificate, or one that has left.
             log.debug("%s: a handshake has failed: %s", self._listener.address, exc)
             sock.close()
         except asyncio.CancelledError:

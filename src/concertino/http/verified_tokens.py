@@ -1,7 +1,7 @@
-"""VerifiedTokens: a cache of the tokens that were verified recently.
+"""VerifiedTokens: a cache with the results of verifying tokens.
 
-Verifying a signature takes 60 to 145 us, asking another server milliseconds. The tokens themselves
-are not kept, only their SHA-256.
+Verifying a signature takes 60 to 145 us, and asking another server takes milliseconds. The cache
+contains only the SHA-256 of each token, and not the token.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from concertino.protocol.principal import Principal
 __all__ = ["VerifiedTokens"]
 
 MAX_ACCEPTED = 10_000
-# Refused tokens have a table of their own: anybody can send them, and they must not displace the
-# accepted ones.
+# The limit for refused tokens, which have a table of their own. Anybody can send many of them, and
+# they must not displace the accepted ones.
 MAX_REFUSED = 1_000
+# How long a refused token is refused without being verified again, in seconds.
 REFUSED_S = 10.0
 
 
 class VerifiedTokens:
-    """The results of verifying tokens, by the tokens' SHA-256.
+    """The results of verifying tokens, by the SHA-256 of each token (its digest).
 
     cache_s: the time for which a result is used, in seconds.
-    clock: returns the time in seconds; must not go backwards.
-    wall_clock: returns the seconds since the epoch, to compare with the end of a token.
+    clock: a monotonic clock, in seconds.
+    wall_clock: returns the seconds since 1970, to compare with the expiry of a token.
     """
 
     def __init__(
@@ -34,8 +35,9 @@ class VerifiedTokens:
         self._cache_s = cache_s
         self._clock = clock
         self._wall_clock = wall_clock
-        # Digest -> the principal, and until when it is believed.
+        # Digest -> the principal, and the time until which the token is accepted.
         self._accepted: dict[bytes, tuple[Principal, float]] = {}
+        # Digest -> the reason, and the time until which the token is refused.
         self._refused: dict[bytes, tuple[str, float]] = {}
 
     def find(self, digest: bytes) -> Principal | None:
@@ -57,7 +59,7 @@ class VerifiedTokens:
         return None
 
     def accept(self, digest: bytes, principal: Principal) -> None:
-        """Store the principal of a token, at most until the token's end."""
+        """Store the principal of a token, at most until the token expires."""
         within_s = self._cache_s
         if principal.expires is not None:
             within_s = min(within_s, principal.expires - self._wall_clock())
@@ -66,13 +68,13 @@ class VerifiedTokens:
             self._accepted[digest] = principal, self._clock() + within_s
 
     def refuse(self, digest: bytes, reason: str) -> None:
-        """Remember that a token was refused."""
+        """Store the reason for which a token was refused."""
         _make_room(self._refused, MAX_REFUSED)
         self._refused[digest] = reason, self._clock() + min(REFUSED_S, self._cache_s)
 
 
 def _make_room(table: dict[bytes, tuple[Principal, float]] | dict[bytes, tuple[str, float]],
                limit: int) -> None:  # fmt: skip
-    """Forget the entry that was added first, if the table is full."""
+    """Remove the oldest entry if the table is full."""
     if len(table) >= limit:
         del table[next(iter(table))]
