@@ -1,4 +1,4 @@
-"""A certificate authority for hubs and plugins: creates it, issues and renews certificates.
+"""The certificate authority for hubs and plugins: create_authority(), issue(), renew() and others.
 
 Files are written under a lock, and completely or not at all. Only issuing needs the authority's
 private key: a hub or plugin that has its certificate runs without that key. An authority is created
@@ -85,7 +85,7 @@ def create_authority(certificates: Certificates, valid: timedelta = VALID) -> No
                     "; for a new one, move the folder away"
                 )
         key = Ed25519PrivateKey.generate()
-        # The key first: a certificate without its key is useless.
+        # The key is written first, because a certificate without its key is useless.
         _write(certificates.key("ca"), _pem(key))
         _write(certificates.crt("ca"), _authority(key, valid).public_bytes(Encoding.PEM))
 
@@ -176,6 +176,7 @@ def _issue(
     hosts: Sequence[str],
     valid: timedelta,
 ) -> x509.Certificate:
+    """Issue a certificate with a new key, and write both. The caller holds the folder's lock."""
     authority = certificates.authority()
     signer = certificates.private_key("ca")
     if authority.public_key().public_bytes(*RAW) != signer.public_key().public_bytes(*RAW):
@@ -195,6 +196,7 @@ def _issue(
 
 
 def _authority(key: Ed25519PrivateKey, valid: timedelta) -> x509.Certificate:
+    """Return a new certificate of the authority, for its key."""
     subject = _subject(AUTHORITY)
     usage = _usage(key_cert_sign=True, crl_sign=True)
     return (
@@ -214,6 +216,11 @@ def _leaf(
     hosts: Sequence[str],
     valid: timedelta,
 ) -> x509.Certificate:
+    """Return a new certificate of a hub or plugin.
+
+    key: the key of the hub or plugin.
+    signer: the key of the authority.
+    """
     if not isinstance(signer, Ed25519PrivateKey):
         raise CertificateError("the authority's key: expected an Ed25519 key")
     # The Go implementation uses one kind of certificate for both sides of a handshake.

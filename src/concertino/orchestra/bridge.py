@@ -94,8 +94,8 @@ class Bridge(HubBackend):
         await asyncio.wait((self._refresh_task,))
         await self._hub.close()
 
-    # How HubBackend sends requests. Two of them return None while the hub is down; HubBackend then
-    # uses the first, which raises the reason.
+    # The functions with which HubBackend sends requests. While the hub is down, the second and the
+    # third return None; HubBackend then calls the first one, which raises the reason.
 
     def _ask_over_link(self, request: PluginRequest, timeout_s: float) -> Awaitable[PluginResponse]:
         return self._hub.request(request, timeout_s)
@@ -107,6 +107,7 @@ class Bridge(HubBackend):
         return self._link.stream(request, timeout_s) if self._hub.is_up else None
 
     async def _connect(self) -> RpcConnection:
+        """Connect to the hub. ReconnectingLink calls it for each attempt."""
         try:
             self._link = link = await self._open()
         except BaseException:
@@ -115,6 +116,7 @@ class Bridge(HubBackend):
         return link
 
     def _on_link_change(self, is_up: bool) -> None:
+        """Handle a new connection to the hub (is_up), or its loss."""
         if is_up:
             self._first_attempt.set()
             self._refresh_now.set()

@@ -1,4 +1,4 @@
-"""A hub and an MCP server in one process: `concertino serve plugins.yaml`.
+"""EmbeddedHub: an MCP server with a hub in the same process, for `concertino serve plugins.yaml`.
 
 The hub listens for its own plugins only, so any number of these processes can run side by side.
 """
@@ -72,7 +72,7 @@ class EmbeddedHub(HubBackend):
             await self._control.close()
         hub, self._hub = self._hub, None
         if hub is not None:
-            # The plugins that end now change the lists, which nobody asks for any more.
+            # Ending plugins changes the lists, but no client needs to know that any more.
             hub.on_change = None
             await hub.stop()
 

@@ -1,10 +1,10 @@
-"""Error responses to prompt and storage requests.
+"""prompt_failure(), storage_failure(): error responses to prompt and storage requests.
 
 The protocol has one general error response, a failed tool call (rpc_interface.error_response()).
-But Go programs accept only a PromptGetResponse to a PromptGetRequest, and so on. So these functions
-return a response of the expected type, empty but for `failure`. This field is our addition: our
-programs read the error from it, and Go programs see an empty document or list, or a prompt without
-messages.
+But Go programs accept only a response of the type that belongs to the request. So these functions
+return a response of that type in which only the field `failure` is set. This field is an addition
+of this package: its programs read the error from it. Go programs ignore it, and see an empty
+document or list, or a prompt without messages.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The TLS handshake of QUIC connections: both sides present a certificate, and both are verified.
 
-aioquic does not request client certificates, and does not verify them. So our connections replace
-the class of aioquic's TLS context with a stricter subclass; other users of aioquic in this process
-are not affected. The names used here are private to aioquic. Therefore its version is pinned to
-1.7, and ensure_strict() tests before the first use that a client without a certificate is refused.
+aioquic does not request client certificates, and does not verify them. So each connection of this
+package replaces the class of its TLS context with a stricter subclass; other users of aioquic in
+this process are not affected. The attributes that are used for that are private ones of aioquic.
+Therefore its version is pinned to 1.7, and ensure_strict() tests before the first use that a client
+without a certificate is refused.
 Session tickets are not used: a client that resumes a session presents no certificate.
 Sources: RFC 8446 sections 4.3.2 and 4.4.2; RFC 9001 section 8; the Orchestra plugin protocol,
 "QUIC".

@@ -1,4 +1,4 @@
-"""A hub: starts the plugins of a plugins file, and forwards requests to them.
+"""Hub: starts the plugins of a plugins file, and forwards requests to them.
 
     hub = Hub(read_plugins("plugins.yaml"))
     await hub.start()
@@ -105,7 +105,8 @@ class Hub:
         self._events = HubEvents()
         # Whether the first start of each plugin is over.
         self._is_started = not file.enabled
-        # Done when the state of a plugin changes; None while no request waits for that.
+        # A future that is done when the state of a plugin changes; None while no request waits for
+        # that.
         self._changed: asyncio.Future[None] | None = None
         self._list_changes = ListChanges(self._serialize_lists, self._report_change)
 
@@ -165,7 +166,7 @@ class Hub:
         except BaseException:
             await self.stop()
             raise
-        # All at once: each plugin itself waits for its dependencies.
+        # All plugins are started at once, because each one waits for its dependencies by itself.
         for plugin in self.plugins.values():
             plugin.start(environment)
 
@@ -239,6 +240,7 @@ class Hub:
         return self._routes
 
     def _count_running(self) -> int:
+        """Return how many plugins are running."""
         return sum(plugin.state == "running" for plugin in self.plugins.values())
 
     # Requests
@@ -301,6 +303,7 @@ class Hub:
     async def _answer_resources(
         self, request: PluginRequest, kind: str, peer: RemotePeer
     ) -> PluginResponse:
+        """Answer a storage request for the resources of MCP servers, which several plugins have."""
         await self._wait_settled(peer)
         plugins = [
             partial(forward_request, plugin, "storage", RESOURCES, request, kind)
@@ -407,10 +410,12 @@ class Hub:
         peer: RemotePeer,
         respond: Respond,
     ) -> Cancellable | None:
-        """Forward a tool call and its response as bytes, without a task. This is a RelayHandler.
+        """Forward a tool call and its response as bytes, without a task (a RelayHandler).
 
-        Returns None if answer() must handle the request instead: it is not a plain tool call, it
-        names another caller than the peer's certificate, or it cannot be sent now.
+        Returns None if answer() must handle the request instead, because it is not a plain tool
+        call, names another caller than the peer's certificate, or cannot be sent now.
+        body: the request, serialized without its id.
+        respond: sends the response to the peer.
         """
         call = peek_tool_call(body)
         if call is None:
@@ -424,7 +429,7 @@ class Hub:
         return self._calls.relay(plugin, body, respond)
 
     def _register(self, manifest: PluginManifest, peer: RemotePeer) -> PluginResponse:
-        # A process that the hub has started may register under its own plugin id only.
+        """Answer a request to register a plugin. peer: the process that sends it."""
         reason = self._registration_problem(manifest.id, peer)
         if reason:
             log.warning("%s, pid %s: registration refused: %s", peer.address, peer.pid, reason)
@@ -437,7 +442,10 @@ class Hub:
         return PluginResponse(register=RegistrationResult(accepted=True))
 
     def _registration_problem(self, id: str, peer: RemotePeer) -> str:
-        """Return the reason why a peer may not register as a plugin; empty if it may."""
+        """Return the reason why a peer may not register as a plugin; empty if it may.
+
+        A process that the hub has started may register under its own plugin id only.
+        """
         plugin = self.plugins.get(id)
         if plugin is None:
             if peer.pid is not None:
@@ -455,7 +463,7 @@ class Hub:
         return f"this process is not one that the hub started as {id}"
 
     def _health(self) -> HealthResult:
-        """Return HEALTHY if every plugin runs, else DEGRADED; with the state of each plugin."""
+        """Return the hub's health: HEALTHY if every plugin runs, else DEGRADED, with details."""
         plugins = self.plugins.values()
         running = self._count_running()
         return HealthResult(
@@ -470,6 +478,7 @@ class Hub:
     # Changes
 
     def _on_plugin_change(self) -> None:
+        """Handle a change of a plugin's state, tools or prompts."""
         self._routes = None
         self._calls.forget()
         self._events.on_plugin_change()
@@ -481,10 +490,12 @@ class Hub:
         self._list_changes.compare_soon()
 
     def _report_change(self, name: ListName) -> None:
+        """Call on_change, if there is one."""
         if self.on_change is not None:
             self.on_change(name)
 
     def _serialize_lists(self) -> tuple[bytes, bytes]:
+        """Return the current lists of tools and prompts as bytes, to compare them with others."""
         routes = self.routes
         return (
             routes.tool_list.list_tools.SerializeToString(),
@@ -493,9 +504,9 @@ class Hub:
 
 
 def _sort_by_dependency(entries: dict[str, PluginEntry]) -> list[PluginEntry]:
-    """Return entries with dependencies first, otherwise in the order of the file.
+    """Return the entries in the order of the file, except that dependencies come first.
 
-    There are no cycles: read_plugins() refuses them.
+    There are no cycles of dependencies, because read_plugins() refuses them.
     """
     order: dict[str, PluginEntry] = {}
     left = list(entries)
@@ -507,6 +518,7 @@ def _sort_by_dependency(entries: dict[str, PluginEntry]) -> list[PluginEntry]:
 
 
 def _shutdown_timeouts(within_s: float) -> ShutdownTimeouts:
+    """Return timeouts for ending a process that take `within_s` seconds together."""
     return ShutdownTimeouts(
         stdin_closed_s=0.2 * within_s, terminated_s=0.4 * within_s, killed_s=0.4 * within_s
     )

@@ -3,8 +3,9 @@
 It is the base class of Bridge, whose hub runs in another process (bridge.py), and of EmbeddedHub,
 whose hub runs in this process (embedded_hub.py). translation.py converts the messages.
 
-Each tools/list and prompts/list asks the hub again. A result is rebuilt only if the hub's response
-has changed. refresh() sends list_changed to clients that have an older list.
+Each tools/list and prompts/list of a client requests the list from the hub again. The result is
+rebuilt only if the hub's response has changed. refresh() notifies clients that have an older list
+(list_changed).
 """
 
 from __future__ import annotations
@@ -112,7 +113,8 @@ class HubBackend:
         self._events = ClientEvents(stream)
         self._caller = caller_fields(str(uuid.uuid4()))
         self._outlet: Notifier | None = None
-        # Warnings about the lists that were logged. Each list is fetched again and again.
+        # The warnings about lists that were logged. As lists are fetched again and again, each
+        # warning is logged once.
         self._logged: set[str] = set()
         self._lists: dict[ListName, _CachedList] = {
             "tools": _CachedList(
@@ -143,7 +145,7 @@ class HubBackend:
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         """See Backend.handle."""
-        # First, since nearly all calls are tools/call.
+        # Nearly all calls are tools/call, so this method is checked first.
         if call.method == "tools/call":
             try:
                 return await self._call_tool(call, context)
@@ -172,9 +174,9 @@ class HubBackend:
         await self._events.close()
 
     async def refresh(self) -> None:
-        """Fetch again the lists that clients have requested before, and report the changed ones.
+        """Fetch the lists that clients have requested before, and notify clients of changed ones.
 
-        Raises RpcError.
+        Raises RpcError if the hub does not answer.
         """
         for name, cached in self._lists.items():
             if cached.sent is not None:
@@ -214,7 +216,8 @@ class HubBackend:
         """Call a tool, and report the chunks of its stream as progress.
 
         request: the serialized tool call.
-        Returns None if the call must be sent as usual: the hub, as Go's, has no streams.
+        Returns None if the call must be sent as usual, because the hub has no streams, like the Go
+        implementation's, or is down.
         """
         start = start_of_call(PluginRequest.FromString(request).tool_call)
         stream = self._stream(PluginRequest(stream_start=start), CALL_S)
@@ -265,7 +268,7 @@ class HubBackend:
         try:
             of_servers = server_templates_of(list_of(await self._ask(server_list_request())))
         except RpcError as exc:
-            # The hub is down, or a Go program that does not know this request.
+            # The hub is down, or it is a Go program, which does not know this request.
             log.debug("no templates of MCP servers: %s", exc)
             of_servers = []
         return ListResourceTemplatesResult([*TEMPLATES, *of_servers])
@@ -275,17 +278,20 @@ class HubBackend:
         return read_result(uri, await self._ask(request))
 
     async def _ask(self, request: PluginRequest) -> PluginResponse:
+        """Send a request to the hub, and return the response. Raises RpcError."""
         try:
             return await self._ask_hub(request, TIMEOUT_S)
         except ConcertinoError as exc:
             raise _client_error(exc) from None
 
     def _warn_once(self, message: str) -> None:
+        """Log a warning, unless it was logged before."""
         if message not in self._logged:
             self._logged.add(message)
             log.warning("%s", message)
 
     async def _fetch(self, cached: _CachedList) -> Struct:
+        """Request a list from the hub, and return it as an MCP result. Raises RpcError."""
         kind = cached.kind
         response = await self._ask(PluginRequest(**{kind: _LIST_REQUESTS[kind]()}))
         return cached.update(read_response(response, kind))
@@ -301,7 +307,10 @@ class _CachedList:
     """The list of tools or of prompts that was fetched last.
 
     kind: the kind of request that fetches the list, "list_tools" or "list_prompts".
-    current: the list's content as JSON, for comparison.
+    convert: returns the MCP result for the hub's response.
+
+    Attributes:
+    current: the content of the list as JSON, for comparison.
     sent: the value of `current` when a client last requested the list; None before that.
     """
 

@@ -90,6 +90,7 @@ class HubListeners:
         handler: RequestHandler,
         relay: RelayHandler,
     ) -> str:
+        """Start to listen at an address, and return it, with the actual port."""
         if address.startswith("unix:"):
             listener = await listen_for_links(address, handler, relay=relay)
         else:
@@ -114,7 +115,10 @@ class HubListeners:
 
 
 def _remove_abandoned_folders() -> None:
-    """Remove the folders that this user's killed hubs have left: nobody listens at their socket."""
+    """Remove the folders of this user's hubs that were killed.
+
+    Such a hub does not listen at the socket in its folder any more.
+    """
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}????????"):
         try:
             status = folder.lstat()
@@ -125,6 +129,6 @@ def _remove_abandoned_folders() -> None:
                 sock.connect(str(folder / HUB_SOCKET))
         except ConnectionRefusedError:
             shutil.rmtree(folder, ignore_errors=True)
-        # The listener is busy, or the folder is not a hub's.
+        # The hub is alive but busy, or the folder is not that of a hub.
         except OSError:
             continue

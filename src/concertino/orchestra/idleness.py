@@ -1,8 +1,9 @@
-"""Detects whether a program that is starting still works, or sleeps and waits for something.
+"""wait_until_idle(), watch_work(): observe whether a starting program still works, or sleeps.
 
-A hub waits for a plugin that is still working, and stops waiting for one that sleeps, since it may
-sleep forever. The time since the start does not tell the two apart: on a loaded machine a start
-takes ten times as long. So the hub watches the processor time of the process and its descendants.
+While plugins start, a hub lets requests wait for a plugin that is still working, but not for one
+that sleeps, because it may sleep forever. The time since the start does not distinguish the two: on
+a loaded machine, a start takes ten times as long. So the hub observes the processor time of the
+plugin's process and its descendants.
 Source: proc(5), /proc/PID/task/TID/stat and children.
 """
 
@@ -36,8 +37,8 @@ async def wait_until_idle(pid: int, for_s: float) -> None:
         await asyncio.sleep(max(for_s, UNKNOWN_S))
         return
 
-    # Idle samples are counted, not seconds: while this process gets no processor time, it takes no
-    # samples, and the other process may not have got any either.
+    # Idle samples are counted, and not seconds. On a loaded machine, this process may get no
+    # processor time for a while, and the other process may not get any either.
     idle_samples_needed = round(for_s / SAMPLE_S)
     idle_samples = 0
     last_ticks: int | None = None
@@ -74,6 +75,7 @@ class _Work(Struct, frozen=True):
 
 
 def _work_of(pid: int) -> _Work:
+    """Return the processor time that a process and its descendants have used so far."""
     ticks, is_busy = 0, False
     for task in _tasks(pid):
         try:

@@ -1,4 +1,4 @@
-"""Opens RPC connections ("links"), and listens for them.
+"""open_link(), listen_for_links(): open RPC connections ("links"), and listen for them.
 
     listener = await listen_for_links("unix:/run/user/1/hub.sock", answer)   # answers requests
     link = await open_link("unix:/run/user/1/hub.sock")                      # sends requests
@@ -26,7 +26,8 @@ from concertino.orchestra.unix_link import listen_unix_links, open_unix_link
 from concertino.transports.addresses import unix_name
 from concertino.transports.listeners import split_address
 
-# Not at run time: a Unix socket does not need the package cryptography.
+# Not imported at run time, because connections over a Unix socket do not need the package
+# cryptography.
 if TYPE_CHECKING:
     from concertino.orchestra.certificates import Certificates
 

@@ -1,5 +1,6 @@
-"""A store of Markdown files: `{workspace}/.projects/{path}`, shared with the Go implementation.
+"""MarkdownStorage: stores documents as Markdown files, `{workspace}/.projects/{path}`.
 
+The Go implementation uses the same files.
 Metadata is YAML front matter; the version of a document is in the file `{path}.version`. Content
 and version must change together although they are two files. So a write has these steps:
 
@@ -125,7 +126,7 @@ class MarkdownStorage:
                 raise missing_document(path)
             self._recover(folder, parts[-1], path)
             with _convert_errors(path):
-                # The content first: a version file without content is ignored.
+                # The content is removed first, because a version file without content is ignored.
                 os.unlink(parts[-1], dir_fd=folder)
                 _remove(folder, parts[-1] + VERSION)
                 os.fsync(folder)
@@ -158,6 +159,7 @@ class MarkdownStorage:
     # Paths and locks
 
     def _split(self, path: str) -> tuple[str, ...]:
+        """Return the parts of a document's path. Raises StorageError for a reserved name."""
         parts = clean_path(path)
         if parts[-1].endswith(RESERVED):
             raise StorageError(
@@ -309,6 +311,7 @@ def _may_contain(folder: str, prefix: str) -> bool:
 
 
 def _error(path: str, exc: OSError) -> StorageError:
+    """Return the StorageError for an error of the system."""
     if exc.errno in (errno.ENOTDIR, errno.ELOOP):
         return StorageError(
             "invalid_path", f"{path}: leads through a symbolic link, or through a file"
@@ -401,6 +404,7 @@ def _join_metadata(content: bytes, metadata: Mapping[str, Any]) -> bytes:
 
 
 def _begins_with_fence(raw: bytes) -> bool:
+    """Return whether the first line of a file is `---`, as before front matter."""
     first, newline, _ = raw.partition(b"\n")
     return bool(newline) and first.rstrip(b"\r") == FENCE
 

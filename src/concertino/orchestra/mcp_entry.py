@@ -1,4 +1,4 @@
-"""Reads the entry of an MCP server in a plugins file.
+"""read_mcp_entry(): reads the entry of an MCP server in a plugins file.
 
     - id: tools.github
       protocol: mcp
@@ -41,9 +41,10 @@ def read_mcp_entry(
     members: Mapping[str, YamlNode],
     env: Mapping[str, str | None],
 ) -> str:
-    """Return the server of an entry, as the JSON of a server file.
+    """Return the server of an entry, as the JSON of a server file with this one server.
 
     source: the path of the plugins file, for errors.
+    id: the plugin's id, which becomes the name of the server.
     label: the path of the entry within the file, for errors.
     node: the entry, and `members` its members by name.
     env: the variables of the entry; None as a value stands for the value in the hub's environment.
@@ -88,6 +89,7 @@ def read_mcp_entry(
 
 
 def _error(source: str, line: int, problem: str) -> InvalidServerFile:
+    """Return the error for a wrong member in a line of the file."""
     return InvalidServerFile(f"{source}:{line}: {problem}")
 
 
@@ -108,7 +110,7 @@ def _words(source: str, label: str, node: YamlNode) -> list[str]:
 
 
 def _to_value(node: YamlNode) -> FileValue:
-    """Return a node as a value of a server file. YAML nodes have no columns: column 1."""
+    """Return a YAML node as a value of a server file. Its column is 1: YAML nodes have none."""
     if node.kind == "mapping":
         members = {
             key.value: FileMember(_to_value(value), key.line, 1) for key, value in node.value
@@ -123,6 +125,7 @@ def _to_value(node: YamlNode) -> FileValue:
 
 
 def _from_texts(texts: Mapping[str, str], line: int) -> FileValue:
+    """Return an object of strings as a value of a server file. line: the line of all of them."""
     return FileValue(
         {name: FileMember(FileValue(text, line, 1), line, 1) for name, text in texts.items()},
         line,
@@ -132,7 +135,7 @@ def _from_texts(texts: Mapping[str, str], line: int) -> FileValue:
 
 # Any: a JSON value.
 def _plain(value: FileValue) -> Any:
-    """Return a value without its places."""
+    """Return a value of a server file as plain JSON, without line numbers."""
     content = value.content
     if isinstance(content, Mapping):
         return {name: _plain(member.value) for name, member in content.items()}

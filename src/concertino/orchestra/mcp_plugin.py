@@ -53,6 +53,10 @@ class McpPlugin:
     """A RunnablePlugin (plugin_main.py) that offers the features of an MCP server.
 
     name: the plugin's id.
+
+    Attributes:
+    hub: the connection to the hub; None if there is none.
+    on_end: called when the hub requests the end of the plugin.
     """
 
     def __init__(self, name: str) -> None:
@@ -91,7 +95,8 @@ class McpPlugin:
         try:
             launch = expand_entry(entry, file, Expander(file, os.environ, {}), {})
         except InvalidServerFile as exc:
-            # The place in the text that the hub has sent means nothing to people.
+            # Without the place of the error: it is one in the JSON that the hub has sent, and not
+            # in the plugins file.
             raise ConcertinoError(str(exc).partition(f"{entry.name}.")[2]) from None
         await self._sessions.open(FileServer(self.name, launch, entry.options))
         await self._learn_prompts()
@@ -111,6 +116,7 @@ class McpPlugin:
         return sample
 
     async def _learn_prompts(self) -> None:
+        """Fetch the names of the server's prompts."""
         prompts = await list_or_nothing(self._sessions.main.list_prompts())
         self._prompts = frozenset(prompt.name for prompt in prompts)
 
@@ -120,6 +126,7 @@ class McpPlugin:
             self._registering = asyncio.get_running_loop().create_task(self._register_again())
 
     async def _register_again(self) -> None:
+        """Send the manifest to the hub again. The hub then fetches the lists."""
         if (hub := self.hub) is None:
             return
         try:
@@ -148,7 +155,7 @@ class McpPlugin:
         """Do nothing: the server starts when the hub has sent its configuration."""
 
     async def shut_down(self) -> bool:
-        """Return True: there are no functions to run."""
+        """See Plugin.shut_down(). There are no functions to run, so it returns True."""
         return await self._hooks.run_shutdown()
 
     async def close(self) -> None:
@@ -159,7 +166,7 @@ class McpPlugin:
 
 
 def _has_tool(name: str, context: Context) -> bool:
-    # The server refuses the tools that it does not have.
+    """Return True for each tool, because the server itself refuses those that it does not have."""
     return True
 
 

@@ -1,9 +1,11 @@
 """Resources of MCP servers in the plugin protocol: documents of the storage type RESOURCES.
 
-The path of a document is the URI of the resource. Our peers also read what storage has no fields
-for: the resource as JSON, resource templates, and all contents of a resource with their types.
-A hub answers for all its plugins together: the lists are joined, and a resource is read from the
-first plugin in the file that has it.
+The path of a document is the URI of the resource. Documents have no fields for some properties of
+resources. So the responses also contain each resource as JSON, the resource templates, and all
+contents of a resource with their types, in fields that only programs of this package read.
+
+answer_from_server() answers for one plugin. answer_from_plugins() answers for a hub: it joins the
+lists of all plugins, and reads a resource from the first plugin in the file that has it.
 """
 
 from __future__ import annotations
@@ -56,6 +58,11 @@ async def answer_from_server(request: PluginRequest, sessions: McpSessions) -> P
 
 
 async def _list(client: Client, prefix: str, pattern: str) -> PluginResponse:
+    """Return the response with the server's resources whose URIs match, and its templates.
+
+    prefix: the beginning of the URIs.
+    pattern: a glob for the part of the URI after the last slash; empty for all.
+    """
     resources: list[Resource] = await list_or_nothing(client.list_resources())
     templates = await list_or_nothing(client.list_resource_templates())
     matches = matcher(check_pattern(pattern)).fullmatch if pattern else _match_all
@@ -123,7 +130,7 @@ async def answer_from_plugins(request: PluginRequest, plugins: Sequence[Ask]) ->
 
 
 def _join(id: str, responses: Sequence[PluginResponse]) -> PluginResponse:
-    """Return one list of the lists of several plugins, without those that did not answer."""
+    """Join the lists in the responses of several plugins. Error responses are ignored."""
     entries: dict[str, StorageEntry] = {}
     templates: dict[bytes, None] = {}
     for response in responses:

@@ -1,8 +1,9 @@
-"""McpSessions: an MCP server for the callers of a plugin, with an MCP session for each of them.
+"""McpSessions: the MCP sessions of a plugin that offers an MCP server (mcp_plugin.py).
 
-A caller is a session of a bridge, or another plugin. Each gets a session of its own at the proxy of
-the server, so that a server that remembers its client gets a process for each of them, as behind
-any Proxy (`isolation`). The session "" serves the lists and resources.
+The calls of such a plugin come from MCP clients of a bridge and from other plugins. Each of these
+callers gets an MCP session of its own with the server, through a Proxy. So a server that keeps
+state for its client gets a process for each caller, as behind any Proxy (`isolation`). One further
+session fetches the lists and reads resources.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ from concertino.types.results import CallToolResult, ListToolsResult
 
 __all__ = ["McpSessions", "list_or_nothing"]
 
-# More sessions than this are closed, those first that were not used for the longest time.
+# How many sessions are kept open. Beyond it, those that have not been used for the longest time are
+# closed.
 MAX_SESSIONS = 64
-# Time for a session to open, in seconds, when its server must be started first.
+# How long opening a session may take, in seconds, if its server must be started first.
 OPEN_S = START_S + 5.0
 NOT_STARTED = "the server of the plugin does not run"
 TIMEOUTS = Timeouts(connect_s=OPEN_S, request_s=FOREVER, total_s=FOREVER)
@@ -47,7 +49,7 @@ Handler = Callable[[Client, Mapping[str, Raw], Context], Awaitable[Struct]]
 
 
 class _Session:
-    """An open session. calls: how many calls run in it."""
+    """The session of one caller. calls: how many calls run in it."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -73,7 +75,7 @@ class McpSessions:
         self._find_model = find_model
         self._on_change = on_change
         self._host: Host | None = None
-        # By caller and its session; the one that was used last is at the end.
+        # (caller, session id of the bridge) -> session. The one that was used last is at the end.
         self._sessions: dict[tuple[str, str], _Session] = {}
         self._lock = asyncio.Lock()
         self._main: Client | None = None
@@ -86,7 +88,7 @@ class McpSessions:
 
     @property
     def main(self) -> Client:
-        """Return the session for lists and resources. Raises RpcError before open()."""
+        """The session for lists and resources. Raises RpcError before open()."""
         if self._main is None:
             raise RpcError(INTERNAL_ERROR, NOT_STARTED)
         return self._main
@@ -105,9 +107,10 @@ class McpSessions:
             raise
 
     async def _connect(self, host: Host, **options: Any) -> Client:
+        """Open a session with the server. options: further parameters of the Client."""
         ours, theirs = memory_pair()
         host.attach(theirs)
-        # The session translates, so the era of the server does not matter here.
+        # The Proxy translates between revisions, so the server may be of an older one.
         client = Client(
             ours, name=self._name, era="modern", timeouts=TIMEOUTS, validate=False, **options
         )
@@ -136,7 +139,7 @@ class McpSessions:
 
     @asynccontextmanager
     async def _session(self, context: Context) -> AsyncGenerator[Client, None]:
-        """Lend the session of a caller for one call."""
+        """Provide the session of a caller for one call, inside `async with`."""
         meta = context.meta
         key = str(meta.get("orchestra/caller", "")), str(meta.get("orchestra/session", ""))
         session = self._sessions.pop(key, None)

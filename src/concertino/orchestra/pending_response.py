@@ -1,7 +1,7 @@
-"""PendingResponse: the response that a request on an RPC connection will get.
+"""PendingResponse: the future response to a request on an RPC connection.
 
-rpc.py creates one for each request. It costs less than an asyncio.Future, and it can call a
-function with the response before the read callback ends, instead of waking up a task.
+RpcClient (rpc.py) creates one for each request. It takes less time than an asyncio.Future, and it
+can call a function with the response as soon as that is read, without a task.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """PluginContext: the Context of a call that arrived over the plugin protocol.
 
-The protocol has no messages to a client while a call runs, but the chunks of a stream. So progress
-becomes chunks, or is dropped if the call is no stream. Log messages go to stderr. Sampling calls
-the hub's AI provider (plugin_sampling.py). Elicitation and roots fail as with a client without
-these capabilities.
+While a call runs, the only messages that the protocol has for its caller are the chunks of a
+stream. So progress is sent as chunks, or dropped if the call is no stream. Log messages are written
+to stderr. Sampling calls the hub's AI provider (plugin_sampling.py). Elicitation and roots fail as
+with a client without these capabilities.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class PluginContext:
     def caller(self) -> DetachedCaller:
         return _CALLER if self._chunks is None else _STREAM_CALLER
 
-    # The hub has authorized the call, and does not tell for whom.
+    # The plugin protocol does not say which user makes the call.
     principal = None
 
     @property
@@ -193,7 +193,8 @@ class PluginContext:
         make: Callable[[], object],
         kind: Any = Any,
     ) -> Any:
-        # No cache is needed: handlers run again only after a request to the client, and those fail.
+        # No cache is needed. A handler runs again only after a request to the client, which is not
+        # possible here.
         value = make()
         return convert(await value if isawaitable(value) else value, kind)
 
@@ -205,4 +206,5 @@ class PluginContext:
         return wait_in_thread(awaitable, self._loop, set(), lambda: False)
 
     def _refuse(self, capability: str) -> NoReturn:
+        """Raise MissingCapability for a request to the client."""
         raise MissingCapability("the plugin protocol cannot ask a client", {capability: {}})

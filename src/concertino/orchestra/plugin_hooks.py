@@ -1,4 +1,4 @@
-"""The functions that a plugin has registered with on_boot and on_shutdown."""
+"""LifecycleHooks: runs the functions that a plugin has registered with on_boot and on_shutdown."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ class LifecycleHooks:
         return is_clean
 
     async def _call(self, function: Callable[..., Any], *args: Any) -> None:
+        """Call a function in the thread, and await its result if it is `async def`."""
         result = await self._thread.run(lambda: function(*args))
         if isawaitable(result):
             await result

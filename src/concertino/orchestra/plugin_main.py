@@ -1,4 +1,4 @@
-"""Runs the process of a plugin: flags, certificates, READY, registration at the hub, and the end.
+"""run(), run_plugin(): run the process of a plugin, from its flags to its orderly end.
 
     --listen-addr ADDR         where the hub connects to the plugin: unix:PATH, or HOST:PORT for
                                QUIC; localhost:0 by default
@@ -290,7 +290,8 @@ async def _serve_hub(
         plugin.hub = hub
         hub.start()
 
-    # Stop listening first, so that no new call arrives; the hooks run after the last call.
+    # The order of the end: no new calls can arrive when the listener is closed, and the on_shutdown
+    # functions run after the last call.
     code = await end.code
     ready.cancel()
     await listener.close(DRAIN_S)
@@ -366,7 +367,7 @@ def _watch_hub(loop: asyncio.AbstractEventLoop, end: _End) -> None:
 
 
 class _NoNotifier:
-    """A Notifier that drops everything: the plugin protocol does not report changes."""
+    """A Notifier that ignores all changes, because the plugin protocol cannot report them."""
 
     def report_change(self, what: object) -> None:
         pass

@@ -2,8 +2,8 @@
 
 Lines are logged by the logger `concertino.hub.PLUGIN`, with secrets redacted. The line
 `READY ADDRESS` on stderr reports where the plugin listens.
-All output is read, but only RATE lines a second are logged. So a plugin that floods its stderr is
-not blocked, and does not crowd out the lines of other plugins.
+All output is read, so that a plugin which writes too much is not blocked. But only RATE lines a
+second are logged, so that the log still shows the lines of other plugins.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from concertino.logs.formats import escape_controls
 
 __all__ = ["PluginOutput"]
 
-# Lines of one plugin that are logged: per second in the long run, and at once.
+# How many lines of one plugin are logged: on average per second, and at most at once.
 RATE, BURST = 20.0, 200.0
-# Dropped lines are reported this long after the first of them, at the latest.
+# Dropped lines are reported at most this long after the first of them, in seconds.
 REPORT_S = 1.5
 READY = b"READY "
+# The longest address in a READY line, in bytes.
 MAX_ADDRESS = 512
 # A log line of a plugin that is made with concertino.
 OUR_FORMAT = re.compile(

@@ -1,4 +1,4 @@
-"""PluginProcess: one plugin of a hub. Runs its program, and starts the program again when it ends.
+"""PluginProcess: one plugin of a hub. It runs the plugin's program, and restarts it when it ends.
 
     waiting -> starting -> running -> backing-off -> starting ...        stopping -> stopped
 
@@ -56,13 +56,13 @@ SHUTDOWN_S = 2.0
 class FirstStart:
     """The progress of a plugin's first start: events for which other plugins and requests wait.
 
-    lets_next_start: the next plugin over QUIC may start. Set when the start is settled, or when the
-        plugin has used NEXT_S of processor time.
-    is_late: the plugin has used LATE_S of processor time and is not ready.
-    is_settled: there is no use in waiting longer. Set when the start is over, and when the plugin
-        sleeps (idleness.py).
-    is_over: the start has succeeded or failed, or waits for a dependency that has failed.
-    has_run: the plugin has been running at least once.
+    lets_next_start: whether the next plugin over QUIC may start. It is set when the start is
+        settled, or when the plugin has used NEXT_S of processor time.
+    is_late: whether the plugin has used LATE_S of processor time and is not ready.
+    is_settled: whether waiting longer is useless. It is set when the start is over, and when the
+        plugin sleeps (idleness.py).
+    is_over: whether the start has succeeded or failed, or waits for a dependency that has failed.
+    has_run: whether the plugin has been running at least once.
     """
 
     def __init__(self) -> None:
@@ -156,7 +156,7 @@ class PluginProcess:
     def on_register(self, manifest: PluginManifest) -> None:
         """Store the manifest that the plugin has sent to register at the hub.
 
-        A plugin that runs and registers again has other tools or prompts now: fetch its lists.
+        If a running plugin registers again, its tools or prompts have changed, so they are fetched.
         """
         storage = frozenset(self.entry.provides_storage) | frozenset(manifest.provides_storage)
         self.features = msgspec.structs.replace(self.features, manifest=manifest, storage=storage)
@@ -167,6 +167,7 @@ class PluginProcess:
     def _on_lists(
         self, tools: Sequence[ToolDefinition], prompts: Sequence[PromptDefinition]
     ) -> None:
+        """Store the tools and prompts that were fetched again."""
         self.features = msgspec.structs.replace(self.features, tools=tools, prompts=prompts)
         self._on_change()
 
@@ -283,7 +284,7 @@ class PluginProcess:
                     pause = FIRST_S
 
             await self._run.close(self.reason)
-            # Random, so that plugins that failed together do not start together.
+            # A random pause, so that plugins which failed together do not start together.
             wait_s = uniform(0.75, 1.0) * pause
             pause = min(LONGEST_S, 2 * pause)
             self._settings.log.warning("%s; it is started again in %.3g s", self.reason, wait_s)
@@ -312,6 +313,7 @@ class PluginProcess:
             await self._previous.first_start.lets_next_start.wait()
 
     def _settle(self) -> None:
+        """Note that waiting for the first start is useless from now on."""
         self.first_start.is_settled.set()
         self.first_start.lets_next_start.set()
         self._on_change()
@@ -325,6 +327,7 @@ class PluginProcess:
             self._on_change()
 
     def _end_first_start(self) -> None:
+        """Note that the first start is over."""
         self.first_start.is_over.set()
         self._settle()
 
@@ -335,7 +338,8 @@ class PluginProcess:
         except (ConcertinoError, OSError, ValueError) as exc:
             self._set_state("backing-off", await self._run.exit_reason() or str(exc))
             return False
-        # A bug of ours. If it ended this task, the plugin would never start, and calls would wait.
+        # A bug in this package. If the exception ended this task, the plugin would never start
+        # again, and calls would wait for it.
         except Exception as exc:
             self._settings.log.exception("it could not be started")
             self._set_state("backing-off", f"{type(exc).__name__}: {exc}")
@@ -358,10 +362,12 @@ class PluginProcess:
     async def _until_end(self) -> None:
         """Wait until the run is over, and set the reason."""
         reason = await self._run.wait_end()
-        # First, so that calls fail from now on. The exit status may follow, and says more.
+        # The state changes at once, so that calls fail from now on. The exit status, which says
+        # more about the reason, may only be known a little later.
         self._set_state("backing-off", reason)
         self._set_state("backing-off", await self._run.exit_reason() or reason)
 
     def _set_state(self, state: State, reason: str) -> None:
+        """Change the state, and report it. reason: why the plugin is not running, or empty."""
         self.state, self.reason = state, reason
         self._on_change()

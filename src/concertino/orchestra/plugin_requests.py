@@ -1,4 +1,4 @@
-"""PluginRequests: a plugin's answers to the requests of a hub.
+"""PluginRequests: answers the requests that a hub sends to a plugin.
 
 Requests for tools and prompts become MCP calls to the plugin's Backend, and the results become
 responses of the plugin protocol. Requests for storage go to stores.py.
@@ -73,7 +73,7 @@ class PluginRequests:
     on_shutdown: called when the hub requests shutdown, after the shutdown functions.
     hub: returns the connection to the hub; None if there is none.
 
-    Attribute:
+    Attributes:
     handlers: the handler for each kind of request, by the request's field in PluginRequest.
     """
 
@@ -177,7 +177,8 @@ class PluginRequests:
         if not self._has_tool(name, context):
             return error_response("", "tool_not_found", f"{self._name} has no tool {name!r}")
 
-        # Absent arguments stay absent; the tool's schema decides whether that is valid.
+        # If the call has no arguments, the MCP call has none either. The tool's schema decides
+        # whether that is valid.
         params = {"name": Raw(encode(name))}
         try:
             if call.HasField("arguments"):
@@ -200,7 +201,8 @@ class PluginRequests:
 
         A generator tool reports each value that it yields as progress.
         """
-        # Only our own peers have a window. Go programs cannot use the rest of our messages either.
+        # Only peers that are made with this package send a window. Go programs cannot use chunks
+        # without data, nor a result at the end of a stream.
         is_ours = start.window > 0
         id = start.stream_id
         chunks = ChunkQueue()
@@ -285,7 +287,8 @@ class PluginRequests:
 
 def _error_text(error: RpcError) -> str:
     """Return an error's message and its `details`, as one line."""
-    # Errors of this package have an object as data, or no data; those of other servers anything.
+    # The data of an error of this package is an object or missing. Errors of other servers can have
+    # any JSON value.
     data = error.data
     details = cast("dict[str, Any]", data).get("details") if isinstance(data, dict) else None
     return f"{error.message}: {details}" if details else error.message

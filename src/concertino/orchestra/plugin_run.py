@@ -178,7 +178,8 @@ class PluginRun:
     ) -> str:
         """Start the process, wait for READY, and return its address. Raises like start()."""
         time = asyncio.get_running_loop().time
-        # A plugin that sleeps leaves its place to others: it does not slow them down.
+        # The number of plugins that start at the same time is limited. A plugin that sleeps does
+        # not count, because it does not slow the others down.
         async with environment.starts:
             until = time() + READY_S
             address, output = self._spawn(environment)
@@ -225,7 +226,7 @@ class PluginRun:
             name: os.environ.get(name, "") if value is None else value
             for name, value in entry.env.items()
         }
-        # Redact the secrets among them in logs.
+        # From now on, logs do not show the secrets among these variables.
         learn(variables)
 
         address, hub_address = "localhost:0", environment.network_address
@@ -304,8 +305,9 @@ class PluginRun:
     ) -> None:
         """Fetch the tools and prompts of the running plugin in the background.
 
-        on_lists: called with them, unless the plugin does not answer. A second call while one is
-            under way starts again, since the first may miss the latest change.
+        A call while the lists are being fetched starts again, because the first response may not
+        contain the latest change.
+        on_lists: called with the tools and prompts. It is not called if the plugin does not answer.
         """
         if self._fetching is not None:
             self._fetching.cancel()
@@ -404,6 +406,7 @@ def _program(binary: str) -> tuple[list[str], Sequence[str]]:
 
 
 def _describe_exit(status: int) -> str:
+    """Return a text for messages that says how a process has ended. status: its exit status."""
     return (
         f"it was ended by signal {-status}" if status < 0 else f"it ended with exit code {status}"
     )

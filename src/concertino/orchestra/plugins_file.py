@@ -1,4 +1,4 @@
-"""Reads plugins.yaml: which plugins a hub starts, and where it listens.
+"""read_plugins(): reads plugins.yaml, which says what plugins a hub starts and where it listens.
 
     listen_addr: localhost:50100
     plugins:
@@ -70,8 +70,8 @@ class PluginEntry(Struct, frozen=True):
     binary: an absolute path, or a name to look up in PATH.
     env: variables in addition to the few that every plugin inherits. None as a value stands for the
         value in the hub's environment.
-    config: sent to the plugin at boot.
-    provides_storage: storage types.
+    config: the configuration that the hub sends to the plugin at boot.
+    provides_storage: the storage types that the plugin provides.
     provides_ai: the AI providers that the plugin is a bridge to.
     depends_on: ids of plugins to start before this one.
     socket: whether the plugin uses a Unix socket instead of QUIC.
@@ -111,7 +111,7 @@ class PluginsFile(Struct, frozen=True):
 
     @property
     def enabled(self) -> tuple[PluginEntry, ...]:
-        """Return the entries of the plugins to start."""
+        """The entries of the plugins that the hub starts."""
         return tuple(entry for entry in self.plugins if entry.enabled)
 
 
@@ -442,10 +442,12 @@ class _Reader:
 
 
 def _is_empty(node: YamlNode) -> bool:
+    """Return whether a node has no value, as `name:` without anything after it."""
     return node.kind == "scalar" and not node.value
 
 
 def _describe(node: YamlNode) -> str:
+    """Return a description of a node for an error: what was found in place of what is expected."""
     if node.kind != "scalar":
         return f"a {node.kind}"
     return repr(node.value[:80]) if node.value else "nothing"

@@ -255,8 +255,9 @@ class QuicRpcConnection(QuicConnectionProtocol):
         data: bytes,
         is_end: bool,
     ) -> None:
+        """Handle data on a stream. is_end: whether the peer has ended the stream with it."""
         entry = self._incomplete.get(stream)
-        # The frame of this stream is complete or was dropped. Ignore further data.
+        # The frame of this stream is complete or was dropped, so further data is ignored.
         if entry is None:
             return
 

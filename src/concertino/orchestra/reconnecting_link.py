@@ -27,7 +27,7 @@ FIRST_S, LAST_S = 0.1, 5.0
 
 
 class ReconnectingLink:
-    """An RpcConnection to one address that reconnects. Use it on one event loop; call start().
+    """An RpcConnection to one address that reconnects. Use it on one event loop. Call start() next.
 
     address: the address, for messages.
     open: connects; usually a partial of open_link().
@@ -36,7 +36,7 @@ class ReconnectingLink:
     on_change: called with True when the link is up, and with False when it is down.
     health_s: the pause between two health pings, and the time limit for their answers.
 
-    Attribute:
+    Attributes:
     reconnects: how often the link has reconnected; -1 before the first connection.
     """
 
@@ -93,6 +93,7 @@ class ReconnectingLink:
             self.end_reason.set_result(self._reason)
 
     async def _run(self) -> None:
+        """Connect, wait for the end of the connection, and connect again, until cancelled."""
         pause = FIRST_S
         # A reason is logged once, not with every attempt.
         logged = ""
@@ -126,6 +127,7 @@ class ReconnectingLink:
             await asyncio.sleep(pause * random.uniform(0.0, 1.0))
 
     async def _connect(self) -> RpcConnection:
+        """Open a connection, and run on_connect."""
         link = await self._open()
         try:
             if self._on_connect is not None:
@@ -166,4 +168,5 @@ class ReconnectingLink:
 
 
 def _is_expected(exc: Exception) -> bool:
+    """Return whether an exception says that a connection failed, and is no bug."""
     return isinstance(exc, (ConcertinoError, OSError, ValueError))

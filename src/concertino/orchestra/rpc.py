@@ -1,8 +1,8 @@
-"""The code of RPC connections that does not depend on the transport.
+"""RpcClient and RpcServer: the parts of RPC connections that do not depend on the transport.
 
 RpcClient, on the side that opened a connection, sends requests and waits for their responses.
-RpcServer, on the side that accepted it, runs handlers and sends responses. unix_link.py and
-quic_link.py have the transports. rpc_interface.py defines the interface for users.
+RpcServer, on the side that accepted it, runs handlers and sends responses. The transports are in
+unix_link.py, quic_link.py and quic_listener.py. The interfaces for users are in rpc_interface.py.
 """
 
 from __future__ import annotations
@@ -53,11 +53,12 @@ log = logging.getLogger("concertino.orchestra")
 MAX_IN_FLIGHT = 1024
 # Total size of the requests in progress on one connection. Above it, reading pauses.
 MAX_BYTES_IN_FLIGHT = 4 * MAX_FRAME_BYTES
-# Total size of the responses that the peer has not read. A peer that reads causes no such burst.
-# Responses of up to LARGE_BYTES are not limited, because MAX_IN_FLIGHT limits their number.
+# Total size of the responses that the peer has not read; a peer that reads does not reach it.
+# Responses of up to LARGE_BYTES are not counted, because MAX_IN_FLIGHT limits their number.
 MAX_UNREAD_BYTES = 256 * 2**20
 LARGE_BYTES = 16 * 1024
-# A stream pauses while its peer has not read so many bytes of responses; looked at every POLL_S.
+# A stream pauses while its peer has not read so many bytes of responses. This is checked every
+# POLL_S.
 MAX_UNREAD_CHUNKS = 2**20
 POLL_S = 0.01
 
@@ -96,7 +97,7 @@ def _guess_id(payload: bytes) -> str:
 
 
 class RpcClient:
-    """The base class of connections that send requests. It has the pending requests.
+    """The base class of connections that send requests. It matches responses to requests.
 
     A derived class for each transport implements _send_request() and _send_cancel(), and calls
     _set_backpressure(), _on_response(), _fail_request() and _end_connection().
@@ -154,7 +155,7 @@ class RpcClient:
             self._streams[key].fail(exc)
 
     def expects_more(self, key: Hashable) -> bool:
-        """Return whether more responses to a request will come: it is a stream without its end."""
+        """Return whether a request is a stream whose last response was not received yet."""
         return key in self._streams and not self._streams[key].is_ended
 
     def _end_connection(self, reason: str) -> None:
@@ -247,6 +248,7 @@ class RpcClient:
     # Time limits
 
     def _set_timer(self, when: float) -> None:
+        """Set the timer to a time, in place of the time that was set before."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self.loop.call_at(when, self._on_timer)
@@ -264,6 +266,7 @@ class RpcClient:
             self._set_timer(min(pending.deadline for pending in self._pending.values()))
 
     def _timeout_error(self, kind: str, timeout_s: float) -> TimedOut:
+        """Return the error for a request without a response in time. kind: the kind of request."""
         return TimedOut(f"{self.peer.address}: no response to {kind} within {timeout_s:g} s")
 
     async def _wait_writable(self, kind: str, timeout_s: float) -> float:
@@ -319,7 +322,7 @@ class RpcClient:
         self._send_cancel(key)
 
 
-# The side that answers
+# The side of a connection that answers
 
 
 def _ignore_outcome(subject: None, value: object, error: BaseException | None) -> None:
@@ -363,7 +366,7 @@ class RpcServer:
         self._windows: dict[str, tuple[Hashable, StreamWindow]] = {}
         # Total size of the requests in _tasks.
         self._bytes = 0
-        # Done when no request is in progress; None while drain() does not wait.
+        # A future that is done when no request is in progress; None while drain() does not wait.
         self._idle: asyncio.Future[None] | None = None
 
     def receive(self, payload: bytes, key: Hashable = None) -> None:
@@ -392,7 +395,8 @@ class RpcServer:
             return
 
         if key in self._tasks:
-            # Send no error: the peer would take it for the response to the first request.
+            # No error is sent, because the peer would take it for the response to the first
+            # request with this id.
             log.warning(
                 "%s: request id %r is in use already", self.peer.address, request.request_id
             )
@@ -592,6 +596,7 @@ class RpcServer:
         code: str,
         message: str,
     ) -> None:
+        """Send an error response. id: the id of the request."""
         self._respond(key, error_response(id, code, message).SerializeToString(), True)
 
     def _release(self, key: Hashable, size: int) -> None:

@@ -7,9 +7,9 @@ link.py opens connections and listens for them, over a Unix socket (unix_link.py
 (quic_link.py). rpc.py has the code that both transports share. Each object belongs to the event
 loop in which it was created.
 
-A request can be cancelled: on a Unix socket by a StreamCancel with the request's id, on QUIC by a
-reset of its stream. Neither has a response. Go programs do not know cancellation and finish the
-request.
+A request can be cancelled: on a Unix socket with a StreamCancel that has the request's id, and over
+QUIC with a reset of its stream. Neither has a response. Go programs ignore the cancellation and
+finish the request.
 """
 
 from __future__ import annotations

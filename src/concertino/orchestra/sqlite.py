@@ -136,8 +136,9 @@ class SqliteStorage:
 
     @contextmanager
     def _transaction(self) -> Generator[None, None, None]:
-        # IMMEDIATE takes the write lock now, so that nobody else can write after we have read the
-        # version.
+        """Run the body of `with` in a transaction, which is undone if it raises."""
+        # IMMEDIATE takes the write lock now, so that no other process can write after this one has
+        # read the version.
         self._database.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -148,6 +149,7 @@ class SqliteStorage:
 
     @contextmanager
     def _convert_errors(self) -> Generator[None, None, None]:
+        """Raise StorageError in place of the errors of SQLite and of the system."""
         try:
             yield
         except (sqlite3.Error, OSError) as exc:

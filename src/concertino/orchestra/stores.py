@@ -1,7 +1,7 @@
-"""Answers the storage requests of the plugin protocol with the stores of a plugin.
+"""answer_storage(): answers the storage requests of a hub with the stores of a plugin.
 
-plugin_requests.py calls answer_storage(). Errors of a store become the responses in failures.py.
-Stores may block, so they are called in threads.
+PluginRequests calls it. The methods of a store may block, so they run in threads. Their errors
+become the error responses of failures.py.
 Source: the Orchestra plugin protocol, "Storage".
 """
 

@@ -1,8 +1,8 @@
-"""Streams: requests with several responses, StreamChunks and at last a StreamEnd.
+"""Streams: requests with several responses, which are StreamChunks and at last a StreamEnd.
 
-A receiver holds at most WINDOW_BYTES of chunks that nobody has taken. It names this limit in the
-request, and sends a StreamCredit when chunks were taken, so a slow receiver slows the sender down.
-Go programs know neither, so they are sent chunks as fast as they read.
+A receiver buffers at most WINDOW_BYTES of chunks. It states this limit in the request, and sends a
+StreamCredit when it has processed chunks, so that a slow receiver slows the sender down. Go
+programs know neither, so they are sent chunks as fast as they read.
 
     RpcClient.stream()  --StreamStart-->  RpcServer  -->  the generator that a handler returns
     ReceivedStream      <--StreamChunk--  StreamWindow
@@ -173,14 +173,14 @@ class ChunkQueue:
         self._changed.set()
 
     def abandon(self) -> None:
-        """Drop all chunks, those to come too: nobody takes them any more."""
+        """Drop all chunks, also those that are added later, because take() is not called again."""
         self._is_abandoned = True
         self._chunks.clear()
         self._held_bytes = 0
         self._changed.set()
 
     async def take(self) -> StreamChunk | None:
-        """Wait for the next chunk. None at the end."""
+        """Wait for the next chunk, and return it. Returns None at the end."""
         while not self._chunks:
             await self._wait_for_change()
         chunk = self._chunks.popleft()
@@ -226,7 +226,8 @@ class CollectedStream:
         message = chunk.data.decode("utf-8", "replace") or None
         total = chunk.total if chunk.HasField("total") else None
         if chunk.HasField("progress"):
-            # A chunk of our own peers: the end of the stream will have the result.
+            # Only peers made with this package send progress. They send the result at the end of
+            # the stream, so the chunks are not collected.
             return chunk.progress, total, message
         self._data.append(chunk.data)
         self._size += len(chunk.data)
@@ -290,6 +291,7 @@ def tool_call_of(start: StreamStart) -> ToolRequest:
 
 
 def _copy_call(source: ToolRequest | StreamStart, target: ToolRequest | StreamStart) -> None:
+    """Copy the fields that both kinds of calls have."""
     for name in _TEXTS:
         setattr(target, name, getattr(source, name))
     if source.HasField("arguments"):

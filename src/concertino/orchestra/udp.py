@@ -60,6 +60,7 @@ class UdpSocket(asyncio.DatagramTransport):
         self._loop.add_reader(sock, self._on_readable)
 
     def _on_readable(self) -> None:
+        """Pass the datagrams that have arrived to the handler. The event loop calls it."""
         self._handler.datagrams_received(self._waiting())
 
     def _waiting(self) -> Iterator[tuple[bytes, Address]]:

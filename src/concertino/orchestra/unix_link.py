@@ -1,7 +1,7 @@
-"""RPC connections over a Unix socket, for processes of one user on one machine.
+"""UnixLink, listen_unix_links(): RPC connections over a Unix socket, for processes of one user.
 
-Concurrent requests share a connection; responses are matched by request_id. The socket has mode
-0600 and lies in a folder that other users cannot enter, and each side checks the other's user id.
+Concurrent requests share a connection, and responses are matched by request_id. The socket has mode
+0600 and is in a folder that other users cannot enter. Each side also checks the other's user id.
 
 Frames that are sent in the same loop iteration share one write() where possible. While the output
 buffer is full, the server side stops reading requests, and RpcClient.request() waits.
@@ -74,7 +74,8 @@ class _FrameConnection(SocketConnection):
     """
 
     terminator = b""
-    # One read for each event. A second one would find nothing: the peer needs longer to send more.
+    # One read for each readiness event. A second read would find nothing, because a peer needs
+    # longer to send the next frame.
     reads = range(1)
 
     def __init__(self, sock: socket.socket) -> None:
@@ -83,7 +84,7 @@ class _FrameConnection(SocketConnection):
         self._frame_timer: asyncio.TimerHandle | None = None
         # Whether flush() will be called at the end of this loop iteration.
         self.is_flush_scheduled = False
-        # The number of the last read batch with one message that has written a frame at once.
+        # The id of the last read batch of a single message in which a frame was written at once.
         self._last_single_id = 0
 
     def open(self, receiver: Receiver) -> None:
@@ -272,7 +273,8 @@ class UnixLink(RpcClient):
 
     def on_disconnect(self, exc: Exception) -> None:
         self._connection.abort()
-        # Not now: the caller may be a task or a read batch, in which no other task can be resumed.
+        # With call_soon(), because the caller may be a task or a read batch, in which no other task
+        # can be resumed.
         self.loop.call_soon(self._on_end, errno_message(exc))
 
 
@@ -368,7 +370,7 @@ class _UnixRpcListener:
         if connections:
             closings = [connection.begin_close() for connection in connections]
             await asyncio.wait(closings, timeout=1.0)
-        # Peers that have not read the remaining output by now.
+        # The connections that are still open have peers that do not read the remaining output.
         for connection in list(self._connections):
             connection.abort("the peer does not read its responses")
 
