@@ -161,7 +161,7 @@ class EventStream:
                 exchange.send_event(encode_event(b"", self._event_id(self._last)))
 
     def send(self, frame: bytes) -> None:
-        """Send a frame as an event. Without an open response, it is kept until the client resumes."""
+        """Send a frame as an event. Without a response, it is kept until the client resumes."""
         self.open()
         self._last += 1
         self._store.add(self.number, self._last, frame)
