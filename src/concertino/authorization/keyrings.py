@@ -24,8 +24,8 @@ __all__ = ["SecretStore", "find_keyring", "wait_for_keyring"]
 VARIABLE = "CONCERTINO_LOGINS"
 # The name of this program in the system's keyring.
 SERVICE = "concertino"
-# A person may have to unlock the keyring. Shorter than the time that other processes wait for the
-# lock of a login.
+# How long an access to the keyring may take, because the user may have to unlock it. It is shorter
+# than the time for which other processes wait for the lock of a login.
 WITHIN_S = 30.0
 
 Result = TypeVar("Result")
@@ -102,11 +102,12 @@ class _SystemKeyring:
 
 
 async def wait_for_keyring(access: Callable[[], Result], within_s: float = WITHIN_S) -> Result:
-    """Return what a function returns that reads or writes a SecretStore, called in a thread.
+    """Call a function that accesses a SecretStore in a thread, and return its result.
 
-    A locked keyring blocks its caller until a person unlocks it.
-    within_s: the time limit, in seconds. The thread itself cannot be ended, and is a daemon.
-    Raises AuthorizationError if the time is over, and what the function raises.
+    A thread is necessary, because a locked keyring blocks its caller until the user unlocks it. The
+    thread cannot be ended, so it is a daemon.
+    within_s: the time limit, in seconds.
+    Raises AuthorizationError after the time limit, and the exceptions of the function.
     """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Result] = loop.create_future()

@@ -168,13 +168,14 @@ class LoginStore:
         return self._join(key, file, secrets)
 
     def _read_file(self, key: str) -> _LoginFile | None:
+        """Return the content of the file of a login; None if there is no file."""
         data = _read_own_file(self._path(key))
         return None if data is None else self._decode(key, data, _LoginFile)
 
     def _join(self, key: str, file: _LoginFile, secrets: bytes | None) -> Login | None:
-        """Return the login of a file.
+        """Return the login whose file was read; None if its secrets are missing in the keyring.
 
-        secrets: the login with its secrets, if the keyring has it.
+        secrets: the login with its secrets, from the keyring; None if the keyring has none.
         """
         if file.keyring and secrets is None:
             return None
@@ -183,6 +184,7 @@ class LoginStore:
         return login
 
     def _decode(self, key: str, data: bytes, type: builtins.type[T]) -> T:
+        """Decode stored data. Raises AuthorizationError if it is malformed."""
         try:
             return decode(data, type=type)
         except (DecodeError, RecursionError):

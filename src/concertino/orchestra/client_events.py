@@ -1,10 +1,12 @@
-"""ClientEvents: passes events of a hub on to the MCP clients of a HubBackend.
+"""ClientEvents: sends events of a hub to the MCP clients of a HubBackend.
 
-- A change of stored documents updates the resources that clients have subscribed to.
-- A client before 2026-07-28 that declares the experimental capability `orchestra/events` gets the
-  events of its topics as `notifications/event`, with the members that the Go implementation sends.
+- When a stored document changes, clients that have subscribed to its resource get
+  notifications/resources/updated.
+- A client of a revision before 2026-07-28 that declares the experimental capability
+  `orchestra/events` gets the events of its topics as `notifications/event`, with the members that
+  the Go implementation sends.
 
-The hub is asked for events only while a client wants some. Go's hub refuses the stream.
+A stream of events is open to the hub only while a client wants events. A Go hub refuses the stream.
 """
 
 from __future__ import annotations
@@ -41,14 +43,19 @@ log = logging.getLogger("concertino.orchestra")
 CAPABILITY = "orchestra/events"
 # The time limit of a stream, after which the next one is opened, in seconds.
 STREAM_S = 24 * 3600.0
-# The pause before the next attempt to open a stream, and if the hub has no streams of events.
+# The pause before the next attempt to open a stream, in seconds; and that pause with a hub that has
+# no streams of events.
 RETRY_S, NEVER_S = 1.0, 600.0
 
 OpenStream = Callable[[PluginRequest, float], ResponseStream | None]
 
 
 class ClientEvents:
-    """Reads the events of a hub in a task while clients want some. Call close() at the end."""
+    """Reads the events of a hub in a task while clients want some. Call close() at the end.
+
+    open_stream: sends a stream_start to the hub, with a time limit in seconds; returns None while
+        the hub is down.
+    """
 
     def __init__(self, open_stream: OpenStream) -> None:
         self._open_stream = open_stream
@@ -59,16 +66,16 @@ class ClientEvents:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, outlet: Notifier) -> None:
-        """Report updates of resources to an outlet from now on."""
+        """Set the Notifier that gets the updates of resources."""
         self._outlet = outlet
 
     def watch(self, uris: frozenset[str]) -> None:
-        """Report changes of these resources, and of no others."""
+        """Set the URIs of the resources whose changes are reported."""
         self._watched = uris
         self._update()
 
     def on_call(self, context: Context) -> None:
-        """Look whether the client of a call wants events."""
+        """Read from a call whether its client wants events. HubBackend calls it for each call."""
         session = context.caller.session
         if session is None or session in self._topics:
             return
@@ -79,11 +86,12 @@ class ClientEvents:
             self._update()
 
     def _forget(self, session: CallerSession) -> None:
+        """Send no more events to a session, because it is closed."""
         self._topics.pop(session, None)
         self._update()
 
     def _update(self) -> None:
-        """Start or end the task."""
+        """Start the task if clients want events now, or end it if no client does any more."""
         is_wanted = bool(self._watched or self._topics)
         if is_wanted and self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._read_events())
@@ -99,6 +107,7 @@ class ClientEvents:
             self._task = None
 
     async def _read_events(self) -> None:
+        """Read streams of events, one after the other, until cancelled."""
         while True:
             subscribe = Subscribe(topic=ANY_TOPIC, after=self._cursor)
             start = StreamStart(subscribe=subscribe, window=WINDOW_BYTES)
@@ -126,6 +135,7 @@ class ClientEvents:
         return RETRY_S
 
     def _deliver(self, event: EventDelivery) -> None:
+        """Send an event to the clients that want it."""
         try:
             payload = unpack(event.payload, event.payload_json)
         except InvalidStruct as exc:

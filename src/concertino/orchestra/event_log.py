@@ -1,8 +1,8 @@
-"""EventLog: the latest events of a hub, and EventReader: one subscriber's place among them.
+"""EventLog: the latest events of a hub. EventReader: the position of one subscriber in the log.
 
-All subscribers read from one log, so a slow one costs no memory of its own: the log holds at most
-MAX_BYTES, and drops the oldest events. A reader that was too slow learns how many it has missed.
-The number of an event is its cursor; it counts up during the life of a hub.
+All subscribers read from one log, so that a slow subscriber takes no memory. The log keeps at most
+MAX_BYTES and drops the oldest events. A reader that is too slow learns how many events it has
+missed. Events are numbered while the hub runs; the number of an event is its cursor.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from concertino.orchestra.structs import InvalidStruct, unpack
 
 __all__ = ["ANY_TOPIC", "EventLog", "EventReader", "InvalidEvent", "LoggedEvent"]
 
-# The size of the log, and of one event, in bytes.
+# The largest size of the log, and of one event, in bytes.
 MAX_BYTES = 16 * 2**20
 MAX_EVENT_BYTES = 2**20
-# What an event takes besides its content.
+# The size of an event without its content, as it is counted in the log.
 EVENT_BYTES = 512
 MAX_TOPIC = 256
 MAX_FILTERS = 32
@@ -34,7 +34,12 @@ class InvalidEvent(ConcertinoError):
 
 
 class LoggedEvent(Struct, frozen=True, eq=False):
-    """An event in the log. payload: decoded, for filters. size: what it takes in the log."""
+    """An event in the log.
+
+    delivery: the message for subscribers.
+    payload: the decoded payload, for filters.
+    size: the size of the event as it is counted in the log, in bytes.
+    """
 
     delivery: EventDelivery
     payload: Mapping[str, object]
@@ -42,14 +47,17 @@ class LoggedEvent(Struct, frozen=True, eq=False):
 
 
 class EventLog:
-    """The latest events. Use it on one event loop."""
+    """The latest events. Use it on one event loop.
+
+    Attributes:
+    first, last: the numbers of the oldest event in the log and of the newest one.
+    """
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
         self._events: dict[int, LoggedEvent] = {}
         self._bytes = 0
         self._waiting: set[asyncio.Future[None]] = set()
-        # The number of the newest event, and of the oldest one that is still there.
         self.last = 0
         self.first = 1
 
@@ -104,11 +112,11 @@ class EventLog:
 
 
 class EventReader:
-    """The place of one subscriber in a log, which begins behind the newest event.
+    """The position of one subscriber in a log. It begins after the newest event.
 
-    subscribe: the topic and the filters: texts that members of the payload must equal. `after` is
-        a cursor, to begin behind that event instead.
-    Raises InvalidEvent.
+    subscribe: the topic and the filters, which are strings that members of the payload must equal.
+        If it has a cursor (`after`), the position begins after that event instead.
+    Raises InvalidEvent if the topic or the filters are not acceptable.
     """
 
     def __init__(self, log: EventLog, subscribe: Subscribe) -> None:
@@ -121,11 +129,11 @@ class EventReader:
         self._filters = dict(subscribe.filters)
         self._position = log.last
         if (after := subscribe.after) and after.isdecimal():
-            # A cursor of another hub, or of an earlier life of this one, may be too large.
+            # A cursor from another hub, or from before a restart of this one, may be too large.
             self._position = min(int(after), log.last)
 
     async def next(self) -> EventDelivery:
-        """Wait for the next event that the subscriber wants."""
+        """Wait for the next event that the subscriber wants, and return it."""
         lost = 0
         while True:
             while self._position >= self._log.last:
@@ -142,11 +150,13 @@ class EventReader:
                 return delivery
 
     def _wants(self, event: LoggedEvent) -> bool:
+        """Return whether an event has the topic, and a payload that passes the filters."""
         if self._topic not in (ANY_TOPIC, event.delivery.topic):
             return False
         return all(event.payload.get(name) == text for name, text in self._filters.items())
 
 
 def _check_topic(topic: str) -> None:
+    """Raise InvalidEvent if a topic is empty or too long."""
     if not 0 < len(topic) <= MAX_TOPIC:
         raise InvalidEvent(f"topic: expected 1 to {MAX_TOPIC} characters, got {len(topic)}")

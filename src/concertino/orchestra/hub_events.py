@@ -1,13 +1,14 @@
-"""HubEvents: passes events from those that publish them to those that have subscribed to them.
+"""HubEvents: sends the events that plugins publish to the plugins and bridges that want them.
 
     plugin   --Publish-->            hub   --Publish-->                              plugin
                                            --StreamChunk with an EventDelivery-->    bridge
 
-A plugin gets an event as a request, as from upstream's hub. Its response is the acknowledgement: an
-event without one is sent again, also to a plugin that was started again meanwhile. So while the hub
-lives, an event arrives at least once, unless it has left the EventLog before. A bridge, to which
-the hub has no connection, opens a stream, and names the last event that it has when it opens the
-next one.
+A plugin gets an event as a request, as from a hub of the Go implementation. Its response is the
+acknowledgement. An event without acknowledgement is sent again, also if the plugin was restarted
+meanwhile. So an event arrives at least once while the hub runs, unless the EventLog has dropped it.
+
+The hub has no connection to a bridge. So a bridge opens a stream, on which it gets events. When it
+opens the next stream, it names the last event that it has received.
 Source: the Orchestra plugin protocol, "Events".
 """
 
@@ -40,8 +41,8 @@ log = logging.getLogger("concertino.hub")
 
 # The content type of chunks that are events.
 EVENT_TYPE = "application/x-orchestra-event"
-# The topic of the hub's own events: a document was written or deleted through the hub. They have no
-# source, which no plugin can claim.
+# The topic of the hub's own events: a document was written or deleted through the hub. Their source
+# is empty, as that of no plugin's event can be.
 STORAGE_TOPIC = "storage.changed"
 MAX_SUBSCRIPTIONS = 256
 # Time limit for the acknowledgement of an event, and the pause before it is sent again.
@@ -60,7 +61,10 @@ class HubEvents:
         self._changed = asyncio.Event()
 
     def publish(self, event: Publish, source: str) -> PluginResponse:
-        """Add an event, and return the response. source: the id of the publisher."""
+        """Add an event to the log, and return the response to its publisher.
+
+        source: the id of the plugin that publishes it.
+        """
         try:
             self._log.append(event, source)
         except InvalidEvent as exc:
@@ -68,9 +72,10 @@ class HubEvents:
         return PluginResponse()
 
     def on_storage(self, request: PluginRequest, kind: str, response: PluginResponse) -> None:
-        """Publish that a document has changed, if a storage request has succeeded in that.
+        """Publish the change of a document, if a storage request has changed one.
 
         kind: the request's field in PluginRequest.
+        response: the response of the plugin with the storage.
         """
         if kind == "storage_write" and response.storage_write.success:
             path, type = request.storage_write.path, "written"
@@ -95,7 +100,7 @@ class HubEvents:
             self._start(plugin, subscribe)
         except InvalidEvent as exc:
             return error_response("", INVALID, str(exc))
-        # As the plugins of upstream's SDK answer.
+        # The same response as in the Go implementation.
         acknowledgement = EventDelivery(
             subscription_id=subscribe.subscription_id, topic=subscribe.topic
         )
@@ -108,9 +113,10 @@ class HubEvents:
         return PluginResponse()
 
     def on_register(self, plugin: PluginProcess, manifest: PluginManifest) -> None:
-        """Make the subscriptions of a plugin those of its manifest.
+        """Replace the subscriptions of a plugin by those in its manifest.
 
-        needs_events has topics. `subscriptions`, which only our plugins have, has filters, too.
+        The field `needs_events` lists topics. Only plugins of this package have `subscriptions`,
+        which also contain filters.
         """
         wanted = {item.subscription_id: item for item in manifest.subscriptions}
         topics = {item.topic for item in manifest.subscriptions}
@@ -118,7 +124,8 @@ class HubEvents:
             if topic not in topics:
                 id = f"auto-{plugin.id}-{topic}"
                 wanted[id] = Subscribe(subscription_id=id, topic=topic)
-        # A plugin registers when it starts, so the others are those of its process before.
+        # Subscriptions that the manifest does not have were made by an earlier process of the
+        # plugin, because a plugin registers when it starts.
         self._end([key for key in self._deliveries if key[0] == plugin.id and key[1] not in wanted])
         for subscribe in wanted.values():
             try:
@@ -127,12 +134,12 @@ class HubEvents:
                 log.warning("%s: a subscription is refused: %s", plugin.id, exc)
 
     def on_plugin_change(self) -> None:
-        """Handle a change of the state of a plugin: it may be able to get events again."""
+        """Handle a change of a plugin's state. If it runs again, events are sent to it again."""
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def stream(self, id: str, subscribe: Subscribe) -> ResponseStream:
-        """Yield events as chunks, without end. id: the id of the stream."""
+        """Yield the events of a subscription as chunks, without end. id: the id of the stream."""
         try:
             reader = EventReader(self._log, subscribe)
         except InvalidEvent as exc:
@@ -150,10 +157,11 @@ class HubEvents:
         self._end(list(self._deliveries))
 
     def _start(self, plugin: PluginProcess, subscribe: Subscribe) -> None:
+        """Start the task that delivers the events of a subscription. Raises InvalidEvent."""
         key = plugin.id, subscribe.subscription_id
         before = self._deliveries.get(key)
         if before is not None:
-            # A plugin that was started again goes on where it was.
+            # The same subscription of a restarted plugin continues where it was.
             if before[0] == subscribe and not before[1].done():
                 return
             self._end([key])
@@ -164,12 +172,16 @@ class HubEvents:
         self._deliveries[key] = subscribe, task
 
     def _end(self, keys: Iterable[tuple[str, str]]) -> None:
+        """End subscriptions. keys: their keys in _deliveries; unknown ones are ignored."""
         for key in keys:
             if key in self._deliveries:
                 self._deliveries.pop(key)[1].cancel()
 
     async def _deliver(self, plugin: PluginProcess, reader: EventReader) -> None:
-        """Send a plugin the events of a subscription, each when the one before was acknowledged."""
+        """Send the events of a subscription to a plugin. Each waits for the last acknowledgement.
+
+        It does not return.
+        """
         while True:
             event = await reader.next()
             request = PluginRequest(publish=_publish_of(event))
@@ -177,7 +189,10 @@ class HubEvents:
                 pass
 
     async def _send(self, plugin: PluginProcess, request: PluginRequest) -> bool:
-        """Send an event. Returns False if it must be sent again, after having waited."""
+        """Send an event to a plugin, and wait for the acknowledgement.
+
+        Returns False if the event must be sent again, after a pause.
+        """
         changed = self._changed
         try:
             response = await plugin.request(request, ACKNOWLEDGE_S)

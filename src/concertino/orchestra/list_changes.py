@@ -1,4 +1,7 @@
-"""ListChanges: notices when a hub's list of tools or prompts has changed."""
+"""ListChanges: detects when a hub's list of tools or prompts has changed.
+
+The hub calls it after each change of a plugin, and reports changed lists to its clients.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ CHANGE_S = 0.05
 
 
 class ListChanges:
-    """Compares the lists of a hub with those of the comparison before.
+    """Compares the lists of a hub with those of the last comparison.
 
     serialize: returns the lists of tools and prompts as bytes.
     report: called with the name of a list that has changed.
@@ -29,16 +32,17 @@ class ListChanges:
         self._timer: asyncio.TimerHandle | None = None
 
     def compare_soon(self) -> None:
-        """Compare the lists after CHANGE_S, also if nobody wants reports: it logs conflicts."""
+        """Compare the lists after CHANGE_S."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(CHANGE_S, self._compare)
 
     def cancel(self) -> None:
-        """Compare nothing more."""
+        """Cancel a comparison that compare_soon() has scheduled."""
         if self._timer is not None:
             self._timer.cancel()
 
     def _compare(self) -> None:
+        """Report each list that has changed since the last comparison."""
         self._timer = None
         before, self._last = self._last, self._serialize()
         names: tuple[ListName, ListName] = ("tools", "prompts")

@@ -1,4 +1,4 @@
-"""Events for the functions of a plugin: Event, and EventHandlers, which calls them."""
+"""Event and EventHandlers: call the functions that a plugin has registered with on_event."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ __all__ = ["Event", "EventHandlers", "publish_request"]
 class Event(Struct, frozen=True):
     """An event that another plugin has published.
 
+    topic: the topic under which it was published.
     type: what has happened, such as "created"; may be empty.
-    source: the id of the publisher.
-    time: when the hub has got it; None from upstream's hub.
-    cursor: identifies the event during the life of the hub. An event may arrive twice.
+    source: the id of the plugin that has published it.
+    time: when the hub has received it; None from a hub of the Go implementation.
+    cursor: the number of the event while the hub runs. An event may arrive twice.
     lost: how many events before it were dropped, because this plugin was too slow.
     """
 
@@ -41,6 +42,12 @@ EventFunction = Callable[[Event], object]
 
 
 class _Subscription(Struct, frozen=True):
+    """A registered function.
+
+    topic: the topic of its events.
+    filters: member of the payload -> the string that it must equal.
+    """
+
     id: str
     topic: str
     filters: Mapping[str, str]
@@ -60,7 +67,7 @@ class EventHandlers:
         self._subscriptions: list[_Subscription] = []
 
     def add(self, topic: str, filters: Mapping[str, str], function: EventFunction) -> None:
-        """Call a function with the events of a topic."""
+        """Register a function for the events of a topic. filters: see _Subscription."""
         id = f"{self._name}#{len(self._subscriptions)}"
         self._subscriptions.append(_Subscription(id, topic, dict(filters), function))
 
@@ -72,13 +79,14 @@ class EventHandlers:
         ]
 
     def topics(self) -> list[str]:
-        """Return the topics, each once."""
+        """Return the topics of all registered functions, each once."""
         return list(dict.fromkeys(item.topic for item in self._subscriptions))
 
     async def answer(self, request: PluginRequest) -> PluginResponse:
-        """Call the functions for an event, and acknowledge it when all have returned.
+        """Call the functions that want an event, and return its acknowledgement for the hub.
 
-        A function that raises is logged, and the hub is told; it does not send the event again.
+        If a function raises an exception, it is logged, and the response contains an error. The hub
+        does not send the event again then.
         """
         publish = request.publish
         try:
@@ -104,7 +112,10 @@ class EventHandlers:
 
 
 def _is_meant(item: _Subscription, publish: Publish, event: Event) -> bool:
-    """Return whether an event is for a subscription. Upstream's hub names none."""
+    """Return whether a subscription wants an event.
+
+    A hub of the Go implementation does not say for which subscription an event is.
+    """
     if publish.subscription_id:
         return item.id == publish.subscription_id
     return item.topic == event.topic and all(
@@ -113,6 +124,7 @@ def _is_meant(item: _Subscription, publish: Publish, event: Event) -> bool:
 
 
 def _read_event(publish: Publish) -> Event:
+    """Return the event in a request of the hub. Raises InvalidStruct for a wrong payload."""
     payload = unpack(publish.payload, publish.payload_json) if publish.HasField("payload") else {}
     time = publish.timestamp.ToDatetime(UTC) if publish.HasField("timestamp") else None
     return Event(
