@@ -102,19 +102,19 @@ class CheckTool(Struct, frozen=True):
 
 
 class ServerUnderTest(Struct):
-    """The facts about the server that the cases rely on.
+    """The facts about the tested server that the cases rely on.
 
     command: the command that starts the server.
-    name, version: as the server reports them.
-    revision: the revision that the handshake negotiated.
-    legacy, modern: whether it supports that era.
-    tools: the tools that cases can call, by their names in the cases.
-    offers_tools: whether it declares the capability `tools`.
-    tool_names: the names of all its tools.
+    name, version: the server's name and version, from its serverInfo.
+    revision: the revision that `initialize` has negotiated.
+    legacy, modern: whether the server supports revisions up to 2025-11-25, and 2026-07-28.
+    tools: the tools that cases can call: name of the tool in the cases -> the server's tool.
+    offers_tools: whether the server declares the capability `tools`.
+    tool_names: the server's own names of all its tools.
     echo_frame: the texts that its echo tool adds before and after the echoed text.
-    opening_s: how long the slowest start with the opening of a session took, in seconds.
-    obeys_eof: whether it exits when its stdin is closed.
-    notes: sentences about names and texts that hosts would cut or leave out.
+    opening_s: the longest time that starting the server and opening a session took, in seconds.
+    obeys_eof: whether the server exits when its stdin is closed.
+    notes: sentences about names and texts of the server that clients would cut or leave out.
     """
 
     command: Sequence[str]

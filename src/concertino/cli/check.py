@@ -201,7 +201,11 @@ def _check(
 
 
 def _print_report(report: str, exit_code: int, *, as_json: bool) -> int:
-    """Print the end of the report and return the exit code."""
+    """Print the end of the report, and return the exit code.
+
+    If stdout cannot be written, lines for people are printed to stderr instead.
+    exit_code: the exit code if stdout can be written.
+    """
     try:
         if not _lost_stdout:
             _print(report)
@@ -209,7 +213,6 @@ def _print_report(report: str, exit_code: int, *, as_json: bool) -> int:
     except _CutOff as exc:
         exit_code = exit_code or exc.exit_code
         report = f"{exc}{report}"
-    # Nobody reads stdout, but a user may still read stderr.
     if not as_json:
         print(report.lstrip(), file=sys.stderr)  # noqa: T201
     return exit_code

@@ -46,9 +46,10 @@ class PartNames(Protocol):
 
 
 class PrefixNames:
-    """Names of the form `part_name`.
+    """Gives tools and prompts names of the form `PART_NAME`, with the part's own name for them.
 
-    No part's name may begin with the name of another part and `_`.
+    So that each name belongs to one part, no part may be called like another part followed by `_`
+    and something else.
     """
 
     def __init__(self, parts: Iterable[str]) -> None:

@@ -1,9 +1,9 @@
 """DocumentRegistry: finds the files, categories and prompts of a library by name.
 
-Each file has a canonical URI, which follows from its path: `agents/dev/go.md` has
-`SCHEME://agents/dev/go`. Clients may also use aliases: the path with `.md`, the id, the file name,
-or category and id, such as `SCHEME://go`. If several files have the same alias, looking it up
-raises Ambiguous.
+The URI of a file follows from its path: `agents/dev/go.md` has the URI `SCHEME://agents/dev/go`.
+The part after `SCHEME://` is the key of the file. Clients may also use other names in a URI
+(aliases): the path with `.md`, the id, the file name, or category and id, as in `SCHEME://go`. If
+several files have the same alias, looking it up raises Ambiguous.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ class Ambiguous(Exception):
 
 
 class DocumentRegistry:
-    """The files and prompts of one library. Starts empty; apply() changes it.
+    """The files and prompts of one library. It is empty until apply() adds files.
 
     Any thread may use it.
     """
 
     def __init__(self) -> None:
-        # By path.
+        # Path -> file, and path -> prompt.
         self._items: dict[str, Item] = {}
         self._prompts: dict[str, PromptFile] = {}
 
-        # Canonical key -> path, alias -> paths, path of a symbolic link -> path.
+        # Key -> path, alias -> paths, path of a symbolic link -> path.
         self._keys: dict[str, str] = {}
         self._aliases: dict[str, set[str]] = {}
         self._links: dict[str, str] = {}
@@ -98,6 +98,7 @@ class DocumentRegistry:
                 self._prompts_by_name = None
 
     def _add(self, path: str, item: Item) -> None:
+        """Add a file. The caller holds the lock."""
         self._items[path] = item
         if item.category:
             self._counts[item.category] = self._counts.get(item.category, 0) + 1
@@ -113,6 +114,7 @@ class DocumentRegistry:
             self._aliases.setdefault(alias, set()).add(path)
 
     def _remove(self, path: str) -> None:
+        """Remove a file, if there is one at this path. The caller holds the lock."""
         item = self._items.pop(path, None)
         if item is None:
             return
@@ -176,6 +178,7 @@ class DocumentRegistry:
             return self._find_category(name)
 
     def _find_category(self, name: str) -> str | None:
+        """Do the work of category(). The caller holds the lock."""
         if name in self._counts:
             return name
         wanted = singular(name)
@@ -204,7 +207,10 @@ class DocumentRegistry:
             }
 
     def shadowed(self) -> list[Item]:
-        """Return the files without a URI, because another file or a catalogue has the same URI."""
+        """Return the files that have no URI.
+
+        Another file has the same key, or the key is that of the registry or a search.
+        """
         with self._lock:
             keys = ((path, key_of(path)) for path in sorted(self._items))
             return [

@@ -64,7 +64,7 @@ class Watcher:
         threading.Thread(target=self._run, name="watch", daemon=True).start()
 
     def close(self) -> None:
-        """Stop reporting. Does not wait for the thread, which ends soon."""
+        """Stop reporting changes. The thread of this watcher ends soon after; it is not awaited."""
         self._closed.set()
 
     def _run(self) -> None:

@@ -236,6 +236,7 @@ class _Reader:
         )
 
     def _is_mcp(self, node: YamlNode, label: str) -> bool:
+        """Read the member `protocol`, and return whether it is `mcp`."""
         protocol = self._text(node, label)
         if protocol not in PROTOCOLS:
             raise self._error(
@@ -290,6 +291,7 @@ class _Reader:
         label: str,
         id: str,
     ) -> None:
+        """Check a plugin's id, which is also the name of its certificate."""
         from concertino.orchestra.certificates import CertificateError, check_name
 
         try:
@@ -305,6 +307,7 @@ class _Reader:
             )
 
     def _check_ids(self, entries: Sequence[PluginEntry], nodes: Sequence[Any]) -> None:
+        """Check that no two entries have the same id. nodes: the YAML nodes of the entries."""
         lines: dict[str, int] = {}
         for entry, node in zip(entries, nodes, strict=True):
             if entry.id in lines:
@@ -316,6 +319,7 @@ class _Reader:
             lines[entry.id] = entry.line
 
     def _check_dependencies(self, entries: Sequence[PluginEntry], nodes: Sequence[Any]) -> None:
+        """Check that all dependencies are enabled plugins, and that there are no cycles."""
         by_id = {entry.id: entry for entry in entries}
         for entry, node in zip(entries, nodes, strict=True):
             for id in entry.depends_on if entry.enabled else ():
@@ -343,6 +347,7 @@ class _Reader:
         read: Callable[[Any, str], T],
         label: str = "",
     ) -> T | None:
+        """Read a member with one of the methods below; None if it is missing or null."""
         node = members.get(name)
         if node is None or is_null(node):
             return None
@@ -374,6 +379,7 @@ class _Reader:
         return pairs
 
     def _items(self, node: YamlNode, label: str) -> list[Any]:
+        """Return the items of a list; none if the node is null."""
         if is_null(node):
             return []
         if node.kind != "sequence":
@@ -391,6 +397,7 @@ class _Reader:
         return str(self._folder / Path(self._text(node, label)).expanduser())
 
     def _address(self, node: YamlNode, label: str) -> str:
+        """Read the address of a hub. The path of a socket is resolved against the file's folder."""
         text = self._text(node, label)
         if text.startswith("unix:"):
             return f"unix:{self._folder / Path(text.removeprefix('unix:')).expanduser()}"
@@ -415,6 +422,7 @@ class _Reader:
         return value
 
     def _text_mapping(self, node: YamlNode, label: str) -> dict[str, str]:
+        """Read a mapping of strings to strings."""
         return {
             name: "" if _is_empty(value) else self._text(value, f"{label}.{name}")
             for name, (_, value) in self._pairs(node, label).items()

@@ -429,7 +429,10 @@ TEMPLATES = [
 
 
 def list_request(kind: str) -> PluginRequest:
-    """Return the request for the resources of a kind. kind: one of KINDS."""
+    """Return the request to the hub for the stored documents of a kind, which are MCP resources.
+
+    kind: one of KINDS.
+    """
     return PluginRequest(storage_list=StorageListRequest(prefix=f"{kind}/"))
 
 

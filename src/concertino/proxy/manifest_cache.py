@@ -1,8 +1,9 @@
-"""ManifestCache: remembers the features and lists of servers from their last run, in files.
+"""ManifestCache: stores the features and lists of a proxy's servers in files.
 
-With them a proxy answers a client's first requests before its server has started. A file counts as
-missing if it is damaged, too large, of another user or about another server.
-docs/decisions/0024 says how a server is identified, and what is not stored.
+With the manifest of a server's last run, a proxy answers the first requests of a client, such as
+tools/list, before the server has started. A file that is damaged, too large, of another user or
+about another server is ignored. docs/decisions/0024 says how a server is identified, and what is
+not stored.
 """
 
 from __future__ import annotations
@@ -150,9 +151,10 @@ def identify(
 ) -> bytes | None:
     """Return bytes that identify a server and its user; None if its program does not exist.
 
-    They depend on the names of the variables, but not on the values, which are often secrets that
-    change. If the server gets the whole environment, they do not depend on it at all, because each
-    host and each terminal has a different one.
+    Of the server's environment variables, the bytes contain only the names, because the values are
+    often secrets that change. If the server gets the whole environment of the proxy, they do not
+    contain these names either, because each MCP client and each terminal sets other variables.
+    era, principal: see ManifestCache.file_of().
     """
     command = os.fspath(server.command)
     variables = server.env or {}

@@ -464,16 +464,21 @@ async def _end_of_round(
 
 
 def _principal(context: Context) -> bytes:
+    """Return the identity of the user who makes a call; b"" if it is not known."""
     session = context.caller.session
     return b"" if session is None else session.principal
 
 
 def _stop_asking(asking: asyncio.Future[bytes], answer: object) -> None:
+    """Stop waiting for a client's response, because the question has an answer already."""
     asking.cancel()
 
 
 def _pass_answer(question: Question, asking: asyncio.Future[bytes]) -> None:
-    """Set the outcome of a task that asks a client as the answer to a question."""
+    """Answer a question of the server with the response of a client, or fail it with its error.
+
+    asking: the future for the client's response, which is done.
+    """
     if not question.is_open or asking.cancelled():
         return
     if (error := asking.exception()) is not None:

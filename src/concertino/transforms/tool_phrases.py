@@ -1,7 +1,10 @@
-"""find_meanings(): translates phrases of a task into the words that tools use.
+"""find_meanings(): translates phrases of a query into the words that tools use.
 
-For example `get rid of` means `delete`. The vocabulary is tool_meanings.txt. Each of its lines has
-the words of tools, ` < `, and phrases with this meaning, separated by commas.
+    delete remove < get rid of, throw away
+
+Such a line of the vocabulary, tool_meanings.txt, means: a query with the phrase `get rid of` or
+`throw away` is about tools with the words `delete` or `remove`. ToolIndex uses this to find tools
+that have no word in common with the query.
 """
 
 from __future__ import annotations
@@ -39,10 +42,10 @@ SHORT_FORMS = (
 _Phrase = tuple[str, ...]
 
 
-class _Line(Struct, frozen=True):
-    """One phrase of a line of the vocabulary.
+class _Entry(Struct, frozen=True):
+    """One phrase of the vocabulary.
 
-    number: the number of the line.
+    number: the number of its line.
     phrase: the stems of the words of the phrase.
     terms: the stems of the words that tools use.
     """
@@ -55,9 +58,9 @@ class _Line(Struct, frozen=True):
 class Meanings(Struct, frozen=True):
     """The meanings of the phrases in a task.
 
-    terms: the terms that tools may use for it, each with its weight; a term may occur repeatedly.
-    phrased: the stems of the words that belong to a phrase of several words. Alone they may mean
-        something else.
+    terms: (stem of a word that tools may use, weight) pairs. A stem may occur more than once.
+    phrased: the stems of the query's words that belong to a phrase of several words. Each of these
+        words by itself may mean something else.
     """
 
     terms: tuple[tuple[str, float], ...]
@@ -70,24 +73,25 @@ def find_meanings(query: str) -> Meanings:
     A line of the vocabulary counts once, even if several of its phrases are found.
     """
     stems = _stems_of(query[:MAX_QUERY])
-    by_first = _lines()
-    weights: dict[int, tuple[_Line, float]] = {}
+    by_first = _read_vocabulary()
+    # Number of a line -> the phrase of it with the greatest weight that was found.
+    found: dict[int, tuple[_Entry, float]] = {}
     phrased: set[str] = set()
     for start, stem in enumerate(stems):
-        for line in by_first.get(stem, ()):
-            if not _occurs_at(line.phrase, stems, start):
+        for entry in by_first.get(stem, ()):
+            if not _occurs_at(entry.phrase, stems, start):
                 continue
             weight = WORD_WEIGHT
-            if len(line.phrase) > 1:
+            if len(entry.phrase) > 1:
                 weight = PHRASE_WEIGHT
-                phrased.update(line.phrase)
-            known = weights.get(line.number)
+                phrased.update(entry.phrase)
+            known = found.get(entry.number)
             if known is None or known[1] < weight:
-                weights[line.number] = line, weight
+                found[entry.number] = entry, weight
     terms = tuple(
-        (term, weight / len(line.terms) ** SHARE)
-        for line, weight in weights.values()
-        for term in line.terms
+        (term, weight / len(entry.terms) ** SHARE)
+        for entry, weight in found.values()
+        for term in entry.terms
     )
     return Meanings(terms, frozenset(phrased))
 
@@ -108,6 +112,7 @@ def _occurs_at(phrase: _Phrase, stems: list[str], start: int) -> bool:
 
 
 def _stems_of(text: str) -> list[str]:
+    """Return the stems of the words of a text, without articles and with full forms."""
     lower = text.lower()
     for short, words in SHORT_FORMS:
         lower = short.sub(words, lower)
@@ -115,9 +120,9 @@ def _stems_of(text: str) -> list[str]:
 
 
 @cache
-def _lines() -> Mapping[str, Iterable[_Line]]:
+def _read_vocabulary() -> Mapping[str, Iterable[_Entry]]:
     """Return the phrases of the vocabulary, by the stem of their first word."""
-    lines: dict[str, list[_Line]] = {}
+    entries: dict[str, list[_Entry]] = {}
     for number, text in enumerate(VOCABULARY.read_text(encoding="utf-8").splitlines()):
         if not text or text.startswith("#"):
             continue
@@ -126,5 +131,5 @@ def _lines() -> Mapping[str, Iterable[_Line]]:
         terms = tuple(dict.fromkeys(map(stem_of, words.split())))
         for phrase in phrases.split(","):
             stems = tuple(_stems_of(phrase))
-            lines.setdefault(stems[0], []).append(_Line(number, stems, terms))
-    return lines
+            entries.setdefault(stems[0], []).append(_Entry(number, stems, terms))
+    return entries
