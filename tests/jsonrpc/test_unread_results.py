@@ -88,6 +88,20 @@ def test_calls_of_a_tool_that_never_returned_start_little_by_little() -> None:
     assert running == [32, 128, 512, 1024, 1024, 1024]
 
 
+def test_the_size_of_a_result_is_guessed_while_nothing_is_known() -> None:
+    rig = Rig()
+    calls = [rig.start(id) for id in range(2)]
+    assert calls[0] is not None
+    assert calls[1] is not None
+    guess_size = rig.peer.unread.guess_size
+    # An eighth of what one client may hold.
+    assert guess_size(calls[1]) == 8 * MIB
+    rig.peer.respond(calls[0], result(1000))
+    assert 1000 < guess_size(calls[1]) < 1100
+    # It has ended.
+    assert guess_size(calls[0]) == 0
+
+
 def test_calls_that_run_in_threads_start_later_but_not_never() -> None:
     rig = Rig()
     for id in range(600):

@@ -248,6 +248,13 @@ class UnreadResults:
         """Remember the size of a call's response."""
         self.budget.record_size(incoming.kind or _kind(incoming), size)
 
+    def guess_size(self, incoming: IncomingRequest) -> int:
+        """Return the expected size of the result of a call that began when nothing was known."""
+        kind = incoming.kind
+        if kind is None:
+            return 0
+        return self.budget.sizes.get(kind) or self.budget.guess(kind)
+
     def on_slow_calls(self, now: float, in_threads: Collection[Kind] = ()) -> None:
         """Let more calls of tools start that have not returned a result yet.
 

@@ -45,6 +45,9 @@ UNWATCHED_METHODS = frozenset(
     ("tools/list", "resources/list", "resources/templates/list", "prompts/list")
 )
 
+# Smaller results are sent at once, however many calls end in one loop iteration.
+LARGE_BYTES = 256 * 1024
+
 _decode_text = Decoder(str).decode
 
 
@@ -65,6 +68,7 @@ class CallRunner:
         self._connection = connection
         self._session = connection.session
         self._end = end
+        self._unread = connection.session.peer.unread
         self._run_eagerly = eager_task_runner(connection.loop, self._on_call_done, variables)
         starter = call_starter_of(connection.backend)
         self.start: Callable[[SessionRequest], None] = (
@@ -178,6 +182,9 @@ class CallRunner:
         """Answer a call whose handler has returned `result` or raised `error`."""
         if request.on_cancel is not None:
             call_answers.release_task(request)
+            size = request.expected_bytes or self._unread.guess_size(request)
+            if size >= LARGE_BYTES and error is None and self._postpones(request, result, size):
+                return None
 
         # Sending a response schedules a flush. A call in a batch or a cancelled call may send none,
         # but the flush is needed all the same: it starts waiting calls, and closes a draining
@@ -200,6 +207,20 @@ class CallRunner:
         except BaseException as exc:
             return call_answers.answer_unsent(self._connection, request, result, exc)
         return call_answers.finish_call(self._connection, request, result)
+
+    def _postpones(self, request: SessionRequest, result: Struct | Raw, size: int) -> bool:
+        """Return whether a large result is sent in a later loop iteration; see ResultTurns.
+
+        size: its probable size in bytes.
+        """
+        # Imported here, because few servers have large results.
+        from concertino.runtime.result_turns import result_turns_of
+
+        turns = result_turns_of(self._connection.loop)
+        if turns.may_send(size):
+            return False
+        turns.send_later(size, partial(self._on_call_done, request, result, None))
+        return True
 
 
 def _run_nothing(work: object, request: object) -> None:
