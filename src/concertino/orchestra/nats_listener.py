@@ -163,6 +163,38 @@ class _Incoming:
         self.timer = timer
 
 
+class _IncomingRequests:
+    """The requests of a worker that have not arrived completely, by reply subject.
+
+    held_bytes: their total size.
+    """
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+        self._requests: dict[str, _Incoming] = {}
+
+    def add(self, reply: str, incoming: _Incoming) -> None:
+        """Add a request whose first piece has arrived."""
+        self._requests[reply] = incoming
+        self.held_bytes += incoming.pieces.size
+
+    def get(self, reply: str) -> _Incoming | None:
+        """Return a request; None if it is complete, or was dropped."""
+        return self._requests.get(reply)
+
+    def remove(self, reply: str) -> None:
+        """Forget a request that is complete, was cancelled, or is late."""
+        incoming = self._requests.pop(reply, None)
+        if incoming is not None:
+            incoming.timer.cancel()
+            self.held_bytes -= incoming.pieces.size
+
+    def clear(self) -> None:
+        """Forget all requests."""
+        for reply in list(self._requests):
+            self.remove(reply)
+
+
 class _Outgoing:
     """A response that is being sent in pieces.
 
@@ -174,16 +206,50 @@ class _Outgoing:
         self.is_last = is_last
         self.waiting: list[tuple[bytes, bool]] = []
 
-    def wait(self, payload: bytes, is_last: bool) -> None:
-        """Send another response after this one."""
-        self.waiting.append((payload, is_last))
+
+class _OutgoingResponses:
+    """The responses of a worker that are being sent in pieces, by reply subject.
+
+    held_bytes: their total size.
+    """
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+        self._responses: dict[Hashable, _Outgoing] = {}
+
+    def __len__(self) -> int:
+        return len(self._responses)
+
+    def __contains__(self, reply: Hashable) -> bool:
+        return reply in self._responses
+
+    def __getitem__(self, reply: Hashable) -> _Outgoing:
+        return self._responses[reply]
+
+    def add(self, reply: Hashable, outgoing: _Outgoing) -> None:
+        """Add a response of which nothing was sent."""
+        self._responses[reply] = outgoing
+        self.held_bytes += outgoing.pieces.size
+
+    def remove(self, reply: Hashable) -> None:
+        """Forget a response that was sent completely, or that nobody wants."""
+        outgoing = self._responses.pop(reply, None)
+        if outgoing is not None:
+            self.held_bytes -= outgoing.pieces.size
+
+    def clear(self) -> None:
+        """Forget all responses."""
+        self._responses.clear()
+        self.held_bytes = 0
 
 
 class _Caller(RpcServer):
     """Handles the requests of one caller. worker: is told when a request has ended."""
 
-    def __init__(self, worker: _Worker, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(
+        self, worker: _Worker, handler: RequestHandler, peer: RemotePeer, **options: Any
+    ) -> None:
+        super().__init__(handler, peer, **options)
         self._worker = worker
 
     def _release(self, key: Hashable, size: int) -> None:
@@ -208,8 +274,15 @@ class _Worker:
     ) -> None:
         self._cluster = cluster
         self._name = name
-        self._answer = answer
-        self._relay = relay
+        self._make_caller = partial(
+            _Caller,
+            self,
+            answer,
+            relay=relay,
+            respond=self._respond,
+            hold=_ignore,
+            unread=self._unread_bytes,
+        )
         self._manifest = manifest
         self._connection = connection
         self._loop = asyncio.get_running_loop()
@@ -222,10 +295,8 @@ class _Worker:
         # Reply subjects of accepted requests without a response, and whether an ack was sent.
         self._accepted: dict[Hashable, bool] = {}
         self._is_ack_scheduled = False
-        self._incoming: dict[str, _Incoming] = {}
-        self._incoming_bytes = 0
-        self._outgoing: dict[Hashable, _Outgoing] = {}
-        self._outgoing_bytes = 0
+        self._incoming = _IncomingRequests()
+        self._outgoing = _OutgoingResponses()
         self._heartbeats: asyncio.TimerHandle | None = None
 
         connection.on_refusal.append(self._on_refusal)
@@ -274,8 +345,6 @@ class _Worker:
             self._publish(cast(str, reply), b"", encode_headers(ABANDONED))
         for rpc in self._callers.values():
             rpc.close()
-        for incoming in self._incoming.values():
-            incoming.timer.cancel()
         self._incoming.clear()
         self._outgoing.clear()
 
@@ -320,7 +389,7 @@ class _Worker:
         if left_s <= 0:
             return LATE
         is_full = len(self._accepted) >= MAX_IN_FLIGHT
-        return BUSY if is_full or self._incoming_bytes + size > MAX_INCOMING_BYTES else ""
+        return BUSY if is_full or self._incoming.held_bytes + size > MAX_INCOMING_BYTES else ""
 
     def _receive(self, caller: str, reply: str, payload: bytes) -> None:
         """Begin to handle a request. If it has no response at once, the caller gets an ack."""
@@ -337,15 +406,7 @@ class _Worker:
                 idle = [name for name, other in self._callers.items() if not other.in_progress]
                 for name in idle:
                     del self._callers[name]
-            rpc = self._callers[caller] = _Caller(
-                self,
-                self._answer,
-                RemotePeer(f"nats:{caller}", caller),
-                self._respond,
-                _ignore,
-                self._unread_bytes,
-                self._relay,
-            )
+            rpc = self._callers[caller] = self._make_caller(RemotePeer(f"nats:{caller}", caller))
         return rpc
 
     def _send_acks(self) -> None:
@@ -366,7 +427,7 @@ class _Worker:
         if payload is None or reply not in self._accepted:
             return
         if reply in self._outgoing:
-            self._outgoing[reply].wait(payload, is_last)
+            self._outgoing[reply].waiting.append((payload, is_last))
         else:
             self._send(reply, payload, is_last)
 
@@ -376,8 +437,8 @@ class _Worker:
             self._send_ack(reply)
         if len(payload) > PIECE_BYTES:
             send = partial(self._send_piece, reply, len(payload), is_last)
-            outgoing = self._outgoing[reply] = _Outgoing(OutgoingPieces(payload, send), is_last)
-            self._outgoing_bytes += len(payload)
+            outgoing = _Outgoing(OutgoingPieces(payload, send), is_last)
+            self._outgoing.add(reply, outgoing)
             outgoing.pieces.send_window()
         else:
             self._publish(reply, payload, b"" if is_last else encode_headers(CHUNK))
@@ -391,22 +452,17 @@ class _Worker:
 
     def _on_receipt(self, reply: str) -> None:
         """Send more of a long response, or what comes after it."""
-        outgoing = self._outgoing.get(reply)
-        if outgoing is None:
+        if reply not in self._outgoing:
             return
+        outgoing = self._outgoing[reply]
         outgoing.pieces.on_receipt()
         if not outgoing.pieces.is_complete:
             return
-        self._drop_outgoing(reply)
+        self._outgoing.remove(reply)
         if outgoing.is_last:
             self._finish(reply)
         for payload, is_last in outgoing.waiting:
             self._respond(reply, payload, is_last)
-
-    def _drop_outgoing(self, reply: str) -> None:
-        outgoing = self._outgoing.pop(reply, None)
-        if outgoing is not None:
-            self._outgoing_bytes -= outgoing.pieces.size
 
     def on_release(self, key: Hashable) -> None:
         """Forget a request that is not in progress any more, unless its response is being sent."""
@@ -418,7 +474,7 @@ class _Worker:
             self._cluster.end_use(self._connection)
 
     def _unread_bytes(self) -> int:
-        return self._connection.unread_bytes + self._outgoing_bytes
+        return self._connection.unread_bytes + self._outgoing.held_bytes
 
     # Requests in pieces, and other messages to this worker
 
@@ -432,18 +488,14 @@ class _Worker:
             log.warning("%s: a request of %s is dropped: %s", self._name, caller, exc)
             self._finish(reply)
             return
-        timer = self._loop.call_later(left_s, self._end_incoming, reply)
-        self._incoming[reply] = _Incoming(caller, pieces, timer)
-        self._incoming_bytes += size
+        timer = self._loop.call_later(left_s, self._drop_late, reply)
+        self._incoming.add(reply, _Incoming(caller, pieces, timer))
         self._send_ack(reply)
 
-    def _end_incoming(self, reply: str) -> _Incoming | None:
-        """Forget a request that has arrived completely, or was cancelled, or is late."""
-        incoming = self._incoming.pop(reply, None)
-        if incoming is not None:
-            incoming.timer.cancel()
-            self._incoming_bytes -= incoming.pieces.size
-        return incoming
+    def _drop_late(self, reply: str) -> None:
+        """Drop a request whose pieces have not arrived in time. Its caller has given up, too."""
+        self._incoming.remove(reply)
+        self._finish(reply)
 
     def _on_control(self, message: NatsMessage) -> None:
         caller = last_name(message.subject)
@@ -456,8 +508,8 @@ class _Worker:
             if rpc is not None:
                 rpc.receive(message.payload)
         elif kind == CANCEL and is_own:
-            self._end_incoming(reply)
-            self._drop_outgoing(reply)
+            self._incoming.remove(reply)
+            self._outgoing.remove(reply)
             if rpc is not None:
                 rpc.cancel(reply)
             self._finish(reply)
@@ -474,12 +526,12 @@ class _Worker:
             whole = incoming.pieces.add(-1 if number is None else number, piece)
         except ProtocolError as exc:
             log.warning("%s: a request of %s is dropped: %s", self._name, incoming.caller, exc)
-            self._end_incoming(reply)
+            self._incoming.remove(reply)
             self._finish(reply)
             return
         self._publish(reply, b"", encode_headers(RECEIPT))
         if whole is not None:
-            self._end_incoming(reply)
+            self._incoming.remove(reply)
             self._receive(incoming.caller, reply, whole)
 
     def _publish(self, subject: str, payload: bytes, headers: bytes = b"") -> None:
