@@ -1,7 +1,8 @@
-"""Admission: who may send which requests to an HTTP server, and what it says about that.
+"""Admission: decides which requests an HTTP server serves, by the tokens in their headers.
 
-It combines the Gate, the limits of principals and the metadata. Without authorization it lets
-everything in.
+It combines the Gate, which verifies tokens, the limits of each principal (principal_limits.py), and
+the protected resource metadata, which tells clients where to get tokens. Without authorization, it
+admits every request.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class Admission:
     ) -> Principal | asyncio.Future[Principal] | None:
         """Return the principal of a request, as RequestHandler.on_head() does.
 
-        facts: the facts about the client of the connection.
+        facts: the facts about the client, see Connection.facts.
         Raises HttpError to refuse the request.
         """
         if self._proxies is not None:
@@ -122,11 +123,17 @@ class Admission:
 
     @property
     def checks_each_head(self) -> bool:
-        """Return whether admit() may decide otherwise when the same head comes again."""
+        """Whether admit() must be called for each request, even if two have the same head.
+
+        That is so with authorization, because a token may expire between the two.
+        """
         return self._gate is not None
 
     def begin(self, exchange: Exchange, principal: Principal) -> None:
-        """Count a request of a principal. Raises HttpError 429 if the principal has too many."""
+        """Count a request of a principal until its end.
+
+        Raises HttpError 429 if the principal exceeds one of its limits.
+        """
         if self.use is not None:
             self.use.begin(exchange, principal.identity)
 
@@ -140,7 +147,8 @@ class Admission:
             raise HttpError(
                 HTTPStatus.METHOD_NOT_ALLOWED, f"{head.method}: expected GET", b"Allow: GET\r\n"
             )
-        # Any page may read it, so that a client in a browser finds the authorization server.
+        # A client in a browser must be able to find the authorization server, so pages of all
+        # origins may read the metadata.
         exchange.headers = b"Access-Control-Allow-Origin: *\r\n"
         exchange.respond_as(b"%bCache-Control: max-age=%d\r\n" % (JSON, MAX_AGE_S), self._metadata)
         return True
@@ -164,7 +172,7 @@ class Admission:
     def _check_forwarded(
         self, proxies: TrustedProxies, head: RequestHead, facts: Mapping[str, object]
     ) -> None:
-        """Raise HttpError 403 if a proxy says that the client has come to it without TLS."""
+        """Raise HttpError 403 if the client has sent a token to the proxy without TLS."""
         if self._gate is not None and proxies.read(head, _peer_of(facts)).is_unencrypted:
             raise HttpError(
                 HTTPStatus.FORBIDDEN,

@@ -1,7 +1,8 @@
 """HttpConnection: one client's TCP or Unix connection to an HTTP server.
 
-Requests are answered one after the other. Further requests of the client wait meanwhile, up to a
-limit. Each response is sent by an Exchange.
+It reads requests with a RequestReader and answers them one after the other: each becomes an
+Exchange, which the RequestHandler answers. Meanwhile the client's further requests wait, up to a
+limit.
 """
 
 from __future__ import annotations
@@ -33,13 +34,12 @@ from concertino.protocol.principal import Principal
 
 __all__ = ["OK", "Exchange", "HttpConnection", "HttpTimeouts", "RequestHandler", "unavailable"]
 
-# The limit for input that is read ahead while a request is being answered, in bytes.
+# How much input is read while a request is being answered, in bytes.
 READ_AHEAD_BYTES = 64 * 1024
 # The lowest rate of a body, in bytes per second, after body_s; a slower body is refused.
 BODY_BYTES_PER_S = 10_000
-# The time for which input is read and ignored after an error response, in seconds. If the
-# connection were closed while input is unread, the client might not get the response (RFC 9112,
-# section 9.6).
+# How long input is still read and ignored after an error response, in seconds. If the connection
+# were closed while input is unread, the client might not get the response (RFC 9112, section 9.6).
 LINGER_S = 1.0
 # Reading a member of an enumeration takes a function call on Python 3.11.
 OK = HTTPStatus.OK
@@ -73,17 +73,17 @@ class RequestHandler(Protocol):
 
     @property
     def parser(self) -> HeadParser:
-        """Return the parser for the heads of the requests."""
+        """The parser for the heads of the requests."""
         ...
 
     @property
     def max_body_bytes(self) -> int:
-        """Return the size of the largest body that is accepted."""
+        """The size of the largest body that is accepted."""
         ...
 
     @property
     def timeouts(self) -> HttpTimeouts:
-        """Return the time limits of a connection."""
+        """The time limits of a connection."""
         ...
 
     def examine(self, transport: asyncio.Transport, /) -> Mapping[str, object]:
@@ -96,16 +96,19 @@ class RequestHandler(Protocol):
 
     @property
     def checks_each_head(self) -> bool:
-        """Return whether on_head() must be called although its client has sent the same head."""
+        """Whether on_head() must be called for each request, even if its head is known.
+
+        If not, it is not called again for a head that the same client has sent before.
+        """
         ...
 
     def on_head(
         self, connection: HttpConnection, head: RequestHead, /
     ) -> Principal | asyncio.Future[Principal] | None:
-        """Check a request before its body is read. Raises HttpError to refuse it.
+        """Check a request before its body is read, and return the user who has sent it.
 
-        Returns the user who has sent it, or None if the user is not known. Returns a future if it
-        takes time to verify the user; the future may raise HttpError.
+        Returns None if the user is not known, and a future if verifying the user takes time.
+        This method and the future raise HttpError to refuse the request.
         """
         ...
 
@@ -118,7 +121,7 @@ class RequestHandler(Protocol):
         ...
 
     def on_disconnect(self, connection: HttpConnection, /) -> None:
-        """Forget a connection, because it is closed."""
+        """Remove a connection, because it is closed."""
         ...
 
 
@@ -151,7 +154,7 @@ class Exchange(Struct, eq=False):
     is_done: bool = False
 
     def respond(self, status: HTTPStatus, body: bytes = b"", headers: bytes = b"") -> None:
-        """Send a response that has no stream. headers: more headers, as whole lines."""
+        """Send a complete response. headers: additional headers, as whole lines."""
         if self.is_done or self.is_stream:
             return
         connection = self.connection
@@ -218,7 +221,7 @@ class Exchange(Struct, eq=False):
             self.connection.end_exchange(self, b"" if self.head.is_http_1_0 else LAST_CHUNK)
 
     def keep_alive(self) -> None:
-        """Send a comment on the stream. Before a response has begun, call on_idle."""
+        """Send a comment on the stream; before the response has begun, call on_idle."""
         if self.is_stream and self.on_data is None:
             self.send_event(KEEP_ALIVE_COMMENT)
             self.connection.flush()
@@ -355,7 +358,7 @@ class HttpConnection(asyncio.Protocol):
     # Input
 
     def _read_requests(self, data: bytes = b"") -> None:
-        """Pass on the requests that have arrived, until one of them waits for its answer.
+        """Pass the requests that have arrived to the handler, until one is not answered at once.
 
         data: bytes that have just arrived.
         """
@@ -386,6 +389,7 @@ class HttpConnection(asyncio.Protocol):
             data = b""
 
     def _on_head(self, head: RequestHead) -> None:
+        """Let the handler check a request. The reader calls it before the body is read."""
         handler = self._handler
         principal = handler.on_head(self, head)
         if not handler.checks_each_head:
@@ -399,9 +403,12 @@ class HttpConnection(asyncio.Protocol):
             self._reader.principal = principal
 
     def _on_principal(self, head: RequestHead, verdict: asyncio.Future[Principal]) -> None:
-        """Read the rest of a request, now that its user has been verified; or refuse it."""
+        """Read the rest of a request whose user has been verified, or refuse the request.
+
+        verdict: the result of the verification.
+        """
         if self._transport is None or self.is_ending:
-            # The client has left, so nobody needs the failure.
+            # The client has left. Reading the exception keeps asyncio from logging it.
             _ = verdict.cancelled() or verdict.exception()
             return
         try:
@@ -426,7 +433,10 @@ class HttpConnection(asyncio.Protocol):
         self.reserved_bytes = size
 
     def _refuse(self, refusal: HttpError) -> None:
-        """Send an error response, and read nothing more, because the input cannot be trusted."""
+        """Send an error response, and close the connection.
+
+        The connection cannot be used again, because the end of the refused request is not known.
+        """
         self.is_ending = True
         body = encode_error(None, INVALID_REQUEST, str(refusal))
         self.send(encode_response(refusal.status, body, refusal.headers, keep_alive=False))
@@ -470,7 +480,7 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def unread_bytes(self) -> int:
-        """Return the number of bytes of output that the client has not read, as far as known."""
+        """The number of bytes of output that are queued here or in the transport."""
         output = self._output
         waiting = len(output[0]) if len(output) == 1 else sum(map(len, output))
         if self._activity.has_unsent and self._transport is not None:
@@ -492,7 +502,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.write(data)
 
     def end_exchange(self, exchange: Exchange, output: bytes) -> None:
-        """End an exchange with the last bytes of its response, and go on to the next request."""
+        """Send the last bytes of a response, and continue with the next request."""
         exchange.is_done = True
         exchange.on_disconnect = exchange.on_idle = None
         if exchange.on_end is not None:
@@ -506,10 +516,11 @@ class HttpConnection(asyncio.Protocol):
         if not exchange.keeps_connection or self.is_ending:
             self._close_when_sent()
         elif self._reader.unused_bytes:
-            # Not at once: the caller may be inside of the handling of the last request.
+            # With call_soon(), because the caller may be inside of the handler of this request.
             self._loop.call_soon(self._resume_reading)
 
     def _resume_reading(self) -> None:
+        """Continue to read input, and pass on the requests that have arrived."""
         transport = self._transport
         if transport is not None and not transport.is_reading() and not transport.is_closing():
             transport.resume_reading()
@@ -517,6 +528,7 @@ class HttpConnection(asyncio.Protocol):
             self._read_requests()
 
     def _close_when_sent(self) -> None:
+        """Send the queued output, and then close the connection."""
         self.is_ending = True
         self.flush()
         if self._transport is not None:
@@ -526,30 +538,31 @@ class HttpConnection(asyncio.Protocol):
     # The end
 
     def close_when_idle(self) -> None:
-        """Close the connection; if a request is being answered, after the response."""
+        """Close the connection. If a request is being answered, its response is sent before."""
         self.is_ending = True
         if self.exchange is None:
             self._close_when_sent()
 
     def close(self) -> None:
-        """Close the connection as soon as the queued output is sent, even during a request."""
+        """Close the connection when the queued output is sent, even during a request."""
         self._close_when_sent()
 
     def abort(self) -> None:
-        """Close the connection at once. Output that is not sent is lost."""
+        """Close the connection at once. Output that was not sent is lost."""
         if self._transport is not None:
             self._transport.abort()
 
     @property
     def is_idle(self) -> bool:
-        """Return whether the client has sent nothing since its last request was answered."""
+        """Whether the client has sent nothing since its last request was answered."""
         return self.exchange is None and not self._reader.is_inside
 
     def check_time(self, now: float) -> None:
-        """Apply the time limits: close the connection, refuse the request, or keep it alive.
+        """Apply the time limits of HttpTimeouts. The server calls it at intervals.
 
-        A connection or request that exceeds a limit is ended; a silent stream gets a comment.
-        now: the time by the loop's clock.
+        A request or a connection that exceeds a limit is ended, and a response without recent
+        output is kept alive.
+        now: the time by the clock of the event loop.
         """
         timeouts = self._handler.timeouts
         if self._activity.is_stuck(self.unread_bytes, now, timeouts.unread_s):
@@ -577,10 +590,12 @@ class HttpConnection(asyncio.Protocol):
 
 
 class _Activity:
-    """When something happened on a connection, for its time limits.
+    """The times from which the time limits of a connection are counted.
 
-    since: when the state changed last that a time limit belongs to, by the loop's clock.
-    has_unsent: whether the system has not taken all output.
+    Attributes:
+    since: when the connection last began to wait for the client or for a handler, or last sent
+        something, by the clock of the event loop.
+    has_unsent: whether the transport holds output that the system has not taken.
     """
 
     def __init__(self, now: float) -> None:
@@ -590,9 +605,9 @@ class _Activity:
         self._unread_since = now
 
     def is_stuck(self, unread: int, now: float, limit_s: float) -> bool:
-        """Return whether the client has read nothing of the waiting output for `limit_s`.
+        """Return whether the client has read none of the output for `limit_s` seconds.
 
-        unread: how many bytes wait now.
+        unread: how many bytes of output wait now.
         """
         if not unread or unread != self._unread_bytes:
             self._unread_bytes = unread

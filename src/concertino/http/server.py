@@ -50,9 +50,9 @@ METRICS_HEADERS = (
 )
 # How often the time limits of the connections are checked, in parts of the shortest one.
 CHECKS_PER_LIMIT = 4
-# The bodies of all requests that are under way may take this many times max_message_bytes.
+# The bodies of all running requests together may have this many times max_message_bytes.
 BODIES = 4
-# At the end, connections are aborted this long after the host's drain time, in seconds.
+# How many seconds after the host's drain time stop() aborts the connections that are still open.
 END_S = 0.3
 HEALTHY = b'{"status":"ok"}'
 NOT_STARTED = b'{"status":"starting"}'
@@ -61,10 +61,10 @@ ENDING = b'{"status":"shutting down"}'
 
 
 class ClientSource(Protocol):
-    """Where clients come from: a Listener, or another server that passes requests on.
+    """The source of clients: a Listener, or an ASGI server that passes requests on.
 
     is_unix: whether it is a Unix socket, which no browser can reach.
-    address: its name, for the log.
+    address: its address, for the log.
     """
 
     @property
@@ -79,15 +79,15 @@ class ClientSource(Protocol):
 
 
 class HttpServer:
-    """Serves a Host over HTTP. It is the RequestHandler of its connections.
+    """Serves a Host over HTTP.
 
     host: serves the calls.
-    listeners: the listening sockets; closed by this object.
-    wrap: wraps each connection before it is attached to the host.
+    listeners: the listening sockets. This object closes them.
+    wrap: wraps each connection before it is attached to the host, for example to trace messages.
     Raises ValueError if the options do not fit the addresses, see check_exposure().
 
     Attributes:
-    admission: who may send which requests.
+    admission: decides which requests are served.
     closed: a future that is done when the server has stopped and all connections are closed.
     """
 
@@ -122,7 +122,7 @@ class HttpServer:
 
     @property
     def addresses(self) -> list[str]:
-        """Return the URLs of the MCP endpoint, or `unix:PATH`, in the order of the listeners."""
+        """The URL of the MCP endpoint at each listener; `unix:PATH` for a Unix socket."""
         scheme = "http" if self.options.tls is None else "https"
         return [
             listener.address
@@ -132,7 +132,7 @@ class HttpServer:
         ]
 
     async def start(self) -> None:
-        """Accept clients from now on. Raises ValueError if the certificate cannot be used."""
+        """Start to accept clients. Raises ValueError if the certificate cannot be used."""
         load_calls()
         tls = self.options.tls
         certificate = None if tls is None else TlsCertificate(tls)
@@ -178,7 +178,7 @@ class HttpServer:
     # Connections
 
     def add(self, connection: HttpConnection) -> bool:
-        """Register a connection. Returns False if there is no room for it."""
+        """Register a connection. Returns False if there are too many, and none of them is idle."""
         has_room = len(self._connections) < self.options.max_connections or self._evict_idle()
         if not has_room and not self._has_refused:
             log.warning(
@@ -194,7 +194,7 @@ class HttpServer:
         return has_room
 
     def _evict_idle(self) -> bool:
-        """Close a connection that waits for its client's next request, if there is one."""
+        """Close one idle connection. Returns False if none is idle."""
         for connection in self._connections:
             if connection.is_idle and not connection.is_ending:
                 connection.close()
@@ -202,7 +202,7 @@ class HttpServer:
         return False
 
     def remove(self, connection: HttpConnection) -> None:
-        """Forget a connection, because it is closed."""
+        """Remove a connection, because it is closed."""
         self._connections.discard(connection)
         self._set_closed()
 
@@ -272,7 +272,7 @@ class HttpServer:
         exchange.respond_as(METRICS_HEADERS, metrics().encode())
 
     def _answer_health(self, exchange: Exchange) -> None:
-        """Tell whether the server serves: 200, or 503 before it has started and at its end."""
+        """Answer a health check: 200, or 503 before the backend has started and at the end."""
         method = exchange.head.method
         if method != "GET":
             raise method_not_allowed(method, "GET")

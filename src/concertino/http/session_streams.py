@@ -1,4 +1,8 @@
-"""SessionStreams: the streams of one session, by their number and by the requests they answer."""
+"""SessionStreams: the streams of one session.
+
+SessionConnection finds here the EventStream of a request, and answers a GET of the client with the
+stream that it wants to open or to resume.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +26,8 @@ STANDALONE = 0
 class SessionStreams:
     """The streams of one session.
 
-    budget: limits the events that are kept for clients who lose a connection.
-    on_use: called when the client has closed a stream, or a stream is complete.
+    budget: limits the events that are kept for clients which lose a connection.
+    on_use: called when the client has closed a stream, or when a stream is complete.
     polling: when clients have to come back for the rest of a stream; None for never.
 
     Attributes:
@@ -44,20 +48,21 @@ class SessionStreams:
 
     @property
     def is_in_use(self) -> bool:
-        """Return whether a call is under way, or the client has a stream open."""
+        """Whether a call is running, or the client has a stream open."""
         return bool(self._streams) or self.standalone.exchange is not None
 
     def find(self, id: Id | None) -> EventStream | None:
-        """Return the stream of a request that is under way; None if there is none."""
+        """Return the stream of a running request; None if there is none with this id."""
         return None if id is None else self._by_request.get(id)
 
     def open(
         self, exchange: Exchange, ids: Sequence[Id], accepted: AcceptedForms, *, is_primed: bool
     ) -> EventStream:
-        """Make the stream of requests that have arrived.
+        """Return a new stream for the requests in a POST.
 
+        ids: the ids of the requests.
         accepted, is_primed: see EventStream.
-        Raises HttpError 400 if an id is that of another request that is under way.
+        Raises HttpError 400 if a running request has one of these ids.
         """
         for id in ids:
             if id in self._by_request:
@@ -87,7 +92,7 @@ class SessionStreams:
         exchange.on_end = _after(exchange.on_end, timer.cancel)
 
     def finish(self, stream: EventStream, *ids: Id) -> None:
-        """Remove answered or cancelled requests from a stream; by default all requests."""
+        """Remove answered or cancelled requests from a stream. Without ids, all are removed."""
         for id in ids or list(stream.ids):
             stream.ids.discard(id)
             self._by_request.pop(id, None)
@@ -96,9 +101,11 @@ class SessionStreams:
             self._on_use()
 
     def listen(self, exchange: Exchange) -> None:
-        """Answer a GET with the standalone stream, or with the stream of the last event id in it.
+        """Answer a GET of the client.
 
-        Raises HttpError 400 if there is no such stream.
+        With Last-Event-ID, it resumes the stream of that event. Without it, it opens the stream for
+        the messages that belong to no request.
+        Raises HttpError 400 if Last-Event-ID names no stream of this session.
         """
         last_event = exchange.head.headers.get(b"last-event-id")
         if last_event is None:
@@ -112,7 +119,8 @@ class SessionStreams:
         number, last_number = position
         stream = self.standalone if number == STANDALONE else self._streams.get(number)
         is_complete = stream is None
-        # A complete stream may have lost its last response: send what is kept of it.
+        # The stream is complete on this side, but the client may not have received its end. So the
+        # events of it that are still kept are sent.
         stream = stream or EventStream(number, self._store)
         stream.attach(exchange, self._on_use)
         stream.resume(last_number)

@@ -1,12 +1,13 @@
-"""StreamableHttpConnection: a Connection to a server that is reached by a URL.
+"""StreamableHttpConnection: a Connection to an MCP server at a URL ("Streamable HTTP").
 
-Each message is sent as a POST, and the messages in the response are delivered as frames. This class
-hides from its users the headers, the sessions of older revisions with their own stream (GET),
-resumption, redirects, and the pauses that a server asks for.
+Each message is sent in a POST request, and the messages in the response are delivered to the
+client's Receiver. The connection adds the headers of MCP and of the authorization, manages the
+session of older revisions with its stream for the server's own messages (GET), resumes broken
+streams, follows redirects, and sends a request again after the pause that a busy server demands.
 
-A request that gets no response of JSON-RPC is answered with an error of the code HTTP_FAILURE, or
-METHOD_NOT_FOUND where the status says that the server does not know such requests: then a client
-goes on with `initialize`.
+If the server refuses a request with an HTTP status and sends no JSON-RPC response, the client gets
+an error response with the code HTTP_FAILURE. Only a refused `server/discover` may get
+METHOD_NOT_FOUND, after which a client opens a session with `initialize`.
 Spec: 2025-11-25 basic/transports; 2026-07-28 basic/transports/streamable-http.
 """
 
@@ -51,27 +52,35 @@ __all__ = ["StreamableHttpConnection"]
 
 _log = logging.getLogger("concertino.http_client")
 
-# A server that does not know `server/discover` may answer it with one of these.
+# The statuses with which servers of older revisions refuse `server/discover`.
 UNKNOWN_REQUEST = frozenset((400, 404, 405, 406, 410, 415, 422, 501))
+# How many times a request is sent: after redirects, refusals and pauses.
 MAX_TRIES = 4
-# The server is busy. The request was not handled, so it may be sent again.
+# The statuses of a busy server. It has not handled the request, which may thus be sent again.
 BUSY_STATUSES = frozenset((429, 503))
-# The pause before a broken stream is resumed, if the server has not said one.
+# The shortest and the longest pause before a broken stream is opened again, if the server has not
+# sent one in the field `retry`.
 RETRY_S = 1.0
 MAX_RETRY_S = 30.0
-# A server that ends each stream at once and wants no pause would keep both sides busy.
+# The shortest pause that a server can demand. Without it, a server that ends each stream at once
+# would keep both sides busy.
 LEAST_RETRY_S = 0.01
-# The limit for the server to accept a notification or a response, in seconds.
+# How long the server may take to accept a notification or a response, in seconds.
 ACCEPTANCE_S = 30.0
+# How long the server may take to end the session when the connection is closed, in seconds.
 DELETE_S = 2.0
 
 
 class _ResponseHead(Struct):
+    """The members by which a message is recognized as the response to a request."""
+
     id: Id | None = None
     method: str | None = None
 
 
 class _InitializeResult(Struct, frozen=True, rename="camel"):
+    """The member of the result of `initialize` that the connection needs."""
+
     protocol_version: str = ""
 
 
@@ -104,8 +113,8 @@ class _Session:
 class StreamableHttpConnection:
     """A Connection to the server at a URL.
 
-    headers: additional headers for each request, which are sent only to the origin of the URL.
-    credentials: the source of the header Authorization; None for no header beyond `headers`.
+    headers: additional headers for each request. They are sent only to the origin of the URL.
+    credentials: the source of the header Authorization; None to send only `headers`.
     """
 
     def __init__(
@@ -121,7 +130,7 @@ class StreamableHttpConnection:
         self._heads = RequestHeads(url, headers)
         self._pool = ConnectionPool(url)
         self._receiver: Receiver | None = None
-        # Messages that were written and not flushed, or that wait until the session is open.
+        # The messages that were written but not flushed, or that wait until the session is open.
         self._queue: deque[tuple[bytes, Envelope]] = deque()
         self._exchanges: set[ClientExchange] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -130,7 +139,10 @@ class StreamableHttpConnection:
         self._is_closed = False
 
     async def reach(self) -> None:
-        """Open a first connection. Raises OSError if the server cannot be reached."""
+        """Open an HTTP connection, to see whether the server can be reached.
+
+        The first request will use it. Raises OSError if the server cannot be reached.
+        """
         self._pool.put_back(await self._pool.connect())
 
     # Connection
@@ -164,7 +176,7 @@ class StreamableHttpConnection:
         self._pool.pause(paused)
 
     async def close(self, within_s: float) -> None:
-        """Abort all requests, and end the session."""
+        """Abort all requests, and end the session within `within_s` seconds."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -178,7 +190,7 @@ class StreamableHttpConnection:
         self._pool.close()
 
     async def _end_session(self, within_s: float) -> None:
-        """Send the DELETE that ends the session. The response to it is ignored."""
+        """Send the DELETE request that ends the session, and wait for its response."""
         exchange = ClientExchange(self, "delete", self._url.path, self._max_bytes)
         self._exchanges.add(exchange)
         try:
@@ -191,9 +203,11 @@ class StreamableHttpConnection:
     # Requests
 
     def _post(self, frame: bytes, message: Envelope) -> None:
+        """Send a message in a POST request. message: the decoded members of the frame."""
         meta = message.params.meta
         is_modern = meta is not None and isinstance(meta.version, str)
-        # Since 2026-07-28, the end of the connection is the cancellation.
+        # In 2026-07-28, closing the HTTP connection cancels the request, so no notification is
+        # sent.
         if message.method == "notifications/cancelled" and (
             self._cancel(message.params.request_id)
             or not (self._heads.version or self._session.fallback)
@@ -222,15 +236,16 @@ class StreamableHttpConnection:
             exchange.expiry = loop.call_later(ACCEPTANCE_S, self._on_expiry, exchange)
 
     def _on_expiry(self, exchange: ClientExchange) -> None:
+        """Abort the POST of a notification or response that the server has not accepted in time."""
         if exchange in self._exchanges:
             self.on_failure(exchange, HttpFailure(f"no response within {ACCEPTANCE_S:.0f} s"))
             exchange.abort()
 
     def _cancel(self, request_id: object) -> bool:
-        """Stop waiting for the response to a request.
+        """Abort the exchange of a request that the client has cancelled.
 
-        Returns True if this closes the request's connection, so that the server needs no
-        notification of the cancellation.
+        Returns True if that tells the server about the cancellation, so that it needs no
+        notifications/cancelled. That is the case in 2026-07-28.
         """
         for exchange in self._exchanges:
             if exchange.id == request_id and exchange.id is not None:
@@ -240,7 +255,7 @@ class StreamableHttpConnection:
         return False
 
     def _start(self, exchange: ClientExchange) -> None:
-        """Send a request, on an idle connection if there is one."""
+        """Send the request of a new exchange, at once if an idle connection can be used."""
         self._exchanges.add(exchange)
         authorization = "" if self._credentials is None else self._credentials.header()
         connection = None
@@ -277,6 +292,7 @@ class StreamableHttpConnection:
             exchange.send(connection, self._encode(exchange, value), value)
 
     def _encode(self, exchange: ClientExchange, authorization: str) -> bytes:
+        """Return the HTTP request of an exchange."""
         posted = exchange.posted
         if posted is not None and exchange.kind in ("post", "message"):
             return self._heads.post(exchange.path, posted.frame, posted.envelope, authorization)
@@ -291,7 +307,7 @@ class StreamableHttpConnection:
         task.add_done_callback(self._tasks.discard)
 
     def _send_later(self, exchange: ClientExchange, delay_s: float) -> None:
-        """Send a request again after a pause."""
+        """Send the request of an exchange again after a pause, in seconds."""
 
         async def send() -> None:
             await asyncio.sleep(delay_s)
@@ -318,14 +334,15 @@ class StreamableHttpConnection:
         if NEWLINE in frame:
             frame = one_line(frame)
         if exchange.id is not None and not exchange.is_answered:
-            frame = self._examine(exchange, frame)
+            frame = self._read_response(exchange, frame)
         self._deliver(frame)
 
-    def _examine(self, exchange: ClientExchange, frame: bytes) -> bytes:
-        """Process a message of the server, and return the message to deliver.
+    def _read_response(self, exchange: ClientExchange, frame: bytes) -> bytes:
+        """Read what the connection itself needs from a message, and return the message to deliver.
 
-        Marks the exchange as answered by a response, and reads the session's revision and the
-        annotations of tools from the responses that contain them.
+        Only the response to the request of the exchange is read; other messages are returned as
+        they are. The response to `initialize` names the revision of the session, and the response
+        to tools/list says which arguments have headers.
         """
         try:
             head = _decode_head(frame)
@@ -335,12 +352,13 @@ class StreamableHttpConnection:
             return frame
         exchange.is_answered = True
         if exchange.method == "initialize":
-            self._on_initialized(frame)
+            self._read_revision(frame)
         elif exchange.method == "tools/list" and exchange.is_modern:
             return learn_tools(frame, self._heads.params)
         return frame
 
-    def _on_initialized(self, frame: bytes) -> None:
+    def _read_revision(self, frame: bytes) -> None:
+        """Read the revision of the session from the response to `initialize`."""
         try:
             version = _decode_initialize(frame).result.protocol_version
         except DecodeError:
@@ -427,7 +445,7 @@ class StreamableHttpConnection:
         return is_wanted and status in (401, 403) and self._credentials is not None
 
     async def _authorize(self, exchange: ClientExchange, head: ResponseHead, body: bytes) -> None:
-        """Send a request again with another token, if there is one."""
+        """Obtain another token, and send the request again. The request fails if there is none."""
         credentials = self._credentials
         assert credentials is not None
         operation = exchange.method
@@ -451,7 +469,7 @@ class StreamableHttpConnection:
             self.on_failure(exchange, HttpFailure(text, head, login=login))
 
     def _redirect(self, exchange: ClientExchange, head: ResponseHead) -> bool:
-        """Follow a redirect within the server's origin. Returns False for another one."""
+        """Follow a redirect within the server's origin. Returns whether it was followed."""
         url = self._url.follow(head.headers.get("location", ""))
         if url is None or exchange.tries >= MAX_TRIES:
             return False
@@ -476,11 +494,12 @@ class StreamableHttpConnection:
         self._deliver(encode_error(encode_id(exchange.id), code, str(failure), data))
 
     def _deliver(self, frame: bytes) -> None:
+        """Pass a message to the Receiver."""
         if self._receiver is not None and not self._is_closed:
             self._receiver.on_frames((frame,))
 
     def _disconnect(self, reason: str) -> None:
-        """Report the end of the session."""
+        """Report to the Receiver that the server has ended the session."""
         self._heads.session = ""
         if self._receiver is not None and not self._is_closed:
             self._receiver.on_disconnect(ConnectionError(reason))
@@ -537,7 +556,10 @@ class StreamableHttpConnection:
     # Streams of the older revisions
 
     def _on_session_open(self) -> None:
-        """Open the stream for the server's own messages, then send the queued messages."""
+        """Open the stream for the server's own messages, and send the messages that have waited.
+
+        It is called when the server has accepted or refused notifications/initialized.
+        """
         if not self._session.is_opening:
             return
         self._session.is_opening = False
@@ -546,11 +568,11 @@ class StreamableHttpConnection:
             self.flush()
 
     def _listen_again(self, exchange: ClientExchange) -> None:
-        """Open the session's own stream again after a pause."""
+        """Open the stream for the server's own messages again, after a pause."""
         if self._is_closed or exchange.events is None:
             return
         if asyncio.get_running_loop().time() - self._session.listening_since > MAX_RETRY_S:
-            # The pauses begin anew.
+            # The stream was open for long, so the next pause is the shortest one again.
             exchange.tries = 1
         pause = exchange.events.retry_s
         if pause is None:
@@ -560,7 +582,10 @@ class StreamableHttpConnection:
         self._send_later(exchange, pause)
 
     def _resume(self, exchange: ClientExchange, reason: str) -> None:
-        """Ask for the rest of a stream that has broken, or fail the request."""
+        """Request the rest of a stream that has broken. The request fails if that is impossible.
+
+        reason: why the stream has broken, for the text of the error.
+        """
         events = exchange.events
         can_resume = events is not None and events.last_id and not exchange.is_modern
         if not can_resume or exchange.tries >= MAX_TRIES * 8:
@@ -574,5 +599,5 @@ class StreamableHttpConnection:
 
 
 def _check_session(id: str) -> str:
-    """Return the id of a session; "" if it has characters that the specification forbids."""
+    """Return a session id; "" if it has characters that the specification forbids."""
     return id if all("!" <= char <= "~" for char in id) else ""

@@ -1,7 +1,8 @@
 """EventStreamParser: reads a stream of server-sent events, and returns the messages in it.
 
-Source: HTML Standard, section 9.2.6 "Interpreting an event stream". Lines end at CR, LF or CRLF
-only: JSON may contain the other characters at which str.splitlines() splits.
+Lines of a stream end with CR, LF or CRLF. str.splitlines() is not used, because it also splits at
+characters that JSON texts may contain, such as U+2028.
+Source: HTML Standard, section 9.2.6 "Interpreting an event stream".
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ BOM = b"\xef\xbb\xbf"
 
 
 class EventTooLong(ValueError):
-    """Raised for an event of a stream that exceeds the limit."""
+    """An event of a stream is larger than the limit for messages."""
 
 
 class EventStreamParser:
@@ -35,9 +36,9 @@ class EventStreamParser:
         self.endpoint = ""
         self.retry_s: float | None = None
         self._max_bytes = max_bytes
-        # How many bytes the fields of the event have, and the line that has not ended yet.
+        # The size of the data of the current event, and of the line that has not ended yet.
         self._event_bytes = self._line_bytes = 0
-        # The pieces of that line.
+        # The pieces of the line that has not ended yet.
         self._line: list[bytes] = []
         self._ended_with_cr = False
         self._at_start = True
@@ -46,10 +47,10 @@ class EventStreamParser:
         self._id: str | None = None
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the data of all messages that end in this piece of the stream.
+        """Read a piece of the stream, and return the data of the messages that end in it.
 
-        An event without data, or with another name than `message`, is no message. Raises
-        EventTooLong.
+        Events without data, or with another name than `message`, are ignored.
+        Raises EventTooLong.
         """
         if not chunk:
             return []
@@ -79,15 +80,18 @@ class EventStreamParser:
         return messages
 
     def _check_size(self) -> None:
-        # Comments do not count: a stream may live long with nothing else in it.
+        """Raise EventTooLong if the current event is too large."""
+        # Comment lines that have ended are not counted: a server may send many of them to keep the
+        # connection alive.
         if self._event_bytes + self._line_bytes > self._max_bytes:
             raise EventTooLong(f"an event of the stream has more than {self._max_bytes} bytes")
 
     def _read_field(self, line: bytes) -> None:
+        """Read a complete line, which is one field of the current event, or a comment."""
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":
-            # A line without a value takes memory too.
+            # One byte more per line, because a line without a value takes memory too.
             self._event_bytes += len(value) + 1
             self._check_size()
             self._data.append(value)
@@ -100,7 +104,7 @@ class EventStreamParser:
             self.retry_s = int(value) / 1000
 
     def _end_event(self) -> bytes | None:
-        """Return the data of the event that has ended, if it is a message."""
+        """End the current event, and return its data. Returns None if it is no message."""
         if self._id is not None:
             self.last_id, self._id = self._id, None
         self._event_bytes = 0

@@ -1,7 +1,9 @@
-"""ClientExchange: one request to a server and its response, which is a body or a stream of events.
+"""ClientExchange: one HTTP request to an MCP server, and its response.
 
-A request of an older revision goes on after its stream has broken: the rest comes on a GET with
-Last-Event-ID. A request of 2026-07-28 is lost then.
+The response is a single JSON body or a stream of events. ClientExchange reads it and reports the
+messages in it to its ExchangeOwner, which is the StreamableHttpConnection. If a stream breaks in an
+older revision, the owner sends the same exchange again, as a GET with Last-Event-ID that requests
+the rest of the stream. In 2026-07-28 the request fails then.
 Spec: 2025-11-25 basic/transports "Resumability and Redelivery".
 """
 
@@ -58,7 +60,7 @@ class HttpFailure(Exception):
 
     @property
     def status(self) -> int:
-        """Return the status of the response; 0 if there was none."""
+        """The status of the response; 0 if there was none."""
         return 0 if self.head is None else self.head.status
 
 
@@ -66,11 +68,11 @@ class ExchangeOwner(Protocol):
     """The receiver of an exchange's events."""
 
     def on_head(self, exchange: ClientExchange, head: ResponseHead, /) -> None:
-        """Handle the head of a response with a status of success."""
+        """Handle the head of a response with a status of 2xx."""
         ...
 
     def on_message(self, exchange: ClientExchange, frame: bytes, /) -> None:
-        """Handle a message of the server."""
+        """Handle a JSON-RPC message in the response."""
         ...
 
     def on_endpoint(self, exchange: ClientExchange, location: str, /) -> None:
@@ -78,15 +80,15 @@ class ExchangeOwner(Protocol):
         ...
 
     def on_refusal(self, exchange: ClientExchange, head: ResponseHead, body: bytes, /) -> None:
-        """Handle a response with another status than one of success."""
+        """Handle a complete response with a status other than 2xx."""
         ...
 
     def on_exchange_end(self, exchange: ClientExchange, /) -> None:
-        """Handle the end of a response with a status of success."""
+        """Handle the end of a response with a status of 2xx."""
         ...
 
     def on_failure(self, exchange: ClientExchange, failure: HttpFailure, /) -> None:
-        """Handle that no response came, or not all of it, or one in a wrong form."""
+        """Handle that the response is missing, incomplete or malformed."""
         ...
 
 
@@ -96,7 +98,7 @@ class PostedMessage(Struct, frozen=True):
     method: the method of the message; "" for a response.
     id: the id of a request; None for other messages.
     is_modern: whether the message belongs to revision 2026-07-28.
-    envelope: the decoded head of the frame.
+    envelope: the decoded members of the message.
     """
 
     frame: bytes
@@ -107,9 +109,9 @@ class PostedMessage(Struct, frozen=True):
 
 
 class _Response:
-    """The head of a response, and its body as far as it has come, unless it is a stream.
+    """The received part of a response: its head, and its body unless this is a stream.
 
-    authorization: the value of this header in the request.
+    authorization: the header Authorization of the request; "" for none.
     """
 
     def __init__(self, authorization: str = "") -> None:
@@ -119,11 +121,12 @@ class _Response:
         self.size = 0
 
     def add(self, data: bytes) -> None:
+        """Add a piece of the body."""
         self._pieces.append(data)
         self.size += len(data)
 
     def body(self) -> bytes:
-        """Return the body."""
+        """Return the received part of the body."""
         return b"".join(self._pieces)
 
 
@@ -167,33 +170,37 @@ class ClientExchange:
 
     @property
     def method(self) -> str:
-        """Return the method of the message; "" for none."""
+        """The method of the message; "" for none."""
         return "" if self.posted is None else self.posted.method
 
     @property
     def id(self) -> Id | None:
-        """Return the id of the message, if it is a request; else None."""
+        """The id of the message if it is a request; else None."""
         return None if self.posted is None else self.posted.id
 
     @property
     def is_modern(self) -> bool:
-        """Return whether the message is of 2026-07-28."""
+        """Whether the message belongs to revision 2026-07-28."""
         return self.posted is not None and self.posted.is_modern
 
     @property
     def authorization(self) -> str:
-        """Return the value of Authorization that was sent last; "" for none."""
+        """The header Authorization that was sent last; "" for none."""
         return self._response.authorization
 
     def send(self, connection: PooledConnection, request: bytes, authorization: str = "") -> None:
-        """Send the request on a connection. authorization: the header that is in it, or ""."""
+        """Send the request on a connection.
+
+        request: the complete HTTP request.
+        authorization: its header Authorization; "" for none.
+        """
         self.tries += 1
         self._connection = connection
         self._response = _Response(authorization)
         connection.send(request, self)
 
     def abort(self) -> None:
-        """Give the request up, and close its connection if the response is not complete."""
+        """End the exchange, and close its connection if the response is not complete."""
         self.is_over = True
         self.stop_expiry()
         if self._connection is not None:
@@ -201,7 +208,7 @@ class ClientExchange:
             self._connection = None
 
     def stop_expiry(self) -> None:
-        """Stop the timer, if there is one."""
+        """Stop the timer of the time limit, if there is one."""
         if self.expiry is not None:
             self.expiry.cancel()
             self.expiry = None
@@ -237,6 +244,7 @@ class ClientExchange:
                 self._fail(f"the response has more than {self._max_bytes} bytes")
 
     def _read_events(self, events: EventStreamParser, data: bytes) -> None:
+        """Read a piece of a stream of events, and report the messages in it."""
         try:
             messages = events.feed(data)
         except EventTooLong as exc:
@@ -269,7 +277,7 @@ class ClientExchange:
         self._owner.on_exchange_end(self)
 
     def on_lost(self, reason: str, unanswered: bool) -> None:
-        """Handle the loss of the connection."""
+        """Handle that the connection was lost before the end of the response."""
         self._connection = None
         if self.is_over:
             return
@@ -283,6 +291,7 @@ class ClientExchange:
         return self.id is not None and self.method != "tools/call"
 
     def _fail(self, text: str, *, may_resend: bool = False) -> None:
+        """Close the connection, and report a failure to the owner."""
         if self._connection is not None:
             self._connection.abort()
             self._connection = None
@@ -290,6 +299,7 @@ class ClientExchange:
 
 
 def _describe(head: ResponseHead, body: bytes) -> str:
+    """Return a description of a response that is neither JSON nor a stream of events."""
     kind = head.media_type or "a body without Content-Type"
     return f"HTTP {head.status} with {kind}: {body[:200]!r}"
 

@@ -1,4 +1,4 @@
-"""ConnectionPool: the connections to one server; it reuses idle ones."""
+"""ConnectionPool: the HTTP connections to one server, of which idle ones are reused."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ if TYPE_CHECKING:
 
 __all__ = ["CONNECT_S", "ConnectionPool", "make_tls_context", "open_transport"]
 
-# The largest number of idle connections; further ones are closed.
+# The largest number of idle connections. Further ones are closed.
 MAX_IDLE = 16
-# Servers close idle connections, usually after 5 s or more. A request that must not be sent twice
-# uses only a connection that has been idle for less than this time, in seconds.
+# Servers close idle connections, usually after 5 s or more. A connection that has been idle for
+# less than this time, in seconds, is very probably still open.
 SURE_S = 4.0
+# How long opening a connection may take, in seconds.
 CONNECT_S = 60.0
 
 
 class ConnectionPool:
-    """The connections to one server. Each open response has a connection of its own."""
+    """The connections to one server. A connection carries one request at a time."""
 
     def __init__(self, url: ServerUrl) -> None:
         self._url = url
@@ -36,21 +37,25 @@ class ConnectionPool:
     def take(self, *, sure: bool = False) -> PooledConnection | None:
         """Return an idle connection; None if there is none.
 
-        sure: whether to return only a connection that the server has very probably not closed.
+        sure: whether the request must not be sent twice. Then only a connection is returned that
+            the server has very probably not closed.
         """
         while self._idle:
             connection = self._idle.pop()
             if connection.is_closed:
                 continue
             if sure and asyncio.get_running_loop().time() - connection.idle_since > SURE_S:
-                # The last one is the newest.
+                # All others have been idle for longer.
                 self._idle.append(connection)
                 return None
             return connection
         return None
 
     async def connect(self) -> PooledConnection:
-        """Open a connection. Raises OSError; ValueError for a malformed variable of a proxy."""
+        """Open a connection, through a proxy if the environment names one.
+
+        Raises OSError, and ValueError if the environment names the proxy in a malformed way.
+        """
         try:
             async with asyncio.timeout(CONNECT_S):
                 return await self._connect()
@@ -70,18 +75,18 @@ class ConnectionPool:
         return connection
 
     def put_back(self, connection: PooledConnection) -> None:
-        """Keep a new connection that has carried no request, for a later one."""
+        """Add a new connection that has carried no request to the idle ones."""
         connection.idle_since = asyncio.get_running_loop().time()
         self._on_idle(connection)
 
     def pause(self, paused: bool) -> None:
-        """Stop reading from all connections (True), or continue (False)."""
+        """Stop reading from all connections, or continue. paused: whether to stop."""
         self._is_paused = paused
         for connection in self._open:
             connection.pause(paused)
 
     def close(self) -> None:
-        """Close all connections at once."""
+        """Close all connections, without waiting for responses."""
         self._is_closed = True
         for connection in list(self._open):
             connection.abort()
@@ -128,12 +133,12 @@ async def open_transport(
 
 
 def make_tls_context() -> ssl.SSLContext:
-    """Return a context that verifies certificates: with the system's store, if truststore is there.
+    """Return a TLS context for clients, which verifies the server's certificate.
 
-    Without the package truststore, certificates are looked up as OpenSSL does, which knows
-    SSL_CERT_FILE and SSL_CERT_DIR.
+    With the package truststore, the trusted certificates are those of the operating system.
+    Otherwise they are those of OpenSSL, which SSL_CERT_FILE and SSL_CERT_DIR can change.
     """
-    # Only servers with TLS need this import.
+    # Imported only here, because not every server uses TLS.
     import ssl
     from importlib import import_module
     from importlib.util import find_spec
@@ -142,6 +147,6 @@ def make_tls_context() -> ssl.SSLContext:
         context: ssl.SSLContext = import_module("truststore").SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     else:
         context = ssl.create_default_context()
-    # Servers that speak HTTP/2 too must not choose it.
+    # Without this, a server could choose HTTP/2.
     context.set_alpn_protocols(["http/1.1"])
     return context

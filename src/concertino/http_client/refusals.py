@@ -1,4 +1,7 @@
-"""Reads responses with a status of failure: when to try again, and what to tell the caller."""
+"""Reads HTTP responses that refuse a request (status 3xx, 4xx, 5xx).
+
+The connection takes from them when to send the request again, and which error the caller gets.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,15 @@ from concertino.jsonrpc.messages import Id, encode_id, one_line
 
 __all__ = ["REDIRECTS", "describe_refusal", "error_of_body", "parse_retry_after"]
 
+# The redirects that may be followed: they keep the method and the body of the request.
 REDIRECTS = frozenset((307, 308))
-# A server may ask for a longer wait. Then the request fails at once.
+# If a server asks for a longer pause, the request fails at once.
 MAX_RETRY_AFTER_S = 20.0
 
 
 class _ErrorHead(Struct):
+    """The members of a JSON-RPC error response. error: empty if the message has none."""
+
     id: Id | None = None
     error: Raw = Raw()
 
@@ -59,9 +65,9 @@ def _parse_date(text: str) -> float | None:
 
 
 def error_of_body(id: Id, body: bytes) -> bytes | None:
-    """Return the error response in the body of a refusal, with the id of the request.
+    """Return the JSON-RPC error response in the body of a refusal; None if it contains none.
 
-    Returns None if the body is something else.
+    id: the id of the request, which replaces a null id in the body.
     """
     try:
         head = _decode_head(body)
@@ -75,6 +81,7 @@ def error_of_body(id: Id, body: bytes) -> bytes | None:
 
 
 def describe_refusal(head: ResponseHead, body: bytes) -> str:
+    """Return the text of the error for a refusal that has no JSON-RPC error in its body."""
     text = describe_status(head.status)
     if head.status in (401, 403):
         challenge = head.headers.get("www-authenticate")

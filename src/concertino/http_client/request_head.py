@@ -1,4 +1,4 @@
-"""RequestHeads: writes the heads of the requests to a server.
+"""RequestHeads: writes the HTTP requests of a connection, with the headers that MCP requires.
 
 Spec: 2025-11-25 basic/transports; 2026-07-28 basic/transports/streamable-http "Request Headers".
 """
@@ -16,7 +16,7 @@ from concertino.http_client.server_url import ServerUrl
 __all__ = ["RequestHeads", "check_headers"]
 
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-# Headers that this client sends itself.
+# The headers that this client sets itself.
 OWN = frozenset(
     ("host", "accept", "content-type", "content-length", "transfer-encoding", "connection",
      "mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name", "last-event-id")
@@ -33,7 +33,10 @@ NAMED = {
 
 
 def check_headers(headers: Mapping[str, str]) -> None:
-    """Check the headers that a user wants to send. Raises ValueError; it shows no values."""
+    """Check the headers that the user wants to add to each request.
+
+    Raises ValueError, whose text shows no values, because they may be secret.
+    """
     for name, value in headers.items():
         if not TOKEN.fullmatch(name):
             raise ValueError(f"headers: {name!r} is no name of a header")
@@ -44,14 +47,15 @@ def check_headers(headers: Mapping[str, str]) -> None:
 
 
 class RequestHeads:
-    """Writes the heads of the requests to one server.
+    """Writes the requests to one server.
 
-    headers: more headers for each request, such as Authorization.
+    headers: additional headers for each request, such as Authorization.
 
     Attributes:
-    session: the session's id, once a server of an older revision has named one; else "".
-    version: the revision that `initialize` has agreed on; "" before, and since 2026-07-28.
-    params: the annotated arguments of tools, by the tool's name.
+    session: the id of the session, for Mcp-Session-Id; "" before `initialize`, with servers that
+        use no sessions, and in revision 2026-07-28.
+    version: the revision that `initialize` has agreed on; "" before, and in 2026-07-28.
+    params: tool name -> the arguments that are repeated in headers (tool_lists.py).
     """
 
     def __init__(self, url: ServerUrl, headers: Mapping[str, str]) -> None:
@@ -63,7 +67,13 @@ class RequestHeads:
         self._common = f"Host: {url.authority}\r\n{''.join(lines)}".encode("ascii")
 
     def post(self, path: str, frame: bytes, message: Envelope, authorization: str = "") -> bytes:
-        """Return a POST, with its body. message: what the frame contains."""
+        """Return a POST request with a message as its body.
+
+        path: the path and query of the server's URL.
+        frame: the encoded message.
+        message: its decoded members, from which headers are written.
+        authorization: the header Authorization; "" for none.
+        """
         lines = self._mcp_lines(frame, message) + _authorization_line(authorization)
         return (
             b"POST %b HTTP/1.1\r\n%bAccept: application/json, text/event-stream\r\n"
@@ -71,11 +81,13 @@ class RequestHeads:
         ) % (path.encode(), self._common, lines, len(frame), frame)
 
     def _mcp_lines(self, frame: bytes, message: Envelope) -> bytes:
+        """Return the header lines that MCP requires for a message, by its revision."""
         params, method = message.params, message.method
         version = None if params.meta is None else params.meta.version
         if not isinstance(version, str) or method is None:
             return self._session_lines() if method != "initialize" else b""
-        # A proxy passes on methods and revisions that it does not know, with any characters.
+        # The message may come from a client of a proxy. So its method and revision may be unknown
+        # ones, and contain any characters.
         lines = (
             f"MCP-Protocol-Version: {encode_header_text(version)}\r\n"
             f"Mcp-Method: {encode_header_text(method)}\r\n"
@@ -90,13 +102,17 @@ class RequestHeads:
         return lines.encode("ascii") + param_header_lines(annotated, decode_arguments(frame))
 
     def _session_lines(self) -> bytes:
+        """Return the header lines of the session of an older revision."""
         lines = f"Mcp-Session-Id: {self.session}\r\n" if self.session else ""
         if self.version:
             lines += f"MCP-Protocol-Version: {self.version}\r\n"
         return lines.encode("ascii")
 
     def get(self, path: str, last_event_id: str, authorization: str = "") -> bytes:
-        """Return a GET that opens a stream. last_event_id: where to resume a stream, or ""."""
+        """Return a GET request, which opens a stream of events.
+
+        last_event_id: the event after which a broken stream is resumed; "" for a new stream.
+        """
         lines = self._session_lines() + _authorization_line(authorization)
         if last_event_id:
             lines += b"Last-Event-ID: %b\r\n" % last_event_id.encode("utf-8")
@@ -104,7 +120,7 @@ class RequestHeads:
         return head % (path.encode(), self._common, lines)
 
     def delete(self, path: str, authorization: str = "") -> bytes:
-        """Return a DELETE, which ends the session."""
+        """Return a DELETE request, which ends the session."""
         lines = self._session_lines() + _authorization_line(authorization)
         return b"DELETE %b HTTP/1.1\r\n%b%b\r\n" % (path.encode(), self._common, lines)
 

@@ -17,8 +17,8 @@ HOST = re.compile(r"[A-Za-z0-9._~%:-]+")
 class ServerUrl(Struct, frozen=True):
     """The URL of a server.
 
-    host: without the brackets of an IPv6 address.
-    path: with the query, as the request line has it.
+    host: the host, without the brackets of an IPv6 address.
+    path: the path and query, as in the request line.
     """
 
     scheme: str
@@ -28,7 +28,7 @@ class ServerUrl(Struct, frozen=True):
 
     @property
     def is_tls(self) -> bool:
-        """Return whether the connection is encrypted."""
+        """Whether connections to this URL are encrypted."""
         return self.scheme in ("https", "wss")
 
     @property
@@ -44,13 +44,13 @@ class ServerUrl(Struct, frozen=True):
 
     @property
     def authority(self) -> str:
-        """Return the value of the header Host."""
+        """The value of the header Host."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
 
     @property
     def text(self) -> str:
-        """Return the URL without its query, which may contain secrets."""
+        """The URL without its query, which may contain secrets."""
         return f"{self.scheme}://{self.authority}{self.path.partition('?')[0]}"
 
     @property
@@ -59,20 +59,22 @@ class ServerUrl(Struct, frozen=True):
         return f"{self.scheme}://{self.authority}{self.path}"
 
     def follow(self, location: str) -> ServerUrl | None:
-        """Return where a redirect leads; None if it leaves the origin, or is malformed.
+        """Return the URL to which a redirect leads.
 
-        Credentials must not reach another origin, nor an unencrypted connection.
+        Returns None if it is malformed or has another origin, which must not get the headers with
+        the credentials.
+        location: the header Location of the redirect.
         """
         try:
             url = parse_url(urljoin(self.text_with_query, location))
         except ValueError:
             return None
-        same = (url.scheme, url.host, url.port) == (self.scheme, self.host, self.port)
-        return url if same else None
+        is_same_origin = (url.scheme, url.host, url.port) == (self.scheme, self.host, self.port)
+        return url if is_same_origin else None
 
 
 def parse_url(text: str) -> ServerUrl:
-    """Parse the URL of a server. Raises ValueError; its text does not repeat passwords."""
+    """Parse the URL of a server. Raises ValueError, whose text contains no password of the URL."""
     expected = "expected a URL such as https://example.com/mcp"
     try:
         parts = urlsplit(text)

@@ -1,8 +1,9 @@
-"""Forwards requests of a hub to its plugins: tool calls, streams, prompts and storage.
+"""ToolCalls and forward_request(): forward the requests that a hub gets to its plugins.
 
-A tool can be called by a tool_call, or as a stream (streams.py). Our own plugins accept both for
-every tool. A Go plugin accepts only one of them for each tool, but lists all tools alike. A call
-that it refuses was not run, and is sent again in the other way.
+A tool can be called with a tool_call request, or as a stream (streams.py). Plugins of this package
+accept both for every tool. A Go plugin accepts only one of the two for each tool, and its list of
+tools does not say which. So a call that it refuses, and has not run, is sent again in the other
+way.
 Source: the Orchestra plugin protocol, "Orchestrator" and "Streaming".
 """
 
@@ -81,25 +82,27 @@ class ToolFinder(Protocol):
     """Finds the plugin for a call of a tool."""
 
     def find_tool(self, name: str, ai: str, peer: RemotePeer) -> Awaitable[HubPlugin | None]:
-        """Return the plugin; None if there is none. May wait for its start.
+        """Return the plugin that has the tool, after waiting for its start; None if none has it.
 
         ai: the AI provider that the call names; empty for none.
+        peer: the sender of the call.
         """
         ...
 
     def explain_missing_tool(self, name: str, ai: str) -> str:
-        """Return why there is no plugin, as a sentence."""
+        """Return a sentence that says why no plugin has the tool."""
         ...
 
 
 class ToolCalls:
-    """Forwards tool calls and streams."""
+    """Forwards tool calls and streams. finder: finds the plugin of each call."""
 
     def __init__(self, finder: ToolFinder) -> None:
         self._finder = finder
-        # Tools that cannot be called as streams, with the plugin's id. The first call shows it.
+        # (plugin id, tool name) of the tools that cannot be called as streams, as far as known from
+        # earlier calls.
         self._plain_tools: set[tuple[str, str]] = set()
-        # Relayed calls of tools that can only be called as streams.
+        # The tasks that call tools as streams, for relayed calls of tools that require it.
         self._collecting: set[asyncio.Task[PluginResponse]] = set()
 
     def forget(self) -> None:
@@ -114,7 +117,7 @@ class ToolCalls:
     async def call(self, request: PluginRequest, peer: RemotePeer) -> PluginResponse:
         """Forward a tool call, and return the response."""
         call = request.tool_call
-        # Do not trust the request's own claim if there is a certificate.
+        # A certificate says who the caller is. What the request says could be false.
         if peer.name is not None:
             call.caller_plugin = plugin_id(peer.name)
         plugin = await self._finder.find_tool(call.tool_name, call.provider, peer)
@@ -326,6 +329,7 @@ def _has_no_stream(response: PluginResponse) -> bool:
 
 
 def _is_not_found(response: PluginResponse) -> bool:
+    """Return whether a plugin says that it has no such tool."""
     return response.tool_call.error_code == NOT_FOUND
 
 
