@@ -27,6 +27,7 @@ from concertino.protocol.request_profile import SessionRequest
 from concertino.runtime import call_answers
 from concertino.runtime.connection_end import ConnectionEnd
 from concertino.runtime.context import CallContext
+from concertino.runtime.result_turns import result_turns_of
 from concertino.runtime.tasks import eager_task_runner, loop_watch_of
 
 if TYPE_CHECKING:
@@ -213,9 +214,6 @@ class CallRunner:
 
         size: its probable size in bytes.
         """
-        # Imported here, because few servers have large results.
-        from concertino.runtime.result_turns import result_turns_of
-
         turns = result_turns_of(self._connection.loop)
         if turns.may_send(size):
             return False
