@@ -11,7 +11,7 @@ from http_client.test_connection import Request, plain, scripted, stream
 from http_service import HttpService, serving
 from loops import on_a_loop
 
-from concertino import Client, ConcertinoError, Disconnected
+from concertino import Client, ConcertinoError, Disconnected, RpcError
 
 pytestmark = pytest.mark.waits
 SERVER = Path(__file__).parent.parent / "http" / "server_for_http.py"
@@ -60,7 +60,8 @@ async def test_the_end_of_the_stream_ends_the_connection() -> None:
             waiting = asyncio.create_task(client.call_tool("wait"))
             await asyncio.to_thread(running.read_stderr_until, "waiting")
             running.process.kill()
-            with pytest.raises(Disconnected):
+            # On a busy machine the POST may not have been accepted when its server is killed.
+            with pytest.raises((Disconnected, RpcError)):
                 await waiting
 
 
