@@ -84,8 +84,19 @@ class NatsServerProcess:
 @cache
 def shared_nats_server() -> NatsServerProcess:
     """A server without permissions, for the tests of this process."""
+    return _start_shared("")
+
+
+@cache
+def jetstream_server() -> NatsServerProcess:
+    """The same with JetStream."""
+    return _start_shared("jetstream {{ store_dir: {} }}")
+
+
+def _start_shared(settings: str) -> NatsServerProcess:
     folder = tempfile.TemporaryDirectory(prefix="nats")
-    server = NatsServerProcess(Path(folder.name))
+    text = settings.format(json.dumps(f"{folder.name}/store"))
+    server = NatsServerProcess(Path(folder.name), text)
 
     def end() -> None:
         server.stop()

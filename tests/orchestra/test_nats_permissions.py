@@ -21,6 +21,8 @@ from concertino.orchestra.authority import create_authority, issue
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.link import listen_for_links, open_link
 from concertino.orchestra.nats_server import server_configuration
+from concertino.orchestra.nats_storage import NatsStorage
+from concertino.orchestra.storage import CREATE, StorageError
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +162,24 @@ async def test_hub_and_plugins_can_do_what_they_need(
     await listener.close()
     # The name that the server has verified; the first request of each is that of open_link().
     assert callers == ["orchestrator", "orchestrator", "tools.b", "tools.b"]
+
+
+def test_a_plugin_has_a_bucket_of_its_own(
+    guarded: tuple[NatsServerProcess, Certificates],
+) -> None:
+    server, certificates = guarded
+    address = server.address.replace("nats://", "tls://")
+    storage = NatsStorage(address, "tools.a", certificates)
+    assert storage.write("notes/a.md", b"text", {"title": "A"}, CREATE) == 1
+    assert storage.read("notes/a.md").content == b"text"
+    assert [entry.path for entry in storage.list("notes", "*")] == ["notes/a.md"]
+    storage.delete("notes/a.md")
+    storage.close()
+    # The certificate of tools.a, and the bucket of tools.b.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("concertino.orchestra.nats_cluster.nats_user", lambda _: "tools.a-client")
+        with pytest.raises(StorageError, match="Permissions Violation"):
+            NatsStorage(address, "tools.b", certificates)
 
 
 @on_a_loop

@@ -4,6 +4,7 @@ traversal.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sqlite3
@@ -19,9 +20,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
+from orchestra.nats_servers import jetstream_server
 
 from concertino.orchestra import markdown
 from concertino.orchestra.markdown import MarkdownStorage
+from concertino.orchestra.nats_storage import NatsStorage
 from concertino.orchestra.sqlite import SqliteStorage
 from concertino.orchestra.storage import (
     CREATE,
@@ -35,7 +38,7 @@ from concertino.orchestra.storage import (
 pytestmark = pytest.mark.waits
 
 opened: list[
-    SqliteStorage
+    Any
 ] = []  # closed after each test: Python 3.13 warns of what is left open, whenever it finds it
 
 
@@ -51,7 +54,21 @@ def _closed() -> Iterator[None]:
         opened.pop().close()
 
 
-KINDS: dict[str, Callable[[Path], Storage]] = {"markdown": MarkdownStorage, "sqlite": sqlite_in}
+def name_of(folder: Path) -> str:
+    """The plugin of a test, which has a bucket of its own."""
+    return f"storage.{hashlib.sha256(str(folder).encode()).hexdigest()[:24]}"
+
+
+def nats_in(folder: Path) -> NatsStorage:
+    opened.append(NatsStorage(jetstream_server().address, name_of(folder)))
+    return opened[-1]
+
+
+KINDS: dict[str, Callable[[Path], Storage]] = {
+    "markdown": MarkdownStorage,
+    "sqlite": sqlite_in,
+    "nats": nats_in,
+}
 every_store = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -459,12 +476,17 @@ def test_metadata_that_cannot_be_read_is_an_error_that_names_the_path(
 
 @every_store
 def test_writers_of_several_processes_lose_nothing(kind: str, tmp_path: Path) -> None:
+    opening = {
+        "markdown": f"MarkdownStorage({str(tmp_path)!r})",
+        "sqlite": f"SqliteStorage({str(tmp_path / 'kept.db')!r})",
+        "nats": f"NatsStorage({jetstream_server().address!r}, {name_of(tmp_path)!r})",
+    }[kind]
     script = f"""
-import sys
-from pathlib import Path
-from concertino.orchestra.{kind} import {type(KINDS[kind](tmp_path)).__name__} as Kind
+from concertino.orchestra.markdown import MarkdownStorage
+from concertino.orchestra.nats_storage import NatsStorage
+from concertino.orchestra.sqlite import SqliteStorage
 from concertino.orchestra.storage import StorageError
-store = Kind(Path(sys.argv[1]) if {kind == "markdown"} else Path(sys.argv[1]) / "kept.db")
+store = {opening}
 for _ in range(20):
     while True:
         read = store.read("count.md")
@@ -473,10 +495,11 @@ for _ in range(20):
             break
         except StorageError as error:
             assert error.code == "conflict", error
+store.close()
 """
     store = KINDS[kind](tmp_path)
     store.write("count.md", b"0", {}, CREATE)
-    processes = [subprocess.Popen([sys.executable, "-c", script, str(tmp_path)]) for _ in range(3)]
+    processes = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(3)]
     assert [process.wait(60) for process in processes] == [0, 0, 0]
     assert (store.read("count.md").content, store.read("count.md").version) == (b"60", 61)
     store.close()

@@ -53,6 +53,19 @@ def add_arguments(parser: ArgumentParser) -> None:
         default="orchestra.db",
         help="database file, created if it does not exist (default orchestra.db)",
     )
+    nats = kinds.add_parser(
+        "nats",
+        help="storage.nats: a bucket of a NATS cluster, for plugins on several machines",
+        formatter_class=formatter,
+    )
+    nats.add_argument(
+        "--replicas",
+        metavar="N",
+        type=int,
+        choices=(1, 3, 5),
+        default=1,
+        help="on how many servers each document is stored: 1, 3 or 5 (default 1)",
+    )
     mcp = kinds.add_parser(
         "mcp",
         help="an MCP server, for an entry with `protocol: mcp`: the hub sends the server",
@@ -67,7 +80,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         provider.add_argument(
             "--id", metavar="ID", help="the id of the plugin (default ai.openai, ai.gemini, ...)"
         )
-    for kind in (markdown, sqlite, mcp, *providers):
+    for kind in (markdown, sqlite, nats, mcp, *providers):
         add_flags(kind)
 
 
@@ -100,7 +113,7 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
     try:
         # --manifest only describes the plugin, so do not create any file.
         storage: Any = None if args.manifest else _open_storage(args)
-    except (ConcertinoError, ImportError) as exc:
+    except (ConcertinoError, ImportError, OSError, ValueError) as exc:
         _exit_failure(args, exc)
     plugin.add_storage(storage, args.kind)
 
@@ -114,11 +127,21 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
 
 
 def _open_storage(args: Namespace) -> Storage:
-    """Return the requested storage. Raises StorageError."""
+    """Return the requested storage. Raises ConcertinoError, OSError and ValueError."""
+    from concertino.orchestra.storage import StorageError
+
     if args.kind == "sqlite":
         from concertino.orchestra.sqlite import SqliteStorage
 
         return SqliteStorage(args.file)
+    if args.kind == "nats":
+        from concertino.orchestra.certificates import Certificates, default_folder
+        from concertino.orchestra.nats_storage import NatsStorage
+
+        if not args.cluster:
+            raise StorageError("storage_error", "--cluster: expected the address of the cluster")
+        certificates = Certificates(args.certs_dir or default_folder())
+        return NatsStorage(args.cluster, "storage.nats", certificates, replicas=args.replicas)
     from concertino.orchestra.markdown import MarkdownStorage
 
     return MarkdownStorage(args.workspace)

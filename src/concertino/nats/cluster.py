@@ -19,8 +19,8 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 
-from concertino.errors import ConcertinoError, Disconnected
-from concertino.nats.connection import NatsConnection, open_connection
+from concertino.errors import Disconnected
+from concertino.nats.connection import NatsConnection, NotAuthorized, open_connection
 from concertino.nats.protocol import ServerInfo
 from concertino.nats.servers import NatsOptions, NatsServer
 
@@ -56,6 +56,8 @@ class NatsCluster:
         self._connection: NatsConnection | None = None
         # Why there is no connection.
         self._reason = "not connected yet"
+        # Whether the server that was tried last refuses this client.
+        self._is_refused = False
         self._supervision: asyncio.Task[None] | None = None
         # Set when a connection should be replaced although it works.
         self._is_lame = asyncio.Event()
@@ -79,13 +81,15 @@ class NatsCluster:
     async def open(self, timeout_s: float = OPEN_S) -> None:
         """Connect to one of the servers.
 
-        Raises Disconnected if none can be reached within timeout_s, ImportError and ConcertinoError
-        as open_connection() does.
+        Raises Disconnected if none can be reached within timeout_s; NotAuthorized, ImportError and
+        ConcertinoError as open_connection() does.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_s
         pause = FIRST_S
         while (connection := await self._try_servers(self._servers)) is None:
+            if self._is_refused:
+                raise NotAuthorized(self._reason)
             if loop.time() + pause > until:
                 raise Disconnected(self._reason)
             await asyncio.sleep(pause)
@@ -96,14 +100,17 @@ class NatsCluster:
     async def close(self) -> None:
         """Disconnect, after sending the remaining output."""
         tasks = [task for task in (self._supervision, *self._retired.values()) if task is not None]
+        connections = [item for item in (self._connection, *self._retired) if item is not None]
+        self._connection, self._reason = None, "it was closed"
+        # Before anything is awaited, because this task may be cancelled.
         for task in tasks:
             task.cancel()
+        for connection in connections:
+            connection.begin_close()
         if tasks:
             await asyncio.wait(tasks)
-        for connection in (self._connection, *self._retired):
-            if connection is not None:
-                await connection.close()
-        self._connection, self._reason = None, "it was closed"
+        for connection in connections:
+            await connection.close()
 
     def begin_use(self, connection: NatsConnection) -> None:
         """Count a call that uses a connection, so that the connection is not closed before it."""
@@ -166,10 +173,8 @@ class NatsCluster:
             try:
                 connection = await open_connection(server, self._options)
             except Disconnected as exc:
-                self._reason = str(exc)
+                self._reason, self._is_refused = str(exc), isinstance(exc, NotAuthorized)
                 continue
-            except ConcertinoError:
-                raise
             if connection.info.lame_duck and len(servers) > 1:
                 await connection.close()
                 continue

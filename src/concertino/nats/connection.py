@@ -29,9 +29,9 @@ from concertino.nats.protocol import (
     encode_subscribe,
     encode_unsubscribe,
 )
-from concertino.nats.servers import NatsOptions, NatsServer
+from concertino.nats.servers import NatsOptions, NatsServer, connect_members
 
-__all__ = ["MessageCallback", "NatsConnection", "open_connection"]
+__all__ = ["MessageCallback", "NatsConnection", "NotAuthorized", "open_connection"]
 
 log = logging.getLogger("concertino.nats")
 
@@ -44,6 +44,11 @@ PING_S = 2.0
 HIGH_WATER_BYTES = 2**20
 MAX_UNREAD_BYTES = 128 * 2**20
 
+
+class NotAuthorized(Disconnected):
+    """The server does not accept this client. The text is the server's."""
+
+
 MessageCallback = Callable[[NatsMessage], None]
 
 
@@ -52,8 +57,8 @@ async def open_connection(
 ) -> NatsConnection:
     """Connect to a server, and authenticate.
 
-    Raises Disconnected if it cannot be reached or refuses this client, ImportError if a seed needs
-    the extra `nats`, ConcertinoError for an invalid seed.
+    Raises Disconnected if it cannot be reached, NotAuthorized if it refuses this client,
+    ImportError if a seed needs the extra `nats`, ConcertinoError for an invalid seed.
     """
     loop = asyncio.get_running_loop()
     connection = NatsConnection(server, loop)
@@ -105,6 +110,8 @@ class NatsConnection(asyncio.Protocol):
         self._pongs: list[asyncio.Future[None] | None] = []
         self._info_arrived: asyncio.Future[None] | None = loop.create_future()
         self._ping_timer: asyncio.TimerHandle | None = None
+        # Whether anything has arrived since the last ping of the timer.
+        self._has_received = False
 
     # Publish and subscribe
 
@@ -151,12 +158,16 @@ class NatsConnection(asyncio.Protocol):
 
     # The end
 
+    def begin_close(self) -> None:
+        """Send the remaining output, then disconnect. close() waits for that."""
+        if not self.ended.done() and self._transport is not None:
+            self._flush_output()
+            self._transport.close()
+
     async def close(self) -> None:
         """Send the remaining output, and disconnect."""
         if not self.ended.done():
-            self._flush_output()
-            transport = cast("asyncio.Transport", self._transport)
-            transport.close()
+            self.begin_close()
             await asyncio.wait((self.ended,), timeout=1.0)
             self.abort("the connection was closed")
 
@@ -172,7 +183,9 @@ class NatsConnection(asyncio.Protocol):
         self.ended.set_result(reason)
         if self._ping_timer is not None:
             self._ping_timer.cancel()
-        failure = Disconnected(f"{self.server}: {reason}")
+        is_refusal = reason.lower().startswith("authorization")
+        kind = NotAuthorized if is_refusal else Disconnected
+        failure = kind(f"{self.server}: {reason}")
         waiters = [pong for pong in self._pongs if pong is not None]
         if self._info_arrived is not None:
             waiters.append(self._info_arrived)
@@ -195,21 +208,7 @@ class NatsConnection(asyncio.Protocol):
         if self.info.tls_required or options.tls is not None or self.server.needs_tls:
             await self._start_tls(options)
 
-        members: dict[str, object] = {
-            "verbose": False,
-            "pedantic": False,
-            "lang": "python",
-            "version": "1",
-            "protocol": 1,
-            "echo": True,
-            "headers": True,
-            "no_responders": True,
-            "name": options.name,
-        }
-        if self.server.user:
-            members |= {"user": self.server.user, "pass": self.server.password}
-        if options.seed is not None:
-            members["nkey"], members["sig"] = options.seed.sign(self.info.nonce)
+        members = connect_members(self.server, options, self.info.nonce)
         self._write(encode_connect(members))
         # The server answers this ping, or reports why it refuses the client and disconnects.
         await self.flush()
@@ -233,9 +232,11 @@ class NatsConnection(asyncio.Protocol):
         self._transport = secure
 
     def _ping(self) -> None:
-        if None in self._pongs:
+        # While the server sends anything, it is alive: this process may just be slow to read it.
+        if None in self._pongs and not self._has_received:
             self.abort(f"no answer to a ping within {PING_S:g} s")
             return
+        self._has_received = False
         self._pongs.append(None)
         self._write(b"PING\r\n")
         self._ping_timer = self._loop.call_later(PING_S, self._ping)
@@ -275,6 +276,7 @@ class NatsConnection(asyncio.Protocol):
             callback(False)
 
     def data_received(self, data: bytes) -> None:
+        self._has_received = True
         try:
             events = self._parser.feed(data)
         except ProtocolError as exc:

@@ -6,6 +6,7 @@ options = NatsOptions(name="tools.notes", credentials=read_seed("notes.nk"))
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Sequence
 from errno import ENOENT
@@ -19,9 +20,20 @@ from concertino.errors import ConcertinoError
 from concertino.installation import missing_extra
 from concertino.user_files import read_private_file
 
-__all__ = ["NatsOptions", "NatsServer", "Seed", "is_cluster_address", "parse_servers", "read_seed"]
+__all__ = [
+    "NatsOptions",
+    "NatsServer",
+    "Seed",
+    "connect_members",
+    "is_cluster_address",
+    "parse_servers",
+    "read_seed",
+    "seed_from_environment",
+]
 
 PORT = 4222
+# The environment variable with the path of the file of a key.
+SEED = "CONCERTINO_CLUSTER_SEED"
 SCHEMES = ("nats", "tls")
 # A seed has 58 characters, and a file of a seed a few comment lines at most.
 MAX_SEED_BYTES = 16 * 1024
@@ -83,6 +95,30 @@ class NatsOptions(Struct, frozen=True):
     seed: Seed | None = None
 
 
+def connect_members(server: NatsServer, options: NatsOptions, nonce: str) -> dict[str, Any]:
+    """Return the members of CONNECT, by which a client says who it is and what it supports.
+
+    nonce: that of the server's INFO.
+    Raises as Seed.sign().
+    """
+    members: dict[str, Any] = {
+        "verbose": False,
+        "pedantic": False,
+        "lang": "python",
+        "version": "1",
+        "protocol": 1,
+        "echo": True,
+        "headers": True,
+        "no_responders": True,
+        "name": options.name,
+    }
+    if server.user:
+        members |= {"user": server.user, "pass": server.password}
+    if options.seed is not None:
+        members["nkey"], members["sig"] = options.seed.sign(nonce)
+    return members
+
+
 def is_cluster_address(address: str) -> bool:
     """Return whether an address is that of NATS servers."""
     return address.startswith(tuple(f"{scheme}://" for scheme in SCHEMES))
@@ -129,6 +165,15 @@ def _without_password(text: str) -> str:
     """Return an address without what may be a password."""
     parts = (part.rpartition("@") for part in text.split(","))
     return ",".join(f"...@{rest}" if at else rest for _, at, rest in parts)
+
+
+def seed_from_environment() -> Seed | None:
+    """Return the seed in the file that CONCERTINO_CLUSTER_SEED names; None if it is not set.
+
+    Raises as read_seed().
+    """
+    path = os.environ.get(SEED)
+    return read_seed(Path(path)) if path else None
 
 
 def read_seed(path: Path) -> Seed:

@@ -11,21 +11,24 @@ CONCERTINO_CLUSTER_SEED names a file with a key (nkey) that is presented in addi
 
 from __future__ import annotations
 
-import os
 import ssl
-from pathlib import Path
+from collections.abc import Sequence
 
 from concertino.nats.cluster import NatsCluster
-from concertino.nats.servers import NatsOptions, parse_servers, read_seed
+from concertino.nats.servers import (
+    NatsOptions,
+    NatsServer,
+    parse_servers,
+    seed_from_environment,
+)
 from concertino.orchestra.authority import ensure_certificate
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.plugins_file import HUB
 
-__all__ = ["NATS_SERVER", "SEED", "nats_user", "open_cluster"]
+__all__ = ["NATS_SERVER", "nats_options", "nats_user", "open_cluster"]
 
 # The name in the certificate of every NATS server of a cluster.
 NATS_SERVER = "nats-server"
-SEED = "CONCERTINO_CLUSTER_SEED"
 
 
 def nats_user(name: str) -> str:
@@ -42,21 +45,26 @@ async def open_cluster(address: str, name: str, certificates: Certificates | Non
     server can be reached or accepts this client, CertificateError, OSError, ImportError.
     """
     servers = parse_servers(address)
+    cluster = NatsCluster(servers, nats_options(servers, name, certificates))
+    await cluster.open()
+    return cluster
+
+
+def nats_options(
+    servers: Sequence[NatsServer], name: str, certificates: Certificates | None
+) -> NatsOptions:
+    """Return how to connect to the servers. Parameters and errors: see open_cluster()."""
     context = None
     if any(server.needs_tls for server in servers):
         if certificates is None:
-            raise ValueError(f"{address}: TLS needs the folder of certificates")
+            raise ValueError(f"{servers[0]}: TLS needs the folder of certificates")
         context = _tls_context(certificates, nats_user(name))
-    seed_file = os.environ.get(SEED)
-    options = NatsOptions(
+    return NatsOptions(
         name=name,
         tls=context,
         server_name=NATS_SERVER if context is not None else "",
-        seed=read_seed(Path(seed_file)) if seed_file else None,
+        seed=seed_from_environment(),
     )
-    cluster = NatsCluster(servers, options)
-    await cluster.open()
-    return cluster
 
 
 def _tls_context(certificates: Certificates, user: str) -> ssl.SSLContext:

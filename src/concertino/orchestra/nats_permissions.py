@@ -30,7 +30,7 @@ from concertino.orchestra.nats_messages import (
 )
 from concertino.orchestra.plugins_file import HUB
 
-__all__ = ["authorization", "permissions_of"]
+__all__ = ["authorization", "bucket_name", "permissions_of"]
 
 # A plugin may answer a request with an ack, chunks and pieces, for as long as a call may take.
 RESPONSES = {"max": 1_000_000, "expires": "1h"}
@@ -72,13 +72,6 @@ def _bucket_subjects(name: str) -> Sequence[str]:
         f"$JS.API.STREAM.INFO.{stream}",
         f"$JS.API.STREAM.CREATE.{stream}",
         f"$JS.API.STREAM.MSG.GET.{stream}",
-        f"$JS.API.DIRECT.GET.{stream}.>",
-        f"$JS.API.DIRECT.GET.{stream}",
-        f"$JS.API.CONSUMER.CREATE.{stream}.>",
-        f"$JS.API.CONSUMER.CREATE.{stream}",
-        f"$JS.API.CONSUMER.DELETE.{stream}.>",
-        f"$JS.FC.{stream}.>",
-        "$JS.API.INFO",
     ]
 
 

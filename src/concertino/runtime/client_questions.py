@@ -73,7 +73,8 @@ __all__ = [
 
 log = logging.getLogger("concertino.host")
 
-# The environment variable with the path of the file for FileUsedStates.
+# The environment variable with the path of the file for FileUsedStates, or with the address of the
+# servers for NatsUsedStates.
 STATE_RECORD = "CONCERTINO_STATE_RECORD"
 # An error message shows at most this many characters of a client's answer.
 SHOWN = 200
@@ -90,7 +91,7 @@ def process_seal() -> Seal:
     """Return the Seal (protocol/seal.py) for the states that clients store for this process.
 
     Its key is derived from CONCERTINO_STATE_KEY, or random if that variable is not set. Processes
-    with the same key share a record of used states, in the file CONCERTINO_STATE_RECORD.
+    with the same key share a record of used states, which CONCERTINO_STATE_RECORD names.
     Raises RpcError if the secret in CONCERTINO_STATE_KEY is too short. The secret is not checked at
     the start of the server, so that only calls that ask their client fail.
     """
@@ -102,12 +103,20 @@ def process_seal() -> Seal:
         raise RpcError(INTERNAL_ERROR, text) from None
     if not keys:
         return Seal(os.urandom(32), time, os.urandom)
-    record: UsedStates | None = None
-    if path := os.environ.get(STATE_RECORD):
-        from concertino.runtime.used_states import FileUsedStates
-
-        record = FileUsedStates(Path(path))
+    place = os.environ.get(STATE_RECORD)
+    record = _open_record(place) if place else None
     return Seal(keys[0], time, os.urandom, old_keys=keys[1:], record=record)
+
+
+def _open_record(place: str) -> UsedStates:
+    """Return the record of used states. place: a file, or the address of NATS servers."""
+    if place.startswith(("nats://", "tls://")):
+        from concertino.nats.used_states import NatsUsedStates
+
+        return NatsUsedStates(place)
+    from concertino.runtime.used_states import FileUsedStates
+
+    return FileUsedStates(Path(place))
 
 
 async def ask(

@@ -1,0 +1,182 @@
+"""BlockingNats: requests to a NATS server from a thread, or from code that may block for a moment.
+
+    server = BlockingNats(parse_servers("nats://a,b,c"), NatsOptions(name="tools.notes"))
+    [response] = server.request_all([Request("$JS.API.INFO")], timeout_s=1.0)
+
+It connects when it is first used, and again after a failure. Several threads may use it at once;
+they wait for each other.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from concertino.errors import Disconnected, ProtocolError
+from concertino.nats.protocol import (
+    NatsEvent,
+    NatsMessage,
+    NatsParser,
+    Ping,
+    Pong,
+    ServerError,
+    ServerInfo,
+    encode_connect,
+    encode_publish,
+    encode_subscribe,
+)
+from concertino.nats.servers import NatsOptions, NatsServer, connect_members
+
+__all__ = ["BlockingNats", "Request"]
+
+# After a failed attempt to connect, others fail at once for this time, so that callers that must
+# not block for long are not held up again and again.
+RETRY_S = 0.5
+READ_BYTES = 256 * 1024
+
+
+class Request(Struct, frozen=True):
+    """A message that gets one response. headers: a header block; empty for none."""
+
+    subject: str
+    payload: bytes = b""
+    headers: bytes = b""
+
+
+class BlockingNats:
+    """A client that blocks.
+
+    servers: the servers to try, in random order.
+    connect_s: how long an attempt to connect may take, for each server, in seconds.
+    """
+
+    def __init__(
+        self, servers: Sequence[NatsServer], options: NatsOptions, connect_s: float = 2.0
+    ) -> None:
+        self._servers = servers
+        self._options = options
+        self._connect_s = connect_s
+        self._lock = threading.Lock()
+        self._connection: _Connection | None = None
+        # When the last attempt to connect has failed, by time.monotonic(), and why.
+        self._failed_at = -RETRY_S
+        self._reason = ""
+
+    def request_all(self, requests: Sequence[Request], timeout_s: float) -> Sequence[NatsMessage]:
+        """Send several requests at once, and return their responses in the same order.
+
+        Raises Disconnected if the server cannot be reached, or has not answered all of them within
+        timeout_s; requests may have been handled nevertheless.
+        """
+        with self._lock:
+            connection = self._connection or self._connect()
+            self._connection = connection
+            try:
+                return connection.request_all(requests, time.monotonic() + timeout_s)
+            except (OSError, ProtocolError, Disconnected) as exc:
+                self._close()
+                reason = exc.strerror if isinstance(exc, OSError) else None
+                raise Disconnected(f"{connection.server}: {reason or exc}") from None
+
+    def close(self) -> None:
+        """Disconnect. The next request connects again."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.socket.close()
+            self._connection = None
+
+    def _connect(self) -> _Connection:
+        if time.monotonic() < self._failed_at + RETRY_S:
+            raise Disconnected(self._reason)
+        for server in random.sample(self._servers, len(self._servers)):
+            try:
+                return _Connection(server, self._options, time.monotonic() + self._connect_s)
+            except (OSError, ProtocolError, Disconnected) as exc:
+                reason = exc.strerror if isinstance(exc, OSError) else None
+                self._reason = f"{server}: {reason or exc}"
+        self._failed_at = time.monotonic()
+        raise Disconnected(self._reason)
+
+
+class _Connection:
+    """A connection to a server. Creating it connects and authenticates.
+
+    until: when that must be done, by time.monotonic().
+    Raises OSError, ProtocolError, and Disconnected if the server refuses this client.
+    """
+
+    def __init__(self, server: NatsServer, options: NatsOptions, until: float) -> None:
+        self.server = server
+        self.socket = socket.create_connection(
+            (server.host, server.port), max(0.001, until - time.monotonic())
+        )
+        self._parser = NatsParser()
+        self._events: list[NatsEvent] = []
+        self._inbox = f"i.{options.name.replace('.', '/')}.{os.urandom(8).hex()}"
+        self._count = 0
+        try:
+            self._open(options, until)
+        except BaseException:
+            self.socket.close()
+            raise
+
+    def _open(self, options: NatsOptions, until: float) -> None:
+        info = self._next(until)
+        if not isinstance(info, ServerInfo):
+            raise ProtocolError("expected INFO as the server's first message")
+        if info.tls_required or options.tls is not None or self.server.needs_tls:
+            context = options.tls or ssl.create_default_context()
+            self.socket = context.wrap_socket(
+                self.socket, server_hostname=options.server_name or self.server.host
+            )
+        opening = encode_connect(connect_members(self.server, options, info.nonce))
+        self.socket.sendall(opening + encode_subscribe(f"{self._inbox}.*", 1) + b"PING\r\n")
+        while not isinstance(event := self._next(until), Pong):
+            if isinstance(event, ServerError):
+                raise Disconnected(event.text)
+
+    def request_all(self, requests: Sequence[Request], until: float) -> Sequence[NatsMessage]:
+        """See BlockingNats.request_all(). Raises OSError, ProtocolError, Disconnected."""
+        replies: dict[str, int] = {}
+        output: list[bytes] = []
+        for number, request in enumerate(requests):
+            self._count += 1
+            reply = f"{self._inbox}.{self._count}"
+            replies[reply] = number
+            output.append(encode_publish(request.subject, request.payload, reply, request.headers))
+        self.socket.settimeout(max(0.001, until - time.monotonic()))
+        self.socket.sendall(b"".join(output))
+
+        responses: dict[int, NatsMessage] = {}
+        while len(responses) < len(requests):
+            event = self._next(until)
+            if isinstance(event, NatsMessage) and event.subject in replies:
+                responses[replies[event.subject]] = event
+            elif isinstance(event, Ping):
+                self.socket.sendall(b"PONG\r\n")
+            elif isinstance(event, ServerError):
+                raise Disconnected(event.text)
+        return [responses[number] for number in range(len(requests))]
+
+    def _next(self, until: float) -> NatsEvent:
+        while not self._events:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(None, "no answer in time")
+            self.socket.settimeout(left)
+            data = self.socket.recv(READ_BYTES)
+            if not data:
+                raise Disconnected("the server disconnected")
+            self._events = self._parser.feed(data)
+            self._events.reverse()
+        return self._events.pop()

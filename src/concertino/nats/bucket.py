@@ -1,0 +1,240 @@
+"""Bucket: a key-value bucket of JetStream, for code that may block.
+
+    bucket = Bucket(server, "notes", replicas=3)
+    revision = bucket.put("a", b"text", expected=0)    # None if it exists already
+    bucket.get("a")                                    # Value(b"text", revision)
+
+A bucket is a stream that keeps the last message of each subject. What put() has confirmed is stored
+by a majority of the replicas; it survives that servers are killed, but not that all of them lose
+power at once (docs.nats.io, `sync_interval`).
+Source: ADR-8 of NATS, "JetStream based Key-Value Stores".
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.json import Decoder, encode
+
+from concertino.errors import Disconnected
+from concertino.nats.blocking import BlockingNats, Request
+from concertino.nats.protocol import HEADER_LINE, NatsMessage, status_of
+
+__all__ = ["Bucket", "BucketError", "Value", "decode_key", "encode_key"]
+
+# Error codes of JetStream: the last message of the subject is another one; there is no message; the
+# stream exists with other settings.
+WRONG_LAST, NO_MESSAGE, OTHER_SETTINGS = 10071, 10037, 10058
+NO_RESPONDERS = 503
+# The largest value. Servers accept messages of 1 MiB by default, with their headers.
+MAX_VALUE_BYTES = 2**20 - 1024
+# How many values are fetched at once.
+BATCH = 256
+
+_ESCAPED = re.compile(r"[^A-Za-z0-9/_-]")
+_ESCAPE = re.compile(rb"=([0-9a-f]{2})")
+
+
+class BucketError(Disconnected):
+    """The bucket could not be read or written. The text is the server's, or says why."""
+
+
+class Value(Struct, frozen=True):
+    """The value of a key.
+
+    data: None if there is none.
+    revision: the revision of the bucket at which it was stored or deleted; 0 if it never was.
+    """
+
+    data: bytes | None
+    revision: int
+
+
+class _Problem(Struct):
+    """An error of JetStream."""
+
+    err_code: int = 0
+    description: str = ""
+
+
+class _Stored(Struct, rename={"sequence": "seq", "headers": "hdrs"}):
+    """A message of a stream. data, headers: in base64."""
+
+    sequence: int
+    data: str = ""
+    headers: str = ""
+
+
+class _State(Struct):
+    """The state of a stream. subjects: subject -> the number of its messages."""
+
+    subjects: dict[str, int] | None = None
+
+
+class _Answer(Struct, rename={"sequence": "seq"}):
+    """A response of JetStream, with the members that this module reads."""
+
+    error: _Problem | None = None
+    sequence: int = 0
+    message: _Stored | None = None
+    state: _State | None = None
+
+
+_decode_answer = Decoder(_Answer).decode
+
+
+def encode_key(text: str) -> str:
+    """Return a text as a key: other characters than letters, digits, `/`, `_` and `-` as =XX."""
+    return _ESCAPED.sub(lambda m: "".join(f"={byte:02x}" for byte in m[0].encode()), text)
+
+
+def decode_key(key: str) -> str:
+    """Return the text of a key that encode_key() has made."""
+    raw = _ESCAPE.sub(lambda m: bytes([int(m[1], 16)]), key.encode())
+    return raw.decode("utf-8", "replace")
+
+
+class Bucket:
+    """A bucket, which is created when it is first used.
+
+    name: letters, digits, `-` and `_`.
+    replicas: on how many servers values are stored; 1, 3 or 5. For a new bucket.
+    max_age_s: after how many seconds values are deleted; 0 for never. For a new bucket.
+    timeout_s: the time limit of each operation.
+
+    All methods raise BucketError. A write that raises it may have happened.
+    """
+
+    def __init__(
+        self,
+        server: BlockingNats,
+        name: str,
+        *,
+        replicas: int = 1,
+        max_age_s: float = 0,
+        timeout_s: float = 2.0,
+    ) -> None:
+        self._server = server
+        self._prefix = f"$KV.{name}."
+        self._stream = f"KV_{name}"
+        self._timeout_s = timeout_s
+        self._settings: Mapping[str, Any] = {
+            "name": self._stream,
+            "subjects": [f"{self._prefix}>"],
+            "max_msgs_per_subject": 1,
+            "max_age": int(max_age_s * 1e9),
+            "discard": "new",
+            "storage": "file",
+            "num_replicas": replicas,
+            "allow_rollup_hdrs": True,
+            "deny_delete": True,
+        }
+        self._is_created = False
+
+    def get(self, key: str) -> Value:
+        """Return the value of a key."""
+        return self.get_all([key])[0]
+
+    def get_all(self, keys: Sequence[str]) -> list[Value]:
+        """Return the values of several keys, in the same order."""
+        values: list[Value] = []
+        for start in range(0, len(keys), BATCH):
+            requests = [
+                # From the leader of the stream, so that a value that was just stored is found.
+                Request(
+                    f"$JS.API.STREAM.MSG.GET.{self._stream}",
+                    encode({"last_by_subj": f"{self._prefix}{key}"}),
+                )
+                for key in keys[start : start + BATCH]
+            ]
+            for answer in self._call(requests):
+                if answer.error is not None and answer.error.err_code != NO_MESSAGE:
+                    raise self._error(answer.error)
+                values.append(_read_value(answer.message))
+        return values
+
+    def put(self, key: str, data: bytes, expected: int | None = None) -> int | None:
+        """Store a value, and return its revision.
+
+        expected: the revision that the key must have, see Value; None to store in any case.
+        Returns None if the key has another revision.
+        """
+        return self._publish(key, data, expected, "")
+
+    def delete(self, key: str, expected: int | None = None) -> bool:
+        """Delete the value of a key. Returns False if the key has another revision."""
+        return self._publish(key, b"", expected, "\r\nKV-Operation:DEL") is not None
+
+    def list_keys(self) -> list[str]:
+        """Return all keys, also those whose value was deleted; sorted."""
+        request = Request(
+            f"$JS.API.STREAM.INFO.{self._stream}",
+            encode({"subjects_filter": f"{self._prefix}>"}),
+        )
+        [answer] = self._call([request])
+        if answer.error is not None:
+            raise self._error(answer.error)
+        subjects = (answer.state.subjects if answer.state is not None else None) or {}
+        return sorted(subject.removeprefix(self._prefix) for subject in subjects)
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._server.close()
+
+    def _publish(self, key: str, data: bytes, expected: int | None, more: str) -> int | None:
+        if len(data) > MAX_VALUE_BYTES:
+            raise BucketError(f"a value of {len(data)} bytes; at most {MAX_VALUE_BYTES} fit")
+        lines = HEADER_LINE.decode()
+        if expected is not None:
+            lines += f"\r\nNats-Expected-Last-Subject-Sequence:{expected}"
+        headers = f"{lines}{more}\r\n\r\n".encode() if expected is not None or more else b""
+        [answer] = self._call([Request(f"{self._prefix}{key}", data, headers)])
+        if answer.error is None:
+            return answer.sequence
+        if answer.error.err_code == WRONG_LAST:
+            return None
+        raise self._error(answer.error)
+
+    def _call(self, requests: Sequence[Request]) -> list[_Answer]:
+        if not self._is_created:
+            self._create()
+        return [_read_answer(self._stream, message) for message in self._send(requests)]
+
+    def _create(self) -> None:
+        request = Request(f"$JS.API.STREAM.CREATE.{self._stream}", encode(self._settings))
+        [message] = self._send([request])
+        error = _read_answer(self._stream, message).error
+        if error is not None and error.err_code != OTHER_SETTINGS:
+            raise self._error(error)
+        self._is_created = True
+
+    def _send(self, requests: Sequence[Request]) -> Sequence[NatsMessage]:
+        try:
+            return self._server.request_all(requests, self._timeout_s)
+        except Disconnected as exc:
+            raise BucketError(str(exc)) from None
+
+    def _error(self, error: _Problem) -> BucketError:
+        return BucketError(f"{self._stream}: {error.description} ({error.err_code})")
+
+
+def _read_answer(stream: str, message: NatsMessage) -> _Answer:
+    if status_of(message) == NO_RESPONDERS:
+        raise BucketError(f"{stream}: JetStream is not available; is it enabled in the servers?")
+    try:
+        return _decode_answer(message.payload)
+    except msgspec.MsgspecError as exc:
+        raise BucketError(f"{stream}: a response cannot be read: {exc}") from None
+
+
+def _read_value(stored: _Stored | None) -> Value:
+    """Return the value in a message, which may mark a deletion. stored: None for no message."""
+    if stored is None:
+        return Value(None, 0)
+    is_deleted = b"KV-Operation" in b64decode(stored.headers)
+    return Value(None if is_deleted else b64decode(stored.data), stored.sequence)

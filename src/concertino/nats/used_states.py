@@ -1,0 +1,57 @@
+"""NatsUsedStates: a record of the sealed states that were used, shared by machines of a cluster.
+
+NatsUsedStates implements UsedStates (protocol/seal.py) with a key-value bucket. A key can be
+created once, so exactly one of several processes can use a state. The event loop is blocked during
+the request, as it is with the file of runtime/used_states.py.
+"""
+
+from __future__ import annotations
+
+import time
+
+from concertino.nats.blocking import BlockingNats
+from concertino.nats.bucket import Bucket, BucketError
+from concertino.nats.servers import NatsOptions, parse_servers, seed_from_environment
+
+__all__ = ["NatsUsedStates"]
+
+BUCKET = "concertino_states"
+# How long the bucket keeps a state, in seconds. States are valid for a shorter time.
+KEPT_S = 3600.0
+# How long the event loop may be blocked by a request, and by an attempt to connect.
+REQUEST_S = 0.05
+CONNECT_S = 0.25
+
+
+class NatsUsedStates:
+    """A record of used states in a bucket, which is created if it does not exist.
+
+    address: the servers, as in `nats://USER:PASSWORD@a,b,c`; see parse_servers().
+    replicas: on how many servers a state is stored. For a new bucket.
+    Raises ValueError for a malformed address, and OSError for an unusable file of a key.
+    """
+
+    def __init__(self, address: str, replicas: int = 1) -> None:
+        options = NatsOptions("concertino", seed=seed_from_environment())
+        server = BlockingNats(parse_servers(address), options, CONNECT_S)
+        self._bucket = Bucket(
+            server, BUCKET, replicas=replicas, max_age_s=KEPT_S, timeout_s=REQUEST_S
+        )
+
+    def use(self, nonce: bytes, expires: float) -> bool:
+        """Record that a state is used. Returns False if any process has used it before.
+
+        nonce: identifies the state.
+        expires: when the state expires, in seconds since the epoch.
+        Raises OSError if the record cannot be written, or does not last until then.
+        """
+        if expires > time.time() + KEPT_S:
+            raise OSError(f"{BUCKET} keeps states for {KEPT_S:g} s only")
+        try:
+            return self._bucket.put(nonce.hex(), b"", 0) is not None
+        except BucketError as exc:
+            raise OSError(str(exc)) from None
+
+    def close(self) -> None:
+        """Disconnect. The next use() connects again."""
+        self._bucket.close()

@@ -1,0 +1,189 @@
+"""NatsStorage: a store in a key-value bucket of a NATS cluster, for plugins on several machines.
+
+    storage = NatsStorage("tls://a,b,c", "storage.nats", certificates, replicas=3)
+
+A document is one value of the bucket, so content, metadata and version change together. Each worker
+of the plugin may write: a write succeeds only if nobody else has written since it read the version.
+storage.py defines the interface and its rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.json import Decoder, encode
+
+from concertino.nats.blocking import BlockingNats
+from concertino.nats.bucket import (
+    MAX_VALUE_BYTES,
+    Bucket,
+    BucketError,
+    decode_key,
+    encode_key,
+)
+from concertino.nats.servers import parse_servers
+from concertino.orchestra.certificates import Certificates
+from concertino.orchestra.nats_cluster import nats_options
+from concertino.orchestra.nats_permissions import bucket_name
+from concertino.orchestra.storage import (
+    UPSERT,
+    StorageEntry,
+    StorageError,
+    StoredDocument,
+    check_pattern,
+    clean_folder,
+    clean_path,
+    matcher,
+    missing_document,
+    next_version,
+)
+from concertino.schema.json_values import encode_finite
+
+__all__ = ["NatsStorage"]
+
+# How often a write with UPSERT is tried when others write the same document.
+TRIES = 32
+# Documents that list() fetches at once. Each may have MAX_VALUE_BYTES.
+BATCH = 16
+
+
+class _Head(Struct):
+    """The beginning of a value: one line of JSON before the content.
+
+    modified_at: in seconds since the epoch.
+    """
+
+    version: int
+    modified_at: float
+    metadata: dict[str, Any]
+
+
+_decode_head = Decoder(_Head).decode
+
+
+class NatsStorage:
+    """A Storage in a bucket. The bucket is created if it does not exist.
+
+    address, certificates: of the cluster; see open_cluster().
+    name: the id of the plugin, which has a bucket of its own.
+    replicas: on how many servers each document is stored: 1, 3 or 5. For a new bucket.
+    Raises ValueError, OSError and CertificateError as open_cluster() does; and StorageError if the
+    bucket cannot be reached.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        name: str,
+        certificates: Certificates | None = None,
+        *,
+        replicas: int = 1,
+    ) -> None:
+        servers = parse_servers(address)
+        server = BlockingNats(servers, nats_options(servers, name, certificates))
+        self._bucket = Bucket(server, bucket_name(name), replicas=replicas)
+        with _convert_errors():
+            self._bucket.get("-")
+
+    def read(self, path: str) -> StoredDocument:
+        path = "/".join(clean_path(path))
+        with _convert_errors():
+            value = self._bucket.get(encode_key(path))
+        if value.data is None:
+            raise missing_document(path)
+        head, content = _split(path, value.data)
+        return StoredDocument(content, head.metadata, head.version)
+
+    def write(
+        self,
+        path: str,
+        content: bytes,
+        metadata: Mapping[str, Any],
+        expected_version: int,
+    ) -> int:
+        path = "/".join(clean_path(path))
+        try:
+            members = encode_finite(dict(metadata), "metadata")
+        except ValueError as exc:
+            raise StorageError("storage_error", f"{path}: {exc}") from None
+        key = encode_key(path)
+        for _ in range(TRIES):
+            with _convert_errors():
+                current = self._bucket.get(key)
+            before = 0 if current.data is None else _split(path, current.data)[0].version
+            version = next_version(path, before, expected_version)
+            data = _join(version, members, content)
+            if len(data) > MAX_VALUE_BYTES:
+                raise StorageError(
+                    "too_large", f"{path}: {len(data)} bytes; the limit is {MAX_VALUE_BYTES}"
+                )
+            with _convert_errors():
+                if self._bucket.put(key, data, current.revision) is not None:
+                    return version
+            if expected_version != UPSERT:
+                raise StorageError("conflict", f"{path}: another writer was faster")
+        raise StorageError("conflict", f"{path}: others write it all the time; try again")
+
+    def delete(self, path: str) -> None:
+        path = "/".join(clean_path(path))
+        key = encode_key(path)
+        for _ in range(TRIES):
+            with _convert_errors():
+                value = self._bucket.get(key)
+                if value.data is None:
+                    raise missing_document(path)
+                if self._bucket.delete(key, value.revision):
+                    return
+        raise StorageError("conflict", f"{path}: others write it all the time; try again")
+
+    def list(self, prefix: str, pattern: str) -> list[StorageEntry]:
+        prefix = clean_folder(prefix)
+        matches = matcher(check_pattern(pattern)).fullmatch
+        with _convert_errors():
+            keys = [
+                key
+                for key in self._bucket.list_keys()
+                if (path := decode_key(key)).startswith(prefix) and matches(path.rpartition("/")[2])
+            ]
+            entries: list[StorageEntry] = []
+            for start in range(0, len(keys), BATCH):
+                batch = keys[start : start + BATCH]
+                for key, value in zip(batch, self._bucket.get_all(batch), strict=True):
+                    if value.data is not None:
+                        path = decode_key(key)
+                        head, content = _split(path, value.data)
+                        modified_at = datetime.fromtimestamp(head.modified_at, UTC)
+                        entries.append(StorageEntry(path, len(content), head.version, modified_at))
+        return sorted(entries, key=lambda entry: entry.path)
+
+    def close(self) -> None:
+        self._bucket.close()
+
+
+def _join(version: int, metadata: bytes, content: bytes) -> bytes:
+    """Return the value of a document."""
+    now = datetime.now(UTC).timestamp()
+    head = encode({"version": version, "modified_at": now, "metadata": msgspec.Raw(metadata)})
+    return b"%b\n%b" % (head, content)
+
+
+def _split(path: str, data: bytes) -> tuple[_Head, bytes]:
+    """Return the head and the content of a value. Raises StorageError."""
+    head, _, content = data.partition(b"\n")
+    try:
+        return _decode_head(head), content
+    except msgspec.MsgspecError as exc:
+        raise StorageError("storage_error", f"{path}: the value cannot be read: {exc}") from None
+
+
+@contextmanager
+def _convert_errors() -> Generator[None, None, None]:
+    try:
+        yield
+    except BucketError as exc:
+        raise StorageError("storage_error", str(exc)) from None

@@ -1,0 +1,155 @@
+"""nats/bucket.py and nats/blocking.py with real servers; nats-py is the counterpart."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import nats
+import pytest
+from nats.js.errors import KeyWrongLastSequenceError
+from orchestra.nats_servers import NatsServerProcess, jetstream_server, shared_nats_server
+
+from concertino.errors import Disconnected
+from concertino.nats.blocking import BlockingNats, Request
+from concertino.nats.bucket import (
+    MAX_VALUE_BYTES,
+    Bucket,
+    BucketError,
+    Value,
+    decode_key,
+    encode_key,
+)
+from concertino.nats.servers import NatsOptions, parse_servers
+
+_count = iter(range(1_000_000))
+
+
+def client(address: str) -> BlockingNats:
+    return BlockingNats(parse_servers(address), NatsOptions("test"))
+
+
+@pytest.fixture
+def bucket() -> Iterator[Bucket]:
+    made = Bucket(client(jetstream_server().address), f"test{next(_count)}")
+    yield made
+    made.close()
+
+
+def test_values_are_stored_compared_and_deleted(bucket: Bucket) -> None:
+    assert bucket.get("a") == Value(None, 0)
+    first = bucket.put("a", b"one", 0)
+    assert first is not None
+    assert bucket.put("a", b"other", 0) is None
+    assert bucket.get("a") == Value(b"one", first)
+    second = bucket.put("a", b"two", first)
+    assert second is not None
+    assert bucket.put("a", b"late", first) is None
+    assert not bucket.delete("a", first)
+    assert bucket.delete("a", second)
+    assert bucket.get("a").data is None
+    assert bucket.put("a", b"new", bucket.get("a").revision) is not None
+    assert bucket.put("b", b"any") is not None
+    assert bucket.list_keys() == ["a", "b"]
+    values = bucket.get_all(["b", "none", "a"])
+    assert [value.data for value in values] == [b"any", None, b"new"]
+
+
+def test_a_value_that_no_server_accepts_is_refused_before_it_is_sent(bucket: Bucket) -> None:
+    largest = bytes(MAX_VALUE_BYTES)
+    assert bucket.put("a", largest, 0) is not None
+    assert bucket.get("a").data == largest
+    with pytest.raises(BucketError, match="at most 1047552 fit"):
+        bucket.put("b", largest + b"x", 0)
+
+
+@pytest.mark.parametrize("text", ["a", "notes/a b.md", "ä=é", "..", "*.>", "a\tb", "=41"])
+def test_every_text_is_a_key_that_nats_py_accepts_too(bucket: Bucket, text: str) -> None:
+    key = encode_key(text)
+    assert decode_key(key) == text
+    assert bucket.put(key, b"x", 0) is not None
+    assert bucket.list_keys() == [key]
+
+
+def test_nats_py_reads_and_writes_the_same_bucket() -> None:
+    name = f"both{next(_count)}"
+    ours = Bucket(client(jetstream_server().address), name)
+    first = ours.put("k", b"ours", 0)
+    assert first is not None
+
+    async def theirs() -> int:
+        connection = await nats.connect(jetstream_server().address)
+        store = await connection.jetstream().key_value(name)
+        entry = await store.get("k")
+        assert (entry.value, entry.revision) == (b"ours", first)
+        with pytest.raises(KeyWrongLastSequenceError):
+            await store.update("k", b"wrong", last=first + 5)
+        revision = await store.update("k", b"theirs", last=first)
+        await store.delete("gone")
+        await connection.close()
+        return revision
+
+    revision = asyncio.run(theirs())
+    assert ours.get("k") == Value(b"theirs", revision)
+    assert ours.get("gone").data is None
+    ours.close()
+
+
+def test_exactly_one_of_many_threads_creates_a_key() -> None:
+    name = f"race{next(_count)}"
+    winners: list[int] = []
+    barrier = threading.Barrier(8)
+
+    def create(number: int) -> None:
+        bucket = Bucket(client(jetstream_server().address), name)
+        bucket.get("warm")
+        barrier.wait()
+        if bucket.put("key", b"%d" % number, 0) is not None:
+            winners.append(number)
+        bucket.close()
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(winners) == 1
+
+
+def test_without_jetstream_the_error_says_so() -> None:
+    bucket = Bucket(client(shared_nats_server().address), "x")
+    with pytest.raises(BucketError, match="JetStream is not available"):
+        bucket.get("a")
+    bucket.close()
+
+
+def test_a_server_that_was_killed_is_used_again_and_has_lost_nothing() -> None:
+    with tempfile.TemporaryDirectory(prefix="nats") as folder:
+        settings = f'jetstream {{ store_dir: "{folder}/store" }}'
+        server = NatsServerProcess(Path(folder), settings)
+        bucket = Bucket(client(server.address), "kept")
+        try:
+            assert bucket.put("a", b"one", 0) is not None
+            server.stop()
+            with pytest.raises(BucketError):
+                bucket.get("a")
+            server.start()
+            while True:
+                try:
+                    assert bucket.get("a").data == b"one"
+                    break
+                except BucketError:
+                    continue
+        finally:
+            bucket.close()
+            server.stop()
+
+
+def test_an_address_without_a_server_fails_at_once_the_second_time() -> None:
+    server = client("nats://127.0.0.1:1")
+    for _ in range(2):
+        with pytest.raises(Disconnected, match=r"127\.0\.0\.1:1: Connection refused"):
+            server.request_all([Request("x")], 1.0)
