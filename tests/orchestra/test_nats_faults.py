@@ -23,7 +23,7 @@ from concertino.nats.servers import NatsOptions, parse_servers
 from concertino.orchestra import nats_link, nats_listener
 from concertino.orchestra.nats_link import NatsLink
 from concertino.orchestra.nats_listener import NatsListener
-from concertino.orchestra.nats_messages import request_headers, request_subject
+from concertino.orchestra.nats_messages import PIECE_BYTES, request_headers, request_subject
 from concertino.orchestra.plugin_pb2 import PluginRequest, PluginResponse, ToolResponse
 from concertino.orchestra.rpc_interface import RemotePeer, RequestHandler
 
@@ -309,6 +309,45 @@ async def test_long_messages_pass_in_pieces_both_ways_beside_short_ones() -> Non
             assert (await task).tool_call.result == payload
     # With 230 pieces on their way, short requests are answered between them.
     assert short >= 10
+
+
+@pytest.mark.parametrize("is_request_whole", [True, False], ids=["response", "request"])
+@on_a_loop
+async def test_pieces_of_a_caller_that_falls_silent_are_dropped(
+    monkeypatch: pytest.MonkeyPatch, is_request_whole: bool
+) -> None:
+    monkeypatch.setattr(nats_listener, "PIECE_S", 0.05)
+    name = fresh_name()
+    # The response is as long as the request, so both need several pieces.
+    payload = call(arguments=bytes(1_000_000)).SerializeToString()
+
+    async def answer_long(request: PluginRequest, peer: RemotePeer) -> PluginResponse:
+        return PluginResponse(tool_call=ToolResponse(success=True, result=bytes(1_000_000)))
+
+    async with (
+        worker(name, answer_long) as listener,
+        connected(shared_nats_server().address) as cluster,
+    ):
+        messages: asyncio.Queue[bytes] = asyncio.Queue()
+        connection = cluster.connection
+        connection.subscribe("i.orchestrator.1.2", lambda item: messages.put_nowait(item.headers))
+        sent = call().SerializeToString() if is_request_whole else payload[:PIECE_BYTES]
+        size = None if is_request_whole else len(payload)
+        connection.publish(
+            request_subject(name, "orchestrator"),
+            sent,
+            "i.orchestrator.1.2",
+            request_headers(60, size),
+        )
+        # The ack, after which this caller says nothing more.
+        assert b"Kind:ack" in await messages.get()
+        [process] = listener._workers.values()
+        while process._accepted:
+            await asyncio.sleep(0.005)
+        assert process._incoming.held_bytes == process._outgoing.held_bytes == 0
+        # Others are served.
+        async with caller(name) as link:
+            assert (await link.request(call(), 60)).tool_call.success
 
 
 @on_a_loop

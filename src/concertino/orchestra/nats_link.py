@@ -158,9 +158,11 @@ class NatsLink(RpcClient):
         self._cluster.on_connect.remove(self._subscribe)
         for key in list(self._calls):
             self._send_cancel(key)
-        for inbox in self._inboxes.values():
+        for connection, inbox in self._inboxes.items():
+            connection.on_refusal.remove(self._on_refusal)
+            connection.on_full.remove(self._set_backpressure)
             for sid in inbox.sids:
-                inbox.connection.unsubscribe(sid)
+                connection.unsubscribe(sid)
         if self._check_timer is not None:
             self._check_timer.cancel()
         self._end_connection(reason)

@@ -33,6 +33,7 @@ from concertino.orchestra.nats_messages import (
     DRAINING,
     LATE,
     LEAVING,
+    MAX_LEFT_S,
     PIECE,
     PIECE_BYTES,
     RECEIPT,
@@ -62,6 +63,9 @@ HEARTBEAT_S = 0.25
 MAX_IN_FLIGHT = 1024
 # The total size of requests that arrive in pieces.
 MAX_INCOMING_BYTES = 4 * MAX_FRAME_BYTES
+# How long the next piece of a request, or the receipt of a piece of a response, may take, in
+# seconds. After that the caller is gone, and what was held for it is dropped.
+PIECE_S = 30.0
 # Callers whose state is kept; idle ones are forgotten.
 MAX_CALLERS = 256
 
@@ -198,12 +202,14 @@ class _IncomingRequests:
 class _Outgoing:
     """A response that is being sent in pieces.
 
+    timer: drops the response if no receipt arrives in time.
     waiting: the responses after it, in order, each with whether it is the last one.
     """
 
-    def __init__(self, pieces: OutgoingPieces, is_last: bool) -> None:
+    def __init__(self, pieces: OutgoingPieces, is_last: bool, timer: asyncio.TimerHandle) -> None:
         self.pieces = pieces
         self.is_last = is_last
+        self.timer = timer
         self.waiting: list[tuple[bytes, bool]] = []
 
 
@@ -235,12 +241,13 @@ class _OutgoingResponses:
         """Forget a response that was sent completely, or that nobody wants."""
         outgoing = self._responses.pop(reply, None)
         if outgoing is not None:
+            outgoing.timer.cancel()
             self.held_bytes -= outgoing.pieces.size
 
     def clear(self) -> None:
         """Forget all responses."""
-        self._responses.clear()
-        self.held_bytes = 0
+        for reply in list(self._responses):
+            self.remove(reply)
 
 
 class _Caller(RpcServer):
@@ -330,7 +337,10 @@ class _Worker:
     async def drain(self) -> None:
         """Wait until every accepted request has its response."""
         # The server may have sent requests before it handled the end of the subscription.
-        await self._connection.flush()
+        try:
+            await self._connection.flush()
+        except Disconnected:
+            return
         for rpc in list(self._callers.values()):
             await rpc.drain()
         # Poll: this happens once, at the end of a process.
@@ -437,7 +447,7 @@ class _Worker:
             self._send_ack(reply)
         if len(payload) > PIECE_BYTES:
             send = partial(self._send_piece, reply, len(payload), is_last)
-            outgoing = _Outgoing(OutgoingPieces(payload, send), is_last)
+            outgoing = _Outgoing(OutgoingPieces(payload, send), is_last, self._drop_timer(reply))
             self._outgoing.add(reply, outgoing)
             outgoing.pieces.send_window()
         else:
@@ -455,6 +465,8 @@ class _Worker:
         if reply not in self._outgoing:
             return
         outgoing = self._outgoing[reply]
+        outgoing.timer.cancel()
+        outgoing.timer = self._drop_timer(reply)
         outgoing.pieces.on_receipt()
         if not outgoing.pieces.is_complete:
             return
@@ -488,13 +500,18 @@ class _Worker:
             log.warning("%s: a request of %s is dropped: %s", self._name, caller, exc)
             self._finish(reply)
             return
-        timer = self._loop.call_later(left_s, self._drop_late, reply)
+        timer = self._drop_timer(reply, left_s)
         self._incoming.add(reply, _Incoming(caller, pieces, timer))
         self._send_ack(reply)
 
-    def _drop_late(self, reply: str) -> None:
-        """Drop a request whose pieces have not arrived in time. Its caller has given up, too."""
+    def _drop_timer(self, reply: str, left_s: float = MAX_LEFT_S) -> asyncio.TimerHandle:
+        return self._loop.call_later(min(left_s, PIECE_S), self._drop, reply)
+
+    def _drop(self, reply: str) -> None:
+        """Drop a request or response whose caller has sent no pieces or receipts in time."""
+        log.warning("%s: a message in pieces is dropped: its caller is silent", self._name)
         self._incoming.remove(reply)
+        self._outgoing.remove(reply)
         self._finish(reply)
 
     def _on_control(self, message: NatsMessage) -> None:
@@ -529,6 +546,8 @@ class _Worker:
             self._incoming.remove(reply)
             self._finish(reply)
             return
+        incoming.timer.cancel()
+        incoming.timer = self._drop_timer(reply)
         self._publish(reply, b"", encode_headers(RECEIPT))
         if whole is not None:
             self._incoming.remove(reply)

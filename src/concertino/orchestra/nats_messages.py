@@ -33,6 +33,7 @@ __all__ = [
     "DRAINING",
     "LATE",
     "LEAVING",
+    "MAX_LEFT_S",
     "MAX_WINDOW",
     "PIECE",
     "PIECE_BYTES",
