@@ -61,9 +61,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     nats.add_argument(
         "--replicas",
         metavar="N",
-        type=int,
-        choices=(1, 3, 5),
-        default=1,
+        choices=("1", "3", "5"),
+        default="1",
         help="on how many servers each document is stored: 1, 3 or 5 (default 1)",
     )
     mcp = kinds.add_parser(
@@ -141,7 +140,7 @@ def _open_storage(args: Namespace) -> Storage:
         if not args.cluster:
             raise StorageError("storage_error", "--cluster: expected the address of the cluster")
         certificates = Certificates(args.certs_dir or default_folder())
-        return NatsStorage(args.cluster, "storage.nats", certificates, replicas=args.replicas)
+        return NatsStorage(args.cluster, "storage.nats", certificates, replicas=int(args.replicas))
     from concertino.orchestra.markdown import MarkdownStorage
 
     return MarkdownStorage(args.workspace)
