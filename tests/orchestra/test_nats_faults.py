@@ -127,6 +127,23 @@ class WorkerProcess:
         self.process.stdout.close()
 
 
+@asynccontextmanager
+async def held_call(
+    folder: Path,
+) -> AsyncIterator[tuple[WorkerProcess, NatsLink, asyncio.Task[PluginResponse]]]:
+    """A worker process that holds a call: the process, the link, and the call."""
+    name = fresh_name()
+    process = WorkerProcess(name, folder, shared_nats_server().address)
+    try:
+        await process.wait_for("ready")
+        async with caller(name) as link:
+            request = asyncio.create_task(link.request(call("hold"), 600))
+            await process.wait_for("holding")
+            yield process, link, request
+    finally:
+        process.kill()
+
+
 @on_a_loop
 async def test_without_a_worker_a_request_fails_at_once() -> None:
     async with caller(fresh_name()) as link:
@@ -138,41 +155,25 @@ async def test_without_a_worker_a_request_fails_at_once() -> None:
 
 @on_a_loop
 async def test_a_killed_worker_is_noticed_and_its_call_was_run_once(folder: Path) -> None:
-    name = fresh_name()
-    process = WorkerProcess(name, folder, shared_nats_server().address)
-    try:
-        await process.wait_for("ready")
-        async with caller(name) as link:
-            request = asyncio.create_task(link.request(call("hold"), 600))
-            await process.wait_for("holding")
-            process.kill()
-            with pytest.raises(Disconnected, match="may have been executed"):
-                await request
-            assert process.record.read_text() == "call\n"
-            with pytest.raises(Disconnected, match="is connected to the cluster"):
-                await link.request(call(), 60)
-    finally:
+    async with held_call(folder) as (process, link, request):
         process.kill()
+        with pytest.raises(Disconnected, match="may have been executed"):
+            await request
+        assert process.record.read_text() == "call\n"
+        with pytest.raises(Disconnected, match="is connected to the cluster"):
+            await link.request(call(), 60)
 
 
 @on_a_loop
 async def test_a_stopped_worker_is_noticed(folder: Path) -> None:
     """SIGSTOP: its connection stays open, and its heartbeats end."""
-    name = fresh_name()
-    process = WorkerProcess(name, folder, shared_nats_server().address)
-    try:
-        await process.wait_for("ready")
-        async with caller(name) as link:
-            request = asyncio.create_task(link.request(call("hold"), 600))
-            await process.wait_for("holding")
-            os.kill(process.process.pid, signal.SIGSTOP)
-            with pytest.raises(Disconnected, match="may have been executed"):
-                await request
-            # Nobody else answers, and nobody says whether this one will.
-            with pytest.raises(Disconnected, match=r"no worker has answered within 1 s"):
-                await link.request(call(), 60)
-    finally:
-        process.kill()
+    async with held_call(folder) as (process, link, request):
+        os.kill(process.process.pid, signal.SIGSTOP)
+        with pytest.raises(Disconnected, match="may have been executed"):
+            await request
+        # Nobody else answers, and nobody says whether this one will.
+        with pytest.raises(Disconnected, match=r"no worker has answered within 1 s"):
+            await link.request(call(), 60)
 
 
 @on_a_loop

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import random
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Sequence
@@ -32,7 +31,9 @@ from concertino.nats.protocol import (
     encode_publish,
     encode_subscribe,
 )
-from concertino.nats.servers import NatsOptions, NatsServer, connect_members
+from concertino.nats.servers import NatsOptions, NatsServer, connect_members, tls_context
+from concertino.nats.subjects import inbox_prefix
+from concertino.transports.listeners import errno_message
 
 __all__ = ["BlockingNats", "Request"]
 
@@ -82,8 +83,7 @@ class BlockingNats:
                 return connection.request_all(requests, time.monotonic() + timeout_s)
             except (OSError, ProtocolError, Disconnected) as exc:
                 self._close()
-                reason = exc.strerror if isinstance(exc, OSError) else None
-                raise Disconnected(f"{connection.server}: {reason or exc}") from None
+                raise Disconnected(f"{connection.server}: {errno_message(exc)}") from None
 
     def close(self) -> None:
         """Disconnect. The next request connects again."""
@@ -102,8 +102,7 @@ class BlockingNats:
             try:
                 return _Connection(server, self._options, time.monotonic() + self._connect_s)
             except (OSError, ProtocolError, Disconnected) as exc:
-                reason = exc.strerror if isinstance(exc, OSError) else None
-                self._reason = f"{server}: {reason or exc}"
+                self._reason = f"{server}: {errno_message(exc)}"
         self._failed_at = time.monotonic()
         raise Disconnected(self._reason)
 
@@ -122,7 +121,7 @@ class _Connection:
         )
         self._parser = NatsParser()
         self._events: list[NatsEvent] = []
-        self._inbox = f"i.{options.name.replace('.', '/')}.{os.urandom(8).hex()}"
+        self._inbox = f"{inbox_prefix(options.name)}{os.urandom(8).hex()}"
         self._count = 0
         try:
             self._open(options, until)
@@ -134,8 +133,8 @@ class _Connection:
         info = self._next(until)
         if not isinstance(info, ServerInfo):
             raise ProtocolError("expected INFO as the server's first message")
-        if info.tls_required or options.tls is not None or self.server.needs_tls:
-            context = options.tls or ssl.create_default_context()
+        context = tls_context(self.server, options, info)
+        if context is not None:
             self.socket = context.wrap_socket(
                 self.socket, server_hostname=options.server_name or self.server.host
             )

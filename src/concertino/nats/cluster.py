@@ -55,9 +55,7 @@ class NatsCluster:
         self._options = options
         self._connection: NatsConnection | None = None
         # Why there is no connection.
-        self._reason = "not connected yet"
-        # Whether the server that was tried last refuses this client.
-        self._is_refused = False
+        self._failure = Disconnected("not connected yet")
         self._supervision: asyncio.Task[None] | None = None
         # Set when a connection should be replaced although it works.
         self._is_lame = asyncio.Event()
@@ -70,7 +68,7 @@ class NatsCluster:
         """The current connection. Raises Disconnected while there is none."""
         connection = self._connection
         if connection is None or connection.ended.done():
-            raise Disconnected(f"the cluster cannot be reached: {self._reason}; it is tried again")
+            raise Disconnected(f"the cluster cannot be reached: {self._failure}; it is tried again")
         return connection
 
     @property
@@ -88,10 +86,8 @@ class NatsCluster:
         until = loop.time() + timeout_s
         pause = FIRST_S
         while (connection := await self._try_servers(self._servers)) is None:
-            if self._is_refused:
-                raise NotAuthorized(self._reason)
-            if loop.time() + pause > until:
-                raise Disconnected(self._reason)
+            if isinstance(self._failure, NotAuthorized) or loop.time() + pause > until:
+                raise self._failure
             await asyncio.sleep(pause)
             pause = min(LAST_S, 2 * pause)
         self._begin(connection)
@@ -101,7 +97,7 @@ class NatsCluster:
         """Disconnect, after sending the remaining output."""
         tasks = [task for task in (self._supervision, *self._retired.values()) if task is not None]
         connections = [item for item in (self._connection, *self._retired) if item is not None]
-        self._connection, self._reason = None, "it was closed"
+        self._connection, self._failure = None, Disconnected("it was closed")
         # Before anything is awaited, because this task may be cancelled.
         for task in tasks:
             task.cancel()
@@ -133,8 +129,9 @@ class NatsCluster:
             if connection is not None:
                 await self._until_replacement(connection)
                 if connection.ended.done():
-                    self._connection, self._reason = None, connection.ended.result()
-                    log.warning("%s: %s; another server is tried", connection.server, self._reason)
+                    reason = connection.ended.result()
+                    self._connection, self._failure = None, Disconnected(reason)
+                    log.warning("%s: %s; another server is tried", connection.server, reason)
             await self._replace(connection)
 
     async def _until_replacement(self, connection: NatsConnection) -> None:
@@ -173,7 +170,7 @@ class NatsCluster:
             try:
                 connection = await open_connection(server, self._options)
             except Disconnected as exc:
-                self._reason, self._is_refused = str(exc), isinstance(exc, NotAuthorized)
+                self._failure = exc
                 continue
             if connection.info.lame_duck and len(servers) > 1:
                 await connection.close()

@@ -29,7 +29,8 @@ from concertino.nats.protocol import (
     encode_subscribe,
     encode_unsubscribe,
 )
-from concertino.nats.servers import NatsOptions, NatsServer, connect_members
+from concertino.nats.servers import NatsOptions, NatsServer, connect_members, tls_context
+from concertino.transports.listeners import errno_message
 
 __all__ = ["MessageCallback", "NatsConnection", "NotAuthorized", "open_connection"]
 
@@ -71,7 +72,7 @@ async def open_connection(
         raise Disconnected(f"{server}: no answer within {timeout_s:g} s") from None
     except OSError as exc:
         connection.abort(str(exc))
-        raise Disconnected(f"{server}: {exc.strerror or exc}") from None
+        raise Disconnected(f"{server}: {errno_message(exc)}") from None
     except BaseException:
         connection.abort("the connection was not completed")
         raise
@@ -205,8 +206,9 @@ class NatsConnection(asyncio.Protocol):
         """
         await cast("asyncio.Future[None]", self._info_arrived)
         self._info_arrived = None
-        if self.info.tls_required or options.tls is not None or self.server.needs_tls:
-            await self._start_tls(options)
+        context = tls_context(self.server, options, self.info)
+        if context is not None:
+            await self._start_tls(context, options.server_name or self.server.host)
 
         members = connect_members(self.server, options, self.info.nonce)
         self._write(encode_connect(members))
@@ -214,16 +216,11 @@ class NatsConnection(asyncio.Protocol):
         await self.flush()
         self._ping_timer = self._loop.call_later(PING_S, self._ping)
 
-    async def _start_tls(self, options: NatsOptions) -> None:
-        if not self.info.tls_required and not self.info.tls_available:
-            raise Disconnected(f"{self.server}: TLS is wanted, and this server has none")
-        context = options.tls
-        if context is None:
-            context = ssl.create_default_context()
+    async def _start_tls(self, context: ssl.SSLContext, server_name: str) -> None:
         transport = cast("asyncio.Transport", self._transport)
         try:
             secure = await self._loop.start_tls(
-                transport, self, context, server_hostname=options.server_name or self.server.host
+                transport, self, context, server_hostname=server_name
             )
         except ssl.SSLError as exc:
             raise Disconnected(f"{self.server}: the TLS handshake failed: {exc}") from None

@@ -16,8 +16,9 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from msgspec import Struct, field
 
-from concertino.errors import ConcertinoError
+from concertino.errors import ConcertinoError, Disconnected
 from concertino.installation import missing_extra
+from concertino.nats.protocol import ServerInfo
 from concertino.user_files import read_private_file
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "parse_servers",
     "read_seed",
     "seed_from_environment",
+    "tls_context",
 ]
 
 PORT = 4222
@@ -117,6 +119,21 @@ def connect_members(server: NatsServer, options: NatsOptions, nonce: str) -> dic
     if options.seed is not None:
         members["nkey"], members["sig"] = options.seed.sign(nonce)
     return members
+
+
+def tls_context(
+    server: NatsServer, options: NatsOptions, info: ServerInfo
+) -> ssl.SSLContext | None:
+    """Return the TLS settings for a connection; None if it needs no TLS.
+
+    info: what the server has said about itself.
+    Raises Disconnected if TLS is wanted and the server has none.
+    """
+    if not (info.tls_required or options.tls is not None or server.needs_tls):
+        return None
+    if not info.tls_required and not info.tls_available:
+        raise Disconnected(f"{server}: TLS is wanted, and this server has none")
+    return options.tls or ssl.create_default_context()
 
 
 def is_cluster_address(address: str) -> bool:

@@ -22,6 +22,7 @@ from concertino.errors import Disconnected, ProtocolError
 from concertino.nats.cluster import NatsCluster
 from concertino.nats.connection import NatsConnection
 from concertino.nats.protocol import NatsMessage, read_headers, status_of
+from concertino.nats.subjects import inbox_prefix
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.nats_cluster import open_cluster
 from concertino.orchestra.nats_messages import (
@@ -38,7 +39,6 @@ from concertino.orchestra.nats_messages import (
     STREAM_CONTROL,
     encode_headers,
     heartbeat_subject,
-    inbox_prefix,
     last_name,
     request_headers,
     request_subject,

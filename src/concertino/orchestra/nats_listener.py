@@ -14,12 +14,13 @@ import logging
 import random
 from collections.abc import Hashable
 from functools import partial
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, cast
 
 from concertino.errors import Disconnected, ProtocolError
 from concertino.nats.cluster import NatsCluster
 from concertino.nats.connection import NatsConnection
 from concertino.nats.protocol import NatsMessage, read_headers
+from concertino.nats.subjects import inbox_prefix, token
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.frames import MAX_FRAME_BYTES
 from concertino.orchestra.nats_cluster import open_cluster
@@ -43,11 +44,9 @@ from concertino.orchestra.nats_messages import (
     discovery_subject,
     encode_headers,
     heartbeat_subject,
-    inbox_prefix,
     last_name,
     read_deadline,
     request_subject,
-    token,
     worker_subject,
 )
 from concertino.orchestra.nats_pieces import IncomingPieces, OutgoingPieces
@@ -159,44 +158,12 @@ class NatsListener:
 
 
 class _Incoming:
-    """A request that arrives in pieces. timer: drops it when its time is over."""
+    """A request that arrives in pieces. timer: drops it if no piece arrives in time."""
 
     def __init__(self, caller: str, pieces: IncomingPieces, timer: asyncio.TimerHandle) -> None:
         self.caller = caller
         self.pieces = pieces
         self.timer = timer
-
-
-class _IncomingRequests:
-    """The requests of a worker that have not arrived completely, by reply subject.
-
-    held_bytes: their total size.
-    """
-
-    def __init__(self) -> None:
-        self.held_bytes = 0
-        self._requests: dict[str, _Incoming] = {}
-
-    def add(self, reply: str, incoming: _Incoming) -> None:
-        """Add a request whose first piece has arrived."""
-        self._requests[reply] = incoming
-        self.held_bytes += incoming.pieces.size
-
-    def get(self, reply: str) -> _Incoming | None:
-        """Return a request; None if it is complete, or was dropped."""
-        return self._requests.get(reply)
-
-    def remove(self, reply: str) -> None:
-        """Forget a request that is complete, was cancelled, or is late."""
-        incoming = self._requests.pop(reply, None)
-        if incoming is not None:
-            incoming.timer.cancel()
-            self.held_bytes -= incoming.pieces.size
-
-    def clear(self) -> None:
-        """Forget all requests."""
-        for reply in list(self._requests):
-            self.remove(reply)
 
 
 class _Outgoing:
@@ -213,40 +180,44 @@ class _Outgoing:
         self.waiting: list[tuple[bytes, bool]] = []
 
 
-class _OutgoingResponses:
-    """The responses of a worker that are being sent in pieces, by reply subject.
+M = TypeVar("M", _Incoming, _Outgoing)
+
+
+class _LongMessages(Generic[M]):
+    """The requests or responses of a worker of which some pieces are missing, by reply subject.
 
     held_bytes: their total size.
     """
 
     def __init__(self) -> None:
         self.held_bytes = 0
-        self._responses: dict[Hashable, _Outgoing] = {}
+        self._messages: dict[Hashable, M] = {}
 
-    def __len__(self) -> int:
-        return len(self._responses)
+    def __bool__(self) -> bool:
+        return bool(self._messages)
 
     def __contains__(self, reply: Hashable) -> bool:
-        return reply in self._responses
+        return reply in self._messages
 
-    def __getitem__(self, reply: Hashable) -> _Outgoing:
-        return self._responses[reply]
+    def add(self, reply: str, message: M) -> None:
+        """Add a message of which the first piece has arrived, or is sent next."""
+        self._messages[reply] = message
+        self.held_bytes += message.pieces.size
 
-    def add(self, reply: Hashable, outgoing: _Outgoing) -> None:
-        """Add a response of which nothing was sent."""
-        self._responses[reply] = outgoing
-        self.held_bytes += outgoing.pieces.size
+    def get(self, reply: str) -> M | None:
+        """Return a message; None if it is complete, or was dropped."""
+        return self._messages.get(reply)
 
     def remove(self, reply: Hashable) -> None:
-        """Forget a response that was sent completely, or that nobody wants."""
-        outgoing = self._responses.pop(reply, None)
-        if outgoing is not None:
-            outgoing.timer.cancel()
-            self.held_bytes -= outgoing.pieces.size
+        """Forget a message that is complete, late, or not wanted any more."""
+        message = self._messages.pop(reply, None)
+        if message is not None:
+            message.timer.cancel()
+            self.held_bytes -= message.pieces.size
 
     def clear(self) -> None:
-        """Forget all responses."""
-        for reply in list(self._responses):
+        """Forget all messages."""
+        for reply in list(self._messages):
             self.remove(reply)
 
 
@@ -302,8 +273,8 @@ class _Worker:
         # Reply subjects of accepted requests without a response, and whether an ack was sent.
         self._accepted: dict[Hashable, bool] = {}
         self._is_ack_scheduled = False
-        self._incoming = _IncomingRequests()
-        self._outgoing = _OutgoingResponses()
+        self._incoming = _LongMessages[_Incoming]()
+        self._outgoing = _LongMessages[_Outgoing]()
         self._heartbeats: asyncio.TimerHandle | None = None
 
         connection.on_refusal.append(self._on_refusal)
@@ -436,8 +407,9 @@ class _Worker:
         reply = cast(str, key)
         if payload is None or reply not in self._accepted:
             return
-        if reply in self._outgoing:
-            self._outgoing[reply].waiting.append((payload, is_last))
+        outgoing = self._outgoing.get(reply)
+        if outgoing is not None:
+            outgoing.waiting.append((payload, is_last))
         else:
             self._send(reply, payload, is_last)
 
@@ -462,9 +434,9 @@ class _Worker:
 
     def _on_receipt(self, reply: str) -> None:
         """Send more of a long response, or what comes after it."""
-        if reply not in self._outgoing:
+        outgoing = self._outgoing.get(reply)
+        if outgoing is None:
             return
-        outgoing = self._outgoing[reply]
         outgoing.timer.cancel()
         outgoing.timer = self._drop_timer(reply)
         outgoing.pieces.on_receipt()

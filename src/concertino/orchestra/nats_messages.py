@@ -22,6 +22,7 @@ import time
 from collections.abc import Mapping
 
 from concertino.nats.protocol import HEADER_LINE
+from concertino.nats.subjects import name_of, token
 
 __all__ = [
     "ABANDONED",
@@ -44,13 +45,11 @@ __all__ = [
     "discovery_subject",
     "encode_headers",
     "heartbeat_subject",
-    "inbox_prefix",
     "last_name",
     "plugin_of",
     "read_deadline",
     "request_headers",
     "request_subject",
-    "token",
     "worker_subject",
 ]
 
@@ -81,22 +80,14 @@ PIECE_BYTES = 256 * 1024
 MAX_WINDOW = 6
 
 
-def token(name: str) -> str:
-    """Return the id of a plugin as one token of a subject, in which a dot would separate tokens.
-
-    Ids consist of letters, digits, dots, hyphens and underscores (check_name() in certificates.py).
-    """
-    return name.replace(".", "/")
-
-
 def last_name(subject: str) -> str:
     """Return the name in the last token of a subject."""
-    return subject.rpartition(".")[2].replace("/", ".")
+    return name_of(subject.rpartition(".")[2])
 
 
 def plugin_of(subject: str) -> str:
     """Return the plugin's name in a subject: the second token."""
-    return subject.split(".", 2)[1].replace("/", ".")
+    return name_of(subject.split(".", 2)[1])
 
 
 def request_subject(callee: str, caller: str) -> str:
@@ -122,11 +113,6 @@ def announcement_subject(plugin: str, worker: str) -> str:
 def discovery_subject(hub: str) -> str:
     """Return the subject at which a hub asks for announcements."""
     return f"d.{_part(hub)}"
-
-
-def inbox_prefix(name: str) -> str:
-    """Return the beginning of all reply subjects of a plugin or hub."""
-    return f"i.{token(name)}."
 
 
 def _part(name: str) -> str:

@@ -18,14 +18,13 @@ from typing import Any
 
 from msgspec.json import encode, format
 
+from concertino.nats.subjects import inbox_prefix, token
 from concertino.orchestra.nats_cluster import nats_user
 from concertino.orchestra.nats_messages import (
     announcement_subject,
     discovery_subject,
     heartbeat_subject,
-    inbox_prefix,
     request_subject,
-    token,
     worker_subject,
 )
 from concertino.orchestra.plugins_file import HUB

@@ -1,0 +1,24 @@
+"""The names of clients in subjects, whose tokens are separated by dots."""
+
+from __future__ import annotations
+
+__all__ = ["inbox_prefix", "name_of", "token"]
+
+
+def token(name: str) -> str:
+    """Return a name as one token of a subject.
+
+    The ids of plugins consist of letters, digits, dots, hyphens and underscores (check_name() in
+    orchestra/certificates.py).
+    """
+    return name.replace(".", "/")
+
+
+def name_of(token: str) -> str:
+    """Return the name of which token() has made a token."""
+    return token.replace("/", ".")
+
+
+def inbox_prefix(name: str) -> str:
+    """Return the beginning of all reply subjects of a client. Only that client may subscribe."""
+    return f"i.{token(name)}."
