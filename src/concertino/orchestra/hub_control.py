@@ -22,9 +22,12 @@ from msgspec.json import Decoder, decode, encode
 from concertino.excerpts import shorten
 from concertino.logs.redact import redactor
 from concertino.orchestra.hub import Hub
-from concertino.proxy.server_status import make_private, remove_stale_sockets, status_folders
-from concertino.transports.listeners import Listener, listen_unix
-from concertino.transports.process_table import read_process_state
+from concertino.proxy.server_status import (
+    listen_in_first,
+    remove_stale_sockets,
+    status_folders,
+)
+from concertino.transports.listeners import Listener
 from concertino.transports.sockets import credentials, is_trusted
 
 __all__ = [
@@ -108,20 +111,13 @@ class HubControl:
         for id in self._hub.plugins:
             tail = self._tails[id] = _LogTail()
             logging.getLogger(f"concertino.hub.{id}").addHandler(tail)
-        state = read_process_state(os.getpid())
-        name = f"{os.getpid()}-{0 if state is None else state.started_at}"
-        for folder in _folders(environment):
-            try:
-                make_private(folder)
-                remove_stale_sockets(folder)
-                self._listener = listen_unix(folder / name)
-            except (OSError, ValueError) as exc:
-                log.debug("concertino hub will not see this hub at %s: %s", folder, exc)
-            else:
-                self._server = await asyncio.start_unix_server(
-                    self._serve, sock=self._listener.socket, limit=MAX_REQUEST
-                )
-                return
+        self._listener = listen_in_first(
+            _folders(environment), log, "concertino hub will not see this hub at %s: %s"
+        )
+        if self._listener is not None:
+            self._server = await asyncio.start_unix_server(
+                self._serve, sock=self._listener.socket, limit=MAX_REQUEST
+            )
 
     async def close(self) -> None:
         """Stop listening, and give up what clients have asked for and is not done."""

@@ -35,6 +35,7 @@ __all__ = [
     "StatusSource",
     "add_source",
     "describe_error",
+    "listen_in_first",
     "make_private",
     "remove_source",
     "remove_stale_sockets",
@@ -116,20 +117,11 @@ class _StatusSocket:
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
         """Listen in the first folder in which that is possible."""
-        from concertino.transports.listeners import listen_unix
-
-        state = read_process_state(os.getpid())
-        name = f"{os.getpid()}-{0 if state is None else state.started_at}"
-        for folder in status_folders(os.environ):
-            try:
-                make_private(folder)
-                remove_stale_sockets(folder)
-                self._listener = listen_unix(folder / name)
-            except (OSError, ValueError) as exc:
-                log.debug("concertino ps will not see this process at %s: %s", folder, exc)
-            else:
-                loop.add_reader(self._listener.socket, self._answer, self._listener)
-                return
+        self._listener = listen_in_first(
+            status_folders(os.environ), log, "concertino ps will not see this process at %s: %s"
+        )
+        if self._listener is not None:
+            loop.add_reader(self._listener.socket, self._answer, self._listener)
 
     def _answer(self, listener: Listener) -> None:
         """Accept a connection, send the state of all servers, and close the connection."""
@@ -179,6 +171,27 @@ def status_folders(environment: Mapping[str, str]) -> list[Path]:
     with suppress(RuntimeError):
         folders += [state_folder(environment) / FOLDER.name, state_folder({}) / FOLDER.name]
     return list(dict.fromkeys(folders))
+
+
+def listen_in_first(folders: Iterable[Path], log: logging.Logger, message: str) -> Listener | None:
+    """Listen at a socket of this process in the first folder that it can write.
+
+    message: logged with a folder and an error for each folder where that is not possible.
+    Returns None if it is possible in no folder.
+    """
+    # Its imports would delay the first answer.
+    from concertino.transports.listeners import listen_unix
+
+    state = read_process_state(os.getpid())
+    name = f"{os.getpid()}-{0 if state is None else state.started_at}"
+    for folder in folders:
+        try:
+            make_private(folder)
+            remove_stale_sockets(folder)
+            return listen_unix(folder / name)
+        except (OSError, ValueError) as exc:
+            log.debug(message, folder, exc)
+    return None
 
 
 def remove_stale_sockets(folder: Path) -> None:
