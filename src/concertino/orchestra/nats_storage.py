@@ -38,11 +38,11 @@ from concertino.orchestra.storage import (
     check_pattern,
     clean_folder,
     clean_path,
+    encode_metadata,
     matcher,
     missing_document,
     next_version,
 )
-from concertino.schema.json_values import encode_finite
 
 __all__ = ["NatsStorage"]
 
@@ -107,10 +107,7 @@ class NatsStorage:
         expected_version: int,
     ) -> int:
         path = "/".join(clean_path(path))
-        try:
-            members = encode_finite(dict(metadata), "metadata")
-        except ValueError as exc:
-            raise StorageError("storage_error", f"{path}: {exc}") from None
+        members = encode_metadata(path, metadata)
         key = encode_key(path)
         for _ in range(TRIES):
             with _convert_errors():

@@ -25,11 +25,11 @@ from concertino.orchestra.storage import (
     check_pattern,
     clean_folder,
     clean_path,
+    encode_metadata,
     matcher,
     missing_document,
     next_version,
 )
-from concertino.schema.json_values import encode_finite
 
 __all__ = ["SqliteStorage"]
 
@@ -88,10 +88,7 @@ class SqliteStorage:
         expected_version: int,
     ) -> int:
         path = "/".join(clean_path(path))
-        try:
-            metadata_text = encode_finite(dict(metadata), "metadata").decode()
-        except ValueError as exc:
-            raise StorageError("storage_error", f"{path}: {exc}") from None
+        metadata_text = encode_metadata(path, metadata).decode()
         if (size := len(content) + len(metadata_text)) > MAX_CONTENT_BYTES:
             raise StorageError(
                 "too_large", f"{path}: {size} bytes; the limit is {MAX_CONTENT_BYTES}"

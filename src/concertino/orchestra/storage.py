@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from concertino.errors import ConcertinoError
 from concertino.excerpts import shorten
+from concertino.schema.json_values import encode_finite
 
 __all__ = [
     "CREATE",
@@ -36,6 +37,7 @@ __all__ = [
     "check_pattern",
     "clean_folder",
     "clean_path",
+    "encode_metadata",
     "matcher",
     "missing_document",
     "next_version",
@@ -125,6 +127,14 @@ class Storage(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def encode_metadata(path: str, metadata: Mapping[str, Any]) -> bytes:
+    """Return metadata as JSON. Raises StorageError for what JSON cannot express, such as inf."""
+    try:
+        return encode_finite(dict(metadata), "metadata")
+    except ValueError as exc:
+        raise StorageError("storage_error", f"{path}: {exc}") from None
 
 
 def missing_document(path: str) -> StorageError:
