@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 from http_service import (
     WAIT_S,
-    Answer,
     HttpService,
+    Session,
     ask_modern,
+    call,
     modern,
     modern_headers,
     post,
@@ -153,22 +154,31 @@ def test_a_question_of_one_worker_is_answered_once_whichever_gets_the_answer(fil
         assert "it was used before" in refused.pop()
 
 
-def test_a_session_is_refused_with_the_revision_that_is_served(file: Path) -> None:
-    with workers(file) as service, connected(service) as connection:
-        params = {
-            "protocolVersion": "2025-11-25",
-            "capabilities": {},
-            "clientInfo": {"name": "old", "version": "1"},
-        }
-        answer: Answer = post(
-            connection, {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
-        )
-        assert answer.status == 400
-        assert answer.json["error"]["code"] == -32022
-        assert answer.json["error"]["data"] == {
-            "supported": ["2026-07-28"],
-            "requested": "2025-11-25",
-        }
+def test_a_session_stays_at_its_worker_whichever_gets_the_request(file: Path) -> None:
+    with workers(file) as service:
+        for _ in range(4):
+            session = Session(service)
+            answers: set[str] = set()
+            for id in range(1, 9):
+                with connected(service) as connection:
+                    reply = post(connection, call(id, "pid"), session.headers)
+                answers.add(text_of(reply.json))
+            assert len(answers) == 1
+
+
+def test_sessions_of_a_killed_worker_are_unknown_and_its_successor_opens_new_ones(
+    file: Path,
+) -> None:
+    with workers(file) as service:
+        session = Session(service)
+        owner = int(text_of(session.call(1, "pid").json))
+        session.connection.close()
+        os.kill(owner, signal.SIGKILL)
+        service.read_stderr_until("was ended by signal 9")
+        # 404 tells a client of these revisions to send initialize again.
+        assert post(service.connect(), call(2, "pid"), session.headers).status == 404
+        ask_pids(service, 2, without=owner)
+        assert Session(service).call(1, "pid").status == 200
 
 
 def test_workers_end_with_their_parent_even_if_it_is_killed(file: Path) -> None:

@@ -39,9 +39,18 @@ INITIALIZE = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module", params=[(), ("--workers", "2")], ids=["alone", "workers"])
+def options(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """How the server is started: requests reach the process with the session, or another worker."""
+    words: tuple[str, ...] = request.param
+    return words
+
+
 @pytest.fixture(scope="module")
-def service() -> Iterator[HttpService]:
-    with serving(SERVER) as running:
+def service(options: tuple[str, ...]) -> Iterator[HttpService]:
+    with serving(SERVER, *options) as running:
+        if options:
+            running.read_stderr_until("2 workers serve")
         yield running
 
 
@@ -197,9 +206,11 @@ def test_a_new_stream_of_get_replaces_the_old_one(service: HttpService) -> None:
     assert first.read() == b""
 
 
-def test_a_client_that_leaves_does_not_cancel_its_call_and_can_get_its_result() -> None:
+def test_a_client_that_leaves_does_not_cancel_its_call_and_can_get_its_result(
+    options: tuple[str, ...],
+) -> None:
     """HL-12, HL-32, HL-33."""
-    with serving(SERVER) as own:
+    with serving(SERVER, *options) as own:
         session = Session(own)
         connection = own.connect()
         stream = request(connection, "POST", call(1, "wait", {"progressToken": 1}), session.headers)
@@ -236,8 +247,8 @@ def test_an_event_of_another_session_is_not_sent(service: HttpService) -> None:
     assert other.status == 400 or other.read() == b""
 
 
-def test_a_cancelled_call_ends_its_stream() -> None:
-    with serving(SERVER) as own:
+def test_a_cancelled_call_ends_its_stream(options: tuple[str, ...]) -> None:
+    with serving(SERVER, *options) as own:
         session = Session(own)
         stream = request(own.connect(), "POST", call(1, "wait", {"progressToken": 1}),
                          session.headers)  # fmt: skip
@@ -251,8 +262,10 @@ def test_a_cancelled_call_ends_its_stream() -> None:
         own.read_stderr_until("wait was cancelled")
 
 
-def test_the_end_of_a_session_cancels_its_calls_and_closes_its_streams() -> None:
-    with serving(SERVER) as own:
+def test_the_end_of_a_session_cancels_its_calls_and_closes_its_streams(
+    options: tuple[str, ...],
+) -> None:
+    with serving(SERVER, *options) as own:
         session = Session(own)
         stream = session.get()
         waiting = request(own.connect(), "POST", call(1, "wait", {"progressToken": 1}),
@@ -324,8 +337,10 @@ def test_a_client_that_accepts_json_only_gets_no_notifications(service: HttpServ
     assert (answer.status, text_of(answer.json)) == (200, "counted")
 
 
-def test_a_cancelled_call_of_a_client_that_accepts_json_only_ends_without_a_body() -> None:
-    with serving(SERVER) as own:
+def test_a_cancelled_call_of_a_client_that_accepts_json_only_ends_without_a_body(
+    options: tuple[str, ...],
+) -> None:
+    with serving(SERVER, *options) as own:
         session = Session(own)
         waiting = own.connect()
         headers = {

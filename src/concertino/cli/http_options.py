@@ -73,8 +73,7 @@ def add_http_options(parser: ArgumentParser) -> None:
         "--workers",
         metavar="N",
         type=_parse_workers,
-        help="serve with N processes, for revision 2026-07-28 only, because older ones have "
-        "sessions",
+        help="serve with N processes",
     )
     add_repeatable(
         http,
@@ -235,8 +234,6 @@ def read_http_options(
         options = HttpOptions(
             origins=tuple(args.allow_origin),
             max_connections=args.max_connections or HttpOptions().max_connections,
-            # A session lives in one process, but its requests may reach any of the workers.
-            max_sessions=HttpOptions().max_sessions if args.workers is None else 0,
             authorization=_read_authorization(args),
             principal_limits=PrincipalLimits(rate=args.principal_rate),
             public_url=args.public_url,
@@ -298,15 +295,10 @@ def _check_combinations(values: dict[str, Any]) -> None:
     for name, other in NEEDS.items():
         if values[name] not in (None, []) and values[other] is None:
             raise UsageError(f"{HTTP_ONLY[name]}: add {HTTP_ONLY[other]}")
-    if values["workers"] is not None:
-        if values["metrics"]:
-            raise UsageError(
-                "--metrics: not together with --workers: each process has numbers of its own"
-            )
-        if values["http_sse"]:
-            raise UsageError(
-                "--http-sse: not together with --workers: a session lives in one process"
-            )
+    if values["workers"] is not None and values["metrics"]:
+        raise UsageError(
+            "--metrics: not together with --workers: each process has numbers of its own"
+        )
     if values["auth_introspection"] is not None and (
         values["auth_jwks"] is not None or values["auth_algorithm"]
     ):

@@ -5,7 +5,8 @@ again; it inherits the listening sockets and accepts clients from the same queue
 waits in the queue loses nothing when a worker dies. Parent and worker share a pair of sockets: a
 worker sends a byte when it is ready, and ends when the parent's end is closed, which also happens
 if the parent is killed.
-The workers share a key for sealed states, and a record of those that were used.
+The workers share a key for sealed states, and a record of those that were used. They pass requests
+on to the one that has the session, see http/worker_peers.py.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pathlib import Path
 from concertino.runtime.client_questions import STATE_RECORD
 from concertino.runtime.service_manager import notify_ready
 from concertino.runtime.state_keys import STATE_KEY
-from concertino.runtime.worker_link import WORKER
+from concertino.runtime.worker_link import WORKER, WorkerPlace
 from concertino.transports.listeners import FIRST_INHERITED, Listener
 
 __all__ = ["run_workers"]
@@ -56,7 +57,7 @@ def run_workers(count: int, listeners: Sequence[Listener]) -> int:
         environment[STATE_KEY] = secrets.token_urlsafe(32)
     environment.setdefault(STATE_RECORD, str(folder / "used-states"))
     try:
-        return asyncio.run(_Supervisor(count, listeners, environment).run())
+        return asyncio.run(_Supervisor(count, listeners, environment, folder).run())
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -82,9 +83,14 @@ class _Supervisor:
     """Starts the workers, starts those that die again, and ends all of them after a signal."""
 
     def __init__(
-        self, count: int, listeners: Sequence[Listener], environment: dict[str, str]
+        self,
+        count: int,
+        listeners: Sequence[Listener],
+        environment: dict[str, str],
+        folder: Path,
     ) -> None:
         self._count = count
+        self._folder = folder
         self._listeners = listeners
         self._environment = environment
         self._loop: asyncio.AbstractEventLoop
@@ -115,12 +121,12 @@ class _Supervisor:
         ours.setblocking(False)
         pid = os.fork()
         if pid == 0:
-            self._become_worker(theirs)
+            self._become_worker(number, theirs)
         theirs.close()
         worker = self._workers[pid] = _Worker(number, pid, ours, self._loop.time())
         self._loop.add_reader(ours, self._on_link, worker)
 
-    def _become_worker(self, link: socket.socket) -> None:
+    def _become_worker(self, number: int, link: socket.socket) -> None:
         """Run the command again in this process, which was just forked. Does not return."""
         try:
             sockets = [listener.socket.fileno() for listener in self._listeners]
@@ -128,14 +134,16 @@ class _Supervisor:
                 fcntl.fcntl(descriptor, fcntl.F_DUPFD, HIGH_DESCRIPTOR)
                 for descriptor in (*sockets, link.fileno())
             ]
-            for number, descriptor in enumerate(high):
-                os.dup2(descriptor, FIRST_INHERITED + number)
+            for index, descriptor in enumerate(high):
+                os.dup2(descriptor, FIRST_INHERITED + index)
                 os.close(descriptor)
+            link_number = FIRST_INHERITED + len(sockets)
+            place = WorkerPlace(link_number, number, self._count, self._folder)
             environment = {
                 **self._environment,
                 "LISTEN_PID": str(os.getpid()),
                 "LISTEN_FDS": str(len(sockets)),
-                WORKER: str(FIRST_INHERITED + len(sockets)),
+                WORKER: place.encode(),
             }
             command = [sys.executable, "-m", "concertino", *sys.argv[1:]]
             os.execve(sys.executable, command, environment)

@@ -26,6 +26,7 @@ from concertino.http.responses import (
     LAST_CHUNK,
     encode_chunk,
     encode_head,
+    encode_json_head,
     encode_json_response,
     encode_response,
 )
@@ -177,6 +178,17 @@ class Exchange(Struct, eq=False):
         keep_alive = self.keeps_connection and not self.connection.is_ending
         head = encode_head(OK, described, keep_alive=keep_alive)
         self.connection.end_exchange(self, head if self.head.method == "HEAD" else head + body)
+
+    def begin_response(self, status: HTTPStatus, length: int, headers: bytes) -> None:
+        """Send the head of a response with a JSON body, whose bytes connection.send() then gets.
+
+        The last of them must be passed to connection.end_exchange().
+        length: the length of the body, in bytes.
+        headers: additional headers, as whole lines.
+        """
+        keep_alive = self.keeps_connection and not self.connection.is_ending
+        head = encode_json_head(status, length, headers + self.headers, keep_alive=keep_alive)
+        self.connection.send(head)
 
     def refuse(self, refusal: HttpError) -> None:
         """Send an error response."""

@@ -46,6 +46,7 @@ from concertino.http.principal_limits import too_many
 from concertino.http.request_head import HttpError, RequestHead
 from concertino.http.session_connection import SessionConnection
 from concertino.http.stateless_pool import StatelessPool
+from concertino.http.worker_peers import WorkerPeers
 from concertino.jsonrpc.messages import Id, encode_error, encode_id
 from concertino.protocol.request_profile import CAPABILITIES, QUOTED_CHARS, VERSION
 from concertino.protocol.revisions import LEGACY, MODERN, REVISIONS
@@ -78,6 +79,7 @@ class McpEndpoint:
     challenges: makes refusals; None if there is no authorization.
     max_own_sessions: how many sessions one principal may have; None for any number.
     polling: when clients of sessions have to come back for the rest of a response; None for never.
+    peers: the workers among which the sessions are shared; None if there is one process.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class McpEndpoint:
         challenges: Challenges | None = None,
         max_own_sessions: int | None = None,
         polling: Polling | None = None,
+        peers: WorkerPeers | None = None,
     ) -> None:
         self._host = host
         self._wrap = wrap
@@ -102,6 +105,7 @@ class McpEndpoint:
         self._challenges = challenges
         self._max_own_sessions = max_own_sessions
         self._polling = polling
+        self._peers = peers
         self._stateless = StatelessPool(host, wrap, challenges)
 
     # POST
@@ -181,6 +185,8 @@ class McpEndpoint:
             self._open_session(exchange).deliver(exchange, headers.accepted, ids)
             return
         session = self._find_session(exchange, headers)
+        if session is None:
+            return
         if message.method == "notifications/cancelled" and not ids:
             request_id = message.params.request_id
             session.cancel(exchange, request_id if isinstance(request_id, str | int) else None)
@@ -194,6 +200,8 @@ class McpEndpoint:
                 HTTPStatus.BAD_REQUEST, "expected one message, and not an array of messages"
             )
         session = self._find_session(exchange, headers)
+        if session is None:
+            return
         if session.revision != BATCH_REVISION or not batch:
             raise HttpError(
                 HTTPStatus.BAD_REQUEST,
@@ -211,7 +219,7 @@ class McpEndpoint:
         sessions = self._sessions
         if len(sessions) >= self._max_sessions and not self._end_oldest_session(sessions.values()):
             raise unavailable(f"{self._max_sessions} sessions are open")
-        id = secrets.token_hex(16)
+        id = secrets.token_hex(16) if self._peers is None else self._peers.create_id()
         caller = HttpCaller(exchange.connection.facts, exchange.principal, self._challenges)
         session = SessionConnection(
             id, caller, self._budget, lambda: self._sessions.pop(id, None), self._polling
@@ -233,8 +241,8 @@ class McpEndpoint:
         if len(own) >= self._max_own_sessions and not self._end_oldest_session(own):
             raise too_many(f"{self._max_own_sessions} sessions of yours are in use")
 
-    def _find_session(self, exchange: Exchange, headers: McpHeaders) -> SessionConnection:
-        """Return the session that a request names.
+    def _find_session(self, exchange: Exchange, headers: McpHeaders) -> SessionConnection | None:
+        """Return the session that a request names; None if another worker has it, and answers.
 
         Raises HttpError 400 if it names none, and 404 if there is no such session. A session of
         another principal is treated as if it did not exist.
@@ -246,6 +254,8 @@ class McpEndpoint:
                 "or the headers and _meta of revision 2026-07-28",
             )
         session = self._sessions.get(headers.session)
+        if session is None and self._peers and self._peers.pass_on(exchange, headers.session):
+            return None
         if session is None or session.caller.identity != identity_of(exchange.principal):
             raise HttpError(HTTPStatus.NOT_FOUND, "no such session: send initialize again")
         return session
@@ -255,13 +265,17 @@ class McpEndpoint:
         headers = self._read_headers_of_session(exchange, "GET opens a stream of a session")
         if not headers.accepted.stream:
             raise HttpError(HTTPStatus.NOT_ACCEPTABLE, "Accept: expected text/event-stream")
-        self._find_session(exchange, headers).listen(exchange)
+        session = self._find_session(exchange, headers)
+        if session is not None:
+            session.listen(exchange)
 
     def delete(self, exchange: Exchange) -> None:
         """Serve a DELETE, which ends a session. Raises HttpError to refuse it."""
         headers = self._read_headers_of_session(exchange, "DELETE ends a session")
-        self._end_session(self._find_session(exchange, headers), "the client has ended the session")
-        exchange.respond(HTTPStatus.NO_CONTENT)
+        session = self._find_session(exchange, headers)
+        if session is not None:
+            self._end_session(session, "the client has ended the session")
+            exchange.respond(HTTPStatus.NO_CONTENT)
 
     def _read_headers_of_session(self, exchange: Exchange, purpose: str) -> McpHeaders:
         """Return the headers of a request that is for a session only.

@@ -19,6 +19,7 @@ from concertino.http.exposure import check_exposure
 from concertino.http.options import HttpOptions
 from concertino.http.server import ENDPOINT, HttpServer
 from concertino.http.tls import TlsCertificate
+from concertino.http.worker_peers import WorkerPeers
 from concertino.jsonrpc.limits import Limits
 from concertino.logs.writer import BoundedWriter
 from concertino.runtime.entry import LoopFactory
@@ -27,7 +28,7 @@ from concertino.runtime.process import run
 from concertino.runtime.service_manager import notify_ready
 from concertino.runtime.shutdown import ShutdownWatchdog
 from concertino.runtime.tasks import hide_from_all_tasks
-from concertino.runtime.worker_link import follow_parent
+from concertino.runtime.worker_link import follow_parent, worker_place
 from concertino.transports.listeners import Listener, listen_tcp, listen_unix, split_address
 from concertino.transports.stdio import bounded_stderr
 
@@ -67,7 +68,9 @@ class HttpFrontend:
 
     def open(self, host: Host, wrap: Wrap, watchdog: ShutdownWatchdog) -> asyncio.Future[None]:
         self._host = host
-        self._server = HttpServer(host, self._listeners, self._options, wrap)
+        place = worker_place()
+        peers = None if place is None else WorkerPeers(place)
+        self._server = HttpServer(host, self._listeners, self._options, wrap, peers)
         self._serving = hide_from_all_tasks(asyncio.get_running_loop().create_task(self._serve()))
         return self._serving
 

@@ -13,6 +13,7 @@ from concertino.http.admission import Admission
 from concertino.http.connection import Exchange
 from concertino.http.options import HttpOptions
 from concertino.http.request_head import HttpError
+from concertino.http.worker_peers import WorkerPeers
 from concertino.runtime.host import Host, Wrap
 
 if TYPE_CHECKING:
@@ -30,10 +31,18 @@ class OptionalTransports:
 
     wrap: wraps each connection before it is attached to the host.
     admission: who may send which requests.
+    peers: the workers among which sessions are shared; None if there is one process.
     Raises ImportError if the package for WebSockets is needed and missing.
     """
 
-    def __init__(self, host: Host, wrap: Wrap, options: HttpOptions, admission: Admission) -> None:
+    def __init__(
+        self,
+        host: Host,
+        wrap: Wrap,
+        options: HttpOptions,
+        admission: Admission,
+        peers: WorkerPeers | None = None,
+    ) -> None:
         self._websockets: WebSocketEndpoint | None = None
         self._sse: SseEndpoint | None = None
         challenges, use = admission.challenges, admission.use
@@ -46,7 +55,9 @@ class OptionalTransports:
             from concertino.http.sse_endpoint import SseEndpoint
 
             own = None if use is None else use.limits.max_sessions
-            self._sse = SseEndpoint(host, wrap, MESSAGES, options.max_sessions, challenges, own)
+            self._sse = SseEndpoint(
+                host, wrap, MESSAGES, options.max_sessions, challenges, own, peers
+            )
 
     def accept_websocket(self, exchange: Exchange) -> bool:
         """Answer a GET at the MCP endpoint if it asks for a WebSocket, and return True then.
@@ -58,16 +69,21 @@ class OptionalTransports:
         self._websockets.accept(exchange)
         return True
 
-    def answer(self, exchange: Exchange, access: AccessRules) -> bool:
+    def answer(self, exchange: Exchange, access: AccessRules | None = None) -> bool:
         """Answer a request for an endpoint of 2024-11-05. Returns False for another path.
 
+        access: answers preflight requests; None for a request that another worker has checked.
         Raises HttpError to refuse it.
         """
         head, endpoint = exchange.head, self._sse
         if endpoint is None or head.path not in (STREAM, MESSAGES):
             return False
         expected = "GET" if head.path == STREAM else "POST"
-        if head.method == "OPTIONS" and (allowed := access.preflight_headers(head)):
+        if (
+            access is not None
+            and head.method == "OPTIONS"
+            and (allowed := access.preflight_headers(head))
+        ):
             exchange.headers = b""
             exchange.respond(HTTPStatus.NO_CONTENT, headers=allowed)
         elif head.method != expected:

@@ -19,6 +19,7 @@ __all__ = [
     "encode_chunk",
     "encode_event",
     "encode_head",
+    "encode_json_head",
     "encode_json_response",
     "encode_response",
     "encode_retry",
@@ -99,9 +100,23 @@ def encode_response(
     """
     if status is HTTPStatus.NO_CONTENT:
         return encode_head(status, headers, keep_alive=keep_alive)
-    length = b"Content-Length: %d\r\n" % len(body)
-    described = b"%b%b%b%b" % (JSON if body else b"", length, NO_STORE, headers)
-    return encode_head(status, described, keep_alive=keep_alive) + body
+    return encode_json_head(status, len(body), headers, keep_alive=keep_alive) + body
+
+
+def encode_json_head(
+    status: HTTPStatus, length: int, headers: bytes = b"", *, keep_alive: bool
+) -> bytes:
+    """Return the head of a response whose JSON body has this length, in bytes; 0 for no body.
+
+    headers: more headers, as whole lines.
+    """
+    described = b"%bContent-Length: %d\r\n%b%b" % (
+        JSON if length else b"",
+        length,
+        NO_STORE,
+        headers,
+    )
+    return encode_head(status, described, keep_alive=keep_alive)
 
 
 def encode_event(data: bytes, id: bytes | None = None) -> bytes:

@@ -31,6 +31,7 @@ from concertino.http.optional_transports import OptionalTransports, method_not_a
 from concertino.http.options import HttpOptions
 from concertino.http.request_head import HeadParser, HttpError, RequestHead
 from concertino.http.tls import TlsAcceptor, TlsCertificate
+from concertino.http.worker_peers import MAX_PRINCIPAL_BYTES, WorkerPeers, read_passed_on
 from concertino.protocol.principal import Principal, unix_principal
 from concertino.runtime.host import Host, Wrap, unwrapped
 from concertino.runtime.server_connection import load_calls
@@ -84,6 +85,7 @@ class HttpServer:
     host: serves the calls.
     listeners: the listening sockets. This object closes them.
     wrap: wraps each connection before it is attached to the host, for example to trace messages.
+    peers: the workers of which this server is one, which share the sessions; None if it is alone.
     Raises ValueError if the options do not fit the addresses, see check_exposure().
 
     Attributes:
@@ -97,10 +99,12 @@ class HttpServer:
         listeners: Sequence[Listener],
         options: HttpOptions | None = None,
         wrap: Wrap | None = None,
+        peers: WorkerPeers | None = None,
     ) -> None:
         self.host = host
         self.options = options = options or HttpOptions()
         self._listeners = listeners
+        self._peers = peers
         self.admission = Admission(options, listeners, ENDPOINT, frozenset((HEALTH,)))
         use = self.admission.use
         self._endpoint = McpEndpoint(
@@ -111,8 +115,9 @@ class HttpServer:
             self.admission.challenges,
             None if use is None else use.limits.max_sessions,
             options.polling,
+            peers,
         )
-        self._optional = OptionalTransports(host, wrap or unwrapped, options, self.admission)
+        self._optional = OptionalTransports(host, wrap or unwrapped, options, self.admission, peers)
         self._connections: set[HttpConnection] = set()
         self._servers: list[asyncio.Server | TlsAcceptor] = []
         self._check_timer: asyncio.TimerHandle | None = None
@@ -144,6 +149,15 @@ class HttpServer:
                 continue
             create = loop.create_unix_server if listener.is_unix else loop.create_server
             self._servers.append(await create(make, sock=listener.socket, backlog=BACKLOG))
+        if self._peers is not None:
+            self._servers.append(await self._serve_peers(self._peers))
+
+    async def _serve_peers(self, peers: WorkerPeers) -> asyncio.Server:
+        """Serve the requests that other workers pass on."""
+        listener = peers.listen()
+        make = partial(HttpConnection, _WorkerHandler(self, listener))
+        loop = asyncio.get_running_loop()
+        return await loop.create_unix_server(make, sock=listener.socket, backlog=BACKLOG)
 
     def connection_factory(self, source: ClientSource) -> Callable[[], HttpConnection]:
         """Return a function that makes the connection of a new client of a source."""
@@ -186,12 +200,16 @@ class HttpServer:
                 len(self._connections),
             )
         self._has_refused = not has_room
+        self.register(connection)
+        return has_room
+
+    def register(self, connection: HttpConnection) -> None:
+        """Add a connection to those whose time limits are checked, and which stop() ends."""
         self._connections.add(connection)
         if self._check_timer is None:
             self._schedule_check()
         if self._is_stopping:
             connection.close_when_idle()
-        return has_room
 
     def _evict_idle(self) -> bool:
         """Close one idle connection. Returns False if none is idle."""
@@ -250,6 +268,19 @@ class HttpServer:
             exchange.respond(HTTPStatus.NO_CONTENT, headers=allowed)
         else:
             raise method_not_allowed(head.method, "GET, POST, DELETE")
+
+    def answer_passed_on(self, exchange: Exchange) -> None:
+        """Answer a request that another worker has passed on. Raises HttpError to refuse it."""
+        read_passed_on(exchange)
+        head = exchange.head
+        if head.path not in PATHS:
+            self._optional.answer(exchange)
+        elif head.method == "POST":
+            self._endpoint.post(exchange)
+        elif head.method == "GET":
+            self._endpoint.get(exchange)
+        else:
+            self._endpoint.delete(exchange)
 
     def _answer_other(self, exchange: Exchange, access: AccessRules) -> None:
         """Answer a request that is not for the MCP endpoint."""
@@ -329,3 +360,33 @@ class _ListenerHandler:
 
     def on_disconnect(self, connection: HttpConnection) -> None:
         self._server.remove(connection)
+
+
+class _WorkerHandler:
+    """The RequestHandler of the requests that other workers pass on.
+
+    They have checked the request and its user.
+    """
+
+    checks_each_head = False
+
+    def __init__(self, server: HttpServer, listener: Listener) -> None:
+        self._server = server
+        self._listener = listener
+        self.parser = HeadParser()
+        self.max_body_bytes = server.host.limits.max_message_bytes + MAX_PRINCIPAL_BYTES
+        self.timeouts = server.options.timeouts
+        self.on_request = server.answer_passed_on
+        self.on_reserve = server.check_room
+        self.on_disconnect = server.remove
+
+    def examine(self, transport: asyncio.Transport) -> Mapping[str, object]:
+        return self._listener.examine(transport.get_extra_info("socket"))
+
+    def on_connect(self, connection: HttpConnection) -> bool:
+        # The other worker has let the client in, within the limits that both have.
+        self._server.register(connection)
+        return True
+
+    def on_head(self, connection: HttpConnection, head: RequestHead) -> None:
+        return None

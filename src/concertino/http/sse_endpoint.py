@@ -21,6 +21,7 @@ from concertino.http.connection import Exchange, unavailable
 from concertino.http.principal_limits import too_many
 from concertino.http.request_head import HttpError
 from concertino.http.responses import encode_event
+from concertino.http.worker_peers import WorkerPeers
 from concertino.jsonrpc.messages import NEWLINE, Id, one_line
 from concertino.runtime.host import Host, Wrap
 from concertino.transports.connection import Receiver
@@ -41,6 +42,7 @@ class SseEndpoint:
     max_sessions: how many of them there may be at a time.
     challenges: makes refusals; None if there is no authorization.
     max_own_sessions: how many sessions one principal may have; None for any number.
+    peers: the workers among which the sessions are shared; None if there is one process.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class SseEndpoint:
         max_sessions: int,
         challenges: Challenges | None,
         max_own_sessions: int | None,
+        peers: WorkerPeers | None = None,
     ) -> None:
         self._host = host
         self._wrap = wrap
@@ -58,6 +61,7 @@ class SseEndpoint:
         self._max_sessions = max_sessions
         self._challenges = challenges
         self._max_own_sessions = max_own_sessions
+        self._peers = peers
         # The sessions by their ids. Like an access token, an id is nobody else's business.
         self._sessions: dict[str, SseConnection] = {}
         self._count = 0
@@ -74,7 +78,7 @@ class SseEndpoint:
             if len(own) >= self._max_own_sessions:
                 raise too_many(f"{self._max_own_sessions} sessions of yours are in use")
 
-        id = secrets.token_hex(16)
+        id = secrets.token_hex(16) if self._peers is None else self._peers.create_id()
         caller = HttpCaller(exchange.connection.facts, exchange.principal, self._challenges)
         session = SseConnection(exchange, caller, lambda: self._sessions.pop(id, None))
         self._sessions[id] = session
@@ -93,6 +97,8 @@ class SseEndpoint:
             )
         ids = parse_qs(exchange.head.query).get(SESSION, [""])
         session = self._sessions.get(ids[0])
+        if session is None and self._peers and self._peers.pass_on(exchange, ids[0]):
+            return
         if session is None or session.caller.identity != identity_of(exchange.principal):
             raise HttpError(HTTPStatus.NOT_FOUND, "no such session: open another stream")
         session.deliver(exchange)

@@ -1,7 +1,7 @@
 """The connection of a worker process to its parent process, see cli/workers.py.
 
-The parent passes the file descriptor of the connection in an environment variable. A worker sends
-one byte when it has begun to serve. When the connection closes, the parent has ended, and the
+The parent passes a WorkerPlace in an environment variable. A worker sends one byte on the
+connection when it has begun to serve. When the connection closes, the parent has ended, and the
 worker ends as it does at SIGTERM.
 """
 
@@ -11,10 +11,44 @@ import asyncio
 import os
 import signal
 import socket
+from pathlib import Path
 
-__all__ = ["WORKER", "follow_parent", "is_worker"]
+from msgspec import Struct
+
+__all__ = ["WORKER", "WorkerPlace", "follow_parent", "is_worker", "worker_place"]
 
 WORKER = "CONCERTINO_WORKER"
+
+
+class WorkerPlace(Struct, frozen=True):
+    """Which of several workers a process is.
+
+    descriptor: the connection to the parent.
+    number: the number of this worker, from 1 on.
+    count: the number of workers.
+    folder: a folder of the workers only, for the sockets by which they reach each other.
+    """
+
+    descriptor: int
+    number: int
+    count: int
+    folder: Path
+
+    def encode(self) -> str:
+        """Return the text for the environment variable."""
+        return f"{self.descriptor}:{self.number}:{self.count}:{self.folder}"
+
+
+def worker_place() -> WorkerPlace | None:
+    """Return which worker this process is; None if it is not a worker.
+
+    Must be called before follow_parent().
+    """
+    text = os.environ.get(WORKER)
+    if text is None:
+        return None
+    descriptor, number, count, folder = text.split(":", 3)
+    return WorkerPlace(int(descriptor), int(number), int(count), Path(folder))
 
 
 def is_worker() -> bool:
@@ -27,11 +61,12 @@ def follow_parent() -> None:
 
     Must be called on the event loop. Does nothing in a process that is not a worker.
     """
-    descriptor = os.environ.pop(WORKER, None)
-    if descriptor is None:
+    place = worker_place()
+    if place is None:
         return
-    os.set_inheritable(int(descriptor), False)
-    link = socket.socket(fileno=int(descriptor))
+    del os.environ[WORKER]
+    os.set_inheritable(place.descriptor, False)
+    link = socket.socket(fileno=place.descriptor)
     link.setblocking(False)
     loop = asyncio.get_running_loop()
 

@@ -1,0 +1,276 @@
+"""WorkerPeers: the workers of one server, which pass requests on to the one that has the session.
+
+Workers accept clients from the same queue, so the requests of a session reach any of them. Which
+worker has the session follows from its id. Each worker listens at a private Unix socket, to which
+the others send the request again; they send its response to the client as it comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from http import HTTPStatus
+from pathlib import Path
+
+from msgspec import DecodeError
+from msgspec.json import Decoder, encode
+
+from concertino.http.chunked_body import ChunkedBody
+from concertino.http.connection import Exchange
+from concertino.http.request_head import HttpError
+from concertino.protocol.principal import Principal
+from concertino.runtime.tasks import hide_from_all_tasks
+from concertino.runtime.worker_link import WorkerPlace
+from concertino.transports.listeners import Listener, listen_unix
+
+__all__ = ["MAX_PRINCIPAL_BYTES", "WorkerPeers", "read_passed_on"]
+
+# The headers of a request that the worker with the session needs. This worker has checked the rest.
+PASSED = (
+    b"accept",
+    b"content-type",
+    b"mcp-session-id",
+    b"mcp-protocol-version",
+    b"last-event-id",
+)
+# The headers of a response that the client's worker makes itself.
+OWN_HEADERS = (b"content-type", b"content-length", b"cache-control", b"connection", b"date")
+# The largest line with a principal, in bytes. It is shorter than the head with the token was.
+MAX_PRINCIPAL_BYTES = 64 * 1024
+# The largest head of a response, in bytes.
+MAX_HEAD_BYTES = 64 * 1024
+HEAD_END = b"\r\n\r\n"
+# While a client has more unread output than this, nothing more of its response is read.
+MAX_UNREAD_BYTES = 256 * 1024
+# How often it is checked whether the client has read on, in seconds.
+CHECK_S = 0.05
+NO_SESSION = "no such session: send initialize again"
+LOST = "the worker process with this session has ended; the call may have run"
+
+_decode_principal = Decoder(Principal | None).decode
+
+
+class WorkerPeers:
+    """The workers of a server, as one of them sees the others.
+
+    place: which of them this process is.
+    """
+
+    def __init__(self, place: WorkerPlace) -> None:
+        self._place = place
+
+    def create_id(self) -> str:
+        """Return an id for a session of this worker, with 128 random bits that nobody can guess."""
+        while True:
+            # One byte more than needed, since the choice of the worker uses up some bits.
+            id = secrets.token_hex(17)
+            if self.find_owner(id) == self._place.number:
+                return id
+
+    def find_owner(self, id: str) -> int | None:
+        """Return the number of the worker that has made an id; None if none has made it."""
+        try:
+            return int.from_bytes(bytes.fromhex(id)) % self._place.count + 1
+        except ValueError:
+            return None
+
+    def listen(self) -> Listener:
+        """Listen for requests from the other workers. Raises OSError."""
+        return listen_unix(self._socket_of(self._place.number))
+
+    def pass_on(self, exchange: Exchange, id: str) -> bool:
+        """Let the worker with a session answer a request.
+
+        Returns False if that would be this worker. Raises HttpError 404 if nobody has made the id.
+        """
+        owner = self.find_owner(id)
+        if owner == self._place.number:
+            return False
+        if owner is None:
+            raise HttpError(HTTPStatus.NOT_FOUND, NO_SESSION)
+        relay = _Relay(exchange)
+        task = asyncio.get_running_loop().create_task(relay.connect(self._socket_of(owner)))
+        hide_from_all_tasks(task)
+        relay.connecting = task
+        return True
+
+    def _socket_of(self, number: int) -> Path:
+        return self._place.folder / f"worker-{number}"
+
+
+class _Relay(asyncio.Protocol):
+    """The connection to another worker for one request. It passes the response on to the client.
+
+    It holds little of a response that the client does not read, so that the worker with the session
+    counts what is unread.
+
+    connecting: the task that connects.
+    """
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self.connecting: asyncio.Task[None] | None = None
+        self._transport: asyncio.Transport | None = None
+        # The head of the response while it arrives; None afterwards.
+        self._head: bytes | None = b""
+        # How much of a body with a known length has not arrived.
+        self._missing_bytes = 0
+        self._chunks = ChunkedBody()
+        exchange.on_disconnect = self._close
+
+    async def connect(self, path: Path) -> None:
+        """Connect to the worker that listens at a path. If nobody does, the session has ended."""
+        try:
+            await asyncio.get_running_loop().create_unix_connection(lambda: self, os.fspath(path))
+        except OSError:
+            self._refuse(HttpError(HTTPStatus.NOT_FOUND, NO_SESSION))
+
+    # Called by asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if self._exchange.is_done:
+            transport.abort()
+        else:
+            transport.write(_encode_request(self._exchange))
+
+    def data_received(self, data: bytes) -> None:
+        if self._head is not None:
+            data = self._read_head(self._head + data)
+        if data and not self._exchange.is_done:
+            self._pass_on(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        exchange = self._exchange
+        if exchange.is_done:
+            return
+        if exchange.is_stream or self._missing_bytes:
+            # If the response ended properly, it would look complete.
+            exchange.connection.abort()
+        else:
+            self._refuse(HttpError(HTTPStatus.BAD_GATEWAY, LOST))
+
+    # The response
+
+    def _read_head(self, received: bytes) -> bytes:
+        """Begin the response to the client when the head has arrived.
+
+        Returns the part of the body that has arrived and was not passed on.
+        """
+        head, end, body = received.partition(HEAD_END)
+        if not end:
+            self._head = received
+            if len(received) > MAX_HEAD_BYTES:
+                self._refuse(HttpError(HTTPStatus.BAD_GATEWAY, LOST))
+            return b""
+        self._head = None
+        line, *lines = head.split(b"\r\n")
+        status = HTTPStatus(int(line.split(b" ", 2)[1]))
+        headers: dict[bytes, bytes] = {}
+        for item in lines:
+            name, _, value = item.partition(b":")
+            headers[name.lower()] = value.strip()
+        exchange = self._exchange
+        if headers.get(b"content-type") == b"text/event-stream":
+            exchange.open_stream()
+            return body
+        length = int(headers.get(b"content-length", b"0"))
+        others = b"".join(
+            b"%b: %b\r\n" % item for item in headers.items() if item[0] not in OWN_HEADERS
+        )
+        if len(body) == length:
+            exchange.respond(status, body, others)
+            exchange.connection.flush()
+            return b""
+        self._missing_bytes = length
+        exchange.begin_response(status, length, others)
+        return body
+
+    def _pass_on(self, data: bytes) -> None:
+        """Send a part of the body to the client. If it reads too little, read no more for now."""
+        exchange = self._exchange
+        connection = exchange.connection
+        if exchange.is_stream:
+            self._pass_events_on(data)
+        elif len(data) < self._missing_bytes:
+            self._missing_bytes -= len(data)
+            connection.send(data)
+        else:
+            self._missing_bytes = 0
+            connection.end_exchange(exchange, data)
+        connection.flush()
+        if connection.unread_bytes > MAX_UNREAD_BYTES and self._transport is not None:
+            self._transport.pause_reading()
+            self._check_later()
+
+    def _pass_events_on(self, data: bytes) -> None:
+        """Send the events of some chunks to the client, and end its stream after the last one."""
+        exchange, chunks = self._exchange, self._chunks
+        chunks.feed(data)
+        if chunks.parts:
+            exchange.send_event(b"".join(chunks.parts))
+            chunks.parts.clear()
+        if chunks.is_complete:
+            exchange.end_stream()
+
+    def _check_later(self) -> None:
+        asyncio.get_running_loop().call_later(CHECK_S, self._check)
+
+    def _check(self) -> None:
+        """Read on if the client has read enough."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if self._exchange.connection.unread_bytes > MAX_UNREAD_BYTES:
+            self._check_later()
+        else:
+            transport.resume_reading()
+
+    def _refuse(self, refusal: HttpError) -> None:
+        self._exchange.refuse(refusal)
+        self._exchange.connection.flush()
+        self._close()
+
+    def _close(self) -> None:
+        """Close the connection, because the client gets nothing more of its response."""
+        if self.connecting is not None:
+            self.connecting.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _encode_request(exchange: Exchange) -> bytes:
+    """Return the request for another worker.
+
+    Its body begins with a line that has the principal, who need not be verified again.
+    """
+    head = exchange.head
+    target = f"{head.path}?{head.query}" if head.query else head.path
+    who = encode(exchange.principal)
+    lines = b"".join(
+        b"%b: %b\r\n" % (name, head.headers[name]) for name in PASSED if name in head.headers
+    )
+    request = b"%b %b HTTP/1.1\r\nHost: worker\r\nConnection: close\r\n%bContent-Length: %d\r\n\r\n"
+    return (request + b"%b\n%b") % (
+        head.method.encode(),
+        target.encode(),
+        lines,
+        len(who) + 1 + len(exchange.body),
+        who,
+        exchange.body,
+    )
+
+
+def read_passed_on(exchange: Exchange) -> None:
+    """Replace the body and the principal of a request by those that _encode_request() has written.
+
+    Raises HttpError 400 if no worker has written them.
+    """
+    who, _, exchange.body = exchange.body.partition(b"\n")
+    try:
+        exchange.principal = _decode_principal(who)
+    except DecodeError:
+        raise HttpError(HTTPStatus.BAD_REQUEST, "expected a request of another worker") from None
