@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loops import on_a_loop
+from loops import on_a_loop, on_a_loop_within
 
 from concertino import Client, ToolError
 from concertino.errors import RpcError
@@ -183,6 +183,80 @@ async def test_code_that_does_not_start_at_first_serves_as_soon_as_it_is_mended(
             "end",
         ]
         await dev.until(lambda: "tools" in dev.changed)
+
+
+@on_a_loop_within(60)
+async def test_the_call_after_a_save_runs_the_new_code_among_thousands_of_files(
+    tmp_path: Path,
+) -> None:
+    # The time of a check depends on the number of files, and as much on the load of the machine.
+    (tmp_path / "many").mkdir()
+    for number in range(3000):
+        (tmp_path / "many" / f"{number}.py").touch()
+    async with a_dev(tmp_path) as dev:
+        await dev.answer()
+        dev.save(TIMES_7)
+        assert (await dev.answer())[1] == "21"
+        dev.save(BROKEN)
+        told = await dev.client.call_tool("answer", {"number": 3})
+        assert told.text.startswith("rules: cannot start: ")
+
+
+@on_a_loop
+async def test_code_that_hangs_is_replaced_by_the_code_that_is_saved_next(tmp_path: Path) -> None:
+    async with a_dev(tmp_path) as dev:
+        began = tmp_path / "began"
+        dev.save(f"import time\nopen({str(began)!r}, 'w').close()\ntime.sleep(3600)\n")
+        async with asyncio.timeout(60):
+            while not began.exists():
+                await asyncio.sleep(0.01)
+        dev.save(TIMES_7)
+        assert (await dev.answer())[1] == "21"
+
+
+@on_a_loop
+@pytest.mark.parametrize("way", ["rename", "remove", "in steps", "twice"])
+async def test_each_way_of_saving_is_a_save(tmp_path: Path, way: str) -> None:
+    async with a_dev(tmp_path) as dev:
+        rule = tmp_path / "rule.py"
+        for _ in range(3):
+            for code, expected in ((TIMES_7, "21"), (RULE, "4")):
+                if way == "rename":
+                    # As editors do that write another file first.
+                    dev.save(code, "rule.py.new")
+                    (tmp_path / "rule.py.new").replace(rule)
+                elif way == "remove":
+                    # As editors do that keep the file before the change.
+                    rule.rename(tmp_path / "rule.py~")
+                    dev.save(code)
+                elif way == "in steps":
+                    with rule.open("w") as file:
+                        for line in code.splitlines(keepends=True):
+                            file.write(line)
+                            file.flush()
+                else:
+                    # The same size, within the same second or even tick of the file system's clock.
+                    dev.save(code.replace("number", "NUMBER", 1))
+                    dev.save(code)
+                assert (await dev.answer())[1] == expected
+
+
+@on_a_loop
+async def test_a_folder_that_is_moved_away_and_back_is_told_and_served_again(
+    tmp_path: Path,
+) -> None:
+    folder, away = tmp_path / "project", tmp_path / "away"
+    folder.mkdir()
+    async with a_dev(folder) as dev:
+        await dev.answer()
+        folder.rename(away)
+        told = await dev.client.call_tool("answer", {"number": 3})
+        assert told.is_error
+        assert "rules.py" in told.text
+        assert (await dev.answer())[1] == "4"
+        (away / "rule.py").write_text(TIMES_7)
+        away.rename(folder)
+        assert (await dev.answer())[1] == "21"
 
 
 @on_a_loop

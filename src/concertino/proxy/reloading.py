@@ -3,6 +3,10 @@
 The client's connection stays open. A call that arrives after a file was saved waits for the new
 process; calls that are running finish in the old one. If the new code does not start, the next call
 of a tool is answered with the reason, and the old code goes on serving.
+
+Files are often saved in steps: an editor empties a file and then writes it, or removes it and puts
+another one in its place, and a user saves twice. So the files must have settled before the new code
+is started, and the start is repeated if they have changed meanwhile. A call waits for all of this.
 """
 
 from __future__ import annotations
@@ -10,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from typing import Any
 
 from msgspec import Raw, Struct
 from msgspec.json import encode
@@ -33,12 +38,16 @@ log = logging.getLogger("concertino.proxy")
 # The interval at which files are checked between calls; it is longer if a check takes long.
 POLL_S = 0.1
 POLL_SHARE = 50
-# If a check takes at most this time, each call makes one itself.
-CHEAP_S = 0.005
 # The time for which files must not have changed, because an editor may write a file in steps.
 SETTLE_S = 0.01
 MAX_SETTLE_STEPS = 50
-# The time that calls wait for new code, in seconds. Importing a module may hang.
+# A start that takes longer than this, in seconds, is given up when files change, because importing
+# a module may hang. Any other start is completed first.
+HANGS_S = 1.0
+# How often the start is repeated because files have changed meanwhile. A server may itself change
+# a watched file when it starts.
+MAX_STARTS = 5
+# The time that calls wait for new code, in seconds.
 WAIT_S = 10.0
 # The error text of a concertino server that cannot start, followed by a number of an error code.
 REASON = re.compile(r"(cannot start: .*?)(?: \(-\d+\))?$", re.DOTALL)
@@ -79,6 +88,8 @@ class ReloadingProxy(BackendWrapper):
         # Whether a client has got the reason why the newest code does not run.
         self._is_failure_sent = True
         self._reloading: asyncio.Task[None] | None = None
+        # Whether a call has waited in vain for this reload.
+        self._is_late = False
         self._following: asyncio.Task[None] | None = None
         self._comparing: asyncio.Task[None] | None = None
         self._definitions: Definitions | None = None
@@ -89,15 +100,12 @@ class ReloadingProxy(BackendWrapper):
         """Start the server. If that fails, calls get the reason, and the next change is awaited."""
         self._outlet = outlet
         self._files.accept()
-        try:
-            await self._proxy.start(outlet)
-        except ConcertinoError as exc:
-            self._record_failure(exc)
-        else:
-            self._serves = True
-            self._compare_soon()
         if not self._files.is_complete:
             log.warning("%s: too many files to watch; name fewer with --watch", self._proxy.name)
+        if not await self._run(self._proxy.start(outlet)):
+            self._begin_reload()
+        elif self._serves:
+            self._compare_soon()
         loop = asyncio.get_running_loop()
         self._following = loop.create_task(self._follow(), name="watch files of a server")
 
@@ -106,11 +114,7 @@ class ReloadingProxy(BackendWrapper):
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         """Forward a call to the code that was saved last."""
-        if self._files.scan_s < CHEAP_S and self._files.have_changed():
-            self._begin_reload()
-        if self._reloading is not None:
-            # Not `await self._reloading`: if the call were cancelled, it would cancel the reload.
-            await asyncio.wait((self._reloading,), timeout=WAIT_S)
+        await self._wait_for_new_code()
         if not self._serves:
             self._is_failure_sent = True
             raise RpcError(INTERNAL_ERROR, self._failure)
@@ -129,18 +133,37 @@ class ReloadingProxy(BackendWrapper):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._files.close()
         await self._proxy.close()
         if self._on_close is not None:
             await self._on_close()
 
     # Changes
 
+    async def _wait_for_new_code(self) -> None:
+        """Wait until the code runs that was saved before this call, or does not start.
+
+        After WAIT_S, this is recorded as a failure of the code, and other calls do not wait for it.
+        """
+        if self._reloading is None and await self._files.check():
+            self._begin_reload()
+        if self._reloading is None or self._is_late:
+            return
+        # Not `await self._reloading`: if the call were cancelled, it would cancel the reload.
+        done, _ = await asyncio.wait((self._reloading,), timeout=WAIT_S)
+        if not done and not self._is_late:
+            self._is_late = True
+            self._record_failure(f"the new code has not started within {WAIT_S:g} s")
+
     async def _follow(self) -> None:
         """Check the files at intervals, and reload after each change, until cancelled."""
         while True:
-            await asyncio.sleep(max(POLL_S, POLL_SHARE * self._files.scan_s))
-            if self._files.have_changed():
+            await asyncio.sleep(self._poll_s())
+            if self._reloading is None and await self._files.check():
                 self._begin_reload()
+
+    def _poll_s(self) -> float:
+        return max(POLL_S, POLL_SHARE * self._files.scan_s)
 
     def _begin_reload(self) -> None:
         """Start the new code, unless a start is already running."""
@@ -150,26 +173,24 @@ class ReloadingProxy(BackendWrapper):
 
     def _on_reloaded(self, reloading: asyncio.Task[None]) -> None:
         self._reloading = None
+        self._is_late = False
         if not reloading.cancelled() and (exc := reloading.exception()) is not None:
             log.error("%s: a change could not be applied", self._proxy.name, exc_info=exc)
 
     async def _reload(self) -> None:
-        """Wait until the files have settled, then start new processes that take over."""
+        """Start new processes that take over, until they run the code that was saved last."""
+        was_serving = self._serves
         began = asyncio.get_running_loop().time()
-        changed = self._files.accept()
-        for _ in range(MAX_SETTLE_STEPS):
-            await asyncio.sleep(SETTLE_S)
-            if not (others := self._files.accept()):
+        is_completed = False
+        for _ in range(MAX_STARTS):
+            forget_bytecode(await self._settle())
+            is_completed = await self._run(self._proxy.renew())
+            if not await self._files.check():
                 break
-            changed += others
-        forget_bytecode(changed)
-        try:
-            await self._proxy.renew()
-        except ConcertinoError as exc:
-            self._record_failure(exc)
+        if not is_completed:
+            self._record_failure("files change again and again while the new code starts")
+        if self._failure:
             return
-        was_serving, self._serves = self._serves, True
-        self._failure, self._is_failure_sent = "", True
         took_ms = 1000 * (asyncio.get_running_loop().time() - began)
         log.info("%s: the new code serves after %.0f ms", self._proxy.name, took_ms)
         if not was_serving:
@@ -177,7 +198,49 @@ class ReloadingProxy(BackendWrapper):
             self._report(LISTS)
         self._compare_soon()
 
-    def _record_failure(self, exc: ConcertinoError) -> None:
+    async def _settle(self) -> list[str]:
+        """Wait until the files have not changed for a moment. Returns those that have changed.
+
+        A file that is empty or missing now may be one that is just being saved, so this waits
+        longer.
+        """
+        changed: set[str] = set()
+        without_content: set[str] = set()
+        for _ in range(MAX_SETTLE_STEPS):
+            others = set(self._files.accept())
+            changed |= others
+            without_content -= others
+            without_content |= {path for path in others if not self._files.has_content(path)}
+            if not others and not without_content:
+                break
+            await asyncio.sleep(SETTLE_S)
+        return list(changed)
+
+    async def _run(self, start: Coroutine[Any, Any, None]) -> bool:
+        """Wait for a start of code, and record whether the code serves or the reason why not.
+
+        Returns False if the start was given up, because it took long and files have changed.
+        """
+        starting = asyncio.get_running_loop().create_task(start)
+        try:
+            timeout_s = HANGS_S
+            while not (await asyncio.wait((starting,), timeout=timeout_s))[0]:
+                if await self._files.check():
+                    log.info("%s: files have changed, so a long start ends", self._proxy.name)
+                    return False
+                timeout_s = self._poll_s()
+            starting.result()
+        except ConcertinoError as exc:
+            self._record_failure(exc)
+        else:
+            self._serves = True
+            self._failure, self._is_failure_sent = "", True
+        finally:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+        return True
+
+    def _record_failure(self, exc: ConcertinoError | str) -> None:
         """Record the reason why the newest code does not run."""
         reason = REASON.search(str(exc))
         # Keep only the reason; the text around it is about the protocol revision.

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import glob
 import os
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+
+from concertino.runtime.threads import Threads
 
 __all__ = ["SourceFiles", "forget_bytecode"]
 
 # The largest number of files that are checked; that takes about 10 ms.
 MAX_FILES = 5000
+# The largest number of files and folders that are looked at to find them; that takes about 20 ms.
+MAX_ENTRIES = 20_000
+# A check that probably takes longer than this runs in a thread.
+CHEAP_S = 0.005
 # Folders that contain generated or installed files. Hidden folders are skipped, too.
 SKIPPED = frozenset(("__pycache__", "node_modules", "site-packages", "target", "dist", "build"))
 # A folder with this file is a virtual environment of Python.
@@ -26,7 +34,8 @@ class SourceFiles:
     paths: files, and folders in which all files are checked.
 
     Attributes:
-    is_complete: whether all files are checked; False if there are more than MAX_FILES.
+    is_complete: whether all files are checked; False if there are more than MAX_FILES, or more than
+        MAX_ENTRIES beside them. The files nearest to the paths are checked first.
     scan_s: the duration of the last check, in seconds.
 
     Comparing times costs less than notifications of the system would: for a project of 30 files it
@@ -44,6 +53,32 @@ class SourceFiles:
         self.is_complete = True
         self.scan_s = 0.0
         self._seen = self._scan()
+        self._threads = Threads(1)
+        # The check that will start when the present one has ended; None if there is none.
+        self._next_check: asyncio.Task[bool] | None = None
+        self._checking = asyncio.Lock()
+
+    async def check(self) -> bool:
+        """Return whether a file was saved, added or removed since the last accept().
+
+        This includes all changes that were made before this was called.
+        """
+        if self.scan_s < CHEAP_S:
+            return self.have_changed()
+        # The duration depends on the load of the machine, too, so a check is never left out because
+        # of it. Tasks that wait for the end of the present check share the next one.
+        if self._next_check is None:
+            self._next_check = asyncio.get_running_loop().create_task(self._check_in_thread())
+        return await asyncio.shield(self._next_check)
+
+    async def _check_in_thread(self) -> bool:
+        async with self._checking:
+            self._next_check = None
+            return await self._threads.run(self.have_changed)
+
+    def close(self) -> None:
+        """End the thread of check(), if there is one."""
+        self._threads.close()
 
     def have_changed(self) -> bool:
         """Return whether a file was saved, added or removed since the last accept()."""
@@ -55,22 +90,31 @@ class SourceFiles:
         paths = before.keys() | self._seen.keys()
         return [path for path in paths if before.get(path) != self._seen.get(path)]
 
+    def has_content(self, path: str) -> bool:
+        """Return whether a file was there, and not empty, at the last accept()."""
+        return self._seen.get(path, (0, 0, 0))[1] > 0
+
     def _scan(self) -> dict[str, tuple[int, int, int]]:
         """Return path -> modification time, size and inode, for each file."""
         began = time.perf_counter()
         found: dict[str, tuple[int, int, int]] = {}
-        self.is_complete = True
+        is_complete = True
+        entries = 0
         for path, suffixes in self._roots:
-            entries = _walk(path, suffixes) if path.is_dir() else iter((str(path),))
-            for name in entries:
-                if len(found) >= MAX_FILES:
-                    self.is_complete = False
+            names = _walk(path) if os.path.isdir(path) else iter((str(path),))  # noqa: PTH112
+            for name in names:
+                entries += 1
+                if len(found) >= MAX_FILES or entries > MAX_ENTRIES:
+                    is_complete = False
                     break
+                if name is None or (suffixes and not name.endswith(suffixes)):
+                    continue
                 try:
                     status = os.stat(name)
                 except OSError:
                     continue
                 found[name] = status.st_mtime_ns, status.st_size, status.st_ino
+        self.is_complete = is_complete
         self.scan_s = time.perf_counter() - began
         return found
 
@@ -88,12 +132,16 @@ def forget_bytecode(paths: Iterable[str]) -> None:
                     compiled.unlink()
 
 
-def _walk(folder: Path, suffixes: tuple[str, ...]) -> Iterator[str]:
-    """Yield the files in a folder and in the folders below it."""
-    left = [str(folder)]
+def _walk(folder: Path) -> Iterator[str | None]:
+    """Yield the files in a folder and in the folders below it, the nearest ones first.
+
+    Yields None for a folder.
+    """
+    left = deque([str(folder)])
     while left:
+        yield None
         try:
-            with os.scandir(left.pop()) as entries:
+            with os.scandir(left.popleft()) as entries:
                 items = list(entries)
         except OSError:
             continue
@@ -102,8 +150,7 @@ def _walk(folder: Path, suffixes: tuple[str, ...]) -> Iterator[str]:
         for item in items:
             if item.name.startswith("."):
                 continue
-            if item.is_dir(follow_symlinks=False):
-                if item.name not in SKIPPED:
-                    left.append(item.path)
-            elif not suffixes or item.name.endswith(suffixes):
+            if not item.is_dir(follow_symlinks=False):
                 yield item.path
+            elif item.name not in SKIPPED:
+                left.append(item.path)

@@ -61,6 +61,8 @@ class WarmProgram:
             child = self._spawn()
         self._stderr.receive = stderr
         self._stderr = _Stderr()
+        if self._timer is not None:
+            self._timer.cancel()
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(NEXT_AFTER_S, self._prepare)
         return OpenTarget(child, child)
