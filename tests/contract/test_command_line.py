@@ -142,6 +142,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--listen-addr": VALUE,
         "--certs-dir": VALUE,
         "--cluster": VALUE,
+        "--trust": FLAG,
         "--log-format": FORMATS,
     },
     "bridge": {

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from concertino.cli import USAGE, CommandFailure, UsageError
 from concertino.cli.server_files import add_input_option, parse_inputs
@@ -16,20 +19,23 @@ from concertino.errors import ConcertinoError
 
 if TYPE_CHECKING:
     from concertino.proxy.approvals import ApprovedFile
-    from concertino.proxy.file_parts import DefinedServer
+    from concertino.proxy.definitions import Definition
 
 DESCRIPTION = (
     "Show what the servers of a file would run, as far as that is not approved, ask, and approve "
     "it. `concertino serve FILE` starts approved servers only, and those that run take the "
-    "approval over at once. Exit codes: 0 approved, or nothing to approve; 1 not approved; 2 "
-    "usage, or an unusable file."
+    "approval over at once; so do hubs with a plugins.yaml that was changed. Exit codes: 0 "
+    "approved, or nothing to approve; 1 not approved; 2 usage, or an unusable file."
 )
+PLUGIN_FILES = (".yaml", ".yml")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of `concertino approve` to its parser."""
     parser.add_argument(
-        "file", metavar="FILE", help="mcp.json, .vscode/mcp.json, config.toml, ~/.claude.json, ..."
+        "file",
+        metavar="FILE",
+        help="mcp.json, .vscode/mcp.json, config.toml, ~/.claude.json, plugins.yaml, ...",
     )
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
     parser.add_argument(
@@ -38,25 +44,31 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_input_option(parser)
 
 
+class _Defined(Struct, frozen=True):
+    """What a server or plugin of a file would run. problem: why that is not known, or empty."""
+
+    name: str
+    definition: Definition
+    problem: str = ""
+
+
 def run(args: Namespace, server: Sequence[str]) -> int:
     """Approve the servers of a file and return the exit code."""
     reject_extra_args(args, server)
     from concertino.proxy.approvals import ApprovalStore
-    from concertino.proxy.expansion import Expander
-    from concertino.proxy.file_parts import define_servers
-    from concertino.proxy.server_file import read_server_file
 
     try:
         inputs = parse_inputs(args.input)
         store = ApprovalStore()
-        file = read_server_file(args.file)
-        path = file.target
-        servers = define_servers(file, Expander(file, os.environ, inputs), store.key())
+        read = _read_plugins if args.file.endswith(PLUGIN_FILES) else _read_servers
+        path, servers = read(args.file, inputs, store.key())
         approved = store.read(path)
     except ValueError as exc:
         raise UsageError(str(exc)) from None
-    except ConcertinoError as exc:
+    except (ConcertinoError, ImportError) as exc:
         raise CommandFailure(str(exc), exit_code=USAGE) from None
+    except OSError as exc:
+        raise CommandFailure(f"{args.file}: {exc.strerror}", exit_code=USAGE) from None
 
     lines = _describe_pending(servers, approved)
     if not lines:
@@ -68,27 +80,54 @@ def run(args: Namespace, server: Sequence[str]) -> int:
     if not (args.yes or confirm(f"Let these run when {args.file} is served?")):
         raise CommandFailure("nothing is approved")
     try:
-        store.approve(
-            path, {item.entry.name: item.definition for item in servers if not item.problem}
-        )
+        store.approve(path, {item.name: item.definition for item in servers if not item.problem})
     except ConcertinoError as exc:
         raise CommandFailure(str(exc)) from None
     _print(f"{args.file}: approved")
     return 0
 
 
-def _describe_pending(servers: Sequence[DefinedServer], approved: ApprovedFile) -> list[str]:
+def _read_servers(
+    name: str, inputs: Mapping[str, str], key: bytes
+) -> tuple[Path, Sequence[_Defined]]:
+    """Return the path to approve and the definitions of a server file. Raises ConcertinoError."""
+    from concertino.proxy.expansion import Expander
+    from concertino.proxy.file_parts import define_servers
+    from concertino.proxy.server_file import read_server_file
+
+    file = read_server_file(name)
+    servers = define_servers(file, Expander(file, os.environ, inputs), key)
+    return file.target, [
+        _Defined(item.entry.name, item.definition, item.problem) for item in servers
+    ]
+
+
+def _read_plugins(
+    name: str, inputs: Mapping[str, str], key: bytes
+) -> tuple[Path, Sequence[_Defined]]:
+    """Return the path to approve and the definitions of a plugins file. Raises ConcertinoError."""
+    from concertino.orchestra.plugin_definitions import define_plugins
+    from concertino.orchestra.plugins_file import read_plugins
+    from concertino.proxy.file_access import check_writers
+
+    check_writers(name, os.stat(name))
+    file = read_plugins(name)
+    definitions = define_plugins(file, key)
+    return file.path.resolve(), [_Defined(id, item) for id, item in definitions.items()]
+
+
+def _describe_pending(servers: Sequence[_Defined], approved: ApprovedFile) -> list[str]:
     """Return lines for people that say what is not approved; empty if everything is approved."""
     from concertino.proxy.file_parts import describe_unapproved
     from concertino.proxy.pinned_tools import compare_tools
 
     lines: list[str] = []
     for item in servers:
-        name = item.entry.name
+        name = item.name
         if item.problem:
             lines += [f"{name} (cannot be approved)", f"  {item.problem}"]
             continue
-        lines += describe_unapproved(approved, item)
+        lines += describe_unapproved(approved, name, item.definition)
         pins = approved.pins.get(name)
         if (
             pins is not None
@@ -96,7 +135,7 @@ def _describe_pending(servers: Sequence[DefinedServer], approved: ApprovedFile) 
             and approved.servers.get(name) == item.definition
         ):
             lines += [f"{name} (other tools)", *compare_tools(pins.approved or {}, pins.seen)]
-    gone = approved.servers.keys() - {item.entry.name for item in servers}
+    gone = approved.servers.keys() - {item.name for item in servers}
     lines += [f"{name} (no longer in the file)" for name in sorted(gone)]
     return lines
 

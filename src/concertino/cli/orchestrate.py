@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from concertino.orchestra.hub import Hub
     from concertino.orchestra.hub_control import HubControl
     from concertino.orchestra.plugins_file import PluginsFile
+    from concertino.orchestra.plugins_reload import PluginsReload
 
 FAILED, USAGE = 1, 2
 
 DESCRIPTION = (
-    "Start the plugins of a file and pass requests on to them, until SIGTERM or SIGINT. "
+    "Start the plugins of a file and pass requests on to them, until SIGTERM or SIGINT. Changes of "
+    "the file are applied while the hub runs. "
     "Exit codes: 0 after a signal, 1 when the hub could not listen, 2 usage or an unusable file."
 )
 
@@ -52,6 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cluster",
         metavar="ADDR",
         help="a NATS cluster whose plugins the hub offers, too: tls://HOST,HOST,...",
+    )
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="apply changes of the file at once; without it, a plugin with another command waits "
+        "for `concertino approve`",
     )
     add_log_format(parser)
 
@@ -105,6 +113,7 @@ async def _run_hub(
 ) -> None:
     """Run a hub until the first signal. The second signal kills it at once."""
     from concertino.orchestra.hub_control import HubControl
+    from concertino.orchestra.plugins_reload import PluginsReload
 
     hub = make(file, listen_addr=args.listen_addr, certs_dir=args.certs_dir, cluster=args.cluster)
     loop = asyncio.get_running_loop()
@@ -119,7 +128,8 @@ async def _run_hub(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     control = HubControl(hub)
-    starting = loop.create_task(_start(hub, control))
+    reload = PluginsReload(hub, file, trust=args.trust)
+    starting = loop.create_task(_start(hub, control, reload))
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
         starting.cancel()
@@ -132,13 +142,15 @@ async def _run_hub(
             log.info("Listening on %s", address)
         await stopping
     await control.close()
+    await reload.close()
     await hub.stop()
 
 
-async def _start(hub: Hub, control: HubControl) -> None:
+async def _start(hub: Hub, control: HubControl, reload: PluginsReload) -> None:
     """Start a hub, without waiting for plugins that sleep before they are ready."""
     await hub.launch()
     await control.open(os.environ)
+    reload.open()
     await hub.settle()
 
 

@@ -63,7 +63,8 @@ def add_server_file_options(parser: ArgumentParser) -> None:
         "--trust",
         action="store_true",
         help="approve the servers of the file as they are now; without it those that are not "
-        "approved are shown and not started: see concertino approve",
+        "approved are shown and not started: see concertino approve. With plugins.yaml: apply its "
+        "later changes without approval",
     )
     add_input_option(group)
 

@@ -201,7 +201,7 @@ def load_target(
     if os.path.isdir(target):
         return LoadedTarget(make_library(target, options))
     if target.endswith(PLUGIN_FILES):
-        return LoadedTarget(_load_hub(target))
+        return LoadedTarget(_load_hub(target, file_options.trust))
     if is_server_file(target):
         servers = load_servers(target, file_options)
         return LoadedTarget(servers, opening_limits(), tools=servers.tools)
@@ -243,13 +243,16 @@ def load_target(
     return LoadedTarget(backend)
 
 
-def _load_hub(path: str) -> Backend:
-    """Return a hub for a plugins file. Raises TargetError, and ImportError for a missing extra."""
+def _load_hub(path: str, trust: bool) -> Backend:
+    """Return a hub for a plugins file. Raises TargetError, and ImportError for a missing extra.
+
+    trust: whether changes of the file need no approval.
+    """
     from concertino.orchestra.embedded_hub import EmbeddedHub
     from concertino.orchestra.plugins_file import InvalidPluginsFile, read_plugins
 
     try:
-        return EmbeddedHub(read_plugins(path))
+        return EmbeddedHub(read_plugins(path), trust=trust)
     except InvalidPluginsFile as exc:
         raise TargetError(str(exc)) from None
 

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 from concertino.backend.interface import Notifier
@@ -17,6 +18,7 @@ from concertino.orchestra.hub_backend import HubBackend
 from concertino.orchestra.hub_control import HubControl
 from concertino.orchestra.plugin_messages import PluginRequest, PluginResponse
 from concertino.orchestra.plugins_file import PluginsFile
+from concertino.orchestra.plugins_reload import POLL_S, PluginsReload
 from concertino.orchestra.rpc_interface import RemotePeer
 from concertino.orchestra.streams import ResponseStream
 from concertino.runtime import entry
@@ -34,14 +36,19 @@ THIS_PROCESS = RemotePeer("this process")
 class EmbeddedHub(HubBackend):
     """A Backend with a hub of its own, which starts the plugins of a plugins file.
 
+    trust: whether changes of the file are applied without approval.
+    poll_s: how often the file is looked at, in seconds.
+
     Attribute:
     cluster: the address of a NATS cluster whose plugins are served, too; None for that in the file.
     """
 
-    def __init__(self, file: PluginsFile) -> None:
+    def __init__(self, file: PluginsFile, *, trust: bool = False, poll_s: float = POLL_S) -> None:
         super().__init__(self._ask_hub, stream=self._stream_from_hub)
         self.cluster: str | None = None
         self._file = file
+        self._follow = partial(PluginsReload, file=file, trust=trust, poll_s=poll_s)
+        self._reload: PluginsReload | None = None
         self._hub: Hub | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._control: HubControl | None = None
@@ -59,6 +66,8 @@ class EmbeddedHub(HubBackend):
         self._hub.on_change = lambda _: self._run(self.refresh())
         await self._hub.launch()
         self._run(self._hub.settle())
+        self._reload = self._follow(self._hub)
+        self._reload.open()
         if entry.is_program():
             self._control = HubControl(self._hub)
             await self._control.open(os.environ)
@@ -70,6 +79,8 @@ class EmbeddedHub(HubBackend):
             task.cancel()
         if self._control is not None:
             await self._control.close()
+        if self._reload is not None:
+            await self._reload.close()
         hub, self._hub = self._hub, None
         if hub is not None:
             # Ending plugins changes the lists, but no client needs to know that any more.

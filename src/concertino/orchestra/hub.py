@@ -16,8 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from concertino.orchestra.certificates import Certificates, default_folder
@@ -37,7 +36,7 @@ from concertino.orchestra.plugin_messages import (
     StreamStart,
 )
 from concertino.orchestra.plugin_process import PluginProcess
-from concertino.orchestra.plugin_run import LaunchSettings
+from concertino.orchestra.plugin_set import PluginSet
 from concertino.orchestra.plugins_file import LISTEN, PluginEntry, PluginsFile
 from concertino.orchestra.routes import Routes, build_routes
 from concertino.orchestra.rpc_interface import (
@@ -50,7 +49,6 @@ from concertino.orchestra.storage import DEFAULT_STORAGE, RESOURCES
 from concertino.orchestra.streams import (
     ResponseStream,
 )
-from concertino.transports.process import ShutdownTimeouts
 
 __all__ = ["Hub"]
 
@@ -73,8 +71,8 @@ class Hub:
     stop_s: seconds for plugins to end by themselves; killing them may take as long again.
 
     Attributes:
-    plugins: the plugins by id, in the order of the file.
     on_change: called with "tools" or "prompts" when that list has changed.
+    withheld: plugins of the file that are not started, or not with their present entry: id -> why.
     """
 
     def __init__(
@@ -88,7 +86,7 @@ class Hub:
         stop_s: float = STOP_S,
     ) -> None:
         self.on_change: Callable[[ListName], None] | None = None
-        self._stop_s = stop_s
+        self.withheld: Mapping[str, str] = {}
         certificates = Certificates(certs_dir or file.certs_dir or default_folder())
         cluster = cluster or file.cluster
         self._cluster = (
@@ -110,28 +108,12 @@ class Hub:
         self._changed: asyncio.Future[None] | None = None
         self._list_changes = ListChanges(self._serialize_lists, self._report_change)
 
-        # In the order of starts: dependencies come before the plugins that need them.
-        entries = {entry.id: entry for entry in file.enabled}
-        self._by_start: list[PluginProcess] = []
-        by_id: dict[str, PluginProcess] = {}
-        # Plugins over QUIC are started one after the other. Some of the Go plugins share a
-        # database, and fail if two of them create it at the same time.
-        previous: PluginProcess | None = None
-        for entry in _sort_by_dependency(entries):
-            settings = LaunchSettings(
-                entry,
-                len(by_id),
-                _shutdown_timeouts(stop_s),
-                logging.getLogger(f"concertino.hub.{entry.id}"),
-            )
-            dependencies = [by_id[id] for id in entry.depends_on]
-            before = previous if not entry.socket else None
-            plugin = PluginProcess(settings, dependencies, self._on_plugin_change, before)
-            if not entry.socket:
-                previous = plugin
-            by_id[entry.id] = plugin
-            self._by_start.append(plugin)
-        self.plugins = {id: by_id[id] for id in entries}
+        self._plugins = PluginSet(file.enabled, stop_s, self._on_plugin_change)
+
+    @property
+    def plugins(self) -> Mapping[str, PluginProcess]:
+        """The plugins by id, in the order of the file."""
+        return self._plugins.by_id
 
     @property
     def addresses(self) -> list[str]:
@@ -148,7 +130,9 @@ class Hub:
         launch().
         """
         await self.launch()
-        await asyncio.gather(*(plugin.first_start.is_over.wait() for plugin in self._by_start))
+        await asyncio.gather(
+            *(plugin.first_start.is_over.wait() for plugin in self._plugins.by_start)
+        )
         await self.settle()
 
     async def launch(self) -> None:
@@ -158,7 +142,7 @@ class Hub:
         ValueError, CertificateError and Disconnected when the hub cannot listen or cannot reach the
         cluster. Then nothing needs to be closed.
         """
-        needs_network = any(not plugin.entry.socket for plugin in self._by_start)
+        needs_network = any(not plugin.entry.socket for plugin in self._plugins.by_start)
         try:
             environment = await self._listeners.open(self.handle, self.relay, needs_network)
             if self._cluster is not None:
@@ -166,9 +150,7 @@ class Hub:
         except BaseException:
             await self.stop()
             raise
-        # All plugins are started at once, because each one waits for its dependencies by itself.
-        for plugin in self.plugins.values():
-            plugin.start(environment)
+        self._plugins.start(environment)
 
     async def settle(self) -> None:
         """Wait until the first start of each plugin is settled (FirstStart). Log how many run."""
@@ -180,20 +162,7 @@ class Hub:
 
         Takes at most twice stop_s.
         """
-        loop = asyncio.get_running_loop()
-        until = loop.time() + self._stop_s
-        stops: dict[str, asyncio.Task[None]] = {}
-        for plugin in reversed(self._by_start):
-            dependents = [
-                stops[other.id] for other in self._by_start if plugin in other.dependencies
-            ]
-            stops[plugin.id] = loop.create_task(plugin.stop(until, dependents))
-        outcomes = await asyncio.gather(*stops.values(), return_exceptions=True)
-
-        for id, outcome in zip(stops, outcomes, strict=True):
-            if isinstance(outcome, BaseException):
-                log.error("%s could not be ended", id, exc_info=outcome)
-
+        await self._plugins.stop()
         self._list_changes.cancel()
         self._calls.cancel()
         self._events.close()
@@ -201,27 +170,30 @@ class Hub:
             await self._cluster.close()
         await self._listeners.close()
 
+    async def change_plugins(self, entries: Sequence[PluginEntry]) -> None:
+        """Make these entries the hub's plugins. See PluginSet.change().
+
+        Raises ValueError, and as launch() if the hub must listen for the first plugin over QUIC.
+        """
+        before = set(self.plugins)
+        environment = await self._listeners.environment_for(
+            self.handle, self.relay, any(not entry.socket for entry in entries)
+        )
+        await self._plugins.change(entries, environment)
+        self._events.forget(before - set(self.plugins))
+
     async def restart_plugin(self, id: str) -> None:
         """End a plugin, after its calls, and begin to start it again. id: a key of `plugins`."""
-        environment = self._listeners.environment
-        assert environment is not None, "the hub has not been launched"
-        until = asyncio.get_running_loop().time() + self._stop_s
-        await self.plugins[id].restart(until, environment)
+        await self._plugins.restart_plugin(id)
 
     async def stop_plugin(self, id: str) -> None:
         """End a plugin, after its calls. It stays ended until restart_plugin()."""
-        until = asyncio.get_running_loop().time() + self._stop_s
-        await self.plugins[id].stop(until, reason="it was stopped by concertino hub")
+        await self._plugins.stop_plugin(id)
 
     def kill(self) -> None:
         """Kill every plugin's process group immediately, when there is no time for stop()."""
         self._listeners.remove_folder()
-        for plugin in self.plugins.values():
-            if plugin.pid is not None:
-                try:
-                    os.killpg(plugin.pid, signal.SIGKILL)
-                except (ProcessLookupError, PermissionError):
-                    pass
+        self._plugins.kill()
 
     @property
     def routes(self) -> Routes[HubPlugin]:
@@ -355,15 +327,15 @@ class Hub:
     def _is_awaited(self, provider: HubPlugin | None) -> bool:
         """Return whether a request must wait before it is sent to the provider of a feature.
 
-        True while the provider starts for the first time, and while another plugin that starts may
-        become the provider.
+        True while the provider starts for the first time or is replaced by its changed program, and
+        while another plugin that starts may become the provider.
         """
         if provider is None:
             return not self._is_started
         # Plugins of the cluster are found when they run.
         if not isinstance(provider, PluginProcess):
             return False
-        if not provider.first_start.is_over.is_set():
+        if provider.is_replaced or not provider.first_start.is_over.is_set():
             return True
         if not provider.uses_quic:
             return False
@@ -386,7 +358,7 @@ class Hub:
             return
         waits = [
             asyncio.ensure_future(plugin.first_start.is_settled.wait())
-            for plugin in self._by_start
+            for plugin in self._plugins.by_start
             if not plugin.first_start.is_settled.is_set()
         ]
         if waits:
@@ -400,7 +372,7 @@ class Hub:
         """Return whether a peer is a plugin whose first start is not over."""
         return any(
             _is_plugin(peer, plugin)
-            for plugin in self._by_start
+            for plugin in self._plugins.by_start
             if not plugin.first_start.is_over.is_set()
         )
 
@@ -482,7 +454,10 @@ class Hub:
         self._routes = None
         self._calls.forget()
         self._events.on_plugin_change()
-        self._is_started = all(plugin.first_start.is_over.is_set() for plugin in self._by_start)
+        self._is_started = all(
+            plugin.first_start.is_over.is_set() and not plugin.is_replaced
+            for plugin in self._plugins.by_start
+        )
         if self._changed is not None:
             if not self._changed.done():
                 self._changed.set_result(None)
@@ -503,27 +478,6 @@ class Hub:
         )
 
 
-def _sort_by_dependency(entries: dict[str, PluginEntry]) -> list[PluginEntry]:
-    """Return the entries in the order of the file, except that dependencies come first.
-
-    There are no cycles of dependencies, because read_plugins() refuses them.
-    """
-    order: dict[str, PluginEntry] = {}
-    left = list(entries)
-    while left:
-        id = next(id for id in left if order.keys() >= set(entries[id].depends_on))
-        left.remove(id)
-        order[id] = entries[id]
-    return list(order.values())
-
-
-def _shutdown_timeouts(within_s: float) -> ShutdownTimeouts:
-    """Return timeouts for ending a process that take `within_s` seconds together."""
-    return ShutdownTimeouts(
-        stdin_closed_s=0.2 * within_s, terminated_s=0.4 * within_s, killed_s=0.4 * within_s
-    )
-
-
 def _is_plugin(peer: RemotePeer, plugin: PluginProcess) -> bool:
     """Return whether a peer is a plugin, by its certificate or its process."""
     return _is_process_of(peer, plugin) if peer.name is None else peer.may_register_as(plugin.id)
@@ -537,6 +491,6 @@ def _is_process_of(peer: RemotePeer, plugin: PluginProcess) -> bool:
     if peer.pid is None:
         return peer.may_register_as(plugin.id)
     try:
-        return os.getpgid(peer.pid) == plugin.pid
+        return os.getpgid(peer.pid) in plugin.groups
     except ProcessLookupError:
         return False

@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -39,7 +39,8 @@ __all__ = [
     "find_hubs",
 ]
 
-log = logging.getLogger("concertino.hub")
+LOGGER = "concertino.hub"
+log = logging.getLogger(LOGGER)
 
 FOLDER = "hubs"
 # How many of its latest log lines are kept for each plugin, and the longest of them in characters.
@@ -82,16 +83,29 @@ class ControlAnswer(Struct, frozen=True):
 _decode_request = Decoder(ControlRequest).decode
 
 
-class _LogTail(logging.Handler):
-    """Keeps the latest lines of one plugin."""
+class _LogTails(logging.Handler):
+    """Keeps the latest lines of each plugin. plugins: returns the ids of the plugins."""
 
-    def __init__(self) -> None:
+    def __init__(self, plugins: Callable[[], Container[str]]) -> None:
         super().__init__()
-        self.lines: deque[str] = deque(maxlen=MAX_LINES)
+        self._plugins = plugins
+        self._lines: dict[str, deque[str]] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = f"[{record.levelname}] {redactor().text(record.getMessage())}"
-        self.lines.append(shorten(text, MAX_LINE))
+        id = record.name.removeprefix(f"{LOGGER}.")
+        plugins = self._plugins()
+        if id in plugins:
+            if id not in self._lines:
+                # Plugins that are gone from the file.
+                for gone in [other for other in self._lines if other not in plugins]:
+                    del self._lines[gone]
+            text = f"[{record.levelname}] {redactor().text(record.getMessage())}"
+            lines = self._lines.setdefault(id, deque(maxlen=MAX_LINES))
+            lines.append(shorten(text, MAX_LINE))
+
+    def read(self, id: str) -> tuple[str, ...]:
+        """Return the lines of a plugin, the oldest first."""
+        return tuple(self._lines.get(id, ()))
 
 
 class HubControl:
@@ -101,16 +115,14 @@ class HubControl:
         self._hub = hub
         self._listener: Listener | None = None
         self._server: asyncio.Server | None = None
-        self._tails: dict[str, _LogTail] = {}
+        self._tails = _LogTails(lambda: hub.plugins)
         # One restart or stop at a time: two of the same plugin would start it twice.
         self._lock = asyncio.Lock()
         self._clients: set[asyncio.Task[None]] = set()
 
     async def open(self, environment: Mapping[str, str]) -> None:
         """Listen in the first folder that this user can write. Without one, only log that."""
-        for id in self._hub.plugins:
-            tail = self._tails[id] = _LogTail()
-            logging.getLogger(f"concertino.hub.{id}").addHandler(tail)
+        log.addHandler(self._tails)
         self._listener = listen_in_first(
             _folders(environment), log, "concertino hub will not see this hub at %s: %s"
         )
@@ -121,8 +133,7 @@ class HubControl:
 
     async def close(self) -> None:
         """Stop listening, and give up what clients have asked for and is not done."""
-        for id, tail in self._tails.items():
-            logging.getLogger(f"concertino.hub.{id}").removeHandler(tail)
+        log.removeHandler(self._tails)
         if self._server is not None:
             self._server.close()
         if self._listener is not None:
@@ -156,7 +167,7 @@ class HubControl:
             available = ", ".join(hub.plugins) or "none"
             return ControlAnswer(pid, error=f"no plugin {id!r} here; there are: {available}")
         if request.command == "logs":
-            return ControlAnswer(pid, lines=tuple(self._tails[id].lines))
+            return ControlAnswer(pid, lines=self._tails.read(id))
         if request.command != "ps":
             change = hub.restart_plugin if request.command == "restart" else hub.stop_plugin
             async with self._lock:
@@ -164,7 +175,10 @@ class HubControl:
         return ControlAnswer(pid, tuple(self._statuses(id)))
 
     def _statuses(self, id: str) -> list[PluginStatus]:
-        return [
+        """Return the states of a plugin; with "" of all plugins, and of those that are withheld."""
+        withheld = self._hub.withheld
+        plugins = self._hub.plugins
+        statuses = [
             PluginStatus(
                 plugin.id,
                 plugin.state,
@@ -172,11 +186,15 @@ class HubControl:
                 plugin.calls,
                 plugin.restarts,
                 len(plugin.features.tools),
-                redactor().text(plugin.reason),
+                redactor().text(plugin.reason or withheld.get(plugin.id, "")),
             )
-            for plugin in self._hub.plugins.values()
+            for plugin in plugins.values()
             if id in ("", plugin.id)
         ]
+        if not id:
+            waiting = [(name, why) for name, why in withheld.items() if name not in plugins]
+            statuses += [PluginStatus(name, "withheld", reason=why) for name, why in waiting]
+        return statuses
 
 
 def _folders(environment: Mapping[str, str]) -> list[Path]:

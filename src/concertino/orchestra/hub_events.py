@@ -133,6 +133,11 @@ class HubEvents:
             except InvalidEvent as exc:
                 log.warning("%s: a subscription is refused: %s", plugin.id, exc)
 
+    def forget(self, plugins: Iterable[str]) -> None:
+        """End the subscriptions of plugins that the hub does not have any more."""
+        gone = {*plugins}
+        self._end([key for key in self._deliveries if key[0] in gone])
+
     def on_plugin_change(self) -> None:
         """Handle a change of a plugin's state. If it runs again, events are sent to it again."""
         self._changed.set()

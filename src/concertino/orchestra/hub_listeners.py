@@ -14,6 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from concertino.orchestra.authority import ensure_certificate
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.link import listen_for_links
@@ -70,11 +72,6 @@ class HubListeners:
         network_address = ""
         if self._address is not None:
             network_address = await self._listen(self._address, handler, relay)
-        # Plugins without a socket need QUIC, even if the hub has no public address or its public
-        # address is a Unix socket.
-        if needs_network and (not network_address or network_address.startswith("unix:")):
-            network_address = await self._listen("localhost:0", handler, relay)
-        self.addresses = [listener.address for listener in self._listeners[1:]]
 
         # If all plugins started at once, they would slow each other down, and some would exceed
         # the time limit for READY.
@@ -82,7 +79,25 @@ class HubListeners:
         self.environment = HubEnvironment(
             self.folder, inside.address, network_address, self._certificates, starts
         )
-        return self.environment
+        return await self.environment_for(handler, relay, needs_network)
+
+    async def environment_for(
+        self, handler: RequestHandler, relay: RelayHandler, needs_network: bool
+    ) -> HubEnvironment:
+        """Return the settings that the plugins need, after open() has begun to listen.
+
+        Parameters and exceptions are those of open().
+        """
+        environment = self.environment
+        assert environment is not None, "the hub has not been launched"
+        address = environment.network_address
+        # Plugins without a socket need QUIC, even if the hub has no public address or its public
+        # address is a Unix socket.
+        if needs_network and (not address or address.startswith("unix:")):
+            address = await self._listen("localhost:0", handler, relay)
+            environment = self.environment = replace(environment, network_address=address)
+        self.addresses = [listener.address for listener in self._listeners[1:]]
+        return environment
 
     async def _listen(
         self,

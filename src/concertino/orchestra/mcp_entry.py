@@ -24,8 +24,11 @@ from concertino.proxy.server_file import read_server_entry
 from concertino.proxy.value_reader import InvalidServerFile
 from concertino.yaml_core import InvalidYaml, YamlNode, is_null, read_value
 
-__all__ = ["MCP_MEMBERS", "read_mcp_entry"]
+__all__ = ["FILE", "MCP_MEMBERS", "SERVER", "read_mcp_entry"]
 
+# The members of the configuration that the hub sends at boot: the path of the plugins file, and the
+# server as the JSON of a server file.
+FILE, SERVER = "file", "server"
 OPTIONS = "x-concertino"
 # The members of an MCP server's entry that the entries of other plugins do not have.
 MCP_MEMBERS = ("command", "url", "headers", "cwd", OPTIONS)

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from concertino.backend.interface import Context, Notifier
 from concertino.client.request_handlers import Sample
 from concertino.errors import ConcertinoError
+from concertino.orchestra.mcp_entry import FILE, SERVER
 from concertino.orchestra.mcp_resources import answer_from_server
 from concertino.orchestra.mcp_sessions import McpSessions, list_or_nothing
 from concertino.orchestra.plugin_events import EventHandlers
@@ -42,11 +43,7 @@ from concertino.runtime.threads import Threads
 from concertino.types.client_requests import CreateMessageResult, Sampling
 from concertino.types.results import Implementation
 
-__all__ = ["FILE", "SERVER", "McpPlugin"]
-
-# The members of the configuration that the hub sends at boot: the path of the plugins file, and the
-# server as the JSON of a server file.
-FILE, SERVER = "file", "server"
+__all__ = ["McpPlugin"]
 
 
 class McpPlugin:

@@ -14,21 +14,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 from random import uniform
 from typing import Literal
 
 import msgspec
 
 from concertino.errors import ConcertinoError, Disconnected
+from concertino.orchestra.hub_calls import CALL_S
 from concertino.orchestra.pending_response import PendingResponse, ResponseCallback
 from concertino.orchestra.plugin_messages import (
     PluginManifest,
     PluginRequest,
     PluginResponse,
     PromptDefinition,
-    ShutdownRequest,
     ToolDefinition,
 )
+from concertino.orchestra.plugin_record import PluginRecord
+from concertino.orchestra.plugin_replacement import PluginReplacement
 from concertino.orchestra.plugin_run import HubEnvironment, LaunchSettings, PluginRun
 from concertino.orchestra.plugins_file import PluginEntry
 from concertino.orchestra.routes import PluginFeatures
@@ -51,6 +54,7 @@ LATE_S = 0.4
 STEADY_S = 60.0
 # Time for the answer to a shutdown request, and for pending calls after it.
 SHUTDOWN_S = 2.0
+REMOVED = "it is no longer in the plugins file"
 
 
 class FirstStart:
@@ -63,9 +67,11 @@ class FirstStart:
         plugin sleeps (idleness.py).
     is_over: whether the start has succeeded or failed, or waits for a dependency that has failed.
     has_run: whether the plugin has been running at least once.
+    previous: the plugin that must let this one start; None to start at once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, previous: FirstStart | None = None) -> None:
+        self.previous = previous
         self.lets_next_start = asyncio.Event()
         self.is_late = False
         self.is_settled = asyncio.Event()
@@ -83,7 +89,7 @@ class PluginProcess:
 
     Attributes:
     reason: why the plugin is not running; empty while it runs.
-    restarts: how often a new run was started.
+    record: counts, and the last failure.
     """
 
     def __init__(
@@ -96,16 +102,16 @@ class PluginProcess:
         entry = settings.entry
         self.state: State = "waiting"
         self.reason = "it was not started yet"
-        self.restarts = 0
+        self.record = PluginRecord()
         self.features = PluginFeatures(
             PluginManifest(id=entry.id), storage=frozenset(entry.provides_storage)
         )
-        self.first_start = FirstStart()
+        self.first_start = FirstStart(None if previous is None else previous.first_start)
         self.dependencies = dependencies
-        self._previous = previous
         self._settings = settings
         self._on_change = on_change
         self._run = PluginRun(settings)
+        self._replacement = PluginReplacement(settings.log)
         self._in_flight = 0
         self._task: asyncio.Task[None] | None = None
 
@@ -138,6 +144,22 @@ class PluginProcess:
         return self._run.pid
 
     @property
+    def restarts(self) -> int:
+        """How often a new run was started."""
+        return self.record.restarts
+
+    @property
+    def groups(self) -> frozenset[int]:
+        """The process groups of the plugin: the present one, and those that start or finish."""
+        groups = {*self._replacement.groups()}
+        return frozenset(groups if self.pid is None else groups | {self.pid})
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether a new process is being started that will take over from the present one."""
+        return self._replacement.next is not None
+
+    @property
     def calls(self) -> int:
         """How many requests the plugin has not answered yet."""
         return self._in_flight
@@ -149,9 +171,17 @@ class PluginProcess:
 
     def start(self, environment: HubEnvironment) -> None:
         """Begin to run the program, in a background task."""
+        self._supervise_with(environment, is_started=False)
+
+    def _supervise_with(self, environment: HubEnvironment, *, is_started: bool) -> None:
         self._task = asyncio.get_running_loop().create_task(
-            self._supervise(environment), name=f"plugin {self.id}"
+            self._supervise(environment, is_started), name=f"plugin {self.id}"
         )
+
+    async def _stop_supervising(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
 
     def on_register(self, manifest: PluginManifest) -> None:
         """Store the manifest that the plugin has sent to register at the hub.
@@ -181,7 +211,7 @@ class PluginProcess:
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
         """Send a request, as RpcConnection.request() does. Raises Disconnected unless it runs."""
         link = self._running_link()
-        self._in_flight += 1
+        self._begin_call()
         try:
             return await link.request(request, timeout_s)
         finally:
@@ -203,7 +233,7 @@ class PluginProcess:
         except ConcertinoError:
             return None
         if pending is not None:
-            self._in_flight += 1
+            self._begin_call()
         return pending
 
     async def stream(self, request: PluginRequest, timeout_s: float) -> ResponseStream:
@@ -212,7 +242,7 @@ class PluginProcess:
         See ForwardingConnection.stream(). Raises Disconnected while the plugin is not running.
         """
         link = self._running_link()
-        self._in_flight += 1
+        self._begin_call()
         try:
             async with aclosing(link.stream(request, timeout_s)) as responses:
                 async for response in responses:
@@ -220,14 +250,62 @@ class PluginProcess:
         finally:
             self._in_flight -= 1
 
+    def _begin_call(self) -> None:
+        self._in_flight += 1
+        self.record.calls += 1
+
     def end_forward(self) -> None:
         """Count a forwarded call as finished."""
         self._in_flight -= 1
 
+    async def replace(self, settings: LaunchSettings, environment: HubEnvironment) -> None:
+        """Run the program with other settings, or anew after a change of its files.
+
+        Waits until the new process has started. It gets all calls from then on, and the old one
+        ends after its calls. If the new one does not start, the old one serves on. Start a plugin
+        at once that does not run, except one that was stopped.
+        """
+        self._settings = settings
+        if self.state == "running":
+            await self._replacement.run(partial(self._take_over, environment))
+        elif self.state not in ("stopping", "stopped"):
+            await self._stop_supervising()
+            await self._run.close(self.reason)
+            self.record.restarts += 1
+            self.start(environment)
+
+    async def _take_over(self, environment: HubEnvironment) -> None:
+        """Start a new process that takes over from the one that runs. See replace()."""
+        await self._stop_supervising()
+        old = self._run
+        new = self._replacement.next = PluginRun(self._settings)
+        self._on_change()
+        try:
+            tools, prompts = await new.start(environment, _do_nothing, _do_nothing)
+            self._run = new
+        except (ConcertinoError, OSError, ValueError) as exc:
+            self.record.failed_change = await new.exit_reason() or str(exc)
+            self._settings.log.error(
+                "the changed plugin does not start: %s; the one before the change runs on",
+                self.record.failed_change,
+            )
+        else:
+            self.record.failed_change = ""
+            self.record.restarts += 1
+            self.features = msgspec.structs.replace(self.features, tools=tools, prompts=prompts)
+            self._replacement.retire(old)
+            self._settings.log.info("the changed plugin runs")
+        finally:
+            self._replacement.next = None
+            if self._run is not new:
+                await new.close(self.record.failed_change)
+            self._supervise_with(environment, is_started=True)
+            self._on_change()
+
     async def restart(self, until: float, environment: HubEnvironment) -> None:
         """End the process as stop() does, and start it again at once."""
         await self.stop(until, reason="it is being restarted")
-        self.restarts += 1
+        self.record.restarts += 1
         self._set_state("waiting", "it is being restarted")
         self.start(environment)
 
@@ -247,9 +325,8 @@ class PluginProcess:
         time = asyncio.get_running_loop().time
         if dependents:
             await asyncio.wait(dependents, timeout=max(0.0, until - time()))
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait((self._task,))
+        await self._replacement.cancel()
+        await self._stop_supervising()
 
         # A plugin that has not booted gets no shutdown request.
         was_running = self.state == "running"
@@ -258,26 +335,41 @@ class PluginProcess:
         if was_running and link is not None and exited is not None:
             left = min(SHUTDOWN_S, until - time())
             if left > 0:
-                shutdown = ShutdownRequest(timeout_seconds=max(1, int(left)))
-                try:
-                    await link.request(PluginRequest(shutdown=shutdown), left)
-                except ConcertinoError as exc:
-                    self._settings.log.warning("it did not answer the shutdown: %s", exc)
+                await self._run.shut_down(left)
             if self._in_flight:
                 await asyncio.wait((exited,), timeout=max(0.0, min(SHUTDOWN_S, until - time())))
 
         await self._run.close(self.reason)
+        await self._replacement.close()
         self._set_state("stopped", reason)
 
-    async def _supervise(self, environment: HubEnvironment) -> None:
-        """Run the program, and start it again whenever a run is over. Does not return."""
-        await self._await_dependencies()
+    async def retire(self) -> None:
+        """End the plugin after its calls, which may take as long as a call may. It gets no more."""
+        await self._replacement.cancel()
+        await self._stop_supervising()
+        if self.state == "running":
+            self._set_state("stopping", REMOVED)
+            await self._run.drain(CALL_S)
+            await self._run.shut_down()
+        await self._run.close(REMOVED)
+        await self._replacement.close()
+        self._set_state("stopped", REMOVED)
+
+    async def _supervise(self, environment: HubEnvironment, is_started: bool) -> None:
+        """Run the program, and start it again whenever a run is over. Does not return.
+
+        is_started: whether the present run has started.
+        """
+        if not is_started:
+            await self._await_dependencies()
         time = asyncio.get_running_loop().time
         pause = FIRST_S
         while True:
-            self._set_state("starting", self.reason)
-            self._run = PluginRun(self._settings)
-            if await self._start(environment):
+            if not is_started:
+                self._set_state("starting", self.reason)
+                self._run = PluginRun(self._settings)
+            if is_started or await self._start(environment):
+                is_started = False
                 start = time()
                 await self._until_end()
                 if time() - start >= STEADY_S:
@@ -290,7 +382,7 @@ class PluginProcess:
             self._settings.log.warning("%s; it is started again in %.3g s", self.reason, wait_s)
             self._end_first_start()
             await asyncio.sleep(wait_s)
-            self.restarts += 1
+            self.record.restarts += 1
 
     async def _await_dependencies(self) -> None:
         """Wait until the dependencies have run, and until the previous plugin lets this one start.
@@ -309,8 +401,8 @@ class PluginProcess:
                 self._settings.log.warning("not started: %s", self.reason)
                 self._end_first_start()
                 await first_start.has_run.wait()
-        if self._previous is not None:
-            await self._previous.first_start.lets_next_start.wait()
+        if (previous := self.first_start.previous) is not None:
+            await previous.lets_next_start.wait()
 
     def _settle(self) -> None:
         """Note that waiting for the first start is useless from now on."""
@@ -369,5 +461,11 @@ class PluginProcess:
 
     def _set_state(self, state: State, reason: str) -> None:
         """Change the state, and report it. reason: why the plugin is not running, or empty."""
+        if state == "backing-off":
+            self.record.set_error(reason)
         self.state, self.reason = state, reason
         self._on_change()
+
+
+def _do_nothing(value: object = None) -> None:
+    pass

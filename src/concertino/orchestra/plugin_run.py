@@ -35,6 +35,7 @@ from concertino.orchestra.plugin_messages import (
     PluginRequest,
     PluginResponse,
     PromptDefinition,
+    ShutdownRequest,
     ToolDefinition,
 )
 from concertino.orchestra.plugin_output import PluginOutput
@@ -63,6 +64,10 @@ HEALTH_S = 5.0
 IDLE_S = 0.25
 QUIC_IDLE_S = 0.1
 BOOT_IDLE_S = 2.0
+# Time for the answer to a shutdown request.
+SHUTDOWN_S = 2.0
+# How often to check whether the calls of a run are finished.
+DRAIN_POLL_S = 0.05
 # Time for the exit status to arrive after the connection is lost.
 EXIT_STATUS_S = 0.25
 
@@ -369,6 +374,26 @@ class PluginRun:
             return ""
         await asyncio.wait((self.exited,), timeout=EXIT_STATUS_S)
         return _describe_exit(self.exited.result()) if self.exited.done() else ""
+
+    async def drain(self, limit_s: float) -> None:
+        """Wait until the plugin has answered all requests, or the connection has ended."""
+        time = asyncio.get_running_loop().time
+        until = time() + limit_s
+        link = self.link
+        while link is not None and link.in_progress and not link.end_reason.done():
+            if time() >= until:
+                return
+            await asyncio.sleep(DRAIN_POLL_S)
+
+    async def shut_down(self, limit_s: float = SHUTDOWN_S) -> None:
+        """Send a shutdown request, and wait for the answer."""
+        if self.link is None:
+            return
+        shutdown = ShutdownRequest(timeout_seconds=max(1, int(limit_s)))
+        try:
+            await self.link.request(PluginRequest(shutdown=shutdown), limit_s)
+        except ConcertinoError as exc:
+            self._log.warning("it did not answer the shutdown: %s", exc)
 
     async def close(self, reason: str) -> None:
         """Close the connection, and end the process and its whole group."""

@@ -25,7 +25,7 @@ from msgspec import Struct
 from concertino.errors import ConcertinoError
 from concertino.installation import missing_extra
 from concertino.nats.servers import parse_servers
-from concertino.orchestra.mcp_entry import MCP_MEMBERS, read_mcp_entry
+from concertino.orchestra.mcp_entry import FILE, MCP_MEMBERS, SERVER, read_mcp_entry
 from concertino.orchestra.storage import RESOURCES
 from concertino.proxy.value_reader import InvalidServerFile
 from concertino.transports.listeners import split_address
@@ -263,7 +263,7 @@ class _Reader:
             ("plugin", "mcp", f"--id={id}"),
             # The plugin needs the hub's variables for the references ${...}. The server gets few.
             env=dict.fromkeys(os.environ),
-            config={"file": str(self._path.absolute()), "server": server},
+            config={FILE: str(self._path.absolute()), SERVER: server},
             enabled=self._optional(members, "enabled", self._bool, label) or False,
             provides_storage=(RESOURCES,),
             provides_ai=self._optional(members, "provides_ai", self._texts, label) or (),

@@ -172,6 +172,11 @@ class RpcClient:
         for stream in self._streams.values():
             stream.fail(Disconnected(f"{self.peer.address}: {reason}"))
 
+    @property
+    def in_progress(self) -> int:
+        """The number of requests and streams that were not answered yet."""
+        return len(self._pending) + len(self._streams)
+
     # Requests
 
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:

@@ -136,6 +136,11 @@ class RpcConnection(Protocol):
 class ForwardingConnection(RpcConnection, Protocol):
     """An RpcConnection that can also forward serialized requests."""
 
+    @property
+    def in_progress(self) -> int:
+        """The number of requests and streams that were not answered yet."""
+        ...
+
     def forward(
         self,
         body: bytes,

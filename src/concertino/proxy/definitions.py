@@ -20,7 +20,13 @@ from concertino.proxy.secret_sources import SECRET
 from concertino.proxy.server_file import ServerEntry, ServerFile
 from concertino.proxy.value_reader import Template
 
-__all__ = ["Definition", "DefinitionPart", "compare_definitions", "define_server"]
+__all__ = [
+    "Definition",
+    "DefinitionPart",
+    "compare_definitions",
+    "define_server",
+    "make_definition",
+]
 
 # The longest part of a value that is shown, in characters.
 MAX_SHOWN = 300
@@ -68,6 +74,14 @@ def define_server(
     for id in sorted(used & file.inputs.keys()):
         if (default := file.inputs[id].default) is not None:
             texts[f"inputs.{id}"] = default
+    return make_definition(texts, hidden, key)
+
+
+def make_definition(texts: Mapping[str, str], hidden: Mapping[str, str], key: bytes) -> Definition:
+    """Return the definition with these members: name -> text.
+
+    hidden: the members that may be secrets.
+    """
     # If an argument contains the value of a hidden variable, it is not shown there either.
     learn({name.partition(".")[2]: value for name, value in hidden.items()})
     definition = {

@@ -67,14 +67,13 @@ def define_servers(
     return servers
 
 
-def describe_unapproved(approved: ApprovedFile, server: DefinedServer) -> list[str]:
+def describe_unapproved(approved: ApprovedFile, name: str, definition: Definition) -> list[str]:
     """Return the lines that a user should read before approving a server; [] if it is approved."""
-    name = server.entry.name
     before = approved.servers.get(name)
-    if before == server.definition:
+    if before == definition:
         return []
     title = f"{name} (new)" if before is None else f"{name} (changed)"
-    return [title, *compare_definitions(before, server.definition)]
+    return [title, *compare_definitions(before, definition)]
 
 
 class FileParts:
@@ -195,7 +194,7 @@ class FileParts:
         if self._shown.get(name) != server.definition:
             self._shown[name] = server.definition
             # One call for each line, because a log record must be one line.
-            for line in describe_unapproved(approved, server):
+            for line in describe_unapproved(approved, name, server.definition):
                 log.warning("%s", line)
             if isinstance(current, FileServer):
                 log.warning(

@@ -10,9 +10,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from concertino.backend.interface import Notifier, ServerFeatures
@@ -23,6 +21,7 @@ from concertino.composition.rules import CompositionRules
 from concertino.library.watcher import Watcher
 from concertino.proxy.approvals import ApprovalStore
 from concertino.proxy.file_parts import FileParts
+from concertino.proxy.file_status import FileStatus, read_file_status
 from concertino.proxy.manifest_cache import ManifestCache
 from concertino.proxy.server_file import ServerFile, read_server_file
 from concertino.proxy.server_status import (
@@ -52,15 +51,6 @@ RULES = CompositionRules(
     maps_uris=True,
     retries_s=(1.0, 2.0, 5.0, 15.0, 60.0),
 )
-
-
-class _FileStatus(Struct, frozen=True):
-    """The parts of a file's status that differ after the file was changed or replaced."""
-
-    device: int = 0
-    inode: int = 0
-    size: int = 0
-    time_ns: int = 0
 
 
 class Servers(BackendWrapper):
@@ -198,10 +188,10 @@ class Servers(BackendWrapper):
 
     # The file
 
-    def _read_statuses(self) -> tuple[_FileStatus, ...]:
+    def _read_statuses(self) -> tuple[FileStatus, ...]:
         """Return the status of the server file and of the file with its approvals."""
         return tuple(
-            _read_status(path)
+            read_file_status(path)
             for path in (self._path, self._store.stored_at(self._file_parts.path))
         )
 
@@ -229,11 +219,3 @@ class Servers(BackendWrapper):
             return
         await self._file_parts.set_options()
         await self._composed.change_parts(parts)
-
-
-def _read_status(path: Path) -> _FileStatus:
-    try:
-        status = path.stat()
-    except OSError:
-        return _FileStatus()
-    return _FileStatus(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)

@@ -1,0 +1,90 @@
+"""PluginReplacement: starts a new process of a plugin, and lets the old one finish its calls.
+
+The old process serves until the new one has started, so a program that does not start any more
+replaces nothing. Then the old one gets no new calls, and ends after those that it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+
+from concertino.orchestra.hub_calls import CALL_S
+from concertino.orchestra.plugin_run import PluginRun
+
+__all__ = ["PluginReplacement"]
+
+# How many old processes of a plugin finish their calls. Beyond it, the oldest one is ended at once.
+MAX_OLD = 4
+REPLACED = "its process was replaced by a new one"
+
+
+class PluginReplacement:
+    """The replacement of a plugin's process. Use it on one event loop.
+
+    log: the plugin's logger.
+
+    Attributes:
+    next: the run that is being started; None while there is none.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        self.next: PluginRun | None = None
+        self._log = log
+        self._lock = asyncio.Lock()
+        self._current: asyncio.Task[None] | None = None
+        # The runs that finish their calls, the oldest first.
+        self._old: dict[PluginRun, asyncio.Task[None]] = {}
+
+    def groups(self) -> Iterator[int]:
+        """Yield the process groups of the runs that start or finish their calls."""
+        for run in (self.next, *self._old):
+            if run is not None and run.pid is not None:
+                yield run.pid
+
+    async def run(self, replace: Callable[[], Awaitable[None]]) -> None:
+        """Run one replacement at a time. cancel() ends it. Raises what `replace` raises."""
+        async with self._lock:
+            task = self._current = asyncio.ensure_future(replace())
+            try:
+                await asyncio.wait((task,))
+            finally:
+                task.cancel()
+                self._current = None
+        if not task.cancelled():
+            task.result()
+
+    async def cancel(self) -> None:
+        """Cancel the present replacement, and wait until the old process serves on."""
+        if (task := self._current) is not None:
+            task.cancel()
+            await asyncio.wait((task,))
+
+    def retire(self, run: PluginRun) -> None:
+        """Let a run finish its calls in the background, and then end it."""
+        for oldest in list(self._old)[: len(self._old) - MAX_OLD + 1]:
+            self._old[oldest].cancel()
+        task = asyncio.get_running_loop().create_task(self._finish(run))
+        self._old[run] = task
+        task.add_done_callback(lambda done: self._forget(run, done))
+
+    async def _finish(self, run: PluginRun) -> None:
+        try:
+            await run.drain(CALL_S)
+            await run.shut_down()
+        finally:
+            await run.close(REPLACED)
+
+    def _forget(self, run: PluginRun, done: asyncio.Task[None]) -> None:
+        self._old.pop(run, None)
+        if not done.cancelled() and (exc := done.exception()) is not None:
+            self._log.error("its old process could not be ended", exc_info=exc)
+
+    async def close(self) -> None:
+        """End all runs that finish their calls, without waiting for these."""
+        tasks = list(self._old.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)

@@ -1,0 +1,191 @@
+"""PluginSet: the plugin processes of a hub, in the order in which they start and end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+
+from msgspec.structs import replace
+
+from concertino.orchestra.plugin_process import PluginProcess
+from concertino.orchestra.plugin_run import HubEnvironment, LaunchSettings
+from concertino.orchestra.plugins_file import PluginEntry
+from concertino.transports.process import ShutdownTimeouts
+
+__all__ = ["PluginSet", "sort_by_dependency"]
+
+log = logging.getLogger("concertino.hub")
+
+
+class PluginSet:
+    """Starts, changes and ends the plugins of a hub. Use it on one event loop.
+
+    entries: the plugins, in the order of the file.
+    stop_s: seconds for plugins to end by themselves; killing them may take as long again.
+    on_change: called after each change of a plugin, and of the set.
+
+    Attributes:
+    by_id: the plugins by id, in the order of the file.
+    by_start: the plugins in the order of starts: dependencies come first.
+    """
+
+    def __init__(
+        self, entries: Sequence[PluginEntry], stop_s: float, on_change: Callable[[], None]
+    ) -> None:
+        self.by_id: Mapping[str, PluginProcess] = {}
+        self.by_start: Sequence[PluginProcess] = ()
+        self._stop_s = stop_s
+        self._on_change = on_change
+        self._numbers = count()
+        self._environment: HubEnvironment | None = None
+        # The plugins that are no longer in the file, and finish their calls.
+        self._retiring: dict[PluginProcess, asyncio.Task[None]] = {}
+        self._put(entries)
+
+    def _put(self, entries: Sequence[PluginEntry]) -> list[PluginProcess]:
+        """Make these entries the plugins of the set. Returns the plugins that are new."""
+        # Plugins over QUIC are started one after the other. Some of the Go plugins share a
+        # database, and fail if two of them create it at the same time.
+        previous: PluginProcess | None = None
+        by_id: dict[str, PluginProcess] = {}
+        added: list[PluginProcess] = []
+        for entry in sort_by_dependency(entries):
+            dependencies = [by_id[id] for id in entry.depends_on]
+            plugin = self.by_id.get(entry.id)
+            if plugin is None:
+                before = previous if not entry.socket else None
+                settings = self._settings(entry)
+                plugin = PluginProcess(settings, dependencies, self._on_change, before)
+                added.append(plugin)
+            plugin.dependencies = dependencies
+            if not entry.socket:
+                previous = plugin
+            by_id[entry.id] = plugin
+        self.by_start = list(by_id.values())
+        self.by_id = {entry.id: by_id[entry.id] for entry in entries}
+        return added
+
+    def _settings(self, entry: PluginEntry) -> LaunchSettings:
+        return LaunchSettings(
+            entry,
+            next(self._numbers),
+            _shutdown_timeouts(self._stop_s),
+            logging.getLogger(f"concertino.hub.{entry.id}"),
+        )
+
+    def start(self, environment: HubEnvironment) -> None:
+        """Begin to start all plugins. Each one waits for its dependencies by itself."""
+        self._environment = environment
+        for plugin in self.by_id.values():
+            plugin.start(environment)
+
+    async def change(self, entries: Sequence[PluginEntry], environment: HubEnvironment) -> None:
+        """Make these entries the plugins of the set, after start().
+
+        environment: the settings that all plugins share from now on.
+        New plugins are started, and those that are gone end after their calls. A plugin with
+        another entry is replaced: see PluginProcess.replace(). All others run on.
+        Waits until the replaced plugins have started. Raises ValueError for entries whose
+        dependencies are missing or a circle; then nothing is changed.
+        """
+        before = self.by_id
+        added = self._put(entries)
+        self._environment = environment
+        for id, plugin in before.items():
+            if id not in self.by_id:
+                self._retire(plugin)
+        self._on_change()
+        for plugin in added:
+            plugin.start(environment)
+        changed = [
+            plugin.replace(self._settings(entry), environment)
+            for entry in entries
+            if not is_same(entry, (plugin := self.by_id[entry.id]).entry)
+        ]
+        await asyncio.gather(*changed)
+
+    async def replace(self, id: str) -> None:
+        """Start a plugin's program anew, after a change of its files."""
+        assert self._environment is not None, "the hub has not been launched"
+        plugin = self.by_id[id]
+        await plugin.replace(self._settings(plugin.entry), self._environment)
+
+    def _retire(self, plugin: PluginProcess) -> None:
+        task = asyncio.get_running_loop().create_task(plugin.retire())
+        self._retiring[plugin] = task
+        task.add_done_callback(lambda done: self._forget(plugin, done))
+
+    def _forget(self, plugin: PluginProcess, done: asyncio.Task[None]) -> None:
+        self._retiring.pop(plugin, None)
+        if not done.cancelled() and (exc := done.exception()) is not None:
+            log.error("%s could not be ended", plugin.id, exc_info=exc)
+
+    async def restart_plugin(self, id: str) -> None:
+        """End a plugin, after its calls, and begin to start it again."""
+        assert self._environment is not None, "the hub has not been launched"
+        until = asyncio.get_running_loop().time() + self._stop_s
+        await self.by_id[id].restart(until, self._environment)
+
+    async def stop_plugin(self, id: str) -> None:
+        """End a plugin, after its calls. It stays ended until restart_plugin()."""
+        until = asyncio.get_running_loop().time() + self._stop_s
+        await self.by_id[id].stop(until, reason="it was stopped by concertino hub")
+
+    async def stop(self) -> None:
+        """End all plugins. A plugin ends before those that it depends on."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._stop_s
+        retiring = dict(self._retiring)
+        for task in retiring.values():
+            task.cancel()
+        if retiring:
+            await asyncio.wait(retiring.values())
+        stops: dict[PluginProcess, asyncio.Task[None]] = {}
+        for plugin in (*retiring, *reversed(self.by_start)):
+            dependents = [stops[other] for other in stops if plugin in other.dependencies]
+            stops[plugin] = loop.create_task(plugin.stop(until, dependents))
+        outcomes = await asyncio.gather(*stops.values(), return_exceptions=True)
+
+        for plugin, outcome in zip(stops, outcomes, strict=True):
+            if isinstance(outcome, BaseException):
+                log.error("%s could not be ended", plugin.id, exc_info=outcome)
+
+    def kill(self) -> None:
+        """Kill every plugin's process groups immediately, when there is no time for stop()."""
+        for plugin in (*self._retiring, *self.by_start):
+            for group in plugin.groups:
+                try:
+                    os.killpg(group, signal.SIGKILL)
+                except (ProcessLookupError, PermissionError):
+                    pass
+
+
+def is_same(entry: PluginEntry, other: PluginEntry) -> bool:
+    """Return whether two entries say the same; their lines in the file do not count."""
+    return replace(entry, line=0) == replace(other, line=0)
+
+
+def sort_by_dependency(entries: Sequence[PluginEntry]) -> list[PluginEntry]:
+    """Return the entries in the same order, except that dependencies come first.
+
+    Raises ValueError if a dependency is missing, or if there is a circle of dependencies.
+    """
+    order: dict[str, PluginEntry] = {}
+    left = {entry.id: entry for entry in entries}
+    while left:
+        id = next((id for id in left if order.keys() >= set(left[id].depends_on)), None)
+        if id is None:
+            raise ValueError(f"the dependencies of {', '.join(left)} are missing, or a circle")
+        order[id] = left.pop(id)
+    return list(order.values())
+
+
+def _shutdown_timeouts(within_s: float) -> ShutdownTimeouts:
+    """Return timeouts for ending a process that take `within_s` seconds together."""
+    return ShutdownTimeouts(
+        stdin_closed_s=0.2 * within_s, terminated_s=0.4 * within_s, killed_s=0.4 * within_s
+    )

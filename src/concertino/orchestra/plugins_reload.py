@@ -1,0 +1,209 @@
+"""PluginsReload: applies changes of a plugins file while its hub runs.
+
+Only plugins that have changed are started, replaced or ended. Whoever starts a hub has named its
+file, and so consents to what the file says then. A later change may come from somebody else, as one
+of a server file may: a plugin with another program, arguments, variables or configuration waits for
+`concertino approve FILE`, and until then the plugin before the change runs on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from concertino.errors import ConcertinoError
+from concertino.orchestra.hub import Hub
+from concertino.orchestra.plugin_definitions import define_plugin, define_plugins
+from concertino.orchestra.plugins_file import PluginEntry, PluginsFile, read_plugins
+from concertino.proxy.approvals import ApprovalStore, ApprovedFile
+from concertino.proxy.definitions import Definition
+from concertino.proxy.file_access import check_writers
+from concertino.proxy.file_parts import describe_unapproved
+from concertino.proxy.file_status import FileStatus, read_file_status
+
+__all__ = ["POLL_S", "PluginsReload"]
+
+log = logging.getLogger("concertino.hub")
+
+# How often the file and its approvals are looked at, in seconds.
+POLL_S = 1.0
+# The time for which they must not have changed, because an editor may write a file in steps.
+SETTLE_S = 0.05
+MAX_SETTLE_STEPS = 20
+# The settings of a file that a running hub cannot change.
+FIXED = ("listen_addr", "certs_dir", "cluster")
+
+
+class PluginsReload:
+    """Follows the plugins file of a hub. Call open() after the hub's launch(), and close() before
+    its stop().
+
+    file: the file as the hub was started with it.
+    trust: whether changes need no approval.
+    store: the user's approvals; by default those in the user's state folder.
+    poll_s: how often the file is looked at, in seconds.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        file: PluginsFile,
+        *,
+        trust: bool = False,
+        store: ApprovalStore | None = None,
+        poll_s: float = POLL_S,
+    ) -> None:
+        self._hub = hub
+        self._file = file
+        self._path = file.path.absolute()
+        self._trust = trust
+        self._store = store
+        self._poll_s = poll_s
+        self._statuses = self._read_statuses()
+        # The definitions that were logged last because they are not approved, by plugin.
+        self._shown: dict[str, Definition] = {}
+        self._following: asyncio.Task[None] | None = None
+
+    def open(self) -> None:
+        """Begin to follow the file."""
+        self._following = asyncio.get_running_loop().create_task(
+            self._follow(), name="follow a plugins file"
+        )
+
+    async def close(self) -> None:
+        """Follow the file no more. A change that is being applied is given up."""
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait((self._following,))
+
+    def _read_statuses(self) -> tuple[FileStatus, ...]:
+        """Return the status of the file, and of the one with its approvals once it matters."""
+        paths = [self._path]
+        if self._store is not None:
+            paths.append(self._store.stored_at(self._path.resolve()))
+        return tuple(map(read_file_status, paths))
+
+    async def _follow(self) -> None:
+        """Apply changes of the file and of its approvals until cancelled."""
+        while True:
+            await asyncio.sleep(self._poll_s)
+            statuses = self._read_statuses()
+            if statuses == self._statuses:
+                continue
+            for _ in range(MAX_SETTLE_STEPS):
+                await asyncio.sleep(SETTLE_S)
+                before, statuses = statuses, self._read_statuses()
+                if statuses == before:
+                    break
+            self._statuses = statuses
+            await self.reload()
+
+    async def reload(self) -> None:
+        """Apply the present content of the file. A file with an error changes nothing."""
+        try:
+            check_writers(self._path, os.stat(self._path))
+            file = read_plugins(self._path)
+            entries = self._choose(file)
+            self._log_fixed(file)
+            await self._hub.change_plugins(entries)
+        except (ConcertinoError, OSError, ValueError) as exc:
+            log.error("%s; the plugins stay as they were", exc)
+            return
+        # A bug in this package. Later changes of the file must still be applied.
+        except Exception:
+            log.exception("%s: its change has failed", self._path)
+            return
+        self._file = replace(file, plugins=tuple(entries))
+        log.info("%s was reloaded: %d plugins", self._path, len(entries))
+
+    def _log_fixed(self, file: PluginsFile) -> None:
+        """Log which settings the hub takes over when it is started again."""
+        for name in FIXED:
+            if getattr(file, name) != getattr(self._file, name):
+                log.warning("%s: %s has changed; restart the hub to apply it", self._path, name)
+        for warning in set(file.warnings) - set(self._file.warnings):
+            log.warning("%s", warning)
+
+    def _choose(self, file: PluginsFile) -> list[PluginEntry]:
+        """Return the entries to run: those that may run, and those before an unapproved change.
+
+        Raises UnusableState if the approvals cannot be read.
+        """
+        if self._trust:
+            self._hub.withheld = {}
+            return list(file.enabled)
+        running = {entry.id: entry for entry in self._file.enabled}
+        unapproved = self._find_unapproved(file, running)
+        withheld = dict.fromkeys(
+            unapproved, f"not approved; to see and approve it: concertino approve {self._path}"
+        )
+        chosen = {entry.id: entry for entry in file.enabled if entry.id not in unapproved}
+        chosen |= {id: running[id] for id in unapproved if id in running}
+        # A plugin cannot run without those that it depends on.
+        while missing := {
+            entry.id: id for entry in chosen.values() for id in entry.depends_on if id not in chosen
+        }:
+            for id, dependency in missing.items():
+                withheld[id] = f"it depends on {dependency}, which does not run"
+                before = running.get(id)
+                if before is None or chosen[id] == before:
+                    del chosen[id]
+                else:
+                    chosen[id] = before
+        self._hub.withheld = withheld
+        return [chosen[entry.id] for entry in file.enabled if entry.id in chosen]
+
+    def _find_unapproved(
+        self, file: PluginsFile, running: Mapping[str, PluginEntry]
+    ) -> Mapping[str, Definition]:
+        """Return the definitions of the plugins that need an approval, and log the new ones."""
+        store = self._store = self._store or _open_store()
+        key, path = store.key(), self._path.resolve()
+        definitions = define_plugins(file, key)
+        approved = store.read(path)
+        current = {id: define_plugin(entry, key) for id, entry in running.items()}
+        unapproved = {
+            id: definition
+            for id, definition in definitions.items()
+            if definition not in (current.get(id), approved.servers.get(id))
+        }
+        if unapproved and not approved.servers:
+            # So that `concertino approve` shows the differences to what runs.
+            store.approve(path, current)
+            approved = ApprovedFile(str(path), current)
+        self._log_unapproved(unapproved, approved, running)
+        self._shown = dict(unapproved)
+        self._statuses = (self._statuses[0], read_file_status(store.stored_at(path)))
+        return unapproved
+
+    def _log_unapproved(
+        self,
+        unapproved: Mapping[str, Definition],
+        approved: ApprovedFile,
+        running: Mapping[str, PluginEntry],
+    ) -> None:
+        for id, definition in unapproved.items():
+            if self._shown.get(id) == definition:
+                continue
+            # One call for each line, because a log record must be one line.
+            for line in describe_unapproved(approved, id, definition):
+                log.warning("%s", line)
+            outcome = "the plugin runs as before" if id in running else "it is not started"
+            log.warning(
+                "%s: this is not approved, so %s; to approve it: concertino approve %s",
+                id,
+                outcome,
+                self._path,
+            )
+
+
+def _open_store() -> ApprovalStore:
+    """Return the user's approvals. Raises ValueError for a user without a home directory."""
+    try:
+        return ApprovalStore()
+    except RuntimeError as exc:
+        raise ValueError(f"changes cannot be approved: {exc}") from None

@@ -1,0 +1,27 @@
+"""read_file_status(): what differs in a file after it was changed or replaced."""
+
+from __future__ import annotations
+
+import os
+
+from msgspec import Struct
+
+__all__ = ["FileStatus", "read_file_status"]
+
+
+class FileStatus(Struct, frozen=True):
+    """The parts of a file's status that differ after the file was changed or replaced."""
+
+    device: int = 0
+    inode: int = 0
+    size: int = 0
+    time_ns: int = 0
+
+
+def read_file_status(path: str | os.PathLike[str]) -> FileStatus:
+    """Return the status of a file; the same one for each file that does not exist."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return FileStatus()
+    return FileStatus(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
