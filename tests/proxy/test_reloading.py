@@ -98,7 +98,7 @@ class Reloading:
 @pytest.fixture(autouse=True)
 def _settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reloading, "POLL_S", 3600.0)
-    monkeypatch.setattr(reloading, "SETTLE_S", 0.0)
+    monkeypatch.setattr(source_files, "SETTLE_S", 0.0)
 
 
 async def steps(count: int = 100) -> None:
@@ -200,7 +200,7 @@ async def test_a_file_that_is_just_being_saved_is_no_new_code(
         else:
             server.path.write_text("")
         calling = asyncio.create_task(server.call())
-        await steps(reloading.MAX_SETTLE_STEPS // 2)
+        await steps(source_files.MAX_SETTLE_STEPS // 2)
         server.path.write_text("two")
         assert await calling == "two"
         assert server.inner.started == ["one", "two"]

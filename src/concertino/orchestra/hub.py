@@ -60,6 +60,8 @@ STOP_S = 5.0
 START_S = 15.0
 # Requests for lists. They wait until the first start of every plugin is settled (FirstStart).
 LIST_REQUESTS = ("list_tools", "list_prompts", "storage_list")
+# Other requests than tool calls that a single plugin answers.
+STORED_KINDS = ("prompt_get", "storage_read", "storage_write", "storage_delete")
 
 
 class Hub:
@@ -228,6 +230,17 @@ class Hub:
     async def answer(self, request: PluginRequest, peer: RemotePeer) -> PluginResponse:
         """Answer a request of any kind but stream_start."""
         kind = request.WhichOneof("request") or "nothing"
+        if kind in LIST_REQUESTS or kind in STORED_KINDS:
+            await self._check_saves()
+        return await self._answer(request, kind, peer)
+
+    async def _check_saves(self) -> None:
+        """Let the request that follows wait for plugins whose watched files have changed."""
+        if self._plugins.has_watches:
+            await self._plugins.check_saves()
+
+    async def _answer(self, request: PluginRequest, kind: str, peer: RemotePeer) -> PluginResponse:
+        """Answer a request of this kind."""
         if kind == "tool_call":
             return await self._calls.call(request, peer)
         if kind in LIST_REQUESTS:
@@ -294,6 +307,7 @@ class Hub:
 
     async def find_tool(self, name: str, ai: str, peer: RemotePeer) -> HubPlugin | None:
         """See ToolFinder.find_tool."""
+        await self._check_saves()
         if self._is_started:
             return self.routes.find_tool(name, ai)
         return await self._await_provider(lambda: self.routes.find_tool(name, ai), peer)
@@ -313,15 +327,10 @@ class Hub:
 
         find: looks up the provider in the current routes.
         """
-        loop = asyncio.get_running_loop()
-        until = loop.time() + START_S
+        until = asyncio.get_running_loop().time() + START_S
         while self._is_awaited(plugin := find()):
-            left = until - loop.time()
-            if left <= 0 or self._is_starting(peer):
+            if self._is_starting(peer) or not await self._wait_change(until):
                 break
-            if self._changed is None:
-                self._changed = loop.create_future()
-            await asyncio.wait((self._changed,), timeout=left)
         return plugin
 
     def _is_awaited(self, provider: HubPlugin | None) -> bool:
@@ -367,13 +376,25 @@ class Hub:
             finally:
                 for wait in waits:
                     wait.cancel()
+        until = asyncio.get_running_loop().time() + START_S
+        while any(plugin.is_replaced for plugin in self._plugins.by_start):
+            if not await self._wait_change(until):
+                break
+
+    async def _wait_change(self, until: float) -> bool:
+        """Wait for a change of a plugin. Returns False if there is none until this time."""
+        loop = asyncio.get_running_loop()
+        if self._changed is None:
+            self._changed = loop.create_future()
+        done, _ = await asyncio.wait((self._changed,), timeout=max(0.0, until - loop.time()))
+        return bool(done)
 
     def _is_starting(self, peer: RemotePeer) -> bool:
-        """Return whether a peer is a plugin whose first start is not over."""
+        """Return whether a peer is a plugin that starts for the first time or is replaced."""
         return any(
             _is_plugin(peer, plugin)
             for plugin in self._plugins.by_start
-            if not plugin.first_start.is_over.is_set()
+            if plugin.is_replaced or not plugin.first_start.is_over.is_set()
         )
 
     def relay(
@@ -396,7 +417,7 @@ class Hub:
         if peer.name is not None and caller != plugin_id(peer.name):
             return None
         plugin = (self._routes or self.routes).tools.get(tool_name)
-        if plugin is None or not self._is_started:
+        if plugin is None or not self._is_started or self._plugins.has_watches:
             return None
         return self._calls.relay(plugin, body, respond)
 

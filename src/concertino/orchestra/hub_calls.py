@@ -42,13 +42,25 @@ from concertino.orchestra.streams import (
     tool_call_of,
 )
 
-__all__ = ["CALL_S", "HubPlugin", "ToolCalls", "ToolFinder", "forward_request", "plugin_id"]
+__all__ = [
+    "CALL_S",
+    "ChangeFailed",
+    "HubPlugin",
+    "ToolCalls",
+    "ToolFinder",
+    "forward_request",
+    "plugin_id",
+]
 
 log = logging.getLogger("concertino.hub")
 
 # Time limit of a request that is forwarded to a plugin.
 CALL_S = 600.0
 NOT_FOUND = "tool_not_found"
+
+
+class ChangeFailed(ConcertinoError):
+    """The code of a plugin was changed and does not start; the code before the change runs on."""
 
 
 class HubPlugin(PluginProvider, Protocol):
@@ -340,6 +352,8 @@ def _failure_response(id: str, plugin: HubPlugin, exc: BaseException) -> PluginR
         code = "plugin_unavailable"
     elif isinstance(exc, TimedOut):
         code = "timeout"
+    elif isinstance(exc, ChangeFailed):
+        code = "change_failed"
     return error_response(id, code, f"{plugin.id}: {str(exc).removeprefix(f'{plugin.address}: ')}")
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from random import uniform
 from typing import Literal
@@ -21,7 +21,7 @@ from typing import Literal
 import msgspec
 
 from concertino.errors import ConcertinoError, Disconnected
-from concertino.orchestra.hub_calls import CALL_S
+from concertino.orchestra.hub_calls import CALL_S, ChangeFailed
 from concertino.orchestra.pending_response import PendingResponse, ResponseCallback
 from concertino.orchestra.plugin_messages import (
     PluginManifest,
@@ -54,6 +54,8 @@ LATE_S = 0.4
 STEADY_S = 60.0
 # Time for the answer to a shutdown request, and for pending calls after it.
 SHUTDOWN_S = 2.0
+# How long replace() waits for the start of a plugin that did not run.
+START_S = 15.0
 REMOVED = "it is no longer in the plugins file"
 
 
@@ -157,7 +159,12 @@ class PluginProcess:
     @property
     def is_replaced(self) -> bool:
         """Whether a new process is being started that will take over from the present one."""
-        return self._replacement.next is not None
+        return self._replacement.is_pending or self._replacement.next is not None
+
+    def announce_replacement(self, is_pending: bool) -> None:
+        """Let calls wait for a call of replace() that follows (is_pending), or no longer."""
+        self._replacement.is_pending = is_pending
+        self._on_change()
 
     @property
     def calls(self) -> int:
@@ -210,6 +217,8 @@ class PluginProcess:
 
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
         """Send a request, as RpcConnection.request() does. Raises Disconnected unless it runs."""
+        if request.HasField("tool_call"):
+            self._refuse_once()
         link = self._running_link()
         self._begin_call()
         try:
@@ -241,6 +250,7 @@ class PluginProcess:
 
         See ForwardingConnection.stream(). Raises Disconnected while the plugin is not running.
         """
+        self._refuse_once()
         link = self._running_link()
         self._begin_call()
         try:
@@ -249,6 +259,15 @@ class PluginProcess:
                     yield response
         finally:
             self._in_flight -= 1
+
+    def _refuse_once(self) -> None:
+        """Raise ChangeFailed for the first call after a change that does not start."""
+        failure, self.record.unsent_failure = self.record.unsent_failure, ""
+        if failure:
+            raise ChangeFailed(
+                f"the changed code does not start: {failure}\n"
+                "This call did nothing. The code before the change runs on."
+            )
 
     def _begin_call(self) -> None:
         self._in_flight += 1
@@ -272,7 +291,12 @@ class PluginProcess:
             await self._stop_supervising()
             await self._run.close(self.reason)
             self.record.restarts += 1
+            self._set_state("waiting", "its program was changed")
+            self._replacement.has_started.clear()
             self.start(environment)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(START_S):
+                    await self._replacement.has_started.wait()
 
     async def _take_over(self, environment: HubEnvironment) -> None:
         """Start a new process that takes over from the one that runs. See replace()."""
@@ -461,6 +485,8 @@ class PluginProcess:
 
     def _set_state(self, state: State, reason: str) -> None:
         """Change the state, and report it. reason: why the plugin is not running, or empty."""
+        if state not in ("waiting", "starting"):
+            self._replacement.has_started.set()
         if state == "backing-off":
             self.record.set_error(reason)
         self.state, self.reason = state, reason

@@ -18,6 +18,8 @@ class PluginRecord:
     health: what it answered to the last health ping if it is not healthy; otherwise empty.
     failed_change: why the latest change of the plugin does not run, although the program before it
         does; empty otherwise.
+    unsent_failure: the text of failed_change for the next call of a tool, after a change of watched
+        files; empty if a call has got it.
     """
 
     def __init__(self) -> None:
@@ -27,6 +29,7 @@ class PluginRecord:
         self.last_error_at = 0.0
         self.health = ""
         self.failed_change = ""
+        self.unsent_failure = ""
 
     def set_error(self, reason: str) -> None:
         """Record why a process has ended, or could not be started."""

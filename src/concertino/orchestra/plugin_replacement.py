@@ -27,10 +27,14 @@ class PluginReplacement:
 
     Attributes:
     next: the run that is being started; None while there is none.
+    is_pending: whether a replacement is going to begin, so that calls wait for it already.
+    has_started: set when the start of a plugin that did not run has succeeded or failed.
     """
 
     def __init__(self, log: logging.Logger) -> None:
         self.next: PluginRun | None = None
+        self.is_pending = False
+        self.has_started = asyncio.Event()
         self._log = log
         self._lock = asyncio.Lock()
         self._current: asyncio.Task[None] | None = None

@@ -7,12 +7,14 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import count
 
 from msgspec.structs import replace
 
 from concertino.orchestra.plugin_process import PluginProcess
 from concertino.orchestra.plugin_run import HubEnvironment, LaunchSettings
+from concertino.orchestra.plugin_watch import PluginWatch
 from concertino.orchestra.plugins_file import PluginEntry
 from concertino.transports.process import ShutdownTimeouts
 
@@ -42,6 +44,7 @@ class PluginSet:
         self._on_change = on_change
         self._numbers = count()
         self._environment: HubEnvironment | None = None
+        self._watches: dict[str, PluginWatch] = {}
         # The plugins that are no longer in the file, and finish their calls.
         self._retiring: dict[PluginProcess, asyncio.Task[None]] = {}
         self._put(entries)
@@ -82,6 +85,29 @@ class PluginSet:
         self._environment = environment
         for plugin in self.by_id.values():
             plugin.start(environment)
+        self._watch()
+
+    @property
+    def has_watches(self) -> bool:
+        """Whether the files of a plugin are watched."""
+        return bool(self._watches)
+
+    async def check_saves(self) -> None:
+        """Announce the replacement of each plugin whose watched files have changed."""
+        await asyncio.gather(*(watch.check() for watch in self._watches.values()))
+
+    def _watch(self) -> None:
+        """Watch the files of the plugins that ask for it, and no others."""
+        for id, watch in list(self._watches.items()):
+            plugin = self.by_id.get(id)
+            if plugin is None or plugin.entry.watch != watch.paths:
+                self._watches.pop(id).close()
+        for id, plugin in self.by_id.items():
+            paths = plugin.entry.watch
+            if paths is not None and id not in self._watches:
+                watch = PluginWatch(paths, plugin, partial(self.replace, id))
+                self._watches[id] = watch
+                watch.start()
 
     async def change(self, entries: Sequence[PluginEntry], environment: HubEnvironment) -> None:
         """Make these entries the plugins of the set, after start().
@@ -107,6 +133,7 @@ class PluginSet:
             if not is_same(entry, (plugin := self.by_id[entry.id]).entry)
         ]
         await asyncio.gather(*changed)
+        self._watch()
 
     async def replace(self, id: str) -> None:
         """Start a plugin's program anew, after a change of its files."""
@@ -139,6 +166,9 @@ class PluginSet:
         """End all plugins. A plugin ends before those that it depends on."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._stop_s
+        for watch in self._watches.values():
+            watch.close()
+        self._watches.clear()
         retiring = dict(self._retiring)
         for task in retiring.values():
             task.cancel()

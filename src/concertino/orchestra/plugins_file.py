@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -27,6 +28,7 @@ from concertino.installation import missing_extra
 from concertino.nats.servers import parse_servers
 from concertino.orchestra.mcp_entry import FILE, MCP_MEMBERS, SERVER, read_mcp_entry
 from concertino.orchestra.storage import RESOURCES
+from concertino.orchestra.watched_paths import WatchedPaths, find_server_files, watch_programs
 from concertino.proxy.value_reader import InvalidServerFile
 from concertino.transports.listeners import split_address
 from concertino.yaml_core import InvalidYaml, YamlLimit, YamlNode, import_parser, is_null, read_node
@@ -49,10 +51,11 @@ _BOOLS = {
 }
 
 # The members of every plugin's entry, and those that only plugins of the plugin protocol have.
-MEMBERS = ("id", "args", "env", "enabled", "provides_ai", "depends_on", "protocol")
+MEMBERS = ("id", "args", "env", "enabled", "provides_ai", "depends_on", "protocol", "watch")
 OWN_MEMBERS = ("binary", "config", "provides_storage", "socket")
 MCP = "mcp"
 PROTOCOLS = ("orchestra", MCP)
+MCP_ARGS = ("plugin", "mcp")
 
 T = TypeVar("T")
 
@@ -76,8 +79,7 @@ class PluginEntry(Struct, frozen=True):
     depends_on: ids of plugins to start before this one.
     socket: whether the plugin uses a Unix socket instead of QUIC.
     line: the line of the entry in the file.
-    is_mcp: whether the plugin is an MCP server (`protocol: mcp`); `config` then has the server, and
-        the other fields start `concertino plugin mcp`.
+    watch: the files whose changes restart the plugin; None to watch none.
     """
 
     id: str
@@ -91,7 +93,15 @@ class PluginEntry(Struct, frozen=True):
     depends_on: tuple[str, ...] = ()
     socket: bool = False
     line: int = 0
-    is_mcp: bool = False
+    watch: WatchedPaths | None = None
+
+    @property
+    def is_mcp(self) -> bool:
+        """Whether the plugin is an MCP server (`protocol: mcp`).
+
+        `config` then has the server, and the other fields start `concertino plugin mcp`.
+        """
+        return self.args[:2] == MCP_ARGS and SERVER in self.config
 
 
 class PluginsFile(Struct, frozen=True):
@@ -221,9 +231,10 @@ class _Reader:
         # not the folder of the file.
         args = self._optional(members, "args", self._texts, label) or ()
         workspace = f"--workspace={self._folder}"
+        binary = self._binary(self._text(members["binary"], f"{label}.binary"))
         return PluginEntry(
             id,
-            self._binary(self._text(members["binary"], f"{label}.binary")),
+            binary,
             tuple(workspace if arg == "--workspace=." else arg for arg in args),
             self._optional(members, "env", self._environment, label) or {},
             self._optional(members, "config", self._text_mapping, label) or {},
@@ -233,6 +244,7 @@ class _Reader:
             self._optional(members, "depends_on", self._texts, label) or (),
             self._optional(members, "socket", self._bool, label) or False,
             node.line,
+            self._optional(members, "watch", partial(self._watched, binary=binary), label),
         )
 
     def _is_mcp(self, node: YamlNode, label: str) -> bool:
@@ -260,7 +272,7 @@ class _Reader:
         return PluginEntry(
             id,
             "concertino",
-            ("plugin", "mcp", f"--id={id}"),
+            (*MCP_ARGS, f"--id={id}"),
             # The plugin needs the hub's variables for the references ${...}. The server gets few.
             env=dict.fromkeys(os.environ),
             config={FILE: str(self._path.absolute()), SERVER: server},
@@ -270,8 +282,29 @@ class _Reader:
             depends_on=self._optional(members, "depends_on", self._texts, label) or (),
             socket=True,
             line=node.line,
-            is_mcp=True,
+            watch=self._optional(members, "watch", partial(self._watched, server=server), label),
         )
+
+    def _watched(
+        self, node: YamlNode, label: str, binary: str = "", server: str = ""
+    ) -> WatchedPaths | None:
+        """Read the member `watch`: true for the program's own files, a path, or a list of paths.
+
+        binary: the program of a plugin, or `server` the JSON of an MCP server.
+        """
+        if node.kind == "scalar" and node.plain and node.value.lower() in _BOOLS:
+            if not self._bool(node, label):
+                return None
+            files = [binary] if binary else find_server_files(server, self._folder)
+            if not (watched := watch_programs(files)):
+                raise self._error(node, f"{label}: the program is not a file here; name a path")
+            return watched
+        nodes = self._items(node, label) if node.kind == "sequence" else [node]
+        paths = [self._file_path(item, label) for item in nodes]
+        for item, path in zip(nodes, paths, strict=True):
+            if not Path(path).exists():
+                raise self._error(item, f"{label}: no such file or folder: {path}")
+        return WatchedPaths(paths=tuple(paths))
 
     def _binary(self, text: str) -> str:
         """Return the absolute path of a program, resolved against the file's folder.

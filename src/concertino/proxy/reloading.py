@@ -38,9 +38,6 @@ log = logging.getLogger("concertino.proxy")
 # The interval at which files are checked between calls; it is longer if a check takes long.
 POLL_S = 0.1
 POLL_SHARE = 50
-# The time for which files must not have changed, because an editor may write a file in steps.
-SETTLE_S = 0.01
-MAX_SETTLE_STEPS = 50
 # A start that takes longer than this, in seconds, is given up when files change, because importing
 # a module may hang. Any other start is completed first.
 HANGS_S = 1.0
@@ -183,7 +180,7 @@ class ReloadingProxy(BackendWrapper):
         began = asyncio.get_running_loop().time()
         is_completed = False
         for _ in range(MAX_STARTS):
-            forget_bytecode(await self._settle())
+            forget_bytecode(await self._files.settle())
             is_completed = await self._run(self._proxy.renew())
             if not await self._files.check():
                 break
@@ -197,24 +194,6 @@ class ReloadingProxy(BackendWrapper):
             # The lists that clients have so far may be empty.
             self._report(LISTS)
         self._compare_soon()
-
-    async def _settle(self) -> list[str]:
-        """Wait until the files have not changed for a moment. Returns those that have changed.
-
-        A file that is empty or missing now may be one that is just being saved, so this waits
-        longer.
-        """
-        changed: set[str] = set()
-        without_content: set[str] = set()
-        for _ in range(MAX_SETTLE_STEPS):
-            others = set(self._files.accept())
-            changed |= others
-            without_content -= others
-            without_content |= {path for path in others if not self._files.has_content(path)}
-            if not others and not without_content:
-                break
-            await asyncio.sleep(SETTLE_S)
-        return list(changed)
 
     async def _run(self, start: Coroutine[Any, Any, None]) -> bool:
         """Wait for a start of code, and record whether the code serves or the reason why not.

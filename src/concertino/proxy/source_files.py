@@ -21,6 +21,9 @@ MAX_FILES = 5000
 MAX_ENTRIES = 20_000
 # A check that probably takes longer than this runs in a thread.
 CHEAP_S = 0.005
+# The time for which files must not have changed, because an editor may write a file in steps.
+SETTLE_S = 0.01
+MAX_SETTLE_STEPS = 50
 # Folders that contain generated or installed files. Hidden folders are skipped, too.
 SKIPPED = frozenset(("__pycache__", "node_modules", "site-packages", "target", "dist", "build"))
 # A folder with this file is a virtual environment of Python.
@@ -75,6 +78,24 @@ class SourceFiles:
         async with self._checking:
             self._next_check = None
             return await self._threads.run(self.have_changed)
+
+    async def settle(self) -> list[str]:
+        """Wait until the files have not changed for a moment. Returns those that have changed.
+
+        A file that is empty or missing now may be one that is just being saved, so this waits
+        longer.
+        """
+        changed: set[str] = set()
+        without_content: set[str] = set()
+        for _ in range(MAX_SETTLE_STEPS):
+            others = set(self.accept())
+            changed |= others
+            without_content -= others
+            without_content |= {path for path in others if not self.has_content(path)}
+            if not others and not without_content:
+                break
+            await asyncio.sleep(SETTLE_S)
+        return list(changed)
 
     def close(self) -> None:
         """End the thread of check(), if there is one."""

@@ -1,0 +1,92 @@
+"""PluginWatch: replaces the process of a plugin when its files are saved (`watch`).
+
+The next call waits for the new process; calls under way finish in the old one. If the new code does
+not start, the next call of a tool gets the reason, once, and the old code runs on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from concertino.orchestra.plugin_process import PluginProcess
+from concertino.orchestra.watched_paths import WatchedPaths
+from concertino.proxy.source_files import SourceFiles, forget_bytecode
+
+__all__ = ["PluginWatch"]
+
+log = logging.getLogger("concertino.hub")
+
+# The interval at which files are checked between calls; it is longer if a check takes long.
+POLL_S = 0.1
+POLL_SHARE = 50
+# How often the start is repeated because files have changed meanwhile. A plugin may itself change a
+# watched file when it starts.
+MAX_STARTS = 5
+
+
+class PluginWatch:
+    """Watches the files of one plugin. Use it on one event loop. Call start() next.
+
+    replace: starts a new process of the plugin, which takes over; see PluginProcess.replace().
+
+    Attribute:
+    paths: what is watched.
+    """
+
+    def __init__(
+        self,
+        paths: WatchedPaths,
+        plugin: PluginProcess,
+        replace: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.paths = paths
+        self._files = SourceFiles(
+            [*map(Path, paths.folders)], [*map(Path, paths.paths)], paths.suffixes
+        )
+        self._plugin = plugin
+        self._replace = replace
+        self._following: asyncio.Task[None] | None = None
+        self._reloading: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to watch."""
+        if not self._files.is_complete:
+            log.warning("%s: too many files to watch; name fewer with `watch`", self._plugin.id)
+        self._following = asyncio.get_running_loop().create_task(self._follow())
+
+    def close(self) -> None:
+        """Watch no more."""
+        for task in (self._following, self._reloading):
+            if task is not None:
+                task.cancel()
+        self._files.close()
+
+    async def check(self) -> None:
+        """Announce the replacement of the plugin, and begin it, if files have changed."""
+        if self._reloading is None and await self._files.check() and self._reloading is None:
+            self._plugin.announce_replacement(True)
+            self._reloading = asyncio.get_running_loop().create_task(self._reload())
+
+    async def _follow(self) -> None:
+        while True:
+            await asyncio.sleep(max(POLL_S, POLL_SHARE * self._files.scan_s))
+            await self.check()
+
+    async def _reload(self) -> None:
+        """Replace the plugin until it runs the code that was saved last."""
+        record = self._plugin.record
+        try:
+            for _ in range(MAX_STARTS):
+                forget_bytecode(await self._files.settle())
+                await self._replace()
+                record.unsent_failure = record.failed_change
+                if not await self._files.check():
+                    break
+        except Exception:
+            log.exception("%s: a change could not be applied", self._plugin.id)
+        finally:
+            self._reloading = None
+            self._plugin.announce_replacement(False)
