@@ -130,7 +130,7 @@ async def test_sessions() -> None:
                    "clientInfo": {"name": "t", "version": "1"}},
     }  # fmt: skip
     async with running(PrincipalLimits(max_sessions=2)) as rig:
-        sessions = rig.http._endpoint._sessions  # pyright: ignore[reportPrivateUsage]
+        sessions = rig.http._sessions._sessions  # pyright: ignore[reportPrivateUsage]
         assert await rig.status("bob", initialize) == 200
         for _ in range(5):
             assert await rig.status("ann", initialize) == 200

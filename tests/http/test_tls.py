@@ -242,7 +242,7 @@ async def test_aborted_handshakes_leave_nothing_behind(tmp_path: Path) -> None:
         reader, writer = await rig.connect(cert)
         assert await ask_health(reader, writer) == b"HTTP/1.1 200 OK"
         writer.transport.abort()
-        while acceptor._handshakes or rig.server._connections:  # pyright: ignore[reportPrivateUsage]
+        while acceptor._handshakes or rig.server.connections._connections:  # pyright: ignore[reportPrivateUsage]
             await asyncio.sleep(0.01)
         await asyncio.sleep(0)
         if before:

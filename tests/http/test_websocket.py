@@ -409,7 +409,7 @@ async def test_a_client_that_reads_nothing_is_read_no_more() -> None:
             await asyncio.sleep(0)
         await asyncio.sleep(0.5)
         assert writer.transport.get_write_buffer_size() > 0
-        (connection,) = rig.server._connections  # pyright: ignore
+        (connection,) = rig.server.connections._connections  # pyright: ignore
         assert connection.unread_bytes < 2**20
 
 

@@ -162,6 +162,18 @@ async def test_another_worker_passes_json_streams_and_refusals_on(tmp_path: Path
 
 
 @on_a_loop
+async def test_a_stream_begins_before_its_first_event(tmp_path: Path) -> None:
+    async with two_workers(a_server(), tmp_path) as (first, second):
+        id = await first.open_session()
+        reader, writer = await second.connect()
+        writer.write(encode_request("GET", None, {"Mcp-Session-Id": id}))
+        # Within less than the 15 s after which a comment would follow.
+        async with asyncio.timeout(12):
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        writer.close()
+
+
+@on_a_loop
 async def test_an_id_that_no_worker_has_made_is_unknown(tmp_path: Path) -> None:
     async with two_workers(a_server(), tmp_path) as (first, second):
         unknown = first.peers.create_id()

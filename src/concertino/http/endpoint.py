@@ -8,8 +8,7 @@ Spec: 2025-11-25 basic/transports; 2026-07-28 basic/transports/streamable-http.
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from http import HTTPStatus
 from operator import attrgetter
 from typing import Any
@@ -24,9 +23,8 @@ from concertino.errors import (
     PARSE_ERROR,
     UNSUPPORTED_VERSION,
 )
-from concertino.http.caller import HttpCaller, identity_of
 from concertino.http.challenges import Challenges
-from concertino.http.connection import Exchange, unavailable
+from concertino.http.connection import Exchange
 from concertino.http.envelope import (
     Envelope,
     Malformed,
@@ -35,18 +33,14 @@ from concertino.http.envelope import (
     decode_envelope,
     decode_messages,
 )
-from concertino.http.event_streams import EventBudget
 from concertino.http.mcp_headers import METHOD as METHOD_HEADER
 from concertino.http.mcp_headers import NAME as NAME_HEADER
 from concertino.http.mcp_headers import VERSION as VERSION_HEADER
 from concertino.http.mcp_headers import McpHeaders, read_headers
-from concertino.http.options import Polling
 from concertino.http.param_headers import find_mismatch
-from concertino.http.principal_limits import too_many
 from concertino.http.request_head import HttpError, RequestHead
-from concertino.http.session_connection import SessionConnection
+from concertino.http.session_table import SessionTable
 from concertino.http.stateless_pool import StatelessPool
-from concertino.http.worker_peers import WorkerPeers
 from concertino.jsonrpc.messages import Id, encode_error, encode_id
 from concertino.protocol.request_profile import CAPABILITIES, QUOTED_CHARS, VERSION
 from concertino.protocol.revisions import LEGACY, MODERN, REVISIONS
@@ -74,39 +68,17 @@ class McpEndpoint:
     """Serves a Host to the clients of an HTTP server.
 
     wrap: wraps each connection before it is attached, for example to trace its messages.
-    max_sessions: how many sessions there may be at the same time.
-    session_s: the time without a request and without an open stream after which a session ends.
+    sessions: the sessions of older revisions.
     challenges: makes refusals; None if there is no authorization.
-    max_own_sessions: how many sessions one principal may have; None for any number.
-    polling: when clients of sessions have to come back for the rest of a response; None for never.
-    peers: the workers among which the sessions are shared; None if there is one process.
     """
 
     def __init__(
-        self,
-        host: Host,
-        wrap: Wrap,
-        max_sessions: int,
-        session_s: float,
-        challenges: Challenges | None = None,
-        max_own_sessions: int | None = None,
-        polling: Polling | None = None,
-        peers: WorkerPeers | None = None,
+        self, host: Host, wrap: Wrap, sessions: SessionTable, challenges: Challenges | None = None
     ) -> None:
         self._host = host
-        self._wrap = wrap
-        self._max_sessions = max_sessions
-        self._session_s = session_s
-        self._headers: dict[RequestHead, McpHeaders] = {}
-        self._budget = EventBudget()
-        # The sessions by their id. An id also belongs to a principal, see _find_session().
-        self._sessions: dict[str, SessionConnection] = {}
-        self._session_count = 0
-        self._challenges = challenges
-        self._max_own_sessions = max_own_sessions
-        self._polling = polling
-        self._peers = peers
+        self._sessions = sessions
         self._stateless = StatelessPool(host, wrap, challenges)
+        self._headers: dict[RequestHead, McpHeaders] = {}
 
     # POST
 
@@ -176,15 +148,19 @@ class McpEndpoint:
     def _post_to_session(self, exchange: Exchange, headers: McpHeaders, message: Envelope) -> None:
         """Serve a message of a revision before 2026-07-28."""
         ids = () if message.request_id is None else (message.request_id,)
-        if message.method == "initialize" and headers.session is None and not self._max_sessions:
+        if (
+            message.method == "initialize"
+            and headers.session is None
+            and not self._sessions.max_sessions
+        ):
             assert message.id is not None
             requested = str(message.params.protocol_version)
             _refuse_version(exchange, message.id, requested, [MODERN.name])
             return
         if message.method == "initialize" and headers.session is None:
-            self._open_session(exchange).deliver(exchange, headers.accepted, ids)
+            self._sessions.open(exchange).deliver(exchange, headers.accepted, ids)
             return
-        session = self._find_session(exchange, headers)
+        session = self._sessions.find(exchange, headers.session)
         if session is None:
             return
         if message.method == "notifications/cancelled" and not ids:
@@ -199,7 +175,7 @@ class McpEndpoint:
             raise HttpError(
                 HTTPStatus.BAD_REQUEST, "expected one message, and not an array of messages"
             )
-        session = self._find_session(exchange, headers)
+        session = self._sessions.find(exchange, headers.session)
         if session is None:
             return
         if session.revision != BATCH_REVISION or not batch:
@@ -210,71 +186,21 @@ class McpEndpoint:
         ids = [message.request_id for message in batch if message.request_id is not None]
         session.deliver(exchange, headers.accepted, ids)
 
-    def _open_session(self, exchange: Exchange) -> SessionConnection:
-        """Open a session for the `initialize` request of a client.
-
-        Raises HttpError 429 or 503 if there are too many sessions and all of them are in use.
-        """
-        self._check_own_sessions(identity_of(exchange.principal))
-        sessions = self._sessions
-        if len(sessions) >= self._max_sessions and not self._end_oldest_session(sessions.values()):
-            raise unavailable(f"{self._max_sessions} sessions are open")
-        id = secrets.token_hex(16) if self._peers is None else self._peers.create_id()
-        caller = HttpCaller(exchange.connection.facts, exchange.principal, self._challenges)
-        session = SessionConnection(
-            id, caller, self._budget, lambda: self._sessions.pop(id, None), self._polling
-        )
-        self._sessions[id] = session
-        self._session_count += 1
-        caller.attach(self._host.attach(self._wrap(session, f"session {self._session_count}")))
-        exchange.headers += b"Mcp-Session-Id: %b\r\n" % id.encode()
-        return session
-
-    def _check_own_sessions(self, identity: bytes) -> None:
-        """End a session of a principal that has too many.
-
-        Raises HttpError 429 if all of the principal's sessions are in use.
-        """
-        if self._max_own_sessions is None:
-            return
-        own = [item for item in self._sessions.values() if item.caller.identity == identity]
-        if len(own) >= self._max_own_sessions and not self._end_oldest_session(own):
-            raise too_many(f"{self._max_own_sessions} sessions of yours are in use")
-
-    def _find_session(self, exchange: Exchange, headers: McpHeaders) -> SessionConnection | None:
-        """Return the session that a request names; None if another worker has it, and answers.
-
-        Raises HttpError 400 if it names none, and 404 if there is no such session. A session of
-        another principal is treated as if it did not exist.
-        """
-        if headers.session is None:
-            raise HttpError(
-                HTTPStatus.BAD_REQUEST,
-                "expected Mcp-Session-Id, as the response to initialize has named it, "
-                "or the headers and _meta of revision 2026-07-28",
-            )
-        session = self._sessions.get(headers.session)
-        if session is None and self._peers and self._peers.pass_on(exchange, headers.session):
-            return None
-        if session is None or session.caller.identity != identity_of(exchange.principal):
-            raise HttpError(HTTPStatus.NOT_FOUND, "no such session: send initialize again")
-        return session
-
     def get(self, exchange: Exchange) -> None:
         """Serve a GET, which opens a stream of a session. Raises HttpError to refuse it."""
         headers = self._read_headers_of_session(exchange, "GET opens a stream of a session")
         if not headers.accepted.stream:
             raise HttpError(HTTPStatus.NOT_ACCEPTABLE, "Accept: expected text/event-stream")
-        session = self._find_session(exchange, headers)
+        session = self._sessions.find(exchange, headers.session)
         if session is not None:
             session.listen(exchange)
 
     def delete(self, exchange: Exchange) -> None:
         """Serve a DELETE, which ends a session. Raises HttpError to refuse it."""
         headers = self._read_headers_of_session(exchange, "DELETE ends a session")
-        session = self._find_session(exchange, headers)
+        session = self._sessions.find(exchange, headers.session)
         if session is not None:
-            self._end_session(session, "the client has ended the session")
+            self._sessions.end(session, "the client has ended the session")
             exchange.respond(HTTPStatus.NO_CONTENT)
 
     def _read_headers_of_session(self, exchange: Exchange, purpose: str) -> McpHeaders:
@@ -291,37 +217,6 @@ class McpEndpoint:
                 b"Allow: POST\r\n",
             )
         return headers
-
-    def end_idle_sessions(self, now: float) -> None:
-        """End the sessions that have not been used for the time `session_s`.
-
-        now: the time by the clock of the event loop.
-        """
-        for session in list(self._sessions.values()):
-            if not session.is_in_use and now - session.last_used >= self._session_s:
-                self._end_session(session, "the session was not used for a long time")
-
-    def _end_oldest_session(self, among: Iterable[SessionConnection]) -> bool:
-        """End the session that has not been used for the longest time.
-
-        Returns False if all of them are in use.
-        """
-        idle = [session for session in among if not session.is_in_use]
-        if not idle:
-            return False
-        oldest = min(idle, key=lambda session: session.last_used)
-        self._end_session(oldest, "there are too many sessions")
-        return True
-
-    def _end_session(self, session: SessionConnection, reason: str) -> None:
-        """End a session. From now on, no request finds it."""
-        self._sessions.pop(session.id, None)
-        session.end(reason)
-
-    @property
-    def session_count(self) -> int:
-        """The number of open sessions."""
-        return len(self._sessions)
 
 
 def _unacceptable(headers: McpHeaders) -> HttpError:

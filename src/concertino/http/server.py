@@ -21,15 +21,15 @@ from functools import partial
 from http import HTTPStatus
 from typing import Protocol
 
-from msgspec import structs
-
 from concertino.http.access import AccessRules
 from concertino.http.admission import Admission
 from concertino.http.connection import Exchange, HttpConnection, HttpTimeouts, unavailable
+from concertino.http.connection_table import ConnectionTable
 from concertino.http.endpoint import McpEndpoint
 from concertino.http.optional_transports import OptionalTransports, method_not_allowed
 from concertino.http.options import HttpOptions
 from concertino.http.request_head import HeadParser, HttpError, RequestHead
+from concertino.http.session_table import SessionTable
 from concertino.http.tls import TlsAcceptor, TlsCertificate
 from concertino.http.worker_peers import MAX_PRINCIPAL_BYTES, WorkerPeers, read_passed_on
 from concertino.protocol.principal import Principal, unix_principal
@@ -49,8 +49,6 @@ METRICS = "/metrics"
 METRICS_HEADERS = (
     b"Content-Type: text/plain; version=0.0.4; charset=utf-8\r\nCache-Control: no-store\r\n"
 )
-# How often the time limits of the connections are checked, in parts of the shortest one.
-CHECKS_PER_LIMIT = 4
 # The bodies of all running requests together may have this many times max_message_bytes.
 BODIES = 4
 # How many seconds after the host's drain time stop() aborts the connections that are still open.
@@ -90,7 +88,7 @@ class HttpServer:
 
     Attributes:
     admission: decides which requests are served.
-    closed: a future that is done when the server has stopped and all connections are closed.
+    connections: the open connections.
     """
 
     def __init__(
@@ -104,26 +102,31 @@ class HttpServer:
         self.host = host
         self.options = options = options or HttpOptions()
         self._listeners = listeners
-        self._peers = peers
         self.admission = Admission(options, listeners, ENDPOINT, frozenset((HEALTH,)))
         use = self.admission.use
-        self._endpoint = McpEndpoint(
+        challenges = self.admission.challenges
+        wrap = wrap or unwrapped
+        self._sessions = SessionTable(
             host,
-            wrap or unwrapped,
+            wrap,
             options.max_sessions,
             options.timeouts.session_s,
-            self.admission.challenges,
+            challenges,
             None if use is None else use.limits.max_sessions,
             options.polling,
             peers,
         )
-        self._optional = OptionalTransports(host, wrap or unwrapped, options, self.admission, peers)
-        self._connections: set[HttpConnection] = set()
+        self._endpoint = McpEndpoint(host, wrap, self._sessions, challenges)
+        self._optional = OptionalTransports(host, wrap, options, self.admission, peers)
+        self.connections = ConnectionTable(
+            options.max_connections, options.timeouts, self._sessions.end_idle
+        )
         self._servers: list[asyncio.Server | TlsAcceptor] = []
-        self._check_timer: asyncio.TimerHandle | None = None
-        self._is_stopping = False
-        self._has_refused = False
-        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def closed(self) -> asyncio.Future[None]:
+        """A future that is done when the server has stopped and all connections are closed."""
+        return self.connections.closed
 
     @property
     def addresses(self) -> list[str]:
@@ -149,8 +152,9 @@ class HttpServer:
                 continue
             create = loop.create_unix_server if listener.is_unix else loop.create_server
             self._servers.append(await create(make, sock=listener.socket, backlog=BACKLOG))
-        if self._peers is not None:
-            self._servers.append(await self._serve_peers(self._peers))
+        peers = self._sessions.peers
+        if peers is not None:
+            self._servers.append(await self._serve_peers(peers))
 
     async def _serve_peers(self, peers: WorkerPeers) -> asyncio.Server:
         """Serve the requests that other workers pass on."""
@@ -169,81 +173,20 @@ class HttpServer:
 
         The host must be drained as well. `closed` is done when all connections are closed.
         """
-        if self._is_stopping:
+        if self.connections.is_stopping:
             return
-        self._is_stopping = True
         for server in self._servers:
             server.close()
         for listener in self._listeners:
             listener.remove()
-        for connection in list(self._connections):
-            connection.close_when_idle()
-        asyncio.get_running_loop().call_later(self.host.limits.drain_s + END_S, self._abort_all)
-        self._set_closed()
-
-    def _abort_all(self) -> None:
-        for connection in list(self._connections):
-            connection.abort()
-
-    def _set_closed(self) -> None:
-        if self._is_stopping and not self._connections and not self.closed.done():
-            self.closed.set_result(None)
-
-    # Connections
-
-    def add(self, connection: HttpConnection) -> bool:
-        """Register a connection. Returns False if there are too many, and none of them is idle."""
-        has_room = len(self._connections) < self.options.max_connections or self._evict_idle()
-        if not has_room and not self._has_refused:
-            log.warning(
-                "a client was refused: %d connections are open, and none of them is idle",
-                len(self._connections),
-            )
-        self._has_refused = not has_room
-        self.register(connection)
-        return has_room
-
-    def register(self, connection: HttpConnection) -> None:
-        """Add a connection to those whose time limits are checked, and which stop() ends."""
-        self._connections.add(connection)
-        if self._check_timer is None:
-            self._schedule_check()
-        if self._is_stopping:
-            connection.close_when_idle()
-
-    def _evict_idle(self) -> bool:
-        """Close one idle connection. Returns False if none is idle."""
-        for connection in self._connections:
-            if connection.is_idle and not connection.is_ending:
-                connection.close()
-                return True
-        return False
-
-    def remove(self, connection: HttpConnection) -> None:
-        """Remove a connection, because it is closed."""
-        self._connections.discard(connection)
-        self._set_closed()
-
-    def _check_times(self) -> None:
-        """Check the time limits of all connections and sessions, as long as there are any."""
-        now = asyncio.get_running_loop().time()
-        for connection in list(self._connections):
-            connection.check_time(now)
-        self._endpoint.end_idle_sessions(now)
-        self._check_timer = None
-        if self._connections or self._endpoint.session_count:
-            self._schedule_check()
-
-    def _schedule_check(self) -> None:
-        within_s = min(structs.astuple(self.options.timeouts)) / CHECKS_PER_LIMIT
-        self._check_timer = asyncio.get_running_loop().call_later(within_s, self._check_times)
+        self.connections.stop(self.host.limits.drain_s + END_S)
 
     # Requests
 
     def check_room(self, size: int) -> None:
         """Raise HttpError 503 if there is no room for one more body of this size."""
         limit = BODIES * self.host.limits.max_message_bytes
-        if size + sum(connection.reserved_bytes for connection in self._connections) > limit:
+        if size + self.connections.reserved_bytes > limit:
             raise unavailable("too many large requests are under way")
 
     def answer(self, access: AccessRules, exchange: Exchange) -> None:
@@ -307,7 +250,7 @@ class HttpServer:
         method = exchange.head.method
         if method != "GET":
             raise method_not_allowed(method, "GET")
-        if self._is_stopping:
+        if self.connections.is_stopping:
             exchange.respond(HTTPStatus.SERVICE_UNAVAILABLE, ENDING)
         elif not self.host.started.done():
             exchange.respond(HTTPStatus.SERVICE_UNAVAILABLE, NOT_STARTED)
@@ -347,7 +290,7 @@ class _ListenerHandler:
         return {**facts, "principal": unix_principal(uid)} if isinstance(uid, int) else facts
 
     def on_connect(self, connection: HttpConnection) -> bool:
-        return self._server.add(connection)
+        return self._server.connections.add(connection)
 
     def on_head(
         self, connection: HttpConnection, head: RequestHead
@@ -359,7 +302,7 @@ class _ListenerHandler:
         self._server.check_room(size)
 
     def on_disconnect(self, connection: HttpConnection) -> None:
-        self._server.remove(connection)
+        self._server.connections.remove(connection)
 
 
 class _WorkerHandler:
@@ -378,14 +321,14 @@ class _WorkerHandler:
         self.timeouts = server.options.timeouts
         self.on_request = server.answer_passed_on
         self.on_reserve = server.check_room
-        self.on_disconnect = server.remove
+        self.on_disconnect = server.connections.remove
 
     def examine(self, transport: asyncio.Transport) -> Mapping[str, object]:
         return self._listener.examine(transport.get_extra_info("socket"))
 
     def on_connect(self, connection: HttpConnection) -> bool:
         # The other worker has let the client in, within the limits that both have.
-        self._server.register(connection)
+        self._server.connections.add_unlimited(connection)
         return True
 
     def on_head(self, connection: HttpConnection, head: RequestHead) -> None:

@@ -24,7 +24,7 @@ from concertino.runtime.tasks import hide_from_all_tasks
 from concertino.runtime.worker_link import WorkerPlace
 from concertino.transports.listeners import Listener, listen_unix
 
-__all__ = ["MAX_PRINCIPAL_BYTES", "WorkerPeers", "read_passed_on"]
+__all__ = ["MAX_PRINCIPAL_BYTES", "NO_SESSION", "WorkerPeers", "read_passed_on"]
 
 # The headers of a request that the worker with the session needs. This worker has checked the rest.
 PASSED = (
@@ -176,6 +176,8 @@ class _Relay(asyncio.Protocol):
         exchange = self._exchange
         if headers.get(b"content-type") == b"text/event-stream":
             exchange.open_stream()
+            # The first event may come much later.
+            exchange.connection.flush()
             return body
         length = int(headers.get(b"content-length", b"0"))
         others = b"".join(

@@ -1,0 +1,143 @@
+"""SessionTable: the sessions of an HTTP server, which belong to revisions before 2026-07-28.
+
+`initialize` opens a session, and later requests name it with Mcp-Session-Id. A session belongs to
+the principal that has opened it, and ends when it was not used for a long time, or when there are
+too many. With several worker processes, each has the sessions that it has opened.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from http import HTTPStatus
+
+from concertino.http.caller import HttpCaller, identity_of
+from concertino.http.challenges import Challenges
+from concertino.http.connection import Exchange, unavailable
+from concertino.http.event_streams import EventBudget
+from concertino.http.options import Polling
+from concertino.http.principal_limits import too_many
+from concertino.http.request_head import HttpError
+from concertino.http.session_connection import SessionConnection
+from concertino.http.worker_peers import NO_SESSION, WorkerPeers
+from concertino.runtime.host import Host, Wrap
+
+__all__ = ["SessionTable"]
+
+
+class SessionTable:
+    """The open sessions of a server, by their ids.
+
+    wrap: wraps each connection before it is attached to the host.
+    max_sessions: how many sessions there may be at the same time; 0 for none.
+    session_s: the time without a request and without an open stream after which a session ends.
+    challenges: makes refusals; None if there is no authorization.
+    max_own_sessions: how many sessions one principal may have; None for any number.
+    polling: when clients have to come back for the rest of a response; None for never.
+    peers: the workers among which the sessions are shared; None if there is one process.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        wrap: Wrap,
+        max_sessions: int,
+        session_s: float,
+        challenges: Challenges | None = None,
+        max_own_sessions: int | None = None,
+        polling: Polling | None = None,
+        peers: WorkerPeers | None = None,
+    ) -> None:
+        self._host = host
+        self._wrap = wrap
+        self.max_sessions = max_sessions
+        self._session_s = session_s
+        self._challenges = challenges
+        self._max_own_sessions = max_own_sessions
+        self._polling = polling
+        self.peers = peers
+        self._budget = EventBudget()
+        # An id also belongs to a principal, see find().
+        self._sessions: dict[str, SessionConnection] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        """Return the number of open sessions."""
+        return len(self._sessions)
+
+    def open(self, exchange: Exchange) -> SessionConnection:
+        """Open a session for the `initialize` request of a client.
+
+        Raises HttpError 429 or 503 if there are too many sessions and all of them are in use.
+        """
+        self._make_room(identity_of(exchange.principal))
+        id = secrets.token_hex(16) if self.peers is None else self.peers.create_id()
+        caller = HttpCaller(exchange.connection.facts, exchange.principal, self._challenges)
+        session = SessionConnection(
+            id, caller, self._budget, lambda: self._sessions.pop(id, None), self._polling
+        )
+        self._sessions[id] = session
+        self._count += 1
+        caller.attach(self._host.attach(self._wrap(session, f"session {self._count}")))
+        exchange.headers += b"Mcp-Session-Id: %b\r\n" % id.encode()
+        return session
+
+    def _make_room(self, identity: bytes) -> None:
+        """End a session if there are too many, of all principals or of the one with this identity.
+
+        Raises HttpError 429 or 503 if all of them are in use.
+        """
+        sessions = self._sessions.values()
+        if self._max_own_sessions is not None:
+            own = [item for item in sessions if item.caller.identity == identity]
+            if len(own) >= self._max_own_sessions and not self._end_oldest(own):
+                raise too_many(f"{self._max_own_sessions} sessions of yours are in use")
+        if len(sessions) >= self.max_sessions and not self._end_oldest(sessions):
+            raise unavailable(f"{self.max_sessions} sessions are open")
+
+    def find(self, exchange: Exchange, id: str | None) -> SessionConnection | None:
+        """Return the session that a request names; None if another worker has it, and answers.
+
+        Raises HttpError 400 if it names none, and 404 if there is no such session. A session of
+        another principal is treated as if it did not exist.
+        """
+        if id is None:
+            raise HttpError(
+                HTTPStatus.BAD_REQUEST,
+                "expected Mcp-Session-Id, as the response to initialize has named it, "
+                "or the headers and _meta of revision 2026-07-28",
+            )
+        session = self._sessions.get(id)
+        if session is None and self.peers is not None and self.peers.pass_on(exchange, id):
+            return None
+        if session is None or session.caller.identity != identity_of(exchange.principal):
+            raise HttpError(HTTPStatus.NOT_FOUND, NO_SESSION)
+        return session
+
+    def end(self, session: SessionConnection, reason: str) -> None:
+        """End a session. From now on, no request finds it."""
+        self._sessions.pop(session.id, None)
+        session.end(reason)
+
+    def end_idle(self, now: float) -> bool:
+        """End the sessions that have not been used for the time `session_s`.
+
+        Returns whether any session is left.
+        now: the time by the clock of the event loop.
+        """
+        for session in list(self._sessions.values()):
+            if not session.is_in_use and now - session.last_used >= self._session_s:
+                self.end(session, "the session was not used for a long time")
+        return bool(self._sessions)
+
+    def _end_oldest(self, among: Iterable[SessionConnection]) -> bool:
+        """End the session that has not been used for the longest time.
+
+        Returns False if all of them are in use.
+        """
+        idle = [session for session in among if not session.is_in_use]
+        if not idle:
+            return False
+        oldest = min(idle, key=lambda session: session.last_used)
+        self.end(oldest, "there are too many sessions")
+        return True
