@@ -29,7 +29,11 @@ def test_the_page_s_commands_do_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert paste(PAGE, tmp_path) == ["greeter.py", "storage.py"]
-    file, with_servers, with_models = blocks(PAGE.read_text(), "yaml")
+    file, watched, with_servers, with_models = blocks(PAGE.read_text(), "yaml")
+    (tmp_path / "watched.yaml").write_text(watched)
+    [watching] = read_plugins(tmp_path / "watched.yaml").enabled
+    assert watching.watch is not None
+    assert watching.watch.folders == (str(tmp_path),)
     monkeypatch.setenv("OPENAI_API_KEY", "x")
     (tmp_path / "with-models.yaml").write_text(with_models)
     ids = [entry.id for entry in read_plugins(tmp_path / "with-models.yaml").enabled]
