@@ -12,6 +12,14 @@ from mistakes import ADD, END, HEAD, IMPORTING, TRACEBACK, Mistake, run_mistake
 
 EXPECTED = "expected file.py, file.py:attribute, package.module:attribute or a folder"
 
+IN_MAIN = """from concertino import Server
+def main() -> None:
+    server = Server("calculator")
+    @server.tool
+    def add(a: int, b: int) -> int:
+        return a + b
+    server.run()
+"""
 
 TARGETS = [
     Mistake(
@@ -22,6 +30,38 @@ TARGETS = [
         "[WARN] [calculator] calc.py: the server 'calculator' is served, and has no tools, prompts "
         "or resources; the server 'math' has: call math.run() instead, or serve both with "
         "compose()\n",
+    ),
+    Mistake(
+        "a server inside of a main() that nothing calls, as a script",
+        {"calc.py": IN_MAIN},
+        "python calc.py",
+        0,
+        "calc.py has ended without serving: nothing calls main(), which makes a server in line 3. "
+        'Add at its end:\n\nif __name__ == "__main__":\n    main()\n',
+    ),
+    Mistake(
+        "a server inside of an async main() that nothing calls, to its client",
+        {"calc.py": f"import asyncio\n{IN_MAIN.replace('def main', 'async def main')}"},
+        "concertino tools -- python calc.py",
+        5,
+        "concertino tools: the server refused initialize: cannot start: calc.py has ended without "
+        "serving: nothing calls main(), which makes a server in line 4 (-32603)\n"
+        "  --trace shows every message\n",
+    ),
+    Mistake(
+        "a main() that calls no run()",
+        {"calc.py": f"{IN_MAIN.replace('    server.run()', '')}main()\n"},
+        "python calc.py",
+        0,
+        "calc.py has made a server in main(), line 3, and ended without serving it: nothing calls "
+        "run(). Call its run() at the end of the function\n",
+    ),
+    Mistake(
+        "no mistake: a script that makes a server on a condition",
+        {"calc.py": f"{IN_MAIN}import sys\nif sys.argv[1:]:\n    main()\n"},
+        "python calc.py",
+        0,
+        "",
     ),
     Mistake(
         "a file without a server",

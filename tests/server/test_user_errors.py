@@ -12,8 +12,6 @@ from concertino import RpcError, Server
 from concertino.backend.user_errors import (
     advice,
     exc_info_for_users,
-    server_in_function,
-    server_name,
     without_our_frames,
 )
 from concertino.loading import LazyDescription
@@ -93,28 +91,3 @@ def test_a_file_of_another_package_is_named_with_its_folder(tmp_path: Path) -> N
         f"serve it as a part of its package: cd {tmp_path}; "
         "concertino serve pkg.inner.server:server"
     )
-
-
-@pytest.mark.parametrize(
-    ("source", "name", "function"),
-    [
-        ("", "", ("", 0)),
-        ("shop = Server('s')", "shop", ("", 0)),
-        ("import concertino\nshop = concertino.Server('s')", "shop", ("", 0)),
-        ("x = 1\nserver.shop = Server('s')", "", ("", 0)),
-        ("async def make():\n    return Server('s')", "", ("make", 2)),
-        ("def other():\n    pass\ndef make():\n    s = Server('s')", "", ("make", 4)),
-        ("def make(:", "", ("", 0)),
-        ("\0", "", ("", 0)),
-    ],
-)
-def test_a_server_is_found_in_a_file(
-    source: str, name: str, function: tuple[str, int], tmp_path: Path
-) -> None:
-    file = tmp_path / "server.py"
-    file.write_text(source)
-    assert (server_name(file), server_in_function(file)) == (name, function)
-
-
-def test_a_file_that_cannot_be_read_holds_no_server(tmp_path: Path) -> None:
-    assert (server_name(tmp_path), server_in_function(tmp_path)) == ("", ("", 0))

@@ -1,8 +1,7 @@
 """Makes exceptions of a server author's code easier to read, in the log and in error messages.
 
 The frames of concertino are removed from tracebacks, and some exceptions get advice: for example,
-how to install a missing module. server_name() and server_in_function() find a server in the source
-of a file.
+how to install a missing module.
 """
 
 from __future__ import annotations
@@ -11,19 +10,13 @@ import os
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from concertino.installation import install_package, runs_in_uv_cache
-
-if TYPE_CHECKING:
-    import ast
 
 __all__ = [
     "NESTED_LOOP_ADVICE",
     "advice",
     "exc_info_for_users",
-    "server_in_function",
-    "server_name",
     "without_our_frames",
 ]
 
@@ -98,6 +91,9 @@ def _advise_module(traceback: TracebackType | None) -> str:
     """Return advice on a relative import that has failed: serve the file as part of its package."""
     if traceback is None:
         return ""
+    # Imported here, because it imports ast, and servers that start have no use for it.
+    from concertino.backend.server_source import server_name
+
     while traceback.tb_next is not None:
         traceback = traceback.tb_next
     file = Path(traceback.tb_frame.f_code.co_filename).absolute()
@@ -110,53 +106,3 @@ def _advise_module(traceback: TracebackType | None) -> str:
     change = "" if folder == Path.cwd() else f"cd {folder}; "
     target = f"{'.'.join(names)}:{server_name(file) or 'server'}"
     return f"serve it as a part of its package: {change}concertino serve {target}"
-
-
-def server_name(file: Path) -> str:
-    """Return the name of the variable with the first server at the top level of a Python file.
-
-    The file is parsed and not executed. Returns "" if none is found.
-    """
-    import ast
-
-    for statement in _statements(file):
-        if isinstance(statement, ast.Assign) and _makes_server(statement.value):
-            target = statement.targets[0]
-            return target.id if isinstance(target, ast.Name) else ""
-    return ""
-
-
-def server_in_function(file: Path) -> tuple[str, int]:
-    """Return the first function in a Python file that makes a server: its name and its line.
-
-    The file is parsed and not executed. Returns ("", 0) if there is none.
-    """
-    import ast
-
-    for statement in _statements(file):
-        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            for node in ast.walk(statement):
-                if isinstance(node, ast.expr) and _makes_server(node):
-                    return statement.name, node.lineno
-    return "", 0
-
-
-def _statements(file: Path) -> list[ast.stmt]:
-    """Return the top-level statements of a Python file; [] if it cannot be read or parsed."""
-    import ast
-
-    try:
-        return ast.parse(file.read_bytes()).body
-    except (OSError, SyntaxError, ValueError):
-        return []
-
-
-def _makes_server(expression: ast.expr) -> bool:
-    """Return whether an expression calls Server: `Server("x")` or `concertino.Server("x")`."""
-    import ast
-
-    if not isinstance(expression, ast.Call):
-        return False
-    function = expression.func
-    name = function.attr if isinstance(function, ast.Attribute) else ast.unparse(function)
-    return name == "Server"

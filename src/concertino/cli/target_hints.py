@@ -6,7 +6,7 @@ import os
 from difflib import get_close_matches
 from pathlib import Path
 
-from concertino.backend.user_errors import server_in_function, server_name
+from concertino.backend.server_source import server_in_function, server_name
 
 __all__ = ["describe_hidden_server", "suggest_target"]
 

@@ -39,20 +39,51 @@ def report_unserved_script(server_class: type) -> None:
 
     main = vars(sys.modules["__main__"])
     names = [name for name, value in main.items() if isinstance(value, server_class)]
-    if not names or any(word in source for word in SERVES):
+    is_served = any(word in source for word in SERVES)
+    text, step = "", ""
+    if names and not is_served:
+        text = f"{path.name} has made a server and ended without serving it: nothing calls run()"
+        step = f'Add at its end:\n\nif __name__ == "__main__":\n    {names[0]}.run()'
+    elif not names:
+        text, step = _describe_server_in_function(path, is_served=is_served)
+    if not text:
         # A SystemExit may have ended the script. Python has printed its text and does not store it.
         # Do not wait for a request, because perhaps nobody uses this script as a server.
         text = f"{path.name} has ended before it served; its stderr may say why"
         refuse_script_client(text, waits=False)
         return
 
-    text = f"{path.name} has made a server and ended without serving it: nothing calls run()"
-    sys.stderr.write(
-        f"{text}. Add at its end:\n\n"
-        f'if __name__ == "__main__":\n    {names[0]}.run()\n\n'
-        f"or start it with: concertino serve {path}\n"
-    )
+    start = f"\n\nor start it with: concertino serve {path}" if names else ""
+    sys.stderr.write(f"{text}. {step}{start}\n")
     refuse_script_client(text)
+
+
+def _describe_server_in_function(path: Path, *, is_served: bool) -> tuple[str, str]:
+    """Return what is wrong and what to do if a function of the script makes the server.
+
+    Returns ("", "") if no function makes one, or if the script may have served it.
+    is_served: whether the script contains a call that serves.
+    """
+    from concertino.backend.server_source import server_in_function, uncalled_function
+
+    maker, line = server_in_function(path)
+    if not maker:
+        return "", ""
+    if (caller := uncalled_function(path, maker)) is not None:
+        call = f"asyncio.run({caller.name}())" if caller.is_async else f"{caller.name}()"
+        where = "in line" if caller.name == maker else f"in {maker}(), line"
+        return (
+            f"{path.name} has ended without serving: nothing calls {caller.name}(), which makes a "
+            f"server {where} {line}",
+            f'Add at its end:\n\nif __name__ == "__main__":\n    {call}',
+        )
+    if is_served:
+        return "", ""
+    return (
+        f"{path.name} has made a server in {maker}(), line {line}, and ended without serving it: "
+        "nothing calls run()",
+        "Call its run() at the end of the function",
+    )
 
 
 def warn_of_other_servers(filled: Mapping[str, str], served: str, file: str) -> None:

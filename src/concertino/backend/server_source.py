@@ -1,0 +1,135 @@
+"""Finds where a Python file makes a server, for messages to its author.
+
+The file is parsed and never executed.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+__all__ = ["UncalledFunction", "server_in_function", "server_name", "uncalled_function"]
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+# Statements that only define something. A file of these does nothing when it is executed, unless an
+# expression in them calls a function.
+DEFINITIONS = (
+    ast.Import,
+    ast.ImportFrom,
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.ClassDef,
+    ast.Assign,
+    ast.AnnAssign,
+)
+
+
+def server_name(file: Path) -> str:
+    """Return the name of the variable with the first server at the top level of a Python file.
+
+    Returns "" if none is found.
+    """
+    for statement in _statements(file):
+        if isinstance(statement, ast.Assign) and _makes_server(statement.value):
+            target = statement.targets[0]
+            return target.id if isinstance(target, ast.Name) else ""
+    return ""
+
+
+def server_in_function(file: Path) -> tuple[str, int]:
+    """Return the first function in a Python file that makes a server: its name and its line.
+
+    Returns ("", 0) if there is none.
+    """
+    for statement in _statements(file):
+        if isinstance(statement, Function):
+            for node in ast.walk(statement):
+                if isinstance(node, ast.expr) and _makes_server(node):
+                    return statement.name, node.lineno
+    return "", 0
+
+
+class UncalledFunction(Struct, frozen=True):
+    """A function at the top level of a file that nothing in the file calls."""
+
+    name: str
+    is_async: bool
+
+
+def uncalled_function(file: Path, maker: str) -> UncalledFunction | None:
+    """Return the function that a Python file would have to call in order to make its server.
+
+    maker: the function that makes the server. If other functions call it, the outermost of them is
+        returned, such as main().
+    Returns None if the file mentions the function outside of functions, or if it has statements
+    other than definitions: then it is not known that it does nothing.
+    """
+    statements = _statements(file)
+    if not all(map(_is_definition, statements)):
+        return None
+    functions = {item.name: item for item in statements if isinstance(item, Function)}
+    mentions = {name: _names_in(function.body) for name, function in functions.items()}
+    mentioned = _names_in(
+        part
+        for item in statements
+        for part in (item.decorator_list if isinstance(item, Function) else [item])
+    )
+    if maker in _reachable(mentioned, mentions):
+        return None
+
+    callers = [name for name in functions if maker in _reachable({name}, mentions)]
+    outermost = [
+        name
+        for name in callers
+        if not any(name in mentions[other] for other in callers if other != name)
+    ]
+    # Functions that call each other have no outermost one.
+    name = (outermost or [maker])[-1]
+    return UncalledFunction(name, isinstance(functions[name], ast.AsyncFunctionDef))
+
+
+def _statements(file: Path) -> list[ast.stmt]:
+    """Return the top-level statements of a Python file; [] if it cannot be read or parsed."""
+    try:
+        return ast.parse(file.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return []
+
+
+def _makes_server(expression: ast.expr) -> bool:
+    """Return whether an expression calls Server: `Server("x")` or `concertino.Server("x")`."""
+    if not isinstance(expression, ast.Call):
+        return False
+    function = expression.func
+    name = function.attr if isinstance(function, ast.Attribute) else ast.unparse(function)
+    return name == "Server"
+
+
+def _is_definition(statement: ast.stmt) -> bool:
+    """Return whether a statement only defines something; docstrings count."""
+    is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    return is_text or isinstance(statement, DEFINITIONS)
+
+
+def _names_in(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return all names that the nodes mention."""
+    inner = (node for item in nodes for node in ast.walk(item))
+    return {node.id for node in inner if isinstance(node, ast.Name)}
+
+
+def _reachable(names: set[str], mentions: Mapping[str, set[str]]) -> set[str]:
+    """Return the names, and the names that the functions among them mention, and so on.
+
+    mentions: function -> the names in its body.
+    """
+    found: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += mentions.get(name, ())
+    return found
