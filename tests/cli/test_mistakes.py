@@ -52,7 +52,8 @@ def greet(name: str, style: str = "short") -> str:
 if __name__ == "__main__":
     server.run()
 """
-FILES = {"calculator.py": CALCULATOR}
+# The other files are never served.
+FILES = {"calculator.py": CALCULATOR, "mcp.json": "{}", "plugins.yaml": "plugins: []\n"}
 SERVER = ["--", "python", "calculator.py"]
 LISTED = "`concertino {} -- python calculator.py` lists what there is"
 
@@ -122,6 +123,66 @@ COMMAND_LINES = [
         ["toolz", *SERVER],
         2,
         "concertino: there is no command 'toolz'\n  did you mean tools?",
+    ),
+    Mistake(
+        "a proxy for a file that is not run with python",
+        ["proxy", "--", "calculator.py"],
+        1,
+        "concertino proxy: there is no command calculator.py\n  write -- python calculator.py",
+    ),
+    Mistake(
+        "a proxy for a mistyped program",
+        ["proxy", "--", "pyton", "calculator.py"],
+        1,
+        "concertino proxy: there is no command pyton\n  did you mean -- python calculator.py?",
+    ),
+    Mistake(
+        "an interpreter without a file",
+        ["tools", "--", "python"],
+        2,
+        "concertino tools: python alone is no server: it reads a program from stdin\n"
+        "  write the file of the server after it: -- python calculator.py",
+    ),
+    Mistake(
+        "a folder to be served while it is written",
+        ["dev", "."],
+        2,
+        "concertino dev: .: expected file.py, file.py:attribute or package.module:attribute\n"
+        "  a folder of Markdown notices changes by itself: concertino serve .",
+    ),
+    Mistake(
+        "a module without an attribute, served while it is written",
+        ["dev", "calculator"],
+        2,
+        "concertino dev: calculator: expected file.py, file.py:attribute or "
+        "package.module:attribute; did you mean calculator.py?",
+    ),
+    Mistake(
+        "a mistyped server file",
+        ["approve", "mpc.json"],
+        2,
+        "concertino approve: mpc.json: No such file or directory; did you mean mcp.json?",
+    ),
+    Mistake(
+        "a number that is none",
+        ["serve", "calculator.py", "--timeout", "soon"],
+        2,
+        "concertino serve: argument --timeout: expected a number, got 'soon'\n"
+        "  `concertino serve --help` shows all arguments and options",
+    ),
+    Mistake(
+        "a whole number that is none",
+        ["reap", "files"],
+        2,
+        "concertino reap: argument PID: expected a whole number, got 'files'\n"
+        "  `concertino reap --help` shows all arguments and options",
+    ),
+    Mistake(
+        "an address of a cluster without a scheme",
+        ["serve", "plugins.yaml", "--cluster", "10.0.0.7"],
+        2,
+        "concertino serve: --cluster: expected tls://HOST or nats://HOST, with :PORT if it is not "
+        "4222, several separated by commas, got '10.0.0.7'",
     ),
     Mistake(
         "a command of another tool",
@@ -409,6 +470,14 @@ ARGUMENTS = [
         ["call", *SERVER],
         2,
         f"concertino call: expected the name of a tool\n  {LISTED.format('tools')}",
+    ),
+    Mistake(
+        "a resource as a tool",
+        ["call", "config://app", *SERVER],
+        1,
+        "concertino call: there is no tool 'config://app' (-32602)\n"
+        "  to read a resource: concertino read config://app -- python calculator.py\n"
+        f"  {LISTED.format('tools')}",
     ),
     Mistake(
         "a mistyped tool",

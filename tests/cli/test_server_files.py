@@ -218,7 +218,10 @@ def test_a_file_with_a_mistake_is_an_error_for_the_client_and_the_log(folder: Pa
     (folder / "mcp.json").write_text('{"mcpServers": {"a": {"comand": "x"}}}')
     with serve(folder, "mcp.json") as process:
         process.send(INITIALIZE)
-        text = "mcp.json:1:17: mcpServers.a: expected command or url, got neither"
+        text = (
+            "mcp.json:1:17: mcpServers.a: expected command or url, got neither; did you mean "
+            "'command'?"
+        )
         assert text in process.answer("initialize")["error"]["message"]
         assert process.wait() == 1
         assert text.encode() in process.stderr

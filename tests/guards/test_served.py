@@ -310,7 +310,7 @@ def test_only_what_is_allowed_is_served_of_several(leaky: str, tmp_path: Path) -
         ),
         (("--timeout", "-1"), "timeout_s: expected a positive number of seconds, got -1.0"),
         (("--max-in-flight", "0"), "max_in_flight: expected a positive number, got 0"),
-        (("--max-result-bytes", "x"), "invalid int value: 'x'"),
+        (("--max-result-bytes", "x"), "expected a whole number, got 'x'"),
         (("--allow", ""), "expected a glob like"),
     ],
 )

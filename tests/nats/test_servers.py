@@ -34,7 +34,7 @@ def test_addresses_are_read(text: str, servers: list[NatsServer]) -> None:
     "text", ["", "a:1", "http://a", "nats://", "nats://a:x", "nats://a:99999", "nats://a/path"]
 )
 def test_a_malformed_address_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(ValueError, match="expected nats://HOST or nats://HOST:PORT"):
+    with pytest.raises(ValueError, match="expected tls://HOST or nats://HOST, with :PORT"):
         parse_servers(text)
 
 

@@ -233,3 +233,23 @@ async def test_plugins_that_end_with_the_hub_cause_no_error(
     await asyncio.sleep(0)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
     assert running.on_change is None
+
+
+def test_a_person_is_told_which_plugins_do_not_run(folder: Path) -> None:
+    broken = folder / "broken.py"
+    broken.write_text("raise SystemExit('no database')\n")
+    path = write_plugins_file(
+        folder, sdk(folder, "tools.greeter", GREETER), entry("tools.broken", str(broken))
+    )
+    ended = subprocess.run(
+        [sys.executable, "-m", "concertino", "tools", "--", *command(str(path))],
+        env=os.environ | ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stderr) == (
+        0,
+        "concertino tools: not served: tools.broken: it ended with exit code 1: no database\n",
+    )
+    assert ended.stdout.startswith("greet")

@@ -7,6 +7,7 @@ address that was checked; the environment's HTTP proxy is not used.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import urlencode, urljoin
@@ -136,7 +137,7 @@ class Fetcher:
         try:
             return await self._connections.connect(url, addresses)
         except OSError as exc:
-            raise OSError(f"{url.text}: {exc.strerror or exc}") from None
+            raise OSError(f"{url.text}: {_describe(exc)}") from None
 
 
 class _Collector:
@@ -182,3 +183,9 @@ class _Collector:
 def _shown(url: str) -> str:
     """Return a URL without its query, which may contain secrets."""
     return url.partition("?")[0]
+
+
+def _describe(exc: OSError) -> str:
+    """Return why a connection failed. asyncio's own text says "Connect call failed"."""
+    is_asyncios = (exc.strerror or "").startswith("Connect call failed")
+    return os.strerror(exc.errno or 0) if is_asyncios else exc.strerror or str(exc)

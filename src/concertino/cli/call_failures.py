@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +14,7 @@ from concertino.cli import CommandFailure
 from concertino.cli.address_hints import suggest_listening, suggest_path
 from concertino.cli.call_arguments import Parameters, example_command
 from concertino.cli.hanging_start import HangingStart
-from concertino.cli.suggestions import did_you_mean, suggest_program
+from concertino.cli.suggestions import did_you_mean, is_missing, suggest_program
 from concertino.client.client import Client
 from concertino.client.targets import is_address
 from concertino.errors import (
@@ -138,8 +137,16 @@ def describe_blocked_loop(stderr: str) -> str:
 
 
 def describe_missing_parts(stderr: str) -> list[str]:
-    """Return why servers of a file, or parts of a composition, are missing from what is served."""
-    return re.findall(r"\[ERROR\] \[composition\] cannot start: (.*)", stderr)
+    """Return why servers of a file, parts of a composition or plugins of a hub are not served."""
+    parts = re.findall(r"\[ERROR\] \[composition\] cannot start: (.*)", stderr)
+    # The hub says how many plugins run when all have started or failed.
+    start, runs, _ = stderr.partition(" plugins run\n")
+    reasons: dict[str, str] = {}
+    for plugin, reason in re.findall(r"\[WARN\] \[hub\.(\S+)\] (.*?)(?:; it is .*)?\n", start):
+        # The last line that the plugin itself has written.
+        lines = re.findall(rf"\[INFO\] \[hub\.{re.escape(plugin)}\] (.*)\n", start)
+        reasons[plugin] = f"{plugin}: {reason}" + (f": {lines[-1]}" if lines else "")
+    return [*parts, *(reasons.values() if runs else ())]
 
 
 def _is_address(server: Sequence[str]) -> bool:
@@ -157,7 +164,7 @@ def _suggest_for_refusal(
 def _explain_start(error: SpawnError, server: Sequence[str], path: str) -> tuple[str, str]:
     """Return the reason why a program cannot be started, and advice on what to write instead."""
     program = server[0]
-    if os.sep not in program and shutil.which(program, path=path) is None:
+    if is_missing(program, path):
         return f"there is no command {program}", suggest_program(server, path)
     if os.sep in program and not os.access(program, os.X_OK):
         return str(error), suggest_program(server, path)
@@ -215,8 +222,9 @@ async def explain_refusal(
     shows_data = not repeats and error.data != {"uri": name}
     reason = f" ({error.code})" if repeats else f": {error}"
     text = f"there is no {kind} {name!r}{reason}" if kind != "resource" else f"{name}: {error}"
+    reading = f"to read a resource: {example_command(f'read {shlex.quote(name)}', server)}"
     hints = (
-        did_you_mean(name, known),
+        reading if kind == "tool" and "://" in name else did_you_mean(name, known),
         f"`{example_command(LISTS[kind], server)}` lists what there is",
     )
     hint = "\n".join(filter(None, hints))

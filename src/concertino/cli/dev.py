@@ -58,6 +58,12 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
     reject_extra_args(args, server)
     source, _, attribute = args.target.rpartition(":")
     file = Path(args.target if not attribute or args.target.endswith(".py") else source)
+    if not source and file.suffix != ".py":
+        expected = "expected file.py, file.py:attribute or package.module:attribute"
+        if Path(args.target).is_dir():
+            hint = f"a folder of Markdown notices changes by itself: concertino serve {args.target}"
+            raise UsageError(f"{args.target}: {expected}", hint)
+        raise UsageError(f"{args.target}: {expected}{suggest_target(args.target)}")
     if file.suffix == ".py" and not file.is_file():
         raise UsageError(f"{file}: no such file{suggest_target(str(file))}")
     folder = file.absolute().parent if file.suffix == ".py" else Path.cwd()

@@ -19,6 +19,8 @@ from concertino.loading import load
 
 __all__ = ["add_command", "make_parser", "make_whole_parser", "parse"]
 
+# The type of a number -> what a message says in its place.
+NUMBERS = {"int": "expected a whole number, got ", "float": "expected a number, got "}
 # Commands with subcommands.
 NESTED_COMMANDS = frozenset(("hub", "plugin", "cluster", "certs"))
 
@@ -92,6 +94,8 @@ class _Parser(argparse.ArgumentParser):
             (file or sys.stdout or sys.stderr).write(self.format_help())
 
     def error(self, message: str) -> NoReturn:
+        # argparse names the types of Python.
+        message = re.sub(r"invalid (int|float) value: ", lambda kind: NUMBERS[kind[1]], message)
         hint = self._example(message) or f"`{self.prog} --help` shows all arguments and options"
         raise UsageError(message, hint)
 

@@ -7,11 +7,11 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from concertino.cli import UsageError
+from concertino.cli import CommandFailure, UsageError
 from concertino.cli.hanging_start import FAULTHANDLER
 from concertino.cli.options import add_repeatable
 from concertino.cli.status_line import StatusLine
-from concertino.cli.suggestions import suggest_separator
+from concertino.cli.suggestions import is_missing, suggest_file, suggest_program, suggest_separator
 from concertino.client.client import Timeouts
 from concertino.client.targets import ServerParameters, Target, is_address, parse_target
 from concertino.logs.formats import escape_controls
@@ -19,6 +19,7 @@ from concertino.logs.formats import escape_controls
 __all__ = [
     "TARGETS",
     "add_server_options",
+    "check_program",
     "client_options",
     "parse_seconds",
     "parse_server",
@@ -114,8 +115,21 @@ def parse_server(args: argparse.Namespace, server: Sequence[str]) -> Target:
         if not server[0].startswith(("unix:", "tcp:")):
             require_http()
         return server[0]
+    if len(server) == 1 and (hint := suggest_file(server[0])):
+        raise UsageError(f"{server[0]} alone is no server: it reads a program from stdin", hint)
     # Pass on all variables of the shell, for example for proxies and certificates.
     return ServerParameters(server[0], server[1:], env=env, cwd=args.cwd, inherit=tuple(os.environ))
+
+
+def check_program(server: Sequence[str], path: str) -> None:
+    """Raise CommandFailure, which is for the client too, if the program of a command is missing.
+
+    server: the words after `--`.
+    path: the PATH in which it is searched.
+    """
+    if is_missing(server[0], path):
+        hint = suggest_program(server, path)
+        raise CommandFailure(f"there is no command {server[0]}", hint, is_for_client=True)
 
 
 def require_http() -> None:

@@ -36,6 +36,8 @@ PORTS = frozenset(("--port", "--host", "--address", "--bind", "-p"))
 HTTP = frozenset(("--http", "--https", "--sse", "--url", "--transport", "--streamable-http"))
 # Suffix of a file -> the command that runs it.
 INTERPRETERS = {".py": "python", ".js": "node", ".mjs": "node", ".ts": "npx tsx", ".sh": "sh"}
+# Interpreter -> the suffix of the files that it runs.
+SUFFIXES = {"python": ".py", "node": ".js", "bash": ".sh", "sh": ".sh"}
 # Matches the words that may precede a server's file in its command, such as `uv run python`.
 STARTER = re.compile(r"(.*/)?(python[\d.]*|node|npx|tsx|sh|bash|uv|uvx|run)")
 
@@ -172,6 +174,14 @@ def _suggest_address(command: str, option: str, value: str) -> str:
 # Commands of servers
 
 
+def is_missing(program: str, path: str) -> bool:
+    """Return whether a program that is named without a folder is in none of the folders in path."""
+    # Not by shutil, whose import takes 4 ms: a proxy asks this before it starts its server.
+    places = [os.path.join(folder, program) for folder in path.split(os.pathsep)]
+    is_found = any(os.path.isfile(place) and os.access(place, os.X_OK) for place in places)
+    return os.sep not in program and not is_found
+
+
 def suggest_program(command: Sequence[str], path: str) -> str:
     """Return a suggestion for a server command that cannot be started.
 
@@ -202,6 +212,16 @@ def suggest_program(command: Sequence[str], path: str) -> str:
     if found := closest(program, _programs(path)):
         return f"did you mean -- {shlex.join((found, *arguments))}?"
     return f"install {program}, or write its whole path: -- /path/to/{program}"
+
+
+def suggest_file(program: str) -> str:
+    """Return what to write after an interpreter that was given no file; "" for other programs."""
+    suffix = SUFFIXES.get(os.path.basename(program).rstrip("0123456789."))
+    if suffix is None:
+        return ""
+    files = _files(suffix)
+    file = shlex.quote(files[0]) if len(files) == 1 else f"server{suffix}"
+    return f"write the file of the server after it: -- {shlex.quote(program)} {file}"
 
 
 def _suggest_url(program: str, *, is_alone: bool) -> str:

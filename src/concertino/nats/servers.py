@@ -158,8 +158,8 @@ def parse_servers(text: str) -> Sequence[NatsServer]:
         except ValueError as exc:
             hint = f": {exc}" if str(exc) else ""
             raise ValueError(
-                f"expected nats://HOST or nats://HOST:PORT, several separated by commas, "
-                f"got {_without_password(text)!r}{hint}"
+                f"expected tls://HOST or nats://HOST, with :PORT if it is not {PORT}, several "
+                f"separated by commas, got {_without_password(text)!r}{hint}"
             ) from None
         scheme = url.scheme
     return servers

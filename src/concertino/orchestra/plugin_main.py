@@ -21,6 +21,7 @@ import argparse
 import asyncio
 import logging
 import os
+import shlex
 import signal
 import sys
 from collections.abc import AsyncGenerator, Sequence
@@ -86,6 +87,10 @@ def run_plugin(plugin: RunnablePlugin, args: argparse.Namespace) -> NoReturn:
         code = asyncio.run(_serve(plugin, args, writer, log))
     except (ConcertinoError, OSError, ValueError) as exc:
         log.error("%s", errno_message(exc))
+        is_by_hand = not (args.orchestrator_addr or args.cluster or HUB_PID in os.environ)
+        if is_by_hand and sys.argv[0].endswith(".py"):
+            file = shlex.quote(sys.argv[0])
+            log.info("a hub starts its plugins; to try this one: concertino serve %s", file)
     except BaseException:
         log.exception("%s failed", plugin.name)
     exit_process(code, writer)

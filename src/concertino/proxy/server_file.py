@@ -162,7 +162,8 @@ def read_server_file(path: str | os.PathLike[str]) -> ServerFile:
             check_writers(path, os.fstat(file.fileno()))
             data = file.read(limit + 1)
     except OSError as exc:
-        raise InvalidServerFile(f"{path}: {exc.strerror}") from None
+        hint = _suggest_file(Path(path)) if isinstance(exc, FileNotFoundError) else ""
+        raise InvalidServerFile(f"{path}: {exc.strerror}{hint}") from None
     if is_claude_code:
         return _parse_claude_code(data, path, project)
     return parse_server_file(data, path)
@@ -216,6 +217,16 @@ def read_server_entry(
     label: the path of the entry within the file, for errors.
     """
     return _FileReader(source).read_entry(name, member, label)
+
+
+def _suggest_file(path: Path) -> str:
+    """Return `; did you mean ...?` with the file of a similar name in the same folder; or ""."""
+    try:
+        names = [item.name for item in path.parent.iterdir() if item.suffix == path.suffix]
+    except OSError:
+        return ""
+    found = nearest_name(path.name, names)
+    return "" if found is None else f"; did you mean {path.with_name(found)}?"
 
 
 def _suggest_list_name(name: str) -> str | None:
@@ -322,7 +333,8 @@ class _FileReader:
         else:
             fields["options"] = ServerOptions(**defaults)
         entry = ServerEntry(**fields)
-        self._check_kind(entry, member, label, transport)
+        hints = (suggestion(key, ("command", "url")) for key in members if key not in SERVER_KEYS)
+        self._check_kind(entry, member, label, transport, next(filter(None, hints), ""))
         return entry
 
     def _transport(self, value: FileValue, label: str) -> str:
@@ -334,11 +346,15 @@ class _FileReader:
         member: FileMember,
         label: str,
         transport: str,
+        hint: str,
     ) -> None:
-        """Raise InvalidServerFile unless the entry has exactly one of `command` and `url`."""
+        """Raise InvalidServerFile unless the entry has exactly one of `command` and `url`.
+
+        hint: the end of the message if it has neither.
+        """
         error = self._reader.error
         if entry.command is None and entry.url is None:
-            raise error(member, label, "expected command or url, got neither")
+            raise error(member, label, f"expected command or url, got neither{hint}")
         if entry.command is not None and entry.url is not None:
             raise error(entry.url, f"{label}.url", "expected command or url, got both")
         if transport and (transport == "stdio") != (entry.command is not None):
