@@ -39,7 +39,14 @@ from concertino.runtime.entry import RUN_ADVICE, run
 from concertino.server.functions import Handler, HandlerThreads, InThread
 from concertino.server.lazy_features import FilledParameters, LazyFeatures
 from concertino.server.registry import TagSwitches
-from concertino.server.settings import ServerSettings, cache_hints, check_setting, take_access
+from concertino.server.settings import (
+    NO_VERSION,
+    ServerSettings,
+    cache_hints,
+    check_setting,
+    default_version,
+    take_access,
+)
 from concertino.server.tool_errors import (
     unknown_tool,
 )
@@ -88,7 +95,8 @@ class Server:
 
     Decorate functions with `tool`, `resource` or `prompt`, then call `run()`.
 
-    name, version: identify the server for programs.
+    name, version: identify the server for programs. The version is by default that of the project:
+        of the pyproject.toml beside the file or its package, or of the installed distribution.
     title, description, website_url: describe the server for people.
     instructions: advice for the model on how to use the tools.
     icons: pictures for a client's user interface.
@@ -133,6 +141,8 @@ class Server:
         is_int = isinstance(page_size, int)  # pyright: ignore[reportUnnecessaryIsInstance]
         if not is_int or page_size < 1:
             raise ValueError(f"page_size: expected a positive number of items, got {page_size!r}")
+        if version == NO_VERSION:
+            version = default_version()
         info = check_setting(Implementation(name, version, title, description, website_url, icons))
         settings = check_setting(ServerSettings(instructions, experimental, extensions))
         hints = cache_hints(ttl_s, cache_scope)

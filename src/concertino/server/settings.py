@@ -8,7 +8,9 @@ encoded as JSON, and decoded as the declared type.
 # No `from __future__ import annotations` here: msgspec compiles annotations that are strings when
 # it decodes their Struct, in 10 us each.
 
+import os
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast, get_type_hints
 
@@ -28,6 +30,34 @@ T = TypeVar("T")
 
 # One year in seconds. RFC 2616 section 14.21 has the same limit for HTTP caches.
 MAX_TTL_S = 31_536_000
+
+
+# The version of a server that has none.
+NO_VERSION = "0.0.0"
+
+
+def default_version() -> str:
+    """Return the version of the project whose file makes a server; NO_VERSION if it is not known.
+
+    The file is that of the innermost frame outside of this package.
+    """
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("concertino."):
+        frame = frame.f_back
+    file = None if frame is None else frame.f_globals.get("__file__")
+    if not isinstance(file, str):
+        return NO_VERSION
+    # Most servers are single files without a project, and start faster without the module. Paths
+    # are texts here, because importing pathlib takes time, too.
+    folder = file.rpartition("/")[0] or "."
+    may_have_project = folder.endswith(("site-packages", "dist-packages", "/src")) or any(
+        os.access(f"{folder}/{name}", os.F_OK) for name in ("__init__.py", "pyproject.toml")
+    )
+    if not may_have_project:
+        return NO_VERSION
+    from concertino.server.project_version import project_version
+
+    return project_version(file) or NO_VERSION
 
 
 class ServerSettings(Struct, frozen=True, omit_defaults=True):

@@ -1,0 +1,74 @@
+"""project_version(): the version of the project that a module belongs to, for Server(...).
+
+It is the version in the project's pyproject.toml, or that of the installed distribution. No
+importlib.metadata is used, whose import takes 10 ms.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["find_root", "project_version"]
+
+# A longer pyproject.toml is not read.
+MAX_BYTES = 2**20
+INSTALLED = ("site-packages", "dist-packages")
+
+
+def project_version(file: str) -> str:
+    """Return the version of the project of a Python file; "" if none is found. Raises nothing.
+
+    The project's pyproject.toml is beside the file or the package that contains it, or beside the
+    folder `src` around these. For an installed module, it is the version of the distribution of the
+    same name.
+    """
+    root, name = find_root(file)
+    try:
+        if root.name in INSTALLED:
+            return _installed_version(root, name)
+        places = [root, root.parent] if root.name == "src" else [root]
+        versions = (_read_version(place / "pyproject.toml") for place in places)
+        return next(filter(None, versions), "")
+    except OSError:
+        return ""
+
+
+def find_root(file: str) -> tuple[Path, str]:
+    """Return the folder from which a file is imported, and its top-level module or package."""
+    path = Path(file).absolute()
+    folder, name = path.parent, path.stem
+    while (folder / "__init__.py").is_file():
+        folder, name = folder.parent, folder.name
+    return folder, name
+
+
+def _read_version(path: Path) -> str:
+    """Return `version` of the table `project` of a pyproject.toml; "" without one."""
+    if not path.is_file():
+        return ""
+    import tomllib
+
+    with path.open("rb") as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        return ""
+    try:
+        version = tomllib.loads(data.decode()).get("project", {}).get("version")
+    except (AttributeError, ValueError):
+        return ""
+    return version if isinstance(version, str) else ""
+
+
+def _installed_version(root: Path, name: str) -> str:
+    """Return the version of the distribution `name` in a folder of packages; "" without one."""
+    wanted = _normalize(name)
+    for item in root.glob("*.dist-info"):
+        project, _, version = item.stem.rpartition("-")
+        if _normalize(project) == wanted:
+            return version
+    return ""
+
+
+def _normalize(name: str) -> str:
+    """Return the name of a distribution without differences of spelling (PEP 503)."""
+    return name.lower().replace("-", "_").replace(".", "_")
