@@ -3,6 +3,7 @@
 scripts/soak simulation [--seeds N] [--from M] [--jobs J]     run them
 scripts/soak simulation --replay SEED                         run one and show every frame
 scripts/soak simulation --proxy [--replay SEED]               a proxy and its server's processes
+scripts/soak simulation --nats [--replay SEED]                plugins that call each other over NATS
 scripts/soak simulation --orders                              every order of events around two calls
 
 Seeds that fail are added to tests/simulation/seeds.txt.

@@ -13,6 +13,9 @@ clock, a seeded world.
     seeds.py           runs many seeds, or one and shows it
     proxy_world.py     a proxy between clients and processes of its server, which die at any step
     processes.py       those processes: they read, work, ask and end
+    nats_world.py      plugins that call each other over NATS, and what happens to them
+    nats_network.py    the network between those processes and the servers: late, cut, broken
+    nats_server_model.py  the NATS servers, and what they tell each other
     faults.py          small fixed dialogues in which the n-th system call, allocation or turn fails
 
 What is simulated is the world around concertino; nothing of concertino itself is replaced but the

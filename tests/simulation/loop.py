@@ -17,7 +17,7 @@ from concertino.runtime import tasks
 from concertino.runtime.tasks import LoopWatch
 from simulation.dice import Dice
 
-__all__ = ["OVERSHOOT_S", "Poller", "Stuck", "VirtualLoop"]
+__all__ = ["OVERSHOOT_S", "Poller", "Stuck", "VirtualLoop", "dispose"]
 
 OVERSHOOT_S = 0.02  # how late a timer may be
 TIE_S = 1e-7  # timers this near to each other have no order
@@ -152,3 +152,20 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def _check_closed(self) -> None:
         """Nothing: what a failed run leaves behind may be thrown away in any order."""
+
+
+def dispose(loop: asyncio.AbstractEventLoop, poller: Poller) -> None:
+    """Close a loop, and leave nothing behind, however the run ended."""
+    loop.set_exception_handler(lambda _, what: None)
+    poller.turns = 0
+    for _ in range(3):
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+            task._log_destroy_pending = False  # pyright: ignore[reportAttributeAccessIssue]
+        if tasks:
+            try:
+                loop.run_until_complete(asyncio.wait(tasks, timeout=60))
+            except Stuck:
+                pass
+    loop.close()

@@ -38,7 +38,7 @@ from concertino.proxy.proxy import Proxy
 from concertino.transports.memory import MemoryConnection, memory_pair
 from concertino.types.results import Implementation
 from simulation.dice import Dice
-from simulation.loop import Poller, Stuck, VirtualLoop
+from simulation.loop import Poller, Stuck, VirtualLoop, dispose
 from simulation.processes import LEGACY, MODERN, CallPlan, Program, ProgramPlan
 
 __all__ = ["ClientPlan", "ProxySetting", "ProxyWorld", "make_setting", "run_proxy", "trace_proxy"]
@@ -297,7 +297,7 @@ class ProxyWorld:
                     self._check_end()
                 except Stuck as exc:
                     self.wrong(f"stuck: {exc}")
-                self._dispose()
+                dispose(self.loop, self.poller)
         finally:
             logger.setLevel(level)
             logger.propagate = logger_propagates
@@ -399,22 +399,6 @@ class ProxyWorld:
                 self.wrong(f"process {process.number} served several users: {process.users}")
         for task in asyncio.all_tasks(self.loop):
             self.wrong(f"a task is left: {task}")
-
-    def _dispose(self) -> None:
-        """Leave nothing behind, however the run ended."""
-        self.loop.set_exception_handler(lambda _, what: None)
-        self.poller.turns = 0
-        for _ in range(3):
-            tasks = asyncio.all_tasks(self.loop)
-            for task in tasks:
-                task.cancel()
-                task._log_destroy_pending = False  # pyright: ignore[reportAttributeAccessIssue]
-            if tasks:
-                try:
-                    self.loop.run_until_complete(asyncio.wait(tasks, timeout=60))
-                except Stuck:
-                    pass
-        self.loop.close()
 
 
 class _NoGuardian:

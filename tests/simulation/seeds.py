@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from simulation.interleavings import run_all
+from simulation.nats_world import run_nats, trace_nats
 from simulation.proxy_world import run_proxy, trace_proxy
 from simulation.world import run, trace
 
@@ -61,11 +62,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="store_true",
         help="simulate a proxy and the processes of its server instead: proxy_world.py",
     )
+    parser.add_argument(
+        "--nats",
+        action="store_true",
+        help="simulate plugins and NATS servers instead: nats_world.py",
+    )
     options = parser.parse_args(arguments)
     if options.orders:
         return run_all(options.jobs)
     if options.replay is not None:
-        show = trace_proxy if options.proxy else trace
+        show = trace_proxy if options.proxy else trace_nats if options.nats else trace
         show(options.replay, lambda line: print(line[:400]))
         return 0
     began = time.monotonic()
@@ -75,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
         for number, found in enumerate(
             pool.imap_unordered(
-                _proxy_piece if options.proxy else _piece,
+                _proxy_piece if options.proxy else _nats_piece if options.nats else _piece,
                 [(at, min(at + PIECE, last)) for at in pieces],
             ),
             1,
@@ -92,12 +98,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"\r{options.seeds} seeds from {options.first} in {time.monotonic() - began:.0f} s:"
         f" {len(failed)} failed"
     )
+    world = "--proxy " if options.proxy else "--nats " if options.nats else ""
     for seed, problems in sorted(failed.items())[:SHOWN]:
         print(
             f"seed {seed}: {len(problems)} violations, the first: {problems[0][:1000]}\n   "
-            f" scripts/soak simulation {'--proxy ' if options.proxy else ''}--replay {seed}"
+            f" scripts/soak simulation {world}--replay {seed}"
         )
-    if not options.proxy:
+    if not world:
         keep(failed)
     return 1 if failed else 0
 
@@ -108,6 +115,10 @@ def _piece(bounds: tuple[int, int]) -> dict[int, Sequence[str]]:
 
 def _proxy_piece(bounds: tuple[int, int]) -> dict[int, Sequence[str]]:
     return _run_piece(bounds, run_proxy)
+
+
+def _nats_piece(bounds: tuple[int, int]) -> dict[int, Sequence[str]]:
+    return _run_piece(bounds, run_nats)
 
 
 def _run_piece(

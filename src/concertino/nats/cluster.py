@@ -18,6 +18,8 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 
 from concertino.errors import Disconnected
 from concertino.nats.connection import NatsConnection, NotAuthorized, open_connection
@@ -33,6 +35,9 @@ OPEN_S = 5.0
 # The pause before the servers are tried again: doubled each time, plus up to a quarter at random.
 # It stays short, so that calls are served soon after a server has come back.
 FIRST_S, LAST_S = 0.05, 0.25
+# How long servers may take to tell each other of new subscriptions. A connection that is replaced
+# stays in use for so long, so that others always find somebody who subscribes.
+HANDOVER_S = 0.25
 # How long a connection that was replaced is kept for calls that still use it.
 RETIRE_S = 30.0
 
@@ -156,7 +161,7 @@ class NatsCluster:
         self._begin(new)
         log.info("connected to %s", new.server)
         if old is not None and not old.ended.done():
-            self._retire(old)
+            self._retire(old, new)
 
     def _candidates(self, old: NatsConnection | None) -> Sequence[NatsServer]:
         """Return the servers to try: without the one that is about to shut down."""
@@ -180,29 +185,36 @@ class NatsCluster:
 
     def _begin(self, connection: NatsConnection) -> None:
         self._connection = connection
-        connection.on_info = self._on_info
-        self._on_info(connection.info)
+        connection.on_info = partial(self._on_info, connection)
+        self._on_info(connection, connection.info)
         for begin in self.on_connect:
             begin(connection)
 
-    def _on_info(self, info: ServerInfo) -> None:
-        if info.lame_duck:
+    def _on_info(self, connection: NatsConnection, info: ServerInfo) -> None:
+        # Servers also say it on connections that were replaced already.
+        if info.lame_duck and connection is self._connection:
             self._is_lame.set()
 
-    def _retire(self, connection: NatsConnection) -> None:
+    def _retire(self, old: NatsConnection, new: NatsConnection) -> None:
         """Keep a connection until the calls that use it have ended, at most RETIRE_S."""
-        for retire in self.on_retire:
-            retire(connection)
-        task = asyncio.get_running_loop().create_task(self._close_unused(connection))
-        self._retired[connection] = task
-        task.add_done_callback(lambda _: self._retired.pop(connection, None))
+        task = asyncio.get_running_loop().create_task(self._hand_over(old, new))
+        self._retired[old] = task
+        task.add_done_callback(lambda _: self._retired.pop(old, None))
 
-    async def _close_unused(self, connection: NatsConnection) -> None:
+    async def _hand_over(self, old: NatsConnection, new: NatsConnection) -> None:
+        """Let subscribers leave a connection after the new one works, and close it when unused."""
+        with suppress(Disconnected):
+            await new.flush()
+            await asyncio.sleep(HANDOVER_S)
         loop = asyncio.get_running_loop()
         until = loop.time() + RETIRE_S
+        if not old.ended.done():
+            for retire in self.on_retire:
+                retire(old)
+            # What the server had sent to the subscribers before they left.
+            with suppress(Disconnected):
+                await old.flush()
         # Poll: uses are counted on the path of each call, where an event would cost more.
-        while (  # noqa: ASYNC110
-            connection in self._uses and not connection.ended.done() and loop.time() < until
-        ):
+        while old in self._uses and not old.ended.done() and loop.time() < until:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
-        await connection.close()
+        await old.close()

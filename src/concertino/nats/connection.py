@@ -214,6 +214,8 @@ class NatsConnection(asyncio.Protocol):
         self._write(encode_connect(members))
         # The server answers this ping, or reports why it refuses the client and disconnects.
         await self.flush()
+        # It may have reported that after the answer, so that the connection has ended by now.
+        self._raise_if_ended()
         self._ping_timer = self._loop.call_later(PING_S, self._ping)
 
     async def _start_tls(self, context: ssl.SSLContext, server_name: str) -> None:
@@ -240,9 +242,12 @@ class NatsConnection(asyncio.Protocol):
 
     # Output
 
-    def _write(self, data: bytes) -> None:
+    def _raise_if_ended(self) -> None:
         if self.ended.done():
             raise Disconnected(f"{self.server}: {self.ended.result()}")
+
+    def _write(self, data: bytes) -> None:
+        self._raise_if_ended()
         if not self._output:
             self._loop.call_soon(self._flush_output)
         self._output.append(data)

@@ -8,6 +8,9 @@ that, and heartbeats while calls are in progress. So a caller knows within about
 worker is lost. It asks the next worker only if the first one has refused the request, and so
 certainly has not run it. After any other failure the caller gets an error that says that the
 request may have been executed.
+
+NATS can lose messages between two servers while both sides stay connected. So a caller also asks
+now and then whether the worker still has its request, and counts the chunks of a stream.
 """
 
 from __future__ import annotations
@@ -29,14 +32,17 @@ from concertino.orchestra.nats_messages import (
     ABANDONED,
     ACK,
     ALL,
+    ASK,
     CANCEL,
     CHUNK,
+    END,
     LATE,
     PIECE,
     PIECE_BYTES,
     RECEIPT,
     REFUSED,
     STREAM_CONTROL,
+    UNKNOWN,
     encode_headers,
     heartbeat_subject,
     last_name,
@@ -57,7 +63,9 @@ NO_RESPONDERS = 503
 ACK_S = 1.0
 # A worker sends heartbeats every 0.25 s. Without one for this time it is lost.
 LOST_S = 0.9
-# How often the two limits are checked.
+# How often a caller asks whether its request is still in progress.
+ASK_S = 2.0
+# How often these limits are checked.
 CHECK_S = 0.1
 # How many workers are asked until one accepts a request, and the longest pause between two.
 MAX_ATTEMPTS = 8
@@ -109,6 +117,8 @@ class _Call:
     deadline: when its time is over, by the loop's clock.
     sent: when it was sent to a worker for the last time.
     worker: the worker that has accepted it; empty before its ack.
+    asked: when the worker was asked whether it still has the request; at first, when it was sent.
+    chunks: how many chunks of a stream have arrived.
     """
 
     def __init__(self, inbox: _Inbox, payload: bytes, id: bytes, deadline: float) -> None:
@@ -116,9 +126,10 @@ class _Call:
         self.payload = payload
         self.id = id
         self.deadline = deadline
-        self.sent = 0.0
+        self.sent = self.asked = 0.0
         self.worker = ""
         self.attempts = 0
+        self.chunks = 0
         self.outgoing: OutgoingPieces | None = None
         self.incoming: IncomingPieces | None = None
 
@@ -222,7 +233,7 @@ class NatsLink(RpcClient):
             call.outgoing = OutgoingPieces(payload, partial(self._send_piece, key, call))
             payload = call.outgoing.first()
         call.attempts += 1
-        call.sent = now
+        call.sent = call.asked = now
         headers = request_headers(call.deadline - now, size)
         call.inbox.connection.publish(self._subject, payload, key, headers)
 
@@ -280,8 +291,10 @@ class NatsLink(RpcClient):
             self._fail(key, f"worker {call.worker} has ended; {EXECUTED}")
         elif kind == REFUSED:
             self._on_refused(key, call, fields.get("Reason", ""))
-        elif kind == CHUNK:
-            self._on_response(key, message.payload)
+        elif kind in (CHUNK, END):
+            self._on_chunk(key, call, fields, message.payload, is_last=kind == END)
+        elif kind == UNKNOWN:
+            self._fail(key, f"the response of worker {call.worker} was lost; {EXECUTED}")
         elif kind == PIECE:
             self._on_piece(key, call, fields, message.payload)
         elif kind == RECEIPT and call.outgoing is not None:
@@ -323,17 +336,28 @@ class NatsLink(RpcClient):
                 call.incoming = IncomingPieces(int(fields["Size"]))
             whole = call.incoming.add(int(fields["Number"]), piece)
         except (KeyError, ValueError):
-            self._fail(key, "a piece of the response has invalid headers")
+            self._give_up(key, "a piece of the response has invalid headers")
             return
         except ProtocolError as exc:
-            self._fail(key, str(exc))
+            self._give_up(key, str(exc))
             return
         self._send_to_worker(call, encode_headers(RECEIPT, Call=key))
         if whole is not None:
             call.incoming = None
-            if fields.get("Last") != "no":
-                self._forget(key)
-            self._on_response(key, whole)
+            self._on_chunk(key, call, fields, whole, is_last=fields.get("Last") != "no")
+
+    def _on_chunk(
+        self, key: str, call: _Call, fields: dict[str, str], payload: bytes, *, is_last: bool
+    ) -> None:
+        """Handle a response of a stream: a chunk, or the last one."""
+        # How many chunks were sent before it.
+        if fields.get("Chunk", "0") != str(call.chunks):
+            self._give_up(key, "a chunk of the stream was lost")
+            return
+        call.chunks += 1
+        if is_last:
+            self._forget(key)
+        self._on_response(key, payload)
 
     # The end of calls
 
@@ -347,6 +371,11 @@ class NatsLink(RpcClient):
     def _fail(self, key: Hashable, reason: str) -> None:
         self._forget(key)
         self._fail_request(key, Disconnected(f"{self.peer.address}: {reason}"))
+
+    def _give_up(self, key: Hashable, reason: str) -> None:
+        """Fail a call whose response is useless, and tell its worker."""
+        self._send_cancel(key)
+        self._fail(key, f"{reason}; {EXECUTED}")
 
     def _start_timer(self) -> None:
         self._check_due = self.loop.time() + CHECK_S
@@ -367,6 +396,11 @@ class NatsLink(RpcClient):
                     self._fail(key, f"no worker has answered within {ACK_S:g} s; {EXECUTED}")
             elif now - self._heard.get(call.worker, now) > LOST_S:
                 self._fail(key, f"worker {call.worker} was lost; {EXECUTED}")
+            elif now - call.asked > ASK_S:
+                call.asked = now
+                self._send_to_worker(call, encode_headers(ASK, Call=cast(str, key)))
+        workers = {call.worker for call in self._calls.values()}
+        self._heard = {name: at for name, at in self._heard.items() if name in workers}
         self._check_timer = None
         if self._calls:
             self._start_timer()

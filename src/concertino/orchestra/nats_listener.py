@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
@@ -28,10 +28,12 @@ from concertino.orchestra.nats_messages import (
     ABANDONED,
     ACK,
     ALL,
+    ASK,
     BUSY,
     CANCEL,
     CHUNK,
     DRAINING,
+    END,
     LATE,
     LEAVING,
     MAX_LEFT_S,
@@ -40,6 +42,7 @@ from concertino.orchestra.nats_messages import (
     RECEIPT,
     REFUSED,
     STREAM_CONTROL,
+    UNKNOWN,
     announcement_subject,
     discovery_subject,
     encode_headers,
@@ -58,6 +61,8 @@ __all__ = ["NatsListener", "listen_nats_links"]
 log = logging.getLogger("concertino.orchestra")
 
 HEARTBEAT_S = 0.25
+# How often drain() checks whether all responses have been sent.
+DRAIN_POLL_S = 0.05
 # The requests that a worker has in progress; more are refused, and another worker is asked.
 MAX_IN_FLIGHT = 1024
 # The total size of requests that arrive in pieces.
@@ -157,13 +162,33 @@ class NatsListener:
             await self._cluster.close()
 
 
-class _Incoming:
-    """A request that arrives in pieces. timer: drops it if no piece arrives in time."""
+class _Accepted:
+    """A request that has no response yet.
 
-    def __init__(self, caller: str, pieces: IncomingPieces, timer: asyncio.TimerHandle) -> None:
+    is_acknowledged: whether an ack was sent. chunks: how many chunks of a stream were sent.
+    """
+
+    __slots__ = ("chunks", "is_acknowledged")
+
+    def __init__(self) -> None:
+        self.is_acknowledged = False
+        self.chunks = 0
+
+
+class _Incoming:
+    """A request that arrives in pieces.
+
+    timer: drops it if no piece arrives in time.
+    deadline: when its time is over, by the loop's clock.
+    """
+
+    def __init__(
+        self, caller: str, pieces: IncomingPieces, timer: asyncio.TimerHandle, deadline: float
+    ) -> None:
         self.caller = caller
         self.pieces = pieces
         self.timer = timer
+        self.deadline = deadline
 
 
 class _Outgoing:
@@ -270,8 +295,8 @@ class _Worker:
         self._is_leaving = False
         # The state of each caller, by name.
         self._callers: dict[str, RpcServer] = {}
-        # Reply subjects of accepted requests without a response, and whether an ack was sent.
-        self._accepted: dict[Hashable, bool] = {}
+        # By reply subject.
+        self._accepted: dict[Hashable, _Accepted] = {}
         self._is_ack_scheduled = False
         self._incoming = _LongMessages[_Incoming]()
         self._outgoing = _LongMessages[_Outgoing]()
@@ -314,9 +339,10 @@ class _Worker:
             return
         for rpc in list(self._callers.values()):
             await rpc.drain()
-        # Poll: this happens once, at the end of a process.
-        while self._outgoing and not self._connection.ended.done():  # noqa: ASYNC110
-            await asyncio.sleep(HEARTBEAT_S)
+        # Some requests or responses may not have been sent completely. Poll: this happens once, at
+        # the end of a process.
+        while self._accepted and not self._connection.ended.done():  # noqa: ASYNC110
+            await asyncio.sleep(DRAIN_POLL_S)
 
     def end(self) -> None:
         """Cancel the requests in progress. Their callers are told if the connection is up."""
@@ -324,6 +350,8 @@ class _Worker:
             self._heartbeats.cancel()
         for reply in self._accepted:
             self._publish(cast(str, reply), b"", encode_headers(ABANDONED))
+        for reply in list(self._accepted):
+            self._finish(cast(str, reply))
         for rpc in self._callers.values():
             rpc.close()
         self._incoming.clear()
@@ -355,7 +383,7 @@ class _Worker:
 
         if not self._accepted:
             self._cluster.begin_use(self._connection)
-        self._accepted[reply] = False
+        self._accepted[reply] = _Accepted()
         if self._heartbeats is None:
             self._heartbeats = self._loop.call_later(HEARTBEAT_S, self._beat)
         if size is None:
@@ -392,12 +420,12 @@ class _Worker:
 
     def _send_acks(self) -> None:
         self._is_ack_scheduled = False
-        for reply, is_sent in list(self._accepted.items()):
-            if not is_sent:
+        for reply, accepted in list(self._accepted.items()):
+            if not accepted.is_acknowledged:
                 self._send_ack(cast(str, reply))
 
     def _send_ack(self, reply: str) -> None:
-        self._accepted[reply] = True
+        self._accepted[reply].is_acknowledged = True
         self._publish(reply, b"", encode_headers(ACK, Worker=self.id))
 
     # Responses
@@ -405,7 +433,10 @@ class _Worker:
     def _respond(self, key: Hashable, payload: bytes | None, is_last: bool) -> None:
         """Send a response. A function for RpcServer."""
         reply = cast(str, key)
-        if payload is None or reply not in self._accepted:
+        if reply not in self._accepted:
+            return
+        if payload is None:
+            self._finish(reply)
             return
         outgoing = self._outgoing.get(reply)
         if outgoing is not None:
@@ -414,23 +445,31 @@ class _Worker:
             self._send(reply, payload, is_last)
 
     def _send(self, reply: str, payload: bytes, is_last: bool) -> None:
+        accepted = self._accepted[reply]
         # The caller sends receipts and credit to the worker that the ack names.
-        if (not is_last or len(payload) > PIECE_BYTES) and not self._accepted[reply]:
+        if (not is_last or len(payload) > PIECE_BYTES) and not accepted.is_acknowledged:
             self._send_ack(reply)
+        chunks = accepted.chunks
+        accepted.chunks += 1
         if len(payload) > PIECE_BYTES:
-            send = partial(self._send_piece, reply, len(payload), is_last)
+            last = "yes" if is_last else "no"
+            fields = {"Size": len(payload), "Last": last, "Chunk": chunks}
+            send = partial(self._send_piece, reply, fields)
             outgoing = _Outgoing(OutgoingPieces(payload, send), is_last, self._drop_timer(reply))
             self._outgoing.add(reply, outgoing)
             outgoing.pieces.send_window()
         else:
-            self._publish(reply, payload, b"" if is_last else encode_headers(CHUNK))
+            headers = b""
+            if chunks or not is_last:
+                headers = encode_headers(END if is_last else CHUNK, Chunk=chunks)
+            self._publish(reply, payload, headers)
             if is_last:
                 self._finish(reply)
 
-    def _send_piece(self, reply: str, size: int, is_last: bool, number: int, piece: bytes) -> None:
-        last = "yes" if is_last else "no"
-        headers = encode_headers(PIECE, Number=number, Size=size, Last=last)
-        self._publish(reply, piece, headers)
+    def _send_piece(
+        self, reply: str, fields: Mapping[str, str | int], number: int, piece: bytes
+    ) -> None:
+        self._publish(reply, piece, encode_headers(PIECE, Number=number, **fields))
 
     def _on_receipt(self, reply: str) -> None:
         """Send more of a long response, or what comes after it."""
@@ -473,7 +512,8 @@ class _Worker:
             self._finish(reply)
             return
         timer = self._drop_timer(reply, left_s)
-        self._incoming.add(reply, _Incoming(caller, pieces, timer))
+        deadline = self._loop.time() + left_s
+        self._incoming.add(reply, _Incoming(caller, pieces, timer, deadline))
         self._send_ack(reply)
 
     def _drop_timer(self, reply: str, left_s: float = MAX_LEFT_S) -> asyncio.TimerHandle:
@@ -506,6 +546,8 @@ class _Worker:
             self._on_piece(reply, _read_int(fields.get("Number")), message.payload)
         elif kind == RECEIPT and is_own:
             self._on_receipt(reply)
+        elif kind == ASK and is_own and reply not in self._accepted:
+            self._publish(reply, b"", encode_headers(UNKNOWN))
 
     def _on_piece(self, reply: str, number: int | None, piece: bytes) -> None:
         incoming = self._incoming.get(reply)
@@ -523,7 +565,11 @@ class _Worker:
         self._publish(reply, b"", encode_headers(RECEIPT))
         if whole is not None:
             self._incoming.remove(reply)
-            self._receive(incoming.caller, reply, whole)
+            if self._loop.time() > incoming.deadline:
+                # Its caller has given up.
+                self._finish(reply)
+            else:
+                self._receive(incoming.caller, reply, whole)
 
     def _publish(self, subject: str, payload: bytes, headers: bytes = b"") -> None:
         if not self._connection.ended.done():

@@ -5,7 +5,8 @@ plugin (its workers) are one queue group, so one of them gets the request:
 
     caller -> o.CALLEE.CALLER           the request; header: deadline, size if it comes in pieces
     worker -> the reply subject         ack, refusal, response, chunks and pieces of responses
-    caller -> w.CALLEE.WORKER.CALLER    cancel, pieces of the request, receipts of response pieces;
+    caller -> w.CALLEE.WORKER.CALLER    cancel, pieces of the request, receipts of response pieces,
+                                        and whether a request is still in progress;
                                         w.CALLEE.all.CALLER before the worker is known
     worker -> h.CALLEE.WORKER           a heartbeat, while calls are in progress
     worker -> a.CALLEE.WORKER           an announcement: the plugin's manifest
@@ -28,10 +29,12 @@ __all__ = [
     "ABANDONED",
     "ACK",
     "ALL",
+    "ASK",
     "BUSY",
     "CANCEL",
     "CHUNK",
     "DRAINING",
+    "END",
     "LATE",
     "LEAVING",
     "MAX_LEFT_S",
@@ -41,6 +44,7 @@ __all__ = [
     "RECEIPT",
     "REFUSED",
     "STREAM_CONTROL",
+    "UNKNOWN",
     "announcement_subject",
     "discovery_subject",
     "encode_headers",
@@ -60,12 +64,17 @@ ALL = "all"
 ACK = "ack"
 REFUSED = "refused"
 CHUNK = "chunk"
+# The last response of a stream that has chunks.
+END = "end"
 PIECE = "piece"
 RECEIPT = "receipt"
 CANCEL = "cancel"
 STREAM_CONTROL = "stream"
 LEAVING = "leaving"
 ABANDONED = "abandoned"
+# The caller asks whether a request is still in progress, and the worker answers only if it is not.
+ASK = "ask"
+UNKNOWN = "unknown"
 # The reasons of refusals. After LATE there is no use in asking another worker.
 BUSY = "busy"
 DRAINING = "draining"

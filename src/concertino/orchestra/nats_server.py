@@ -70,6 +70,10 @@ def server_configuration(
         "tls": tls,
         "jetstream": {"store_dir": str(folder)},
         "max_payload": 2**20,
+        # A client that does not answer within about 4 s is lost. Until then a worker that was cut
+        # off is still sent requests; by default that takes minutes.
+        "ping_interval": "2s",
+        "ping_max": 2,
     }
     lines = [f"{key}: {encode(value).decode()}" for key, value in settings.items()]
     return "\n".join((*lines, authorization(names, {})))
