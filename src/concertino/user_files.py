@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
+from typing import BinaryIO
 
-__all__ = ["read_private_file", "user_folder", "write_private_file"]
+__all__ = ["open_regular_file", "read_private_file", "user_folder", "write_private_file"]
 
 
 def user_folder(
@@ -24,6 +26,18 @@ def user_folder(
     """
     value = environment.get(variable, "")
     return Path(value) if value.startswith("/") else Path.home() / default
+
+
+def open_regular_file(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a regular file to read its bytes. Raises OSError, also for any other kind of file.
+
+    Opening a named pipe would wait until somebody writes to it, and a device may never end.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return open(descriptor, "rb")
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "expected a regular file", os.fspath(path))
 
 
 def read_private_file(path: Path, max_bytes: int, forbidden: int, expected: str) -> bytes | None:

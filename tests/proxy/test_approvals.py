@@ -46,6 +46,15 @@ def test_approval_takes_the_tools_that_were_seen(store: ApprovalStore) -> None:
     assert store.read(FILE).pins == {"a": ToolPins({"x": "new"}), "b": ToolPins({"y": "same"})}
 
 
+def test_tools_that_are_listed_while_the_user_reads_are_not_approved(store: ApprovalStore) -> None:
+    store.approve(FILE, {"a": ONE})
+    store.set_pins(FILE, "a", ToolPins({"x": "old"}, {"x": "new"}))
+    shown = store.read(FILE)
+    store.set_pins(FILE, "a", ToolPins({"x": "old"}, {"x": "evil"}))
+    store.approve(FILE, {"a": ONE}, shown)
+    assert store.read(FILE).pins == {"a": ToolPins({"x": "new"})}
+
+
 def test_another_program_has_no_approved_tools_yet(store: ApprovalStore) -> None:
     store.approve(FILE, {"a": ONE})
     store.set_pins(FILE, "a", ToolPins({"x": "old"}))

@@ -45,10 +45,15 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 class _Defined(Struct, frozen=True):
-    """What a server or plugin of a file would run. problem: why that is not known, or empty."""
+    """What a server or plugin of a file would run.
+
+    texts: the whole texts of its definition, see visible_texts().
+    problem: why the definition is not known, or empty.
+    """
 
     name: str
     definition: Definition
+    texts: Mapping[str, str]
     problem: str = ""
 
 
@@ -80,7 +85,8 @@ def run(args: Namespace, server: Sequence[str]) -> int:
     if not (args.yes or confirm(f"Let these run when {args.file} is served?")):
         raise CommandFailure("nothing is approved")
     try:
-        store.approve(path, {item.name: item.definition for item in servers if not item.problem})
+        definitions = {item.name: item.definition for item in servers if not item.problem}
+        store.approve(path, definitions, approved)
     except ConcertinoError as exc:
         raise CommandFailure(str(exc)) from None
     _print(f"{args.file}: approved")
@@ -98,7 +104,7 @@ def _read_servers(
     file = read_server_file(name)
     servers = define_servers(file, Expander(file, os.environ, inputs), key)
     return file.target, [
-        _Defined(item.entry.name, item.definition, item.problem) for item in servers
+        _Defined(item.entry.name, item.definition, item.texts, item.problem) for item in servers
     ]
 
 
@@ -106,18 +112,21 @@ def _read_plugins(
     name: str, inputs: Mapping[str, str], key: bytes
 ) -> tuple[Path, Sequence[_Defined]]:
     """Return the path to approve and the definitions of a plugins file. Raises ConcertinoError."""
-    from concertino.orchestra.plugin_definitions import define_plugins
+    from concertino.orchestra.plugin_definitions import define_plugin, visible_plugin_texts
     from concertino.orchestra.plugins_file import read_plugins
     from concertino.proxy.file_access import check_writers
 
     check_writers(name, os.stat(name))
     file = read_plugins(name)
-    definitions = define_plugins(file, key)
-    return file.path.resolve(), [_Defined(id, item) for id, item in definitions.items()]
+    return file.path.resolve(), [
+        _Defined(entry.id, define_plugin(entry, key), visible_plugin_texts(entry))
+        for entry in file.enabled
+    ]
 
 
 def _describe_pending(servers: Sequence[_Defined], approved: ApprovedFile) -> list[str]:
     """Return lines for people that say what is not approved; empty if everything is approved."""
+    from concertino.proxy.definitions import is_same_definition
     from concertino.proxy.file_parts import describe_unapproved
     from concertino.proxy.pinned_tools import compare_tools
 
@@ -127,12 +136,12 @@ def _describe_pending(servers: Sequence[_Defined], approved: ApprovedFile) -> li
         if item.problem:
             lines += [f"{name} (cannot be approved)", f"  {item.problem}"]
             continue
-        lines += describe_unapproved(approved, name, item.definition)
+        lines += describe_unapproved(approved, name, item.definition, item.texts)
         pins = approved.pins.get(name)
         if (
             pins is not None
             and pins.seen is not None
-            and approved.servers.get(name) == item.definition
+            and is_same_definition(approved.servers.get(name), item.definition)
         ):
             lines += [f"{name} (other tools)", *compare_tools(pins.approved or {}, pins.seen)]
     gone = approved.servers.keys() - {item.name for item in servers}

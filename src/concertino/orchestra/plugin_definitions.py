@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 
 from concertino.logs.redact import learn
 from concertino.orchestra.mcp_entry import FILE, SERVER
 from concertino.orchestra.plugins_file import PluginEntry, PluginsFile
-from concertino.proxy.definitions import Definition, define_server, make_definition
+from concertino.proxy.definitions import (
+    CODE_VARIABLES,
+    Definition,
+    define_server,
+    make_definition,
+    visible_texts,
+)
 from concertino.proxy.secret_sources import SECRET
 from concertino.proxy.server_file import parse_server_file
 
-__all__ = ["define_plugin", "define_plugins"]
+__all__ = ["define_plugin", "define_plugins", "visible_plugin_texts"]
 
 
 def define_plugins(file: PluginsFile, key: bytes) -> dict[str, Definition]:
@@ -28,6 +35,27 @@ def define_plugin(entry: PluginEntry, key: bytes) -> Definition:
     if entry.is_mcp:
         file = parse_server_file(entry.config[SERVER].encode(), entry.config[FILE])
         return define_server(file.servers[0], file, {}, key)
+    texts, hidden = _split_texts(entry)
+    # Values whose names are those of secrets are not shown.
+    learn(entry.config)
+    texts |= {f"config.{name}": value for name, value in entry.config.items()}
+    return make_definition(texts, hidden, key)
+
+
+def visible_plugin_texts(entry: PluginEntry) -> Mapping[str, str]:
+    """Return the whole texts of a plugin's definition that are shown, but not its configuration.
+
+    See visible_texts(). The configuration is data, and some values of it are secrets.
+    """
+    if entry.is_mcp:
+        file = parse_server_file(entry.config[SERVER].encode(), entry.config[FILE])
+        return visible_texts(file.servers[0], file, {})
+    texts, _ = _split_texts(entry)
+    return texts
+
+
+def _split_texts(entry: PluginEntry) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the texts of a plugin's program and variables: those to show, and those to hide."""
     texts = {"binary": entry.binary}
     if entry.args:
         texts["args"] = shlex.join(entry.args)
@@ -35,9 +63,6 @@ def define_plugin(entry: PluginEntry, key: bytes) -> Definition:
     for name, value in entry.env.items():
         text = f"${{{name}}}" if value is None else value
         # A reference is not a secret; any other text may be one.
-        is_shown = text.startswith((SECRET, "${"))
+        is_shown = text.startswith((SECRET, "${")) or name.upper() in CODE_VARIABLES
         (texts if is_shown else hidden)[f"env.{name}"] = text
-    # Values whose names are those of secrets are not shown.
-    learn(entry.config)
-    texts |= {f"config.{name}": value for name, value in entry.config.items()}
-    return make_definition(texts, hidden, key)
+    return texts, hidden

@@ -16,7 +16,7 @@ from msgspec import DecodeError, Struct
 from msgspec.json import Decoder, encode, format
 from msgspec.structs import replace
 
-from concertino.proxy.definitions import Definition
+from concertino.proxy.definitions import Definition, is_same_definition
 from concertino.proxy.state_files import (
     UnusableState,
     lock_state,
@@ -93,17 +93,24 @@ class ApprovalStore:
             )
         return approved
 
-    def approve(self, path: Path, definitions: Mapping[str, Definition]) -> None:
+    def approve(
+        self,
+        path: Path,
+        definitions: Mapping[str, Definition],
+        shown: ApprovedFile | None = None,
+    ) -> None:
         """Approve these servers of a file, and no others, with the tools that they have listed.
 
+        shown: the approvals whose tools the user has read, because a server may list other tools
+            meanwhile; None for the present ones.
         Raises UnusableState.
         """
         with lock_state(self.folder):
-            before = self.read(path)
+            before = self.read(path) if shown is None else shown
             pins: dict[str, ToolPins] = {}
             for name, definition in definitions.items():
                 # A changed definition may run another program, whose tools have not been approved.
-                if name in before.pins and before.servers.get(name) == definition:
+                if name in before.pins and is_same_definition(before.servers.get(name), definition):
                     pin = before.pins[name]
                     pins[name] = ToolPins(pin.approved if pin.seen is None else pin.seen)
             self._write(path, ApprovedFile(str(path), definitions, pins))

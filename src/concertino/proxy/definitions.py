@@ -21,23 +21,37 @@ from concertino.proxy.server_file import ServerEntry, ServerFile
 from concertino.proxy.value_reader import Template
 
 __all__ = [
+    "CODE_VARIABLES",
     "Definition",
     "DefinitionPart",
     "compare_definitions",
     "define_server",
+    "is_same_definition",
     "make_definition",
+    "visible_texts",
 ]
 
-# The longest part of a value that is shown, in characters.
+# The longest part of a value that is stored and logged, in characters.
 MAX_SHOWN = 300
 INPUT = re.compile(r"\$\{input:([^}]*)\}")
+# Variables that make programs load or install other code. Their values are shown, because they
+# decide what runs as much as the command does. In upper case.
+CODE_VARIABLES = frozenset(
+    """
+    BASH_ENV DYLD_INSERT_LIBRARIES DYLD_LIBRARY_PATH EDITOR ENV GIT_EXTERNAL_DIFF GIT_SSH
+    GIT_SSH_COMMAND JAVA_TOOL_OPTIONS JDK_JAVA_OPTIONS LD_AUDIT LD_LIBRARY_PATH LD_PRELOAD
+    NODE_OPTIONS NODE_PATH NPM_CONFIG_PREFIX NPM_CONFIG_REGISTRY NPM_CONFIG_SCRIPT_SHELL PAGER PATH
+    PERL5LIB PERL5OPT PIP_EXTRA_INDEX_URL PIP_INDEX_URL PYTHONHOME PYTHONPATH PYTHONSTARTUP RUBYLIB
+    RUBYOPT SHELL UV_DEFAULT_INDEX UV_EXTRA_INDEX_URL UV_INDEX UV_INDEX_URL _JAVA_OPTIONS
+    """.split()  # noqa: SIM905
+)
 
 
 class DefinitionPart(Struct, frozen=True, array_like=True):
     """One member of a definition.
 
     digest: a keyed digest of its text; without the user's key, nobody can guess secrets from it.
-    shown: the text for people; empty if it may be a secret.
+    shown: the text for logs, without secrets and shortened; empty if it may be a secret.
     """
 
     digest: str
@@ -61,20 +75,7 @@ def define_server(
     are not replaced, since the variables belong to the user who starts this program.
     env_file: the variables in the server's `envFile`.
     """
-    texts, hidden = _plain_texts(entry), {f"envFile.{name}": env_file[name] for name in env_file}
-    groups = (("env", entry.env), ("headers", entry.headers), ("auth", entry.options.auth))
-    for label, templates in groups:
-        for name, template in templates.items():
-            # A reference is not a secret; any other text may be one.
-            is_shown = template.text.startswith((SECRET, "${")) or (
-                label == "auth" and name not in ("client_secret", "private_key")
-            )
-            (texts if is_shown else hidden)[f"{label}.{name}"] = template.text
-    used = {id for template in _templates(entry) for id in INPUT.findall(template.text)}
-    for id in sorted(used & file.inputs.keys()):
-        if (default := file.inputs[id].default) is not None:
-            texts[f"inputs.{id}"] = default
-    return make_definition(texts, hidden, key)
+    return make_definition(*_split_texts(entry, file, env_file), key)
 
 
 def make_definition(texts: Mapping[str, str], hidden: Mapping[str, str], key: bytes) -> Definition:
@@ -91,6 +92,43 @@ def make_definition(texts: Mapping[str, str], hidden: Mapping[str, str], key: by
     for member, text in hidden.items():
         definition[member] = DefinitionPart(_digest(key, member, text), "")
     return definition
+
+
+def visible_texts(
+    entry: ServerEntry, file: ServerFile, env_file: Mapping[str, str]
+) -> Mapping[str, str]:
+    """Return the whole text of each member of a definition whose text is shown.
+
+    Unlike DefinitionPart.shown, these texts are not shortened, and nothing in them is redacted:
+    otherwise a file could hide a part of a command from the user who approves it.
+    """
+    texts, _ = _split_texts(entry, file, env_file)
+    return texts
+
+
+def _split_texts(
+    entry: ServerEntry, file: ServerFile, env_file: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the texts of all members of a definition: those to show, and those to hide."""
+    texts, hidden = _plain_texts(entry), dict[str, str]()
+    for name, value in env_file.items():
+        is_shown = name.upper() in CODE_VARIABLES
+        (texts if is_shown else hidden)[f"envFile.{name}"] = value
+    groups = (("env", entry.env), ("headers", entry.headers), ("auth", entry.options.auth))
+    for label, templates in groups:
+        for name, template in templates.items():
+            # A reference is not a secret; any other text may be one.
+            is_shown = (
+                template.text.startswith((SECRET, "${"))
+                or (label == "auth" and name not in ("client_secret", "private_key"))
+                or (label == "env" and name.upper() in CODE_VARIABLES)
+            )
+            (texts if is_shown else hidden)[f"{label}.{name}"] = template.text
+    used = {id for template in _templates(entry) for id in INPUT.findall(template.text)}
+    for id in sorted(used & file.inputs.keys()):
+        if (default := file.inputs[id].default) is not None:
+            texts[f"inputs.{id}"] = default
+    return texts, hidden
 
 
 def _plain_texts(entry: ServerEntry) -> dict[str, str]:
@@ -142,11 +180,28 @@ def _clean(text: str) -> str:
     return shorten(escape_controls(redactor().text(text)), MAX_SHOWN)
 
 
-def compare_definitions(approved: Definition | None, current: Definition) -> list[str]:
+def is_same_definition(approved: Definition | None, current: Definition) -> bool:
+    """Return whether two definitions run the same. None is a server without a definition.
+
+    The texts for logs may differ, because they depend on the secrets of the present process.
+    """
+    return approved is not None and _digests(approved) == _digests(current)
+
+
+def _digests(definition: Definition) -> Mapping[str, str]:
+    return {member: part.digest for member, part in definition.items()}
+
+
+def compare_definitions(
+    approved: Definition | None, current: Definition, texts: Mapping[str, str] | None = None
+) -> list[str]:
     """Describe the differences between two definitions in lines for people.
 
     approved: the approved definition; None if the server is new.
+    texts: the whole texts of the current one, see visible_texts(). Without them, the texts for logs
+        are used.
     """
+    whole = texts or {}
     before = approved or {}
     lines: list[str] = []
     for member in (*current, *(name for name in before if name not in current)):
@@ -160,7 +215,9 @@ def compare_definitions(approved: Definition | None, current: Definition) -> lis
         if old is not None:
             lines.append(f"  - {member}: {_describe(old)}")
         if new is not None:
-            lines.append(f"  + {member}: {_describe(new)}")
+            text = whole.get(member)
+            shown = _describe(new) if text is None else escape_controls(text)
+            lines.append(f"  + {member}: {shown}")
     return lines
 
 

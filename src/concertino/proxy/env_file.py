@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from concertino.proxy.value_reader import InvalidServerFile
+from concertino.user_files import open_regular_file
 
 __all__ = ["read_env_file"]
 
@@ -24,7 +25,7 @@ def read_env_file(path: Path) -> dict[str, str]:
     Raises InvalidServerFile with the number of the wrong line.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular_file(path) as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as exc:
         raise InvalidServerFile(f"{path}: {exc.strerror}") from None

@@ -12,7 +12,13 @@ from msgspec import Struct
 from concertino.backend.interface import Backend
 from concertino.errors import ConcertinoError
 from concertino.proxy.approvals import ApprovalStore, ApprovedFile
-from concertino.proxy.definitions import Definition, compare_definitions, define_server
+from concertino.proxy.definitions import (
+    Definition,
+    compare_definitions,
+    define_server,
+    is_same_definition,
+    visible_texts,
+)
 from concertino.proxy.env_file import read_env_file
 from concertino.proxy.expansion import Expander
 from concertino.proxy.file_server import FileServer, WithheldServer
@@ -35,12 +41,14 @@ class DefinedServer(Struct, frozen=True):
     """A server of a file, with its definition.
 
     env_file: the variables in the server's `envFile`.
+    texts: the whole texts of its definition, see visible_texts().
     problem: the reason why it has no definition; "" if it has one.
     """
 
     entry: ServerEntry
     definition: Definition = {}
     env_file: Mapping[str, str] = {}
+    texts: Mapping[str, str] = {}
     problem: str = ""
 
 
@@ -63,17 +71,26 @@ def define_servers(
             servers.append(DefinedServer(entry, problem=str(exc)))
             continue
         definition = define_server(entry, file, variables, key)
-        servers.append(DefinedServer(entry, definition, variables))
+        texts = visible_texts(entry, file, variables)
+        servers.append(DefinedServer(entry, definition, variables, texts))
     return servers
 
 
-def describe_unapproved(approved: ApprovedFile, name: str, definition: Definition) -> list[str]:
-    """Return the lines that a user should read before approving a server; [] if it is approved."""
+def describe_unapproved(
+    approved: ApprovedFile,
+    name: str,
+    definition: Definition,
+    texts: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Return the lines that a user should read before approving a server; [] if it is approved.
+
+    texts: the whole texts of the definition, see visible_texts(); None for a log.
+    """
     before = approved.servers.get(name)
-    if before == definition:
+    if is_same_definition(before, definition):
         return []
     title = f"{name} (new)" if before is None else f"{name} (changed)"
-    return [title, *compare_definitions(before, definition)]
+    return [title, *compare_definitions(before, definition, texts)]
 
 
 class FileParts:
@@ -155,7 +172,7 @@ class FileParts:
         current = self._parts.get(entry.name)
         if server.problem:
             return self._withheld(entry.name, server.problem)
-        if approved.servers.get(entry.name) != server.definition:
+        if not is_same_definition(approved.servers.get(entry.name), server.definition):
             return self._unapproved(server, approved)
         self._shown.pop(entry.name, None)
         try:

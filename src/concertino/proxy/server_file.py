@@ -34,6 +34,7 @@ from concertino.proxy.server_options import ServerOptions, read_options
 from concertino.proxy.toml_values import parse_toml
 from concertino.proxy.value_reader import InvalidServerFile, Template, ValueReader
 from concertino.transforms.tool_search import ToolListOptions, ToolsMode
+from concertino.user_files import open_regular_file
 
 __all__ = [
     "IGNORED_KEYS",
@@ -158,7 +159,7 @@ def read_server_file(path: str | os.PathLike[str]) -> ServerFile:
     try:
         # Opened only once: if the path is replaced later, the checked file is still the one that is
         # read.
-        with open(path, "rb") as file:
+        with open_regular_file(path) as file:
             check_writers(path, os.fstat(file.fileno()))
             data = file.read(limit + 1)
     except OSError as exc:
