@@ -200,14 +200,21 @@ class Round:
         return [pid for pid, _ in live_processes() if mark in (read_environment(pid) or b"")]
 
     def wait_for_end(self, within_s: float) -> str:
-        """Wait until nothing is left. Returns what is, after the time limit."""
-        until = time.monotonic() + within_s
+        """Wait until nothing is left. Returns what is, after the time limit.
+
+        Then waits on, to tell processes that end late, as on a busy machine, from those that stay.
+        """
+        began = time.monotonic()
+        late = ""
         while left := self.left():
-            if time.monotonic() > until:
+            waited_s = time.monotonic() - began
+            if waited_s > within_s and not late:
                 names = ", ".join(f"{program_name(pid)} ({pid})" for pid in left)
-                return f"left after {within_s:g} s: {names}"
+                late = f"left after {within_s:g} s: {names}"
+            if waited_s > within_s + PATIENCE_S:
+                return f"{late}; STILL THERE after {waited_s:.0f} s"
             time.sleep(0.02)
-        return ""
+        return late and f"{late}; gone after {time.monotonic() - began:.1f} s"
 
     def close_input(self) -> None:
         assert self.host.stdin is not None

@@ -170,6 +170,57 @@ def test_what_a_server_has_started_ends_with_it(
     assert not Orphan(int(children[0])).is_live()
 
 
+# Starts a process that is not its user's, or not of its pid namespace, and prints both ids.
+FOREIGN = """
+import os, signal, subprocess, sys
+if sys.argv[1] == "user":
+    inner = subprocess.Popen(["sleep", "600"], user=65534)
+else:
+    outer = subprocess.Popen(["unshare", "--pid", "--fork", "sleep", "600"])
+    children = f"/proc/{outer.pid}/task/{outer.pid}/children"
+    while not (found := open(children).read().split()):
+        if outer.poll() is not None:
+            break
+    inner = int(found[0]) if found else 0
+with open(sys.argv[2], "w") as file:
+    file.write(str(inner if isinstance(inner, int) else inner.pid))
+print(os.getpid(), flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes of others")
+@pytest.mark.parametrize("kind", ["user", "namespace"])
+def test_processes_of_others_that_a_server_has_started_are_left_alone(
+    kind: str, tmp_path: Path, environment: dict[str, str], start: Start
+) -> None:
+    (tmp_path / "foreign.py").write_text(FOREIGN)
+    words = (str(tmp_path / "foreign.py"), kind, str(tmp_path / "inner"))
+    orphan = start("mark", sys.executable, *words)
+    inner = Orphan(int((tmp_path / "inner").read_text()))
+    if not inner.pid:
+        pytest.skip("this machine allows no pid namespaces")
+    try:
+        item = reaped(environment, tmp_path, "--show")[orphan.pid]
+        # unshare(1) itself is of this namespace.
+        assert item["processes"] == (1 if kind == "user" else 2)
+        code, _, _ = reap(environment, tmp_path, "--yes", str(orphan.pid))
+        assert code == 0
+        assert not orphan.is_live()
+        assert inner.is_live()
+    finally:
+        os.kill(inner.pid, signal.SIGKILL)
+
+
+def test_a_process_without_an_environment_may_become_a_service(
+    tmp_path: Path, environment: dict[str, str], start: Start
+) -> None:
+    entry = {"command": sys.executable, "args": [str(tmp_path / "server.py")]}
+    (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": {"files": entry}}))
+    orphan = start("plain", "env", "-i", sys.executable, str(tmp_path / "server.py"))
+    assert orphan.pid not in reaped(environment, tmp_path, "--show")
+
+
 FILES = {
     ".cursor/mcp.json": "mcpServers",
     ".config/Code/User/mcp.json": "servers",

@@ -57,12 +57,11 @@ class AbandonedServer(Struct, frozen=True):
 
 def find_abandoned(commands: Sequence[HostCommand]) -> list[AbandonedServer]:
     """Return this user's abandoned servers, the oldest first. commands: those in hosts' files."""
-    states = dict(live_processes())
-    own = _with_ancestors(os.getpid(), states)
-    namespace = pid_namespace()
+    states = _own_processes()
+    own = _with_ancestors(os.getpid(), dict(live_processes()))
     reasons: dict[int, str] = {}
     for pid, state in states.items():
-        if pid in own or state.terminal or not _may_be_ended(pid, namespace):
+        if pid in own or state.terminal or not _may_be_ended(pid):
             continue
         if reason := _find_reason(pid, state, commands):
             reasons[pid] = reason
@@ -82,7 +81,7 @@ def end_servers(servers: Iterable[AbandonedServer]) -> bool:
     def find() -> set[tuple[int, int]]:
         # Record all descendants now. When a process ends, its children get another parent, and
         # could no longer be found as its descendants.
-        states = dict(live_processes())
+        states = _own_processes()
         live = {(pid, state.started_at) for pid, state in states.items()}
         for pid, _ in members & live:
             members.update((other, states[other].started_at) for other in _tree(pid, states))
@@ -91,17 +90,32 @@ def end_servers(servers: Iterable[AbandonedServer]) -> bool:
     return end_processes(find, END_STEPS)
 
 
-def _may_be_ended(pid: int, namespace: int) -> bool:
-    """Return whether a process is this user's, in this pid namespace, and not a service."""
+def _own_processes() -> dict[int, ProcessState]:
+    """Return the live processes of this user in this pid namespace.
+
+    A server may have started processes of other users and in other namespaces; those are left
+    alone.
+    """
+    namespace, user = pid_namespace(), os.geteuid()
+    return {
+        pid: state
+        for pid, state in live_processes()
+        if _user_of(pid) == user and pid_namespace(pid) == namespace
+    }
+
+
+def _user_of(pid: int) -> int | None:
     try:
-        if os.stat(f"/proc/{pid}").st_uid != os.geteuid():
-            return False
+        return os.stat(f"/proc/{pid}").st_uid
     except OSError:
-        return False
+        return None
+
+
+def _may_be_ended(pid: int) -> bool:
+    """Return whether a process is known not to be a service."""
     environment = read_environment(pid)
-    if environment is None or pid_namespace(pid) != namespace:
-        return False
-    return SERVICE + str(pid).encode() not in environment.split(b"\0")
+    # A process that is just being started has no environment yet, and may become a service.
+    return bool(environment) and SERVICE + str(pid).encode() not in environment.split(b"\0")
 
 
 def _find_reason(pid: int, state: ProcessState, commands: Sequence[HostCommand]) -> str:
