@@ -24,7 +24,7 @@ from orchestra.hubs import (
 )
 
 from concertino.cli import main
-from concertino.orchestra import hub_control
+from concertino.orchestra import hub_control, plugin_run
 from concertino.orchestra.hub import Hub
 from concertino.orchestra.hub_control import ControlRequest, HubControl, ask_hub, find_hubs
 
@@ -123,6 +123,11 @@ async def test_the_commands_find_the_hub(
 
         code, out, _ = await run("ps", "--json")
         assert json.loads(out.splitlines()[1])["id"] == "tools.echo"
+        shown = json.loads(out.splitlines()[0])
+        # An interpreter with concertino has more than 10 MB, and was just started.
+        assert shown["memory_bytes"] > 10_000_000
+        assert 0 <= shown["age_s"] < 3600
+        assert shown["cpu_percent"] >= 0
         assert await run("stop", "tools.echo") == (0, "tools.echo: stopped\n", "")
         code, out, _ = await run("ps")
         assert "it was stopped by concertino hub" in out
@@ -145,3 +150,65 @@ async def test_what_is_no_request_is_not_answered(folder: Path) -> None:
         writer.close()
         answer = await asyncio.to_thread(ask_hub, path, ControlRequest("ps"))
         assert len(answer.plugins) == 2
+
+
+BUSY = """
+def spin():
+    while not os.path.exists(GO):
+        pass
+tools += ["spin", "die"]
+easy = answer
+async def answer(request, peer):
+    if request.tool_call.tool_name == "die":
+        os._exit(5)
+    if request.tool_call.tool_name == "spin":
+        # In a thread: health pings are answered meanwhile.
+        await asyncio.to_thread(spin)
+    if request.WhichOneof("request") == "health":
+        return PluginResponse(health=HealthResult(status=HealthResult.DEGRADED, message="full"))
+    return await easy(request, peer)
+"""
+
+
+@pytest.mark.slow
+@on_a_loop
+async def test_load_health_and_the_last_error_are_shown(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Also the time limit of a ping, so not shorter: the machine may be busy.
+    monkeypatch.setattr(plugin_run, "HEALTH_S", 3.0)
+    body = f"GO = {str(folder / 'go')!r}\n{BUSY}"
+    path = write_plugins_file(folder, raw(folder, "tools.busy", body))
+    async with running(path) as hub:
+        control = HubControl(hub)
+        await control.open(os.environ)
+        plugin = hub.plugins["tools.busy"]
+        await call_tool(hub, "die")
+        await until(hub, "tools.busy", "backing-off")
+        await until(hub, "tools.busy", "running")
+        spinning = asyncio.ensure_future(call_tool(hub, "spin"))
+        while not plugin.health:
+            await asyncio.sleep(0.01)
+
+        def show(*words: str) -> str:
+            with pytest.raises(SystemExit):
+                main(["hub", "ps", *words])
+            return capsys.readouterr().out
+
+        shown = json.loads(await asyncio.to_thread(show, "--json"))
+        assert not spinning.done(), spinning.result()
+        # On a machine that is busy, too, it gets some time in half a second.
+        assert shown["cpu_percent"] > 0
+        assert (shown["calls"], shown["calls_total"], shown["restarts"]) == (1, 2, 1)
+        assert shown["health"] == "DEGRADED full"
+        assert shown["last_error"] == "it ended with exit code 5"
+        headings, row, health, error = (await asyncio.to_thread(show)).splitlines()
+        cells = dict(zip(headings.split(), row.split(), strict=True))
+        assert (cells["CALLS"], cells["NOW"], cells["STATE"]) == ("2", "1", "running")
+        assert cells["CPU"].endswith("%")
+        assert health == "    it says that it is DEGRADED full"
+        assert error.startswith("    last error, ")
+        assert error.endswith(" ago: it ended with exit code 5")
+        (folder / "go").touch()
+        assert (await spinning).tool_call.success
+        await control.close()

@@ -18,6 +18,7 @@ from concertino.transports.process_table import (
     program_name,
     read_arguments,
     read_children,
+    read_cpu_s,
     read_environment,
     read_memory,
     read_process_state,
@@ -131,3 +132,12 @@ def test_a_signal_does_not_reach_another_process_that_has_the_same_id() -> None:
         assert state is not None
         assert not send_signal(process.pid, state.started_at - 1, signal.SIGKILL)
         assert process.poll() is None
+
+
+def test_the_processor_time_is_that_of_the_system() -> None:
+    before = sum(os.times()[:2])
+    while (used := sum(os.times()[:2])) < before + 0.1:
+        pass
+    # In ticks of 10 ms.
+    assert used - 0.05 <= read_cpu_s(os.getpid()) <= sum(os.times()[:2]) + 0.05
+    assert read_cpu_s(NO_PID) == 0.0

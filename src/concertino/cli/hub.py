@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from concertino.orchestra.hub_control import ControlAnswer, PluginStatus
+    from concertino.orchestra.process_load import ProcessLoad
 
 FAILED, USAGE = 1, 2
 
@@ -24,10 +25,12 @@ DESCRIPTION = (
     "`concertino serve plugins.yaml`. Exit codes: 0, 1 if the hub could not do it, 2 if it is not "
     "clear which hub is meant."
 )
-HEADINGS = ("HUB", "PLUGIN", "PID", "AGE", "MEM", "CALLS", "RESTARTS", "TOOLS", "STATE")
-NUMBERS = frozenset(("PID", "AGE", "MEM", "CALLS", "RESTARTS", "TOOLS"))
+HEADINGS = (
+    "HUB", "PLUGIN", "PID", "AGE", "CPU", "MEM", "CALLS", "NOW", "RESTARTS", "TOOLS", "STATE"
+)  # fmt: skip
+NUMBERS = frozenset(HEADINGS) - {"HUB", "PLUGIN", "STATE"}
 KINDS = {
-    "ps": "show all plugins: memory, calls in progress, restarts, state",
+    "ps": "show all plugins: load, calls since the start and now, restarts, state, last error",
     "restart": "end a plugin after its calls, and start it again",
     "stop": "end a plugin after its calls; it stays ended until `restart`",
     "logs": "print the latest lines of a plugin",
@@ -99,51 +102,70 @@ def _fail(text: str, code: int) -> int:
 
 
 def _print_plugins(answers: Sequence[ControlAnswer], as_json: bool) -> None:
+    from concertino.orchestra.process_load import read_loads
+
+    plugins = [(answer.pid, plugin) for answer in answers for plugin in answer.plugins]
+    loads = read_loads({plugin.pid for _, plugin in plugins if plugin.pid})
     if as_json:
         from msgspec.json import encode
         from msgspec.structs import asdict
 
-        for answer in answers:
-            for plugin in answer.plugins:
-                print(encode({"hub": answer.pid, **asdict(plugin)}).decode())  # noqa: T201
+        for hub, plugin in plugins:
+            load = loads.get(plugin.pid)
+            members = {
+                "hub": hub,
+                **asdict(plugin),
+                "age_s": _age_s(plugin),
+                "memory_bytes": None if load is None else load.memory_bytes,
+                "cpu_percent": None if load is None else round(load.cpu_percent, 1),
+            }
+            print(encode(members).decode())  # noqa: T201
         return
-    rows = [_row(answer.pid, plugin) for answer in answers for plugin in answer.plugins]
-    if not rows:
+    if not plugins:
         print("no hub of this user runs now" if not answers else "no plugin runs")  # noqa: T201
         return
+    rows = [_row(hub, plugin, loads.get(plugin.pid)) for hub, plugin in plugins]
     widths = [max(map(len, column)) for column in zip(HEADINGS, *rows, strict=True)]
-    reasons = ["", *(plugin.reason for answer in answers for plugin in answer.plugins)]
-    for row, reason in zip((HEADINGS, *rows), reasons, strict=True):
+    notes = [[], *(_notes(plugin) for _, plugin in plugins)]
+    for row, lines in zip((HEADINGS, *rows), notes, strict=True):
         cells = [
             cell.rjust(size) if heading in NUMBERS else cell.ljust(size)
             for heading, cell, size in zip(HEADINGS, row, widths, strict=True)
         ]
         print("  ".join(cells).rstrip())  # noqa: T201
-        if reason:
-            print(f"    {escape_controls(reason)}")  # noqa: T201
+        for line in lines:
+            print(f"    {escape_controls(line)}")  # noqa: T201
 
 
-def _row(hub: int, plugin: PluginStatus) -> tuple[str, ...]:
-    from concertino.transports.process_table import (
-        age_s,
-        live_processes,
-        read_memory,
-        read_process_state,
-    )
+def _notes(plugin: PluginStatus) -> list[str]:
+    """Return the lines below the row of a plugin: what is wrong, or was."""
+    lines = [plugin.reason] if plugin.reason else []
+    if plugin.health:
+        lines.append(f"it says that it is {plugin.health}")
+    if plugin.failed_change:
+        lines.append(f"its changed program does not start: {plugin.failed_change}")
+    if plugin.last_error and plugin.last_error != plugin.reason:
+        lines.append(f"last error, {format_age(plugin.last_error_s)} ago: {plugin.last_error}")
+    return lines
 
-    age: float | None = None
-    memory = 0
-    if plugin.pid:
-        state = read_process_state(plugin.pid)
-        age = None if state is None else age_s(state)
-        group = [pid for pid, state in live_processes() if state.group == plugin.pid]
-        memory = sum(map(read_memory, group))
+
+def _age_s(plugin: PluginStatus) -> float | None:
+    from concertino.transports.process_table import age_s, read_process_state
+
+    state = read_process_state(plugin.pid) if plugin.pid else None
+    return None if state is None else age_s(state)
+
+
+def _row(hub: int, plugin: PluginStatus, load: ProcessLoad | None) -> tuple[str, ...]:
+    age = _age_s(plugin)
     return (
         str(hub),
         plugin.id,
         str(plugin.pid or "-"),
         "-" if age is None else format_age(age),
-        format_memory(memory) if memory else "-",
+        "-" if load is None else f"{load.cpu_percent:.0f}%",
+        "-" if load is None else format_memory(load.memory_bytes),
+        str(plugin.calls_total),
         str(plugin.calls),
         str(plugin.restarts),
         str(plugin.tools),

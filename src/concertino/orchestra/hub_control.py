@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import socket
+import time
 from collections import deque
 from collections.abc import Callable, Container, Mapping
 from pathlib import Path
@@ -60,7 +61,15 @@ class ControlRequest(Struct, frozen=True):
 
 
 class PluginStatus(Struct, frozen=True):
-    """The state of a plugin. calls: how many calls it has now. reason: why it does not run."""
+    """The state of a plugin.
+
+    calls: how many calls it has now.
+    reason: why it does not run.
+    calls_total: how many calls it has got since the start of the hub.
+    health: what it has answered to the last health ping, unless it is healthy.
+    last_error, last_error_s: why its process has ended last, and how many seconds ago.
+    failed_change: why its latest change does not run, while the program before the change does.
+    """
 
     id: str
     state: str
@@ -69,6 +78,11 @@ class PluginStatus(Struct, frozen=True):
     restarts: int = 0
     tools: int = 0
     reason: str = ""
+    calls_total: int = 0
+    health: str = ""
+    last_error: str = ""
+    last_error_s: float = 0.0
+    failed_change: str = ""
 
 
 class ControlAnswer(Struct, frozen=True):
@@ -187,6 +201,11 @@ class HubControl:
                 plugin.restarts,
                 len(plugin.features.tools),
                 redactor().text(plugin.reason or withheld.get(plugin.id, "")),
+                plugin.record.calls,
+                redactor().text(plugin.health),
+                redactor().text(plugin.record.last_error),
+                max(0.0, time.time() - plugin.record.last_error_at),
+                redactor().text(plugin.record.failed_change),
             )
             for plugin in plugins.values()
             if id in ("", plugin.id)

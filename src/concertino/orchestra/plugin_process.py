@@ -172,6 +172,11 @@ class PluginProcess:
         return self._in_flight
 
     @property
+    def health(self) -> str:
+        """What the plugin has answered to the last health ping, unless it is healthy."""
+        return self._run.health
+
+    @property
     def address(self) -> str:
         """The address at which the current run listens; empty until it has reported one."""
         return self._run.address

@@ -15,7 +15,6 @@ class PluginRecord:
     restarts: how often a new process was started.
     last_error: why its process has ended last; empty if none has ended.
     last_error_at: when that was, in seconds since 1970.
-    health: what it answered to the last health ping if it is not healthy; otherwise empty.
     failed_change: why the latest change of the plugin does not run, although the program before it
         does; empty otherwise.
     unsent_failure: the text of failed_change for the next call of a tool, after a change of watched
@@ -27,7 +26,6 @@ class PluginRecord:
         self.restarts = 0
         self.last_error = ""
         self.last_error_at = 0.0
-        self.health = ""
         self.failed_change = ""
         self.unsent_failure = ""
 

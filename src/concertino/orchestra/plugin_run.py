@@ -127,12 +127,14 @@ class PluginRun:
     link: the connection to the plugin; None while there is none.
     exited: a task that returns the exit status; None while there is no process.
     address: where the plugin listens; empty before READY.
+    health: what the plugin has answered to the last health ping, unless it is healthy.
     """
 
     def __init__(self, settings: LaunchSettings) -> None:
         self.link: ForwardingConnection | None = None
         self.exited: asyncio.Task[int] | None = None
         self.address = ""
+        self.health = ""
         self._settings = settings
         self._log = settings.log
         self._child: ChildProcess | None = None
@@ -347,7 +349,6 @@ class PluginRun:
 
     async def _ping(self, link: ForwardingConnection) -> str:
         """Send health pings. Returns the reason when one fails, and logs changes of the health."""
-        logged = ""
         while True:
             await asyncio.sleep(HEALTH_S)
             try:
@@ -361,8 +362,8 @@ class PluginRun:
             problem = ""
             if health.status != HealthResult.HEALTHY:
                 problem = f"{HealthResult.Status.Name(health.status)} {health.message}"
-            if problem != logged:
-                logged = problem
+            if problem != self.health:
+                self.health = problem
                 self._log.warning("it says that it is %s", problem or "well again")
 
     async def exit_reason(self) -> str:

@@ -19,6 +19,7 @@ __all__ = [
     "program_name",
     "read_arguments",
     "read_children",
+    "read_cpu_s",
     "read_environment",
     "read_memory",
     "read_process_state",
@@ -126,6 +127,15 @@ def read_memory(pid: int) -> int:
         return int(_read(f"{pid}/statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):
         return 0
+
+
+def read_cpu_s(pid: int) -> float:
+    """Return the processor time that a process has used, in seconds; 0 if it has ended."""
+    try:
+        fields = _read(f"{pid}/stat").rpartition(b")")[2].split(None, 14)
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 def program_name(pid: int) -> str:
