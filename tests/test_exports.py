@@ -162,13 +162,13 @@ BEFORE_THE_FIRST_RESPONSE = {
     "schema": "arguments constraints docstrings json_values return_values signature type_schema "
     "violations",
     "server": "functions lazy_features registry server settings tool_errors tools",
-    "transports": "pipe stdio",
+    "transports": "pipe pipe_capacity stdio",
     "types": "results",
 }
 # Those that a list of tools and the first call add. Some are imported a moment later.
 WITH_THE_FIRST_CALL = {
     "": "excerpts token_estimate",
-    "backend": "call_hooks",
+    "backend": "call_hooks callback_calls",
     "protocol": "host_limits object_schemas",
     "runtime": "call_answers call_runner context loop_watcher result_turns running_calls",
     "server": "host_warnings",

@@ -149,7 +149,7 @@ def test_a_framer_that_holds_what_it_should_discard_is_found(monkeypatch: pytest
     def hoarding(self: Any, chunk: bytes) -> Any:
         frames = feed(self, chunk)
         if self._discarding:
-            self._add_part(chunk)
+            self._parts.append(chunk)
         return frames
 
     monkeypatch.setattr(framing.Framer, "feed", hoarding)

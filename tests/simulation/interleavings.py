@@ -25,6 +25,7 @@ from concertino.client import RawClient
 from concertino.transports import connect
 from concertino.transports import pipe as pipe_module
 from concertino.transports.pipe import PipeConnection
+from concertino.transports.pipe_capacity import PipeCapacities
 from simulation.dice import Calm
 from simulation.kernel import Channel, Kernel
 from simulation.loop import Poller, VirtualLoop
@@ -184,6 +185,8 @@ class Client:
         with (
             patch.object(pipe_module, "os", self.kernel),
             patch.object(pipe_module, "select", self.kernel.select),
+            # The simulated descriptors are no pipes of the system.
+            patch.object(PipeCapacities, "enlarge", lambda self, descriptor: None),
         ):
             result = self.loop.run_until_complete(self._run(count, order, gaps))
         self.problems += [f"a task is left: {task}" for task in asyncio.all_tasks(self.loop)]

@@ -13,7 +13,7 @@ import os
 import select
 import stat
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -184,6 +184,9 @@ class Kernel:
         way.put(data[:size])
         way.wake()
         return size
+
+    def writev(self, descriptor: int, parts: Sequence[bytes]) -> int:
+        return self.write(descriptor, memoryview(b"".join(parts)))
 
     def close(self, descriptor: int) -> None:
         self.before()

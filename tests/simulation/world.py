@@ -29,6 +29,7 @@ from concertino.runtime.connection_end import CLEANUP_S
 from concertino.runtime.host import Host, serve
 from concertino.transports import pipe as pipe_module
 from concertino.transports.pipe import PipeConnection
+from concertino.transports.pipe_capacity import PipeCapacities
 from simulation.client import Client
 from simulation.dice import Dice
 from simulation.kernel import Channel, Kernel
@@ -504,6 +505,8 @@ class World:
             with (
                 patch.object(pipe_module, "os", self.kernel),
                 patch.object(pipe_module, "select", self.kernel.select),
+                # The simulated descriptors are no pipes of the system.
+                patch.object(PipeCapacities, "enlarge", lambda self, descriptor: None),
                 patch.object(context_module, "get_ident", self._ident),
                 patch.object(host_module, "get_ident", self._ident),
                 patch.object(link_module, "get_ident", self._ident),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import os
 import random
 import socket
@@ -26,6 +27,7 @@ from transports.receiving import Receiver
 from concertino.jsonrpc.limits import Limits
 from concertino.transports import pipe as pipe_module
 from concertino.transports.pipe import PipeConnection
+from concertino.transports.pipe_capacity import MAX_ENLARGED
 
 FRAMES = [b'{"a":1}', "é😀".encode(), b"x" * 1000, b"", b"last"]
 WIRE = b"".join(frame + b"\n" for frame in FRAMES)
@@ -66,6 +68,82 @@ class Ends:
 
 def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
+
+
+# Long messages
+
+
+def capacity(descriptor: int) -> int:
+    return fcntl.fcntl(descriptor, fcntl.F_GETPIPE_SZ)
+
+
+@on_a_loop
+async def test_a_pipe_is_enlarged_for_a_long_message_and_not_for_a_short_one() -> None:
+    ends = Ends()
+    usual = capacity(ends.reading)
+    ends.pipe.send(b"x" * 32_000, None)
+    assert capacity(ends.reading) == usual
+    assert len(ends.read()) == 32_001
+    # Neither end has read anything between the first and the last byte of this one.
+    ends.pipe.send(b"x" * 1_000_000, None)
+    assert ends.pipe.buffered_bytes == 0
+    assert len(ends.read()) == 1_000_001
+    await ends.close()
+
+
+@on_a_loop
+async def test_a_pipe_on_which_a_long_message_arrives_is_enlarged() -> None:
+    ends = Ends()
+    os.set_blocking(ends.writing, False)
+    usual = capacity(ends.writing)
+    message = b"x" * 900_000 + b"\n"
+    left = memoryview(message)
+    async with asyncio.timeout(20):
+        while left:
+            try:
+                left = left[os.write(ends.writing, left) :]
+            except BlockingIOError:
+                await asyncio.sleep(0)
+    await ends.receiver.until(lambda: bool(ends.told))
+    assert ends.told == [message[:-1]]
+    assert capacity(ends.writing) > usual
+    await ends.close()
+
+
+@on_a_loop
+async def test_a_process_enlarges_only_few_pipes_and_counts_those_that_are_open() -> None:
+    many = [Ends() for _ in range(MAX_ENLARGED + 1)]
+    usual = capacity(many[0].reading)
+    for ends in many:
+        ends.pipe.send(b"x" * 40_000, None)
+    enlarged = [capacity(ends.reading) > usual for ends in many]
+    assert enlarged == [True] * MAX_ENLARGED + [False]
+    await many[0].close()
+    many[-1].pipe.send(b"x" * 40_000, None)
+    assert capacity(many[-1].reading) > usual
+    for ends in many[1:]:
+        await ends.close()
+
+
+@on_a_loop
+async def test_a_long_message_passes_through_a_socket_which_is_no_pipe() -> None:
+    ours, theirs = socket.socketpair()
+    connection = PipeConnection(ours.fileno(), ours.dup().detach(), Limits())
+    ours.detach()
+    connection.open(Receiver())
+    theirs.setblocking(False)
+    message = random.Random(2).randbytes(700_000)
+    connection.send(message, None)
+    received = b""
+    async with asyncio.timeout(20):
+        while len(received) < len(message) + 1:
+            try:
+                received += theirs.recv(2**20)
+            except BlockingIOError:
+                await asyncio.sleep(0)
+    assert received == message + b"\n"
+    theirs.close()
+    await connection.close(1)
 
 
 # Writing

@@ -80,13 +80,20 @@ class Framer:
 
     def feed(self, chunk: bytes) -> list[bytes | OversizeFrame]:
         """Consume the next bytes of the stream and return the frames that are complete now."""
-        # Search only the new chunk for newlines, never the parts again: that keeps it linear. Most
-        # chunks of a long line have none, and split() takes 25 times as long to find that out.
-        lines = chunk.split(b"\n") if NEWLINE in chunk else [chunk]
+        # Search only the new chunk for newlines, never the parts again: that keeps it linear.
+        # split() takes 25 times as long as find(), so it is not used for the chunks of a long line:
+        # most have no newline, and the last one usually has one at its end.
+        end = chunk.find(b"\n")
+        if end < 0:
+            return self._add_part(chunk)
+        if self._parts and end == len(chunk) - 1:
+            line = self._complete_line(memoryview(chunk)[:-1])
+            return [frame] if (frame := self._check_length(line)) else []
+        lines = chunk.split(b"\n")
         rest = lines.pop()
 
         needs_check = RETURN in chunk or len(chunk) > self._limit
-        if lines and (self._parts or self._discarding):
+        if self._parts or self._discarding:
             lines[0] = self._complete_line(lines[0])
             needs_check = True
 
@@ -96,23 +103,30 @@ class Framer:
         if needs_check or b"" in lines:
             frames = [frame for line in lines if (frame := self._check_length(line))]
 
-        if rest and not self._discarding:
-            self._add_part(rest)
-            # Allow one byte more, for the carriage return behind a frame of the maximum length.
-            if self._size > self._limit + 1:
-                # The first part is long enough: it has PART_BYTES, or is the only one.
-                frames.append(OversizeFrame(self._size, self._parts[0][:HEAD_BYTES]))
-                self._forget_parts()
-                self._discarding = True
-        return frames
+        return frames + self._add_part(rest) if rest else frames
 
-    def _add_part(self, part: bytes) -> None:
+    def _add_part(self, part: bytes) -> list[bytes | OversizeFrame]:
+        """Add the next part of a line that has not ended, unless the line is being discarded.
+
+        Returns an OversizeFrame in a list if the line exceeds the limit now; otherwise an empty
+        list.
+        """
+        if self._discarding or not part:
+            return []
         parts = self._parts
         self._size += len(part)
         if parts and len(parts[-1]) < PART_BYTES:
             parts[-1] += part
         else:
             parts.append(part)
+        # Allow one byte more, for the carriage return behind a frame of the maximum length.
+        if self._size <= self._limit + 1:
+            return []
+        # The first part is long enough: it has PART_BYTES, or is the only one.
+        frame = OversizeFrame(self._size, parts[0][:HEAD_BYTES])
+        self._forget_parts()
+        self._discarding = True
+        return [frame]
 
     def _forget_parts(self) -> None:
         self._parts.clear()
@@ -127,11 +141,16 @@ class Framer:
         return [frame] if frame else []
 
     @property
+    def pending_bytes(self) -> int:
+        """Return how many bytes of a line have arrived whose end has not."""
+        return self._size
+
+    @property
     def is_discarding(self) -> bool:
         """Return whether the rest of an oversize line is being discarded."""
         return self._discarding
 
-    def _complete_line(self, line: bytes) -> bytes:
+    def _complete_line(self, line: bytes | memoryview) -> bytes:
         """Return the buffered beginning of a line joined with its end, and empty the buffer.
 
         If the beginning was discarded because the line is oversize, the end is discarded as well,

@@ -12,7 +12,7 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING
 
 from concertino.jsonrpc.limits import Limits
-from concertino.jsonrpc.messages import Id
+from concertino.jsonrpc.messages import JOINED_BYTES, Id
 from concertino.transports.pipe import READ_BYTES, READS, PipeConnection
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class PollingConnection(PipeConnection):
         """
         polls = self._polls
         output = self._output
-        if not polls.left or output.held:
+        if not polls.left or output.held or len(frame) > JOINED_BYTES:
             return self.send(frame, request_id)
 
         line = frame + b"\n"
@@ -107,16 +107,17 @@ class PollingConnection(PipeConnection):
     # Reading
 
     def _on_readable(self) -> None:
-        """Read until a read returns less than READ_BYTES.
+        """Read until a read returns less than READ_BYTES, or more of a long line.
 
         PipeConnection reads until there is nothing left. But a client usually waits for only one
         response, so a further read after a short one would cost more than it gains.
         """
         state = self._input
         polls = self._polls
+        size = READ_BYTES
         for _ in READS:
             try:
-                chunk = os.read(self._in, READ_BYTES)
+                chunk = os.read(self._in, size)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:
@@ -134,8 +135,9 @@ class PollingConnection(PipeConnection):
                     polls.left = MAX_POLLS
                 # Input is read only while the connection is open, so there is a receiver.
                 self._receiver.on_frames((line,))  # pyright: ignore[reportOptionalMemberAccess]
-            if len(chunk) < READ_BYTES or state.paused or state.over or polls.chunk_deferred:
+            if len(chunk) != READ_BYTES or state.paused or state.over or polls.chunk_deferred:
                 return
+            size = self._choose_read_size()
 
 
 class _PollBudget:
