@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextvars import copy_context
 from random import SystemRandom
 from types import coroutine
 from typing import Any, Protocol, cast
@@ -23,7 +24,9 @@ from msgspec import UNSET, DecodeError, Raw
 
 from concertino.client.pending_request import (
     FOREVER,
+    GIVEN_UP,
     DeadlineTimer,
+    ForwardedReply,
     InputState,
     PendingReply,
     PreparedRequest,
@@ -223,11 +226,61 @@ class Channel:
                 raise outcome
             return outcome
         except (asyncio.CancelledError, TimedOut) as exc:
-            reason = "timed out" if isinstance(exc, TimedOut) else "the caller gave up"
+            reason = "timed out" if isinstance(exc, TimedOut) else GIVEN_UP
             self.abandon(id, reason, cancels)
             raise
         except Disconnected:
             raise self.disconnected(prepared.label, deadlines.time() - now, id) from None
+
+    def begin(
+        self,
+        prepared: PreparedRequest,
+        params: bytes,
+        callback: Callable[[Any], object],
+    ) -> ForwardedReply | None:
+        """Send a prepared request that no task awaits. It has no time limit.
+
+        callback: called once with the ForwardedReply when that has an outcome; must not raise.
+        Returns the ForwardedReply. If it has an outcome already, the callback was called or will be
+        in the next loop iteration. Returns None, and sends nothing, if only ask() can do it: if it
+        has to wait, if the request is long, or if it cannot be sent.
+        """
+        output = self._output
+        peer = self.peer
+        if (
+            self.over
+            or peer.buffered_bytes >= output.high_water_bytes
+            or len(params) > output.longest_usual_params
+            or NEWLINE in params
+        ):
+            return None
+        outgoing = peer.outgoing
+        id = outgoing.next_id
+        outgoing.next_id = id + 1
+        frame = prepared.template % (id, params)
+        deadlines = self._deadlines
+        reply = ForwardedReply(
+            deadlines.loop, self.input, id, prepared, deadlines.time(), FOREVER, None, self
+        )
+        reply.callback = callback
+        reply.context = copy_context()
+
+        # As in ask().
+        is_alone = not outgoing and not output.flush_scheduled
+        polled = output.send_and_poll(frame, id) if is_alone else None
+        if isinstance(polled, bytes):
+            matched = self._match_polled(prepared, id, polled)
+            if matched is not None:
+                reply.outcome = matched.result
+                callback(reply)
+                return reply
+            polled = 0
+        self.input.decode = prepared.decode
+        outgoing[id] = reply
+        if polled is None:
+            polled = output.write(frame, id) if is_alone else output.queue(frame, id)
+        peer.buffered_bytes = polled
+        return reply
 
     async def _wait_until_writable(
         self,
@@ -558,11 +611,14 @@ class _Output:
         nothing and returns None.
     defer_line: delivers a line from polling to on_frames() later.
     flush_scheduled: whether the queued frames are flushed in the next loop iteration.
+    longest_usual_params: up to this length of its params in bytes, a request is neither too long
+        nor so long that it should not be copied.
     """
 
     def __init__(self, connection: Connection, limits: Limits) -> None:
         self.high_water_bytes = limits.high_water_bytes
         self.max_message_bytes = limits.max_message_bytes
+        self.longest_usual_params = min(JOINED_BYTES, limits.max_message_bytes // 2)
         self.flush_scheduled = False
         self._connection = connection
         self._drained: asyncio.Future[None] | None = None

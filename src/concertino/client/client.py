@@ -37,7 +37,12 @@ from concertino.client.output_validation import (
     decode_result,
     decode_result_as,
 )
-from concertino.client.pending_request import Progress, UnreadRequest, quote_frame
+from concertino.client.pending_request import (
+    ForwardedReply,
+    Progress,
+    UnreadRequest,
+    quote_frame,
+)
 from concertino.client.request_handlers import AnswerAny, Elicit, RequestHandlers, Roots, Sample
 from concertino.client.server_stderr import Sink
 from concertino.client.session_state import SessionState
@@ -543,6 +548,22 @@ class Client(ConnectionFacts):
         Raises the same errors as request().
         """
         return self._connection.forward(call, caller, level, timeout_s, progress)
+
+    def begin_forward(
+        self,
+        call: Call,
+        caller: ClientFacts,
+        level: Level | None,
+        callback: Callable[[Any], object],
+    ) -> ForwardedReply | None:
+        """Forward a call like forward(), but pass its outcome to a function. For proxies.
+
+        callback: called once with a ForwardedReply (client/pending_request.py) when that has an
+            outcome; must not raise.
+        Returns the ForwardedReply; None, without having sent anything, if only forward() can send
+        the call, for example because the server is being restarted.
+        """
+        return self._connection.begin_forward(call, caller, level, callback)
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Send a notification. params: the members of its params."""

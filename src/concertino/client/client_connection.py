@@ -21,7 +21,12 @@ from msgspec import Raw, Struct
 from concertino.client.conversation import Conversation
 from concertino.client.negotiation import Era, HandshakeChoice, open_conversation
 from concertino.client.notifications import NotificationHandlers
-from concertino.client.pending_request import Progress, UnreadRequest, request_label
+from concertino.client.pending_request import (
+    ForwardedReply,
+    Progress,
+    UnreadRequest,
+    request_label,
+)
 from concertino.client.request_handlers import RequestHandlers
 from concertino.client.server_stderr import Sink, StderrLines
 from concertino.client.supervision import Restart, State, SupervisedServer, Supervisor
@@ -377,6 +382,24 @@ class ClientConnection:
                 return await conversation.forward(call, caller, level, timeout_s, progress)
             except UnreadRequest as exc:
                 timeout_s = exc.time_left(timeout_s)
+
+    def begin_forward(
+        self,
+        call: Call,
+        caller: ClientFacts,
+        level: Level | None,
+        callback: Callable[[Any], object],
+    ) -> ForwardedReply | None:
+        """Forward another client's call without a task, if the server runs.
+
+        callback: called once with the ForwardedReply when that has an outcome; must not raise. If
+            its error is an UnreadRequest, pass the call to forward(), which sends it again.
+        Returns None, and sends nothing, if only forward() can send the call.
+        """
+        conversation = self.conversation
+        if conversation is None or get_ident() != self.thread:
+            return None
+        return conversation.begin_forward(call, caller, level, callback)
 
     def require(self, feature: str) -> None:
         """Raise NotSupported unless the server has declared a capability.

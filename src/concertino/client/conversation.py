@@ -28,6 +28,7 @@ from concertino.client.notifications import (
 )
 from concertino.client.opening_watch import OpeningWatch
 from concertino.client.pending_request import (
+    ForwardedReply,
     PreparedRequest,
     Progress,
     decode_reply,
@@ -281,6 +282,20 @@ class Conversation:
             return self._forward_with_progress(prepared, call, caller, level, timeout_s, progress)
         params = self.requests.forwarded_params(call, caller, level)
         return self.channel.ask(prepared, params, timeout_s, timeout_s)
+
+    def begin_forward(
+        self,
+        call: Call,
+        caller: ClientFacts,
+        level: Level | None,
+        callback: Callable[[Any], object],
+    ) -> ForwardedReply | None:
+        """Forward the call of another client without a task. See Channel.begin()."""
+        prepared = self._forwarded.get(call.method)
+        if prepared is None:
+            return None
+        params = self.requests.forwarded_params(call, caller, level)
+        return self.channel.begin(prepared, params, callback)
 
     async def _forward_with_progress(
         self,

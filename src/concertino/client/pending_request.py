@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from functools import lru_cache
 from time import monotonic
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder, encode
@@ -25,6 +25,8 @@ from concertino.logs.redact import redactor
 from concertino.runtime.pending import PendingOutcome
 
 FOREVER = float("inf")
+# The reason in the notification about a request for whose response nobody waits any more.
+GIVEN_UP = "the caller gave up"
 # Errors and logs quote at most this many characters of a frame.
 MAX_QUOTE = 200
 # progress(done, total, message): the params of notifications/progress.
@@ -161,6 +163,46 @@ class PendingReply(PendingOutcome, eq=False):
     def __repr__(self) -> str:
         """Return the text that asyncio shows for a task that awaits this object."""
         return f"<PendingReply to {self.request.label}>"
+
+
+class ReplyOwner(Protocol):
+    """The Channel that a pending request belongs to, as ForwardedReply uses it."""
+
+    def abandon(self, id: Id, reason: str, cancels: bool) -> None:
+        """Stop waiting for the response to a request. See Channel.abandon()."""
+        ...
+
+    def disconnected(self, label: str, waited_s: float = 0.0, id: Id | None = None) -> Disconnected:
+        """Return the error for a request that gets no response. See Channel.disconnected()."""
+        ...
+
+
+class ForwardedReply(PendingReply, eq=False):
+    """A forwarded request that waits for its response, and is awaited by no task.
+
+    `callback` is called with this object once it has an outcome.
+    owner: the Channel that has sent the request.
+    """
+
+    owner: ReplyOwner | None = None
+
+    def give_up(self) -> None:
+        """Cancel the request at the server. The callback is not called any more."""
+        self.callback = None
+        assert self.owner is not None
+        self.owner.abandon(self.id, GIVEN_UP, cancels=True)
+
+    def error(self, now: float) -> Exception:
+        """Return the error of a request that has failed. It has the facts about the server.
+
+        It is an UnreadRequest if the request may be sent again.
+        now: the time of the loop's clock.
+        """
+        assert self.owner is not None
+        outcome: Exception = self.outcome
+        if not isinstance(outcome, Disconnected):
+            return outcome
+        return self.owner.disconnected(self.request.label, now - self.sent_at, self.id)
 
 
 class ProgressTracker(Struct, eq=False):

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import Any
 
 from msgspec import Raw, Struct, field
 from msgspec.json import encode
 
-from concertino.backend.interface import Context
+from concertino.backend.callback_calls import EndsCalls
+from concertino.backend.caller import Caller
+from concertino.backend.interface import Call, Context
 from concertino.errors import INTERNAL_ERROR, RpcError
 from concertino.protocol.dialogue import INPUT_METHODS
-from concertino.protocol.revisions import by_name
+from concertino.protocol.revisions import Revision, by_name
 from concertino.types.client_requests import InputRequest
 
-__all__ = ["ForwardedCall", "Question", "SuspendableCall"]
+__all__ = ["CallbackCall", "ForwardedCall", "Question", "SuspendableCall"]
 
 
 class Question:
@@ -76,6 +79,22 @@ class ForwardedCall(Struct, eq=False):
     def can_take(self) -> bool:
         """Return whether a request of the server can be sent to the client of this call."""
         return not self.is_modern and self.context.caller.session is not None
+
+
+class CallbackCall(ForwardedCall, eq=False):
+    """A call that no task waits for: a callback passes its result on.
+
+    call: the client's request.
+    caller: where the result is passed.
+    revision: the revision of the server.
+    runner, slot: to end the call, see backend/callback_calls.py.
+    """
+
+    call: Call
+    caller: Caller
+    revision: Revision
+    runner: EndsCalls
+    slot: Any
 
 
 class SuspendableCall(ForwardedCall, eq=False):

@@ -20,6 +20,8 @@ from typing import Any, Literal, get_args
 
 from msgspec import Raw, Struct
 
+from concertino.backend.call_hooks import has_method_of
+from concertino.backend.callback_calls import BeginByCallback, CancelCall, EndsCalls
 from concertino.backend.caller import CallerSession
 from concertino.backend.interface import (
     Call,
@@ -239,6 +241,20 @@ class Proxy:
             if upstream is not None:
                 return upstream.handle(call, context)
         return self._handle_first(call, context)
+
+    def callback_beginner(self) -> BeginByCallback | None:
+        """Return the function that forwards a call without a task. See SupportsCallbacks."""
+        return self._begin_call if has_method_of(self, Proxy.handle, self.handle) else None
+
+    def _begin_call(
+        self, call: Call, context: Context, runner: EndsCalls, slot: Any
+    ) -> CancelCall | None:
+        """Forward a call of a session that has an upstream, if it can be done without a task."""
+        if call.state:
+            return None
+        caller = context.caller
+        upstream = self._pool.of(caller.session)
+        return None if upstream is None else upstream.begin(call, context, caller, runner, slot)
 
     async def _handle_first(self, call: Call, context: Context) -> Struct | Raw:
         """Forward the first call of a session, or a call that comes with its client's answers."""

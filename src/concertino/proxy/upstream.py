@@ -16,11 +16,13 @@ from typing import Any
 from msgspec import Raw, Struct
 from msgspec.json import encode
 
-from concertino.backend.caller import CallerSession
+from concertino.backend.callback_calls import ENDED, CancelCall, EndsCalls
+from concertino.backend.caller import Caller, CallerSession
 from concertino.backend.interface import Call, ChangeKind, Context, Notifier
 from concertino.client.client import Client
 from concertino.client.negotiation import Era, HandshakeChoice
 from concertino.client.notifications import LogMessage
+from concertino.client.pending_request import ForwardedReply, UnreadRequest
 from concertino.errors import (
     INTERNAL_ERROR,
     METHOD_NOT_FOUND,
@@ -32,7 +34,12 @@ from concertino.errors import (
 from concertino.protocol.call import InputRequired
 from concertino.protocol.revisions import by_name
 from concertino.proxy.failures import named, to_rpc_error
-from concertino.proxy.forwarded_call import ForwardedCall, Question, SuspendableCall
+from concertino.proxy.forwarded_call import (
+    CallbackCall,
+    ForwardedCall,
+    Question,
+    SuspendableCall,
+)
 from concertino.proxy.heartbeat import Heartbeat
 from concertino.proxy.input_required import (
     ParkedState,
@@ -256,6 +263,75 @@ class Upstream:
             return question
         caller.pass_result(raw, client.protocol_version)
         return raw
+
+    def begin(
+        self, call: Call, context: Context, caller: Caller, runner: EndsCalls, slot: Any
+    ) -> CancelCall | None:
+        """Forward a call without a task. See backend/callback_calls.py.
+
+        Only those calls are taken that are simply forwarded; handle() serves them all.
+        """
+        if caller.wants_progress:
+            return None
+        client = self.client
+        level = caller.log_level
+        revision = by_name[client.protocol_version]
+        if not revision.modern and (
+            (level is not None and level != self._level)
+            or by_name[context.client.protocol_version].modern
+        ):
+            return None
+
+        self.last_used = self._time()
+        forwarded = CallbackCall(call.method, context, call, caller, revision, runner, slot)
+        self._calls[forwarded] = None
+        if self._orphaned:
+            self._adopt_questions(forwarded)
+        reply = None
+        try:
+            reply = client.begin_forward(
+                call, context.client, level, partial(self._on_reply, forwarded)
+            )
+        finally:
+            if reply is None:
+                del self._calls[forwarded]
+        if reply is None:
+            return None
+        if reply.outcome is not None:
+            return ENDED
+        return partial(self._give_up, forwarded, reply)
+
+    def _give_up(self, forwarded: CallbackCall, reply: ForwardedReply) -> None:
+        """Cancel a call that has begun by begin()."""
+        if self._calls.pop(forwarded, self) is None:
+            reply.give_up()
+
+    def _on_reply(self, forwarded: CallbackCall, reply: ForwardedReply) -> None:
+        """End a call that has begun by begin(), because its request has an outcome."""
+        if self._calls.pop(forwarded, self) is self:
+            # It was cancelled in the meantime.
+            return
+        runner, slot = forwarded.runner, forwarded.slot
+        if reply.failed:
+            error = reply.error(self._time())
+            if isinstance(error, UnreadRequest):
+                runner.run(self.handle(forwarded.call, forwarded.context), slot)
+            else:
+                if isinstance(error, ConcertinoError):
+                    error = to_rpc_error(self._settings.name, error, forwarded.revision.name)
+                runner.end_call(slot, None, error)
+            return
+        result: Raw | InputRequired = reply.outcome
+        try:
+            is_modern = forwarded.revision.modern
+            if is_modern and (question := to_input_required(reply.outcome)) is not None:
+                result = question
+            else:
+                forwarded.caller.pass_result(reply.outcome, forwarded.revision.name)
+        except Exception as exc:
+            runner.end_call(slot, None, exc)
+            return
+        runner.end_call(slot, result, None)
 
     async def _send_with_progress(self, call: Call, context: Context, level: Level | None) -> Raw:
         """Send a call to the server and return its result, passing progress to the client."""

@@ -23,6 +23,12 @@ from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder
 
 from concertino.backend.call_hooks import CallStarter, Work, call_starter_of
+from concertino.backend.callback_calls import (
+    ENDED,
+    BeginByCallback,
+    CancelCall,
+    callback_beginner_of,
+)
 from concertino.protocol.request_profile import SessionRequest
 from concertino.runtime import call_answers
 from concertino.runtime.connection_end import ConnectionEnd
@@ -72,9 +78,12 @@ class CallRunner:
         self._unread = connection.session.peer.unread
         self._run_eagerly = eager_task_runner(connection.loop, self._on_call_done, variables)
         starter = call_starter_of(connection.backend)
+        begin = callback_beginner_of(connection.backend)
         self.start: Callable[[SessionRequest], None] = (
-            self._make_start() if starter is None else self._make_start_by(starter)
+            self._make_start_by(starter) if starter is not None else self._make_start()
         )
+        if starter is None and begin is not None:
+            self.start = self._make_start_by_callback(begin, self.start)
 
     def close(self) -> None:
         """Break the reference cycles of this object. Called when the connection is closed."""
@@ -136,6 +145,40 @@ class CallRunner:
             return None
 
         return start
+
+    def _make_start_by_callback(
+        self, begin: BeginByCallback, start_task: Callable[[SessionRequest], None]
+    ) -> Callable[[SessionRequest], None]:
+        """Return the function that starts calls of a backend that answers them from a callback.
+
+        begin: see backend/callback_calls.py.
+        start_task: starts the calls that `begin` does not take.
+        """
+        connection = self._connection
+        add_running = self._session.peer.add_running
+
+        def start(request: SessionRequest) -> None:
+            cancel = begin(request.call, CallContext(connection, request), self, request)
+            if cancel is None:
+                return start_task(request)
+            if cancel is not ENDED:
+                add_running(request)
+                request.on_cancel = partial(self._cancel_callback, request, cancel)
+            return None
+
+        return start
+
+    def _cancel_callback(self, request: SessionRequest, cancel: CancelCall, reason: str) -> None:
+        """Cancel a call that is answered from a callback. This is request.on_cancel."""
+        log.debug("request %r was cancelled: %s", request.id, reason or "no reason given")
+        cancel()
+        self._on_call_done(request, NO_RESULT, asyncio.CancelledError())
+
+    def end_call(
+        self, slot: SessionRequest, result: Struct | Raw | None, error: Exception | None
+    ) -> None:
+        """Answer a call that has begun by a callback. See EndsCalls."""
+        self._on_call_done(slot, NO_RESULT if result is None else result, error)
 
     def run(self, work: Work, request: SessionRequest) -> None:
         """Run `work` for a call, and answer the call with its result.

@@ -1,0 +1,79 @@
+"""An optional interface of a Backend that answers calls from a callback, without a task for each.
+
+A backend needs only the coroutine `handle`. But a task and three coroutines take a third of the CPU
+time of a call that a Proxy forwards, and they only wait for the response of another process. So the
+runtime offers the Proxy a second way, for the calls of a client that are simply forwarded:
+
+1. The runtime calls `begin(call, context, runner, slot)`. If that returns a function, the call has
+   begun, and the function cancels it.
+2. When the call ends, the backend calls `runner.end_call(slot, result, error)`.
+
+Both ways have the same effect. Measurements are in
+docs/decisions/0077-forwarded-calls-without-tasks.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
+
+from msgspec import Raw, Struct
+
+from concertino.backend.call_hooks import Work
+from concertino.backend.interface import Backend, Call, Context
+
+__all__ = [
+    "ENDED",
+    "BeginByCallback",
+    "CancelCall",
+    "EndsCalls",
+    "SupportsCallbacks",
+    "callback_beginner_of",
+]
+
+# Cancels a call that has begun: no result is delivered any more.
+CancelCall = Callable[[], object]
+
+
+def ENDED() -> None:  # noqa: N802
+    """Do nothing. `begin` returns this function if the call has ended already."""
+
+
+class EndsCalls(Protocol):
+    """The runtime, as a backend that answers from callbacks uses it.
+
+    slot: the object that the runtime has passed to `begin`, which identifies the call.
+    """
+
+    def end_call(self, slot: Any, result: Struct | Raw | None, error: Exception | None, /) -> None:
+        """End a call, with its result or with an exception. Raises nothing."""
+        ...
+
+    def run(self, work: Work, slot: Any, /) -> None:
+        """Go on with a call in a task: run a coroutine, and end the call with its result."""
+        ...
+
+
+# Begins a call. Returns the function that cancels it; None if nothing was done, and the runtime
+# must call `handle`.
+BeginByCallback: TypeAlias = Callable[[Call, Context, EndsCalls, Any], "CancelCall | None"]
+
+
+@runtime_checkable
+class SupportsCallbacks(Protocol):
+    """A Backend that can answer calls from a callback."""
+
+    def callback_beginner(self) -> BeginByCallback | None:
+        """Return the function that begins such calls; None if only `handle` may be used.
+
+        A class must return None if a subclass has overridden its `handle`.
+        """
+        ...
+
+
+def callback_beginner_of(backend: Backend) -> BeginByCallback | None:
+    """Return a backend's function that begins calls without a task; None if it has none."""
+    # Check the class and not the object, as call_starter_of() does.
+    if not issubclass(type(backend), SupportsCallbacks):
+        return None
+    return cast("SupportsCallbacks", backend).callback_beginner()
