@@ -200,6 +200,16 @@ def test_any_chunking_of_any_bytes_gives_what_splitting_the_whole_gives(
     assert frames(chunks, limit) == reference(stream, limit)
 
 
+def test_it_says_how_much_of_an_unfinished_line_has_come() -> None:
+    framer = Framer(max_frame_bytes=1000)
+    assert framer.pending_bytes == 0
+    framer.feed(b"one\n" + b"x" * 30)
+    framer.feed(b"y" * 4)
+    assert framer.pending_bytes == 34
+    assert framer.feed(b"z\n") == [b"x" * 30 + b"yyyyz"]
+    assert framer.pending_bytes == 0
+
+
 def test_one_whole_line_is_given_as_it_is() -> None:
     assert Framer(10).take_line(b'{"id":12}\n') == b'{"id":12}'
 
