@@ -230,3 +230,29 @@ def worker_pid(service: HttpService) -> int | None:
         return None
     finally:
         connection.close()
+
+
+def test_the_first_malformed_body_is_logged_and_the_others_are_counted(
+    service: HttpService,
+) -> None:
+    body = b'{"password": "correct horse battery", oops'
+    for _ in range(3):
+        post_raw(service, body)
+    post_raw(service, b'{"jsonrpc":"2.0","id":{},"method":"ping"}')
+    post_raw(service, b"[7]")
+
+    log = [line for line in service.end().splitlines() if "malformed" in line]
+    assert [line.partition("[WARN] [host] ")[2][:46] for line in log] == [
+        "malformed input: Parse error: JSON is malforme",
+        "5 malformed messages in all",
+    ]
+    assert log[0].endswith(': {"password": "[REDACTED]", oops')
+
+
+def post_raw(service: HttpService, body: bytes) -> None:
+    """POST a body that is refused."""
+    with connect(service) as sock:
+        sock.sendall(
+            POST_HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        )
+        assert read_to_end(sock).startswith(b"HTTP/1.1 400 ")

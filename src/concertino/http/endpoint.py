@@ -33,6 +33,7 @@ from concertino.http.envelope import (
     decode_envelope,
     decode_messages,
 )
+from concertino.http.malformed_bodies import MalformedBodies
 from concertino.http.mcp_headers import METHOD as METHOD_HEADER
 from concertino.http.mcp_headers import NAME as NAME_HEADER
 from concertino.http.mcp_headers import VERSION as VERSION_HEADER
@@ -79,6 +80,7 @@ class McpEndpoint:
         self._sessions = sessions
         self._stateless = StatelessPool(host, wrap, challenges)
         self._headers: dict[RequestHead, McpHeaders] = {}
+        self._malformed = MalformedBodies(host.limits)
 
     # POST
 
@@ -95,10 +97,12 @@ class McpEndpoint:
             message = decode_envelope(body)
         except Malformed as exc:
             code = INVALID_REQUEST if exc.is_json else PARSE_ERROR
+            self._malformed.add(str(exc), body)
             exchange.respond(HTTPStatus.BAD_REQUEST, encode_error(exc.id, code, str(exc)))
             return
         if message.id is None:
             text = "Invalid Request: id: expected a text or an integer"
+            self._malformed.add(text, body)
             exchange.respond(HTTPStatus.BAD_REQUEST, encode_error(None, INVALID_REQUEST, text))
             return
 
@@ -202,6 +206,10 @@ class McpEndpoint:
         if session is not None:
             self._sessions.end(session, "the client has ended the session")
             exchange.respond(HTTPStatus.NO_CONTENT)
+
+    def report_end(self) -> None:
+        """Log how many malformed bodies came, because no more can come."""
+        self._malformed.report_end()
 
     def _read_headers_of_session(self, exchange: Exchange, purpose: str) -> McpHeaders:
         """Return the headers of a request that is for a session only.

@@ -121,6 +121,7 @@ class HttpServer:
         self.connections = ConnectionTable(
             options.max_connections, options.timeouts, self._sessions.end_idle
         )
+        self.connections.closed.add_done_callback(lambda _: self._endpoint.report_end())
         self._servers: list[asyncio.Server | TlsAcceptor] = []
 
     @property

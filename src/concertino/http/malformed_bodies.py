@@ -1,0 +1,38 @@
+"""MalformedBodies: logs the bodies of POSTs that are not JSON-RPC messages.
+
+The first one is shown, and the others are counted, as on stdio. They belong to no session, so one
+object counts those of all clients of a server.
+"""
+
+from __future__ import annotations
+
+import time
+
+from concertino.jsonrpc.limits import Limits
+from concertino.jsonrpc.peer import InvalidInput
+from concertino.jsonrpc.requests import TokenBucket
+from concertino.runtime.malformed_input import MalformedInputLog
+
+__all__ = ["MalformedBodies"]
+
+
+class MalformedBodies:
+    """Counts and logs the malformed bodies that one server has received."""
+
+    def __init__(self, limits: Limits) -> None:
+        # Over HTTP each POST gets its response, so nothing is taken from this bucket.
+        bucket = TokenBucket(limits.garbage_answers_per_s, time.monotonic)
+        self._input = InvalidInput(bucket)
+        self._log = MalformedInputLog(self._input)
+
+    def add(self, problem: str, body: bytes) -> None:
+        """Count a body. Logs it if it is the first one, and the count now and then.
+
+        problem: what is wrong with the body.
+        """
+        self._input.add(problem, body)
+        self._log.report()
+
+    def report_end(self) -> None:
+        """Log the total number of malformed bodies, if there was more than one."""
+        self._log.report_end()
