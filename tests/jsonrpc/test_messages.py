@@ -6,6 +6,7 @@ made strict.
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from concertino.jsonrpc.messages import (
     decode,
     decode_batch,
     decode_request,
+    reject_oversize,
 )
 
 RULES = settings(max_examples=150, deadline=None, derandomize=True)
@@ -639,6 +641,24 @@ def test_a_batch_is_what_json_says_is_an_array(elements: list[bytes]):
     found = decode_batch(frame)
     assert found is not None
     assert [json.loads(bytes(each)) for each in found] == value
+
+
+def test_an_overlong_frame_keeps_the_id_of_a_request_and_of_a_response():
+    assert reject_oversize(b'{"id":7,"method":"x","par', "too long") == InvalidMessage(
+        REQUEST, "Invalid Request: too long", 7
+    )
+    assert reject_oversize(b'{"id":7,"result":{"a":1,"b":', "too long") == InvalidMessage(
+        0, "too long", 7
+    )
+    assert reject_oversize(b'{"id":7', "too long").id is UNSET
+
+
+def test_without_a_descriptor_to_read_the_module_with_an_id_stays_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    # Python raises ImportError for a module that is None in sys.modules.
+    monkeypatch.setitem(sys.modules, "concertino.jsonrpc.deep_frames", None)
+    assert reject_oversize(b'{"id":7,"method":"x",', "too long").id is UNSET
 
 
 def test_deep_nesting_leaves_no_id_that_is_none():

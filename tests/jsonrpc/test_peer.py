@@ -235,6 +235,45 @@ def test_an_overlong_message_is_answered_with_the_limit():
     ]
 
 
+@pytest.mark.parametrize(
+    ("head", "id"),
+    [
+        (b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"a":"xxx', 7),
+        (b' { "method" : "x" , "id" : "a, b" , "params":{"a":"xxx', "a, b"),
+        (b'{"id":7,"params":{"id":8,"a":"xxx', 7),
+        # The id is not complete, or not there.
+        (b'{"jsonrpc":"2.0","id":7', None),
+        (b'{"jsonrpc":"2.0","id":"one, two', None),
+        (b'{"jsonrpc":"2.0","id":"one\\",two', None),
+        (b'{"jsonrpc":"2.0","method":"x","params":{"id":7,"a":"xxx', None),
+        (b'{"id":7.5,"method":"x",', None),
+        (b"xxxxxxxxx", None),
+        (b"", None),
+    ],
+)
+def test_an_overlong_request_is_answered_on_the_id_at_its_beginning(head: bytes, id: object):
+    line = Line(max_message_bytes=100)
+    line.peer.on_frame_too_long(102, head)
+    text = "Invalid Request: a message longer than 100 bytes (limit)"
+    assert line.take_sent() == [
+        error(id, INVALID, text, data={"limitBytes": 100, "receivedBytes": 102})
+    ]
+
+
+def test_an_overlong_response_fails_its_request_and_is_not_answered():
+    line = Line(max_message_bytes=100)
+    outgoing, answers = ask(line)
+    line.take_sent()
+
+    line.peer.on_frame_too_long(102, b'{"jsonrpc":"2.0","id":%d,"result":{"a":"x' % outgoing.id)
+    line.peer.on_frame_too_long(102, b'{"jsonrpc":"2.0","id":%d,"result":{"a":"x' % outgoing.id)
+
+    failure = answers.last()
+    assert isinstance(failure, ProtocolError)
+    assert "a message longer than 100 bytes (limit)" in str(failure)
+    assert line.take_sent() == []
+
+
 def test_a_client_does_not_answer_garbage_but_counts_it():
     line = Line()
     line.peer.invalid_input.answered = False

@@ -323,11 +323,10 @@ def test_a_message_as_long_as_the_limit_is_served_and_one_byte_more_is_refused(
             == limit - len(frame(call("fits", "size", {"text": ""}))) + 1
         )
         process.write(of_length(limit + 1, "large") + ending)
+        # Its caller would wait for ever without the id.
+        refusal = process.answer("large")
         process.send(request("after", "ping"))
         process.answer("after")
-        assert process.answers("large") == []
-        refusal = process.messages[-2]
-        assert refusal["id"] is None
         assert refusal["error"]["code"] == INVALID_REQUEST
         assert str(limit) in refusal["error"]["message"]
         assert refusal["error"]["data"]["limitBytes"] == limit

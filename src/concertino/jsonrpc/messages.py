@@ -41,6 +41,7 @@ __all__ = [
     "encode_notification",
     "encode_request",
     "one_line",
+    "reject_oversize",
 ]
 
 Id = int | str
@@ -345,15 +346,39 @@ def _recover_deep_id(frame: bytes, reason: str) -> InvalidMessage:
 
     reason: the text of the error.
     """
-    from concertino.jsonrpc.deep_frames import read_outer_members
+    id, is_response = _read_outer_id(frame)
+    return InvalidMessage(0 if is_response else PARSE_ERROR, reason, id)
+
+
+def reject_oversize(head: bytes, reason: str) -> InvalidMessage:
+    """Return the rejection of a frame that was too long and was discarded.
+
+    head: the beginning of the frame, in which the id usually is; may be empty.
+    reason: the text of the error.
+    """
+    # The last value in the head may be cut off. What precedes a comma outside of a string is whole;
+    # and half of a string, with a comma in it, is no valid JSON.
+    id, _ = _read_outer_id(head[: head.rfind(b",") + 1])
+    _, is_response = _read_outer_id(head)
+    if is_response:
+        return InvalidMessage(0, reason, id)
+    return InvalidMessage(INVALID_REQUEST, f"Invalid Request: {reason}", id)
+
+
+def _read_outer_id(frame: bytes) -> tuple[Id | UnsetType, bool]:
+    """Return the id of a frame that cannot be decoded, and whether the frame is a response."""
+    try:
+        from concertino.jsonrpc.deep_frames import read_outer_members
+    except ImportError:
+        # The process has no file descriptor left to read the module with.
+        return UNSET, False
 
     members = read_outer_members(frame)
-    code = 0 if members.is_response else PARSE_ERROR
     try:
         id = UNSET if members.id is None else _decode_id(members.id)
     except (DecodeError, UnicodeDecodeError):
         id = UNSET
-    return InvalidMessage(code, reason, id)
+    return id, members.is_response
 
 
 def _describe(exc: DecodeError) -> str:

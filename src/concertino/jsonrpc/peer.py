@@ -43,6 +43,7 @@ from concertino.jsonrpc.messages import (
     encode_id,
     encode_notification,
     encode_request,
+    reject_oversize,
 )
 from concertino.jsonrpc.requests import (
     Batch,
@@ -196,15 +197,16 @@ class Peer(Generic[R]):
         self._reject(message, frame, None)  # pyright: ignore[reportArgumentType]
         return None
 
-    def on_frame_too_long(self, size: int) -> None:
+    def on_frame_too_long(self, size: int, head: bytes = b"") -> None:
         """Send the error response for a frame that the transport has discarded as too long.
 
+        If the frame is a response, the outgoing request that it answers fails instead.
         size: how many bytes of the frame had arrived when it exceeded the limit.
+        head: the beginning of the frame; empty if the transport does not keep it.
         """
         limit = self._limits.max_message_bytes
-        text = f"Invalid Request: a message longer than {limit} bytes (limit)"
-        data = {"limitBytes": limit, "receivedBytes": size}
-        self._reject(InvalidMessage(INVALID_REQUEST, text), None, None, data)
+        invalid = reject_oversize(head, f"a message longer than {limit} bytes (limit)")
+        self._reject(invalid, None, None, {"limitBytes": limit, "receivedBytes": size})
 
     def on_eof(self) -> None:
         """Fail all outgoing requests with Disconnected. Called when the input has ended."""

@@ -36,6 +36,7 @@ from concertino.protocol.session import Session
 from concertino.runtime.connection_end import ConnectionEnd
 from concertino.runtime.output_flow import OutputFlow
 from concertino.runtime.tasks import read_batch_of
+from concertino.transports.connection import Connection, SupportsOversizeReports
 
 if TYPE_CHECKING:
     from concertino.backend.call_hooks import Work
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from concertino.runtime.call_runner import CallRunner
     from concertino.runtime.opening import EarlyInput, FirstMessage
     from concertino.runtime.refusal import RefusedInput
-    from concertino.transports.connection import Connection
 
 __all__ = ["ServerConnection", "load_calls"]
 
@@ -169,7 +169,9 @@ class ServerConnection:
         log.warning(
             "a message of more than %d bytes was refused", self._max_message_bytes, extra=AS_ERROR
         )
-        self.session.peer.on_frame_too_long(size)
+        connection = self._connection
+        head = connection.oversize_head if isinstance(connection, SupportsOversizeReports) else b""
+        self.session.peer.on_frame_too_long(size, head)
 
     def on_drain(self, held: int) -> None:
         try:
