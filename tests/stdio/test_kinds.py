@@ -273,13 +273,14 @@ def test_a_closed_stdin_is_the_end_of_input(tmp_path: Path) -> None:
     assert (tmp_path / "out").read_bytes() == b""
 
 
-def test_a_closed_stdout_ends_without_a_traceback(tmp_path: Path) -> None:
+def test_a_closed_stdout_is_a_failure_of_which_the_log_says_the_reason(tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"".join(map(frame, DIALOGUE)))
     with open(tmp_path / "in", "rb") as source:
         code, errors = run_with_files(
             source.fileno(), subprocess.DEVNULL, tmp_path, close_at_start(1)
         )
-    assert code in (0, 1)
+    assert code == 1
+    assert b"[ERROR] [stdio] stdout cannot be written: Bad file descriptor" in errors
     assert b"Traceback" not in errors
 
 

@@ -53,7 +53,9 @@ class StdioDescriptors:
     """
 
     def __init__(self) -> None:
-        open_missing()
+        # If stdout is closed, responses have nowhere to go. Writing to this descriptor fails, so
+        # that the server ends with the error, as it does when stdout cannot be written.
+        open_missing(stdout_flags=os.O_RDONLY)
         streams = (sys.stdout, sys.stderr)
         self.reading = _duplicate(0)
         self.writing = _duplicate(1)
@@ -101,18 +103,19 @@ _STDIN_ADVICE = (
 )
 
 
-def open_missing() -> None:
+def open_missing(*, stdout_flags: int = os.O_RDWR) -> None:
     """Open /dev/null for each of the descriptors 0, 1 and 2 that is closed.
 
     Otherwise the next file or socket that is opened would get such a number, and print() would
     write to that file or socket.
+    stdout_flags: how to open it in place of stdout, see os.open.
     """
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
         except OSError:
             # open() returns the lowest number that is free, which is this one.
-            os.open(os.devnull, os.O_RDWR)
+            os.open(os.devnull, stdout_flags if descriptor == 1 else os.O_RDWR)
 
 
 def take_over() -> StdioDescriptors:
