@@ -198,6 +198,17 @@ def test_the_shutdown_is_logged_when_the_signal_comes(calls: int, text: str) -> 
         assert process.wait() == 0
 
 
+def test_the_shutdown_is_logged_while_a_handler_holds_the_loop() -> None:
+    with Process(env={"CONCERTINO_DRAIN_S": "60"}) as process:
+        process.initialize()
+        process.send(call(1, "hold_the_loop", {"seconds": 600}))
+        process.until_stderr("holding")
+        process.signal(signal.SIGTERM)
+        process.until_stderr("[toolbox] Shutting down toolbox MCP server, waiting for 1 call\n")
+        process.signal(signal.SIGTERM)
+        assert process.wait() == 0
+
+
 @pytest.mark.parametrize("delay_s", [None, 0.02])
 def test_started_is_logged_before_the_first_answer(tmp_path: Path, delay_s: float | None) -> None:
     source = f"""

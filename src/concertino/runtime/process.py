@@ -28,10 +28,11 @@ from concertino.jsonrpc.limits import Limits
 from concertino.logs import handler as logging_setup
 from concertino.logs.redact import refresh
 from concertino.logs.writer import BoundedWriter
+from concertino.protocol.request_profile import SessionRequest
 from concertino.runtime.entry import LoopFactory, begin_program
 from concertino.runtime.host import Host, Wrap
 from concertino.runtime.shutdown import ShutdownWatchdog, begin_shutdown_at_signals, exit_process
-from concertino.runtime.tasks import hide_from_all_tasks
+from concertino.runtime.tasks import hide_from_all_tasks, subject_of
 from concertino.transports.stdio import StdioConnection, StdioDescriptors, take_over
 
 __all__ = ["Frontend", "StdioFrontend", "run"]
@@ -283,10 +284,14 @@ async def _serve(
         # open() logs that clients may connect, and a program that reads this line may send SIGTERM
         # at once. Therefore handle signals before. stop() runs on the loop, after open() has
         # returned.
+        def log_shutdown() -> None:
+            messages.on_shutdown(host.calls_under_way + _has_uncounted_call(loop))
+
         def stop() -> None:
-            messages.on_shutdown(host.calls_under_way)
+            log_shutdown()
             frontend.stop()
 
+        watchdog.on_blocked = log_shutdown
         begin_shutdown_at_signals(loop, stop, frontend.release, watchdog)
         closed = frontend.open(host, wrap, watchdog)
 
@@ -313,6 +318,16 @@ async def _serve(
         watchdog()
         messages.on_shutdown()
     return frontend.exit_code()
+
+
+def _has_uncounted_call(loop: asyncio.AbstractEventLoop) -> bool:
+    """Return whether a call has blocked the event loop since it began.
+
+    Such a call is not in the table of calls yet. May be called in any thread.
+    """
+    task = asyncio.current_task(loop)
+    request = None if task is None else subject_of(task)
+    return isinstance(request, SessionRequest) and request.table is None
 
 
 class _LifecycleLog:

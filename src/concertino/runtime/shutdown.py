@@ -23,12 +23,15 @@ from collections.abc import Callable
 from typing import Any, NoReturn, TextIO
 
 from concertino.logs.writer import BoundedWriter
+from concertino.runtime.tasks import do_nothing
 
 __all__ = ["ShutdownWatchdog", "begin_shutdown_at_signals", "exit_process", "handle_signals"]
 
 # How many seconds the shutdown may take after the drain time: for the backend's close(), for atexit
 # functions, and for writing log lines to a stderr that nobody reads.
 LEAVE_S = 2.0
+# If the event loop does not run within this time after a signal, a handler blocks it.
+BLOCKED_S = 0.2
 # The last part of LEAVE_S, in which the watchdog logs that it ends the process.
 LAST_LOG_S = LEAVE_S / 4
 
@@ -51,6 +54,8 @@ class ShutdownWatchdog:
     serving: whether the backend has started.
     wanted: whether a signal has begun the shutdown.
     began: when the shutdown began, by time.monotonic(); None before.
+    on_blocked: called if a handler blocks the event loop when a signal comes, so that what the loop
+        would do cannot be done. Called in a thread.
     """
 
     def __init__(
@@ -66,14 +71,16 @@ class ShutdownWatchdog:
         self.serving = False
         self.wanted = False
         self.began: float | None = None
+        self.on_blocked: Callable[[], object] = do_nothing
         self._writer = writer
         self._release = release
         self._loop = loop
         self._reading = reading
         self._timeout_s = drain_s + LEAVE_S - LAST_LOG_S
         self._log = log
-        self._pipe_out, self._pipe_in = os.pipe()
-        os.set_blocking(self._pipe_in, False)
+        # The ends to read and to write.
+        self._pipe = os.pipe()
+        os.set_blocking(self._pipe[1], False)
         self._process = os.getpid()
         threading.Thread(target=self._watch, name="end", daemon=True).start()
 
@@ -85,7 +92,7 @@ class ShutdownWatchdog:
             if self.began is None:
                 self.began = time.monotonic()
             try:
-                os.write(self._pipe_in, b"!")
+                os.write(self._pipe[1], b"!")
             except BlockingIOError:
                 pass
 
@@ -95,8 +102,8 @@ class ShutdownWatchdog:
         The watchdog's thread runs this.
         """
         called, called_or_eof = select.poll(), select.poll()
-        called.register(self._pipe_out, select.POLLIN)
-        called_or_eof.register(self._pipe_out, select.POLLIN)
+        called.register(self._pipe[0], select.POLLIN)
+        called_or_eof.register(self._pipe[0], select.POLLIN)
         if self._reading >= 0:
             # Report the end of the input, but not that data can be read.
             called_or_eof.register(self._reading, getattr(select, "POLLRDHUP", 0))
@@ -108,12 +115,13 @@ class ShutdownWatchdog:
         # it cannot notice the end of the input, so the time limit counts from now.
         while not called.poll(0):
             began = time.monotonic()
-            loop_ran = threading.Event()
-            self._loop.call_soon_threadsafe(loop_ran.set)
-            if not loop_ran.wait(self._timeout_s):
+            if not self._runs_loop(self._timeout_s):
                 break
             # Wait for the call for 100 ms.
             called.poll(100)
+        if self.wanted and not self._runs_loop(BLOCKED_S):
+            # In another thread: a blocked thread may hold the locks of the logging module.
+            threading.Thread(target=self.on_blocked, daemon=True).start()
         time.sleep(max(0.0, began + self._timeout_s - time.monotonic()))
 
         try:
@@ -125,6 +133,15 @@ class ShutdownWatchdog:
         finally:
             _kill_children()
             os._exit(self.code)
+
+    def _runs_loop(self, within_s: float) -> bool:
+        """Return whether the event loop runs a callback within this time, or has ended."""
+        loop_ran = threading.Event()
+        try:
+            self._loop.call_soon_threadsafe(loop_ran.set)
+        except RuntimeError:
+            return True
+        return loop_ran.wait(within_s)
 
     def _log_timeout(self) -> None:
         """Log that the shutdown took too long, and write the log lines that are still held."""
