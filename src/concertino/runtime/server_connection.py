@@ -36,7 +36,6 @@ from concertino.protocol.session import Session
 from concertino.runtime.connection_end import ConnectionEnd
 from concertino.runtime.output_flow import OutputFlow
 from concertino.runtime.tasks import read_batch_of
-from concertino.transports.connection import Connection, SupportsOversizeReports
 
 if TYPE_CHECKING:
     from concertino.backend.call_hooks import Work
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from concertino.runtime.call_runner import CallRunner
     from concertino.runtime.opening import EarlyInput, FirstMessage
     from concertino.runtime.refusal import RefusedInput
+    from concertino.transports.connection import Connection
 
 __all__ = ["ServerConnection", "load_calls"]
 
@@ -169,9 +169,7 @@ class ServerConnection:
         log.warning(
             "a message of more than %d bytes was refused", self._max_message_bytes, extra=AS_ERROR
         )
-        connection = self._connection
-        head = connection.oversize_head if isinstance(connection, SupportsOversizeReports) else b""
-        self.session.peer.on_frame_too_long(size, head)
+        self.session.peer.on_frame_too_long(size, _oversize_head(self._connection))
 
     def on_drain(self, held: int) -> None:
         try:
@@ -485,6 +483,17 @@ class ServerConnection:
             self._calls = None
         self._receive = _receive_nothing
         self._early = self._first = self._refused = None
+
+
+def _oversize_head(connection: Connection) -> bytes:
+    """Return the beginning of the last frame that was too long; empty if it is unknown."""
+    # Imported here, because few clients send such frames.
+    try:
+        from concertino.transports.connection import SupportsOversizeReports
+    except ImportError:
+        # The process has no file descriptor left to read the module with.
+        return b""
+    return connection.oversize_head if isinstance(connection, SupportsOversizeReports) else b""
 
 
 def _principal_of(connection: Connection) -> Principal | None:
