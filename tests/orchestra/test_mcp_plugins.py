@@ -12,16 +12,21 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from http_service import serving
 from loops import on_a_loop
 from orchestra.hubs import SOMEBODY, call_tool, running, until, write_plugins_file
 from process_waits import wait_for_end
 
 from concertino import Client, RpcError, ToolError
+from concertino.orchestra import mcp_updates
 from concertino.orchestra.embedded_hub import EmbeddedHub
 from concertino.orchestra.hub import Hub
+from concertino.orchestra.mcp_updates import McpUpdates
+from concertino.orchestra.plugin_events import EventHandlers, publish_request
 from concertino.orchestra.plugin_pb2 import (
     ListPromptsRequest,
     PluginRequest,
@@ -286,6 +291,103 @@ async def test_a_server_that_cannot_start_says_why(folder: Path) -> None:
         expected = "it could not boot: env.KEY: the variable NOT_SET_ANYWHERE is not set; set it"
         assert reasons["tools.unset"].startswith(expected)
         assert reasons["tools.ours"] == ""
+
+
+WEATHER = """
+import asyncio
+from concertino import Context, Server
+server = Server("weather")
+now = {"rome": "sunny", "oslo": "snow"}
+
+@server.resource("weather://{place}")
+def weather(place: str) -> str:
+    return now[place]
+
+@server.tool
+def report(place: str, weather: str) -> str:
+    now[place] = weather
+    server.resource_updated(f"weather://{place}")
+    return "noted"
+
+@server.tool
+async def wait() -> str:
+    await asyncio.Event().wait()
+
+@server.tool
+def delete_all() -> str:
+    now.clear()
+
+@server.prompt
+def forecast(place: str) -> str:
+    return f"How will the weather in {place} be?"
+"""
+
+
+@on_a_loop
+async def test_a_server_at_a_url_is_a_plugin_with_guards_prompts_and_updates(
+    folder: Path,
+) -> None:
+    (folder / "weather.py").write_text(WEATHER)
+    with serving(folder / "weather.py") as service:
+        entry = {
+            "id": "tools.weather",
+            "protocol": "mcp",
+            "url": service.url,
+            "enabled": True,
+            "x-concertino": {"deny": ["delete_*"], "guards": {"timeout_s": 1}},
+        }
+        path = write_plugins_file(folder, entry)
+        updates: asyncio.Queue[str] = asyncio.Queue()
+        hub = EmbeddedHub(read_plugins(path))
+        async with Client(hub, updated=updates.put_nowait) as client:
+            names = sorted(tool.name for tool in await client.list_tools())
+            assert names == ["report", "wait"]
+            with pytest.raises(ToolError, match="delete_all"):
+                await client.call_tool("delete_all", into=str)
+            with pytest.raises(ToolError, match="1 s"):
+                await client.call_tool("wait", into=str)
+            prompt = await client.get_prompt("forecast", {"place": "Rome"})
+            assert prompt.messages[0].content.text.startswith("How will")  # type: ignore[union-attr]
+
+            # The subscription reaches the server by an event, so the change may come before it.
+            await client.subscribe("weather://rome")
+            while updates.empty():
+                await client.call_tool("report", {"place": "oslo", "weather": "sun"})
+                await client.call_tool("report", {"place": "rome", "weather": "rain"})
+                await asyncio.sleep(0.05)
+            assert {updates.get_nowait() for _ in range(updates.qsize())} == {"weather://rome"}
+            [content] = (await client.read_resource("weather://rome")).contents
+            assert content.text == "rain"
+
+
+@on_a_loop
+async def test_only_resources_of_the_server_are_subscribed_and_forgotten_in_the_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched: asyncio.Queue[frozenset[str]] = asyncio.Queue()
+    monkeypatch.setattr(mcp_updates, "FORGET_S", 0.2)
+
+    class Session:
+        async def list_resources(self) -> list[Any]:
+            return [SimpleNamespace(uri="memo://one")]
+
+        async def list_resource_templates(self) -> list[Any]:
+            return [SimpleNamespace(uri_template=text) for text in ("memo://by/{name}", "{")]
+
+        async def watch(self, uris: frozenset[str]) -> None:
+            watched.put_nowait(uris)
+
+    events = EventHandlers("tools.memo", asyncio.to_thread)
+    updates = McpUpdates("tools.memo", events, lambda: cast("Any", Session()), lambda: None)
+    [subscription] = events.subscriptions()
+    uris = ["memo://one", "memo://by/ann", "other://one", 7]
+    request = publish_request("resources.watched", {"watcher": "x", "uris": uris}, "", "")
+    request.publish.subscription_id = subscription.subscription_id
+    await events.answer(request)
+    assert await watched.get() == {"memo://one", "memo://by/ann"}
+    # Whoever wanted them has not said so again.
+    assert await watched.get() == frozenset()
+    await updates.close()
 
 
 @pytest.mark.parametrize(

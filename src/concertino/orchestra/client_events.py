@@ -1,7 +1,8 @@
 """ClientEvents: sends events of a hub to the MCP clients of a HubBackend.
 
-- When a stored document changes, clients that have subscribed to its resource get
-  notifications/resources/updated.
+- When a stored document or a resource of an MCP server changes, clients that have subscribed to it
+  get notifications/resources/updated. For the resources of MCP servers, the plugins that offer
+  these servers must know which ones are wanted, so they get them as an event now and then.
 - A client of a revision before 2026-07-28 that declares the experimental capability
   `orchestra/events` gets the events of its topics as `notifications/event`, with the members that
   the Go implementation sends.
@@ -13,7 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, cast
 from urllib.parse import quote
@@ -25,18 +27,20 @@ from concertino.backend.interface import Context, Notifier
 from concertino.errors import ConcertinoError
 from concertino.orchestra.event_log import ANY_TOPIC
 from concertino.orchestra.hub_events import EVENT_TYPE, STORAGE_TOPIC
+from concertino.orchestra.plugin_events import publish_request
 from concertino.orchestra.plugin_messages import (
     EventDelivery,
     PluginRequest,
+    PluginResponse,
     StreamStart,
     Subscribe,
 )
-from concertino.orchestra.storage import DEFAULT_STORAGE
+from concertino.orchestra.storage import DEFAULT_STORAGE, RESOURCES
 from concertino.orchestra.streams import WINDOW_BYTES, ResponseStream
 from concertino.orchestra.structs import InvalidStruct, unpack
 from concertino.orchestra.translation import EXTENSION, SCHEME
 
-__all__ = ["ClientEvents"]
+__all__ = ["FORGET_S", "WATCHED_TOPIC", "ClientEvents"]
 
 log = logging.getLogger("concertino.orchestra")
 
@@ -47,23 +51,37 @@ STREAM_S = 24 * 3600.0
 # no streams of events.
 RETRY_S, NEVER_S = 1.0, 600.0
 
+# The topic of the events that name the wanted resources of MCP servers, how often they are sent,
+# and after which time without one a plugin forgets them, in seconds.
+WATCHED_TOPIC = "resources.watched"
+TELL_S, FORGET_S = 30.0, 100.0
+PUBLISH_S = 10.0
+# The largest number of resources in such an event.
+MAX_WATCHED = 1000
+
+Ask = Callable[[PluginRequest, float], Awaitable[PluginResponse]]
 OpenStream = Callable[[PluginRequest, float], ResponseStream | None]
 
 
 class ClientEvents:
     """Reads the events of a hub in a task while clients want some. Call close() at the end.
 
+    ask: sends a request to the hub, with a time limit in seconds.
     open_stream: sends a stream_start to the hub, with a time limit in seconds; returns None while
         the hub is down.
     """
 
-    def __init__(self, open_stream: OpenStream) -> None:
+    def __init__(self, ask: Ask, open_stream: OpenStream) -> None:
+        self._ask = ask
         self._open_stream = open_stream
         self._outlet: Notifier | None = None
         self._watched: frozenset[str] = frozenset()
         self._topics: dict[CallerSession, frozenset[str]] = {}
         self._cursor = ""
         self._task: asyncio.Task[None] | None = None
+        # Names the wanted resources of MCP servers, under the name of this object.
+        self._telling: asyncio.Task[None] | None = None
+        self._id = str(uuid.uuid4())
 
     def start(self, outlet: Notifier) -> None:
         """Set the Notifier that gets the updates of resources."""
@@ -71,8 +89,14 @@ class ClientEvents:
 
     def watch(self, uris: frozenset[str]) -> None:
         """Set the URIs of the resources whose changes are reported."""
+        before = _of_servers(self._watched)
         self._watched = uris
         self._update()
+        wanted = _of_servers(uris)
+        if wanted != before:
+            if self._telling is not None:
+                self._telling.cancel()
+            self._telling = asyncio.get_running_loop().create_task(self._tell(wanted))
 
     def on_call(self, context: Context) -> None:
         """Read from a call whether its client wants events. HubBackend calls it for each call."""
@@ -100,11 +124,26 @@ class ClientEvents:
             self._task = None
 
     async def close(self) -> None:
-        """End the task."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait((self._task,))
-            self._task = None
+        """End the tasks."""
+        tasks = [task for task in (self._task, self._telling) if task is not None]
+        self._task = self._telling = None
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _tell(self, uris: list[str]) -> None:
+        """Name the wanted resources of MCP servers to the plugins, until there are none."""
+        payload = {"watcher": self._id, "uris": uris}
+        while True:
+            try:
+                await self._ask(publish_request(WATCHED_TOPIC, payload, "", ""), PUBLISH_S)
+            except ConcertinoError as exc:
+                log.debug("the hub does not know the subscriptions of clients now: %s", exc)
+            else:
+                if not uris:
+                    return
+            await asyncio.sleep(TELL_S)
 
     async def _read_events(self) -> None:
         """Read streams of events, one after the other, until cancelled."""
@@ -141,8 +180,12 @@ class ClientEvents:
         except InvalidStruct as exc:
             log.warning("an event of %s cannot be read: %s", event.topic, exc)
             return
-        if event.topic == STORAGE_TOPIC and not event.source_plugin:
-            uri = _uri_of(payload)
+        is_resource = payload.get("storage_type") == RESOURCES
+        if event.topic == WATCHED_TOPIC:
+            # Clients need not know what other clients watch.
+            return
+        if event.topic == STORAGE_TOPIC and (is_resource or not event.source_plugin):
+            uri = str(payload.get("path")) if is_resource else _uri_of(payload)
             if uri in self._watched and self._outlet is not None:
                 self._outlet.report_update(uri)
         params = {
@@ -166,6 +209,11 @@ def _wanted_topics(capabilities: Mapping[str, Any]) -> frozenset[str]:
     if not isinstance(topics, list):
         return frozenset()
     return frozenset(item for item in cast("list[object]", topics) if isinstance(item, str))
+
+
+def _of_servers(uris: frozenset[str]) -> list[str]:
+    """Return those URIs that are not of stored documents, and so of MCP servers."""
+    return sorted(uri for uri in uris if not uri.startswith(SCHEME))[:MAX_WATCHED]
 
 
 def _uri_of(payload: Mapping[str, Any]) -> str:

@@ -110,7 +110,7 @@ class HubBackend:
         self._ask_hub = ask
         self._forward = forward
         self._stream = stream
-        self._events = ClientEvents(stream)
+        self._events = ClientEvents(ask, stream)
         self._caller = caller_fields(str(uuid.uuid4()))
         self._outlet: Notifier | None = None
         # The warnings about lists that were logged. As lists are fetched again and again, each

@@ -17,9 +17,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from concertino.backend.interface import Context, Notifier
 from concertino.client.request_handlers import Sample
 from concertino.errors import ConcertinoError
+from concertino.orchestra.hub_events import STORAGE_TOPIC
 from concertino.orchestra.mcp_entry import FILE, SERVER
 from concertino.orchestra.mcp_resources import answer_from_server
 from concertino.orchestra.mcp_sessions import McpSessions, list_or_nothing
+from concertino.orchestra.mcp_updates import McpUpdates
 from concertino.orchestra.plugin_events import EventHandlers
 from concertino.orchestra.plugin_hooks import LifecycleHooks
 from concertino.orchestra.plugin_messages import (
@@ -61,9 +63,15 @@ class McpPlugin:
         self.hub: RpcConnection | None = None
         self.on_end: Callable[[], None] = _do_nothing
         self._log = logging.getLogger(f"concertino.{name}")
-        self._sessions = McpSessions(name, self._on_change, self._find_model)
         self._prompts: frozenset[str] = frozenset()
         self._threads = Threads(1)
+        self._events = EventHandlers(name, self._threads.run)
+        self._updates = McpUpdates(
+            name, self._events, lambda: self._sessions.main, lambda: self.hub
+        )
+        self._sessions = McpSessions(
+            name, self._on_change, self._updates.on_update, self._find_model
+        )
         self._hooks = LifecycleHooks(self._log)
         self._hooks.boot.append(self._boot)
         self._requests = PluginRequests(
@@ -74,7 +82,7 @@ class McpPlugin:
             {},
             self._threads.run,
             self._hooks,
-            EventHandlers(name, self._threads.run),
+            self._events,
             lambda: self.on_end(),
             lambda: self.hub,
         )
@@ -136,7 +144,14 @@ class McpPlugin:
 
     def manifest(self) -> PluginManifest:
         """Return the plugin's description of itself."""
-        return PluginManifest(id=self.name, language="mcp", provides_storage=[RESOURCES])
+        return PluginManifest(
+            id=self.name,
+            language="mcp",
+            provides_storage=[RESOURCES],
+            provides_events=[STORAGE_TOPIC],
+            needs_events=self._events.topics(),
+            subscriptions=self._events.subscriptions(),
+        )
 
     def answer(
         self, request: PluginRequest, peer: RemotePeer
@@ -159,6 +174,7 @@ class McpPlugin:
         """End the server."""
         if self._registering is not None:
             self._registering.cancel()
+        await self._updates.close()
         await self._sessions.close()
 
 

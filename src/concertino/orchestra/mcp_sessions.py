@@ -61,6 +61,7 @@ class McpSessions:
 
     name: the plugin's id.
     on_change: called with "tools", "prompts" or "resources" when that list has changed.
+    on_update: called with the URI of a resource that has changed, if main.watch() has named it.
     find_model: returns what answers the server's sampling requests in a new session; None for
         nothing.
     """
@@ -69,11 +70,13 @@ class McpSessions:
         self,
         name: str,
         on_change: Callable[[str], object],
+        on_update: Callable[[str], object],
         find_model: Callable[[], Awaitable[Sample | None]],
     ) -> None:
         self._name = name
         self._find_model = find_model
         self._on_change = on_change
+        self._on_update = on_update
         self._host: Host | None = None
         # (caller, session id of the bridge) -> session. The one that was used last is at the end.
         self._sessions: dict[tuple[str, str], _Session] = {}
@@ -98,7 +101,7 @@ class McpSessions:
         host = self._host = Host(server, Limits(opening_s=OPEN_S))
         await host.__aenter__()
         try:
-            self._main = await self._connect(host, changed=self._on_change)
+            self._main = await self._connect(host, changed=self._on_change, updated=self._on_update)
         except BaseException as exc:
             await self.close()
             failure = host.start_failure if host.started.done() else None

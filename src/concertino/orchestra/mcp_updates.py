@@ -1,0 +1,133 @@
+"""McpUpdates: reports changes of an MCP server's resources to the hub of its plugin.
+
+The clients that want to know of them are elsewhere: HubBackends publish which resources their
+clients have subscribed to, again and again, so that those of a bridge that was killed are
+forgotten. The plugin subscribes at its server to those that this server has, and publishes their
+changes, as the hub does those of stored documents (hub_events.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, cast
+
+from concertino.client.client import Client
+from concertino.errors import ConcertinoError
+from concertino.orchestra.client_events import FORGET_S, WATCHED_TOPIC
+from concertino.orchestra.hub_events import STORAGE_TOPIC
+from concertino.orchestra.mcp_sessions import list_or_nothing
+from concertino.orchestra.plugin_events import Event, EventHandlers, publish_request
+from concertino.orchestra.rpc_interface import RpcConnection
+from concertino.orchestra.storage import RESOURCES
+from concertino.schema.uri_template import UriTemplate
+
+__all__ = ["McpUpdates"]
+
+# How many HubBackends are known at most. Further ones are ignored.
+MAX_WATCHERS = 1024
+
+
+class McpUpdates:
+    """The resources of one MCP server whose changes are reported. Use it on one event loop.
+
+    name: the plugin's id.
+    events: gets the event of wanted resources; it must be answered by its plugin.
+    find_client: returns the session with the server. Raises RpcError while there is none.
+    find_hub: returns the connection to the hub; None if there is none.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        events: EventHandlers,
+        find_client: Callable[[], Client],
+        find_hub: Callable[[], RpcConnection | None],
+    ) -> None:
+        self._name = name
+        self._log = logging.getLogger(f"concertino.{name}")
+        self._find_client = find_client
+        self._find_hub = find_hub
+        # HubBackend -> the URIs that its clients want, and when they are forgotten.
+        self._wanted: dict[str, tuple[frozenset[str], float]] = {}
+        self._watched: frozenset[str] = frozenset()
+        self._lock = asyncio.Lock()
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        events.add(WATCHED_TOPIC, {}, self._on_wanted)
+
+    async def _on_wanted(self, event: Event) -> None:
+        """Handle the event that names the resources that the clients of a HubBackend want."""
+        watcher, uris = str(event.payload.get("watcher")), event.payload.get("uris")
+        if not isinstance(uris, list) or len(self._wanted) >= MAX_WATCHERS:
+            return
+        texts = frozenset(uri for uri in cast("list[object]", uris) if isinstance(uri, str))
+        self._wanted[watcher] = texts, asyncio.get_running_loop().time() + FORGET_S
+        if self._timer is None:
+            self._expire()
+        await self._watch()
+
+    def _expire(self) -> None:
+        """Forget the resources of HubBackends that have not named them again, now and then."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        self._wanted = {id: item for id, item in self._wanted.items() if item[1] > now and item[0]}
+        self._timer = loop.call_later(FORGET_S, self._expire) if self._wanted else None
+        self._start(self._watch())
+
+    async def _watch(self) -> None:
+        """Subscribe to those of the wanted resources that the server has."""
+        async with self._lock:
+            wanted = frozenset[str]().union(*(uris for uris, _ in self._wanted.values()))
+            try:
+                client = self._find_client()
+                watched = await _find_offered(client, wanted) if wanted else wanted
+                if watched != self._watched:
+                    await client.watch(watched)
+                    self._watched = watched
+            except ConcertinoError as exc:
+                self._log.warning("changes of resources are not reported: %s", exc)
+
+    def on_update(self, uri: str) -> None:
+        """Report to the hub that a resource has changed."""
+        if (hub := self._find_hub()) is not None:
+            self._start(self._publish(hub, uri))
+
+    async def _publish(self, hub: RpcConnection, uri: str) -> None:
+        payload = {"path": uri, "storage_type": RESOURCES}
+        try:
+            await hub.request(publish_request(STORAGE_TOPIC, payload, "written", self._name))
+        except ConcertinoError as exc:
+            self._log.warning("the change of %s was not reported: %s", uri, exc)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Report nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+async def _find_offered(client: Client, uris: frozenset[str]) -> frozenset[str]:
+    """Return those URIs that are in a server's list of resources, or match its templates."""
+    listed = {resource.uri for resource in await list_or_nothing(client.list_resources())}
+    templates: list[UriTemplate] = []
+    for template in await list_or_nothing(client.list_resource_templates()):
+        # A server may offer something that is no template.
+        with suppress(ValueError):
+            templates.append(UriTemplate(template.uri_template))
+    return frozenset(
+        uri
+        for uri in uris
+        if uri in listed or any(template.match(uri) is not None for template in templates)
+    )
