@@ -19,6 +19,8 @@ from urllib.parse import urlsplit
 import pytest
 from http_service import serving
 
+from concertino.cli.address_hints import suggest_http
+
 SERVER = Path(__file__).parent.parent / "http" / "server_for_http.py"
 
 
@@ -263,3 +265,27 @@ def test_the_url_in_the_log_is_one_to_connect_to(port: int) -> None:
     with serving(SERVER) as service:
         assert urlsplit(service.url).path == "/mcp"
         assert concertino("tools", "--", service.url).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("address", "received", "hint"),
+    [
+        (
+            "tcp:127.0.0.1:8000",
+            "'HTTP/1.1 408 Request Timeout'",
+            "it speaks HTTP: write -- http://127.0.0.1:8000/mcp",
+        ),
+        (
+            "tcp:127.0.0.1:22",
+            "'SSH-2.0'",
+            "something else listens there; a server is started with concertino serve",
+        ),
+        (
+            "unix:app.sock",
+            "'HTTP/1.1 400 Bad Request'",
+            "something else listens there; a server is started with concertino serve",
+        ),
+    ],
+)
+def test_what_listens_at_a_socket_is_told_apart(address: str, received: str, hint: str) -> None:
+    assert suggest_http(address, f"{address} prints text that is no JSON-RPC: {received}") == hint

@@ -239,6 +239,37 @@ REGISTRATIONS = [
     ),
 ]
 
+RUNS = [
+    *(
+        Mistake(
+            f"run() with {name}",
+            {"calc.py": f"{HEAD}server.run(http={value})\n"},
+            "python calc.py",
+            1,
+            f'{TRACEBACK}  File "FOLDER/calc.py", line 3, in <module>\n'
+            f"    server.run(http={value})\n{error}\n",
+        )
+        for name, value, error in (
+            (
+                "a port as a number",
+                "8000",
+                "TypeError: run: http: expected '127.0.0.1:8000', another HOST:PORT or unix:PATH, "
+                "got 8000",
+            ),
+            (
+                "an address that others can reach",
+                "'0.0.0.0:8000'",
+                "ValueError: tcp:0.0.0.0:8000 can be reached from other machines; add "
+                "authorization (--auth-tokens, --auth-issuer, ...; or --no-auth if everybody may "
+                "call every tool); TLS (--tls-cert and --tls-key; or --behind-proxy if a proxy in "
+                "front has it); --public-url, the URL by which clients know the server\n"
+                "in code: http_options=HttpOptions(authorization=..., tls=..., public_url=...), "
+                "from concertino.http",
+            ),
+        )
+    ),
+]
+
 BAD_TOOLS = f"""import asyncio, time
 {HEAD}
 @server.tool
@@ -256,6 +287,9 @@ def fail_in_a_thread() -> float:
 @server.tool
 async def forget() -> str:
     return asyncio.sleep(0)
+@server.tool
+async def use_too_early() -> str:
+    return asyncio.sleep(0).text
 {END}"""
 CALL = "-- python calc.py"
 CALLS = [
@@ -279,6 +313,14 @@ CALLS = [
         "    this code runs on an event loop already: write `await ...` in it, or put it into a "
         "`def`, which runs in a thread\n",
     ),
+    Mistake(
+        "a coroutine that is used without await",
+        {"calc.py": BAD_TOOLS},
+        f"concertino call use_too_early {CALL}",
+        1,
+        "concertino call: the server's log has a traceback from calc.py:22; an `async def` gives "
+        "its result to `await` only: write `(await ...)` around the call; -v shows it\n",
+    ),
     *(
         Mistake(
             f"an exception in a tool: {name}",
@@ -295,7 +337,7 @@ CALLS = [
 
 
 @pytest.mark.parametrize(
-    "mistake", [*TARGETS, *REGISTRATIONS, *CALLS], ids=lambda mistake: mistake.name
+    "mistake", [*TARGETS, *REGISTRATIONS, *RUNS, *CALLS], ids=lambda mistake: mistake.name
 )
 def test_what_is_said_about(mistake: Mistake, tmp_path: Path) -> None:
     result = run_mistake(mistake, tmp_path)

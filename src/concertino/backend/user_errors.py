@@ -14,6 +14,8 @@ from types import TracebackType
 from concertino.installation import install_package, runs_in_uv_cache
 
 __all__ = [
+    "ADVICE",
+    "AWAIT_ADVICE",
     "NESTED_LOOP_ADVICE",
     "advice",
     "exc_info_for_users",
@@ -25,6 +27,13 @@ NESTED_LOOP_ADVICE = (
     "this code runs on an event loop already: write `await ...` in it, or put it into a `def`, "
     "which runs in a thread"
 )
+AWAIT_ADVICE = (
+    "an `async def` gives its result to `await` only: write `(await ...)` around the call"
+)
+# The advice that does not depend on the exception.
+ADVICE = (NESTED_LOOP_ADVICE, AWAIT_ADVICE)
+# How the text of the error begins for an attribute of a coroutine.
+COROUTINE = "'coroutine' object has no attribute"
 # How the texts of asyncio's errors begin when code starts a loop inside of a running loop.
 NESTED_LOOP = ("asyncio.run() cannot be called", "This event loop is already running")
 
@@ -62,9 +71,11 @@ def exc_info_for_users(
 def advice(exc: BaseException) -> str:
     """Return advice on what to do about an exception of an author's code; "" if there is none."""
     # Subclasses of these classes are excluded, because their __str__ may fail.
-    text = str(exc) if type(exc) in (RuntimeError, ImportError) else ""
+    text = str(exc) if type(exc) in (RuntimeError, ImportError, AttributeError) else ""
     if text.startswith(NESTED_LOOP):
         return NESTED_LOOP_ADVICE
+    if text.startswith(COROUTINE):
+        return AWAIT_ADVICE
     if text.startswith("attempted relative import"):
         return _advise_module(exc.__traceback__)
     if isinstance(exc, ModuleNotFoundError):

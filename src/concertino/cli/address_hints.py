@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, urlsplit
 from concertino.client.targets import is_tls_error, is_url
 from concertino.errors import Disconnected
 
-__all__ = ["suggest_listening", "suggest_path"]
+__all__ = ["suggest_http", "suggest_listening", "suggest_path"]
 
 # Hosts on which the user can start a server.
 LOCAL_NAMES = ("127.0.0.1", "localhost", "::1")
@@ -52,6 +52,17 @@ def _explain_connecting(url: SplitResult, error: Disconnected) -> str | None:
     if url.scheme == "http" and "no HTTP/1.1" in text:
         return f"if the server speaks TLS there: -- {url._replace(scheme='https').geturl()}"
     return None
+
+
+def suggest_http(address: str, text: str) -> str:
+    """Return what to do about an address where something that is no server at a socket listens.
+
+    text: the error, which quotes what was received.
+    """
+    kind, _, place = address.partition(":")
+    if kind == "tcp" and "'HTTP/1" in text:
+        return f"it speaks HTTP: write -- http://{place}/mcp"
+    return "something else listens there; a server is started with concertino serve"
 
 
 def suggest_path(address: str, text: str) -> str:

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from concertino.backend.user_errors import NESTED_LOOP_ADVICE
+from concertino.backend.user_errors import ADVICE
 from concertino.cli import CommandFailure
-from concertino.cli.address_hints import suggest_listening, suggest_path
+from concertino.cli.address_hints import suggest_http, suggest_listening, suggest_path
 from concertino.cli.call_arguments import Parameters, example_command
 from concertino.cli.hanging_start import HangingStart
 from concertino.cli.suggestions import did_you_mean, is_missing, suggest_program
@@ -106,7 +106,7 @@ def explain_failure(
             hint = f"{HANGING_HINT}\n{hint}"
     elif isinstance(error, NotAServer):
         hint = (
-            "something else listens there; a server is started with concertino serve"
+            suggest_http(server[0], text)
             if _is_address(server)
             else "write the command of an MCP server after --, such as -- python server.py"
         )
@@ -126,7 +126,7 @@ def describe_traceback(stderr: str) -> str:
         return ""
     path = os.path.relpath(place[1])
     path = place[1] if path.startswith(os.pardir) else path
-    advice = f"; {NESTED_LOOP_ADVICE}" if NESTED_LOOP_ADVICE in traceback else ""
+    advice = next((f"; {text}" for text in ADVICE if text in traceback), "")
     return f"the server's log has a traceback from {path}:{place[2]}{advice}; -v shows it"
 
 

@@ -34,6 +34,11 @@ from concertino.transports.stdio import bounded_stderr
 
 __all__ = ["HttpFrontend", "run_http", "split_http_address"]
 
+IN_CODE = (
+    "in code: http_options=HttpOptions(authorization=..., tls=..., public_url=...), from "
+    "concertino.http"
+)
+
 
 class HttpFrontend:
     """A Frontend (runtime/process.py) whose clients speak HTTP.
@@ -117,20 +122,28 @@ def run_http(
 
     address: HOST:PORT, or unix:PATH.
     options: an HttpOptions; None for the defaults.
-    Raises ValueError for a malformed address, and for an address that other machines can reach if
-    an option that this requires is missing; OSError if the address cannot be used.
+    Raises TypeError for an address that is no text; ValueError for a malformed address, and for an
+    address that other machines can reach if an option that this requires is missing; OSError if the
+    address cannot be used.
     """
     chosen = HttpOptions() if options is None else options
     if not isinstance(chosen, HttpOptions):
         raise TypeError(f"http_options: expected HttpOptions, got {type(chosen).__name__}")
+    if not isinstance(address, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(
+            f"run: http: expected '127.0.0.1:8000', another HOST:PORT or unix:PATH, got {address!r}"
+        )
     is_unix, name = split_http_address(address)
     listener = listen_unix(name) if is_unix else listen_tcp(*split_address(name), allow_remote=True)
     try:
         check_exposure(chosen, [listener], ENDPOINT)
         if chosen.tls is not None:
             TlsCertificate(chosen.tls)
-    except ValueError:
+    except ValueError as exc:
         listener.close()
+        # The text names the options of the command line.
+        if options is None:
+            exc.add_note(IN_CODE)
         raise
     frontend = HttpFrontend([listener], bounded_stderr(), chosen)
     run(backend, frontend, limits=limits, loop_factory=loop_factory)
