@@ -212,7 +212,7 @@ class Demo:
 
     async def _call(self) -> None:
         self._screen.heading("A call")
-        await self._add(40, 2)
+        self._screen.lines(await self._add(40, 2), GREEN)
 
     async def _call_badly(self) -> None:
         self._screen.heading("A bad call: the model reads what to correct")
@@ -237,17 +237,18 @@ class Demo:
         self._screen.heading(f"kill -9 {pid}: the client starts the server again")
         begin = perf_counter()
         os.kill(pid, signal.SIGKILL)
-        await self._add(20, 3)
+        answer = await self._add(20, 3)
+        seconds = perf_counter() - begin
         expect("the number of restarts", self._client.restarts, 1)
         self._screen.lines(
-            f"from process {self._client.pid}, {perf_counter() - begin:.2f} s after the kill"
+            f"{answer}, from process {self._client.pid}, {seconds:.2f} s after the kill", GREEN
         )
 
-    async def _add(self, a: int, b: int) -> None:
-        """Call the tool, and show call and result."""
+    async def _add(self, a: int, b: int) -> str:
+        """Call the tool, and return the call and its result as a text."""
         result = await self._client.call_tool("add", {"a": a, "b": b}, into=int)
         expect(f"the result of add({a}, {b})", result, a + b)
-        self._screen.lines(f"add(a={a}, b={b})  ->  {result}", GREEN)
+        return f"add(a={a}, b={b})  ->  {result}"
 
     def _show_configuration(self) -> None:
         start = start_command()
