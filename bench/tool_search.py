@@ -26,6 +26,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import process_time
@@ -258,10 +259,21 @@ def measure(
         right = [
             bool(set(names) & set(own[:FIRST])) for names, own in zip(wanted, results, strict=True)
         ]
-        if misses and label == "concertino":
-            for (server, names, question), is_right in zip(cases, right, strict=True):
-                if not is_right:
-                    print(f"not found: {question} ({server}: {names})")
+        if label == "concertino":
+            missed = [number for number, is_right in enumerate(right) if not is_right]
+            kinds = Counter(
+                (
+                    cases[number][0],
+                    "words" if common[number] else "no words",
+                    "6 to 10" if wanted[number] & set(results[number]) else "not among 10",
+                )
+                for number in missed
+            )
+            for (server, shares, place), count in sorted(kinds.items()):
+                print(f"{half}: {count} missed, {server}, {shares} in common, {place}")
+            for number in missed if misses else ():
+                server, names, question = cases[number]
+                print(f"not found: {question} ({server}: {names})")
         first = sum(
             bool(own) and own[0] in names for names, own in zip(wanted, results, strict=True)
         )
