@@ -3,9 +3,10 @@
     python tests/conformance/through_proxy.py      write bench/proxy-conformance.md
 
 tests/interop/test_conformance_through_proxy.py fails when a verdict is another one. Behind the
-proxy are examples/everything.py and the everything server of the official Python SDK,
-which comes with the sources of the package `mcp`. Between the eras some scenarios cannot pass:
-EXCEPTIONS names each with its reason, and the table has all verdicts.
+proxy are examples/everything.py, the everything server of the official Python SDK,
+which comes with the sources of the package `mcp`, and typescript_server.mjs, which is on version 1
+of the official TypeScript SDK and so speaks 2025-11-25 only. Between the eras some scenarios cannot
+pass: EXCEPTIONS names each with its reason, and the table has all verdicts.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from conformance import suite
+from interop import node
 
 PAGE = suite.ROOT / "bench" / "proxy-conformance.md"
 MCP_VERSION = "2.3.0"
 SDK_SERVER = Path(__file__).with_name("python_sdk_server.py")
+TYPESCRIPT_SERVER = Path(__file__).with_name("typescript_server.mjs")
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
 # Requirement set -> the value of --era that makes the proxy speak the same to its server, and the
 # one that makes it translate.
@@ -138,17 +141,23 @@ def server_command(server: str) -> list[str | Path]:
     """Return the command of a server on stdio."""
     if server == "concertino":
         return [sys.executable, suite.EVERYTHING]
+    if server == "typescript":
+        # A module has to lie beside the packages that it imports.
+        copy = node.packages() / TYPESCRIPT_SERVER.name
+        copy.write_text(TYPESCRIPT_SERVER.read_text())
+        return [node.node(), copy]
     return [sys.executable, SDK_SERVER, python_sdk_folder()]
 
 
 def bridges() -> list[Bridge]:
-    """Return all servers in all pairs of eras."""
-    return [
+    """Return all servers in all pairs of eras that they speak."""
+    both = [
         Bridge(server, requirements, eras[requirements])
         for server in ("concertino", "python-sdk")
         for requirements in (LEGACY, MODERN)
         for eras in (SAME, BRIDGED)
     ]
+    return [*both, Bridge("typescript", LEGACY, SAME[LEGACY])]
 
 
 def write_page(verdicts: Mapping[Bridge, Mapping[str, str]]) -> None:

@@ -1,6 +1,7 @@
 """The official conformance suite through `concertino proxy`, in each era and between the eras.
 
-In front of examples/everything.py and of the everything server of the official Python SDK. Within
+In front of examples/everything.py, of the everything server of the official Python SDK, and of one
+on the official TypeScript SDK. Within
 an era every scored scenario passes, as it does without the proxy; what cannot pass between the eras
 is in EXCEPTIONS of tests/conformance/through_proxy.py, with the reasons.
 """
