@@ -14,12 +14,19 @@ from concertino.proxy.secret_sources import SecretReference
 from concertino.proxy.server_file import InputEntry, ServerFile
 from concertino.proxy.value_reader import InvalidServerFile, Template
 
-ENVIRONMENT = {"HOME": "/home/me", "TOKEN": "t0ken", "EMPTY": "", "CONCERTINO_INPUT_MY_KEY": "env"}
+ENVIRONMENT = {
+    "HOME": "/home/me",
+    "TOKEN": "t0ken",
+    "EMPTY": "",
+    "CONCERTINO_INPUT_MY_KEY": "env",
+    "CONCERTINO_INPUT_MY_NAME": "name",
+}
 FILE = ServerFile(
     Path("/project/mcp.json"),
     Path("/project"),
     inputs={
         "region": InputEntry("region", "Region", "eu", ("eu", "us")),
+        "my-name": InputEntry("my-name", "The name"),
         "my-key": InputEntry("my-key", "The key", is_secret=True),
         "other": InputEntry("other", "Another key", is_secret=True),
         "pass": InputEntry("pass", default="secret:file:x"),
@@ -51,7 +58,7 @@ def expander(inputs: Mapping[str, str] | None = None) -> Expander:
         ("${workspaceFolderBasename}", "project"),
         ("a${/}b${pathSeparator}c", f"a{os.sep}b{os.sep}c"),
         ("${input:region}", "eu"),
-        ("${input:my-key}", "env"),
+        ("${input:my-name}", "name"),
     ],
 )
 def test_a_text_is_replaced(text: str, expanded: str) -> None:
@@ -114,8 +121,8 @@ def test_a_secret_is_a_part_of_its_own() -> None:
 
 
 def test_a_given_input_goes_before_the_environment_and_the_default() -> None:
-    given = expander({"my-key": "key-of-this-test", "region": "us"})
-    assert given.text(Template("${input:my-key} ${input:region}"), "a") == "key-of-this-test us"
+    given = expander({"my-name": "name-of-this-test", "region": "us"})
+    assert given.text(Template("${input:my-name} ${input:region}"), "a") == "name-of-this-test us"
 
 
 def test_an_input_has_one_of_its_choices() -> None:
@@ -126,3 +133,13 @@ def test_an_input_has_one_of_its_choices() -> None:
 def test_the_value_of_a_secret_input_is_hidden_in_logs() -> None:
     expander({"my-key": "correct horse"}).parts(Template("${input:my-key}"), "a")
     assert "correct horse" not in redactor().text("battery correct horse staple")
+
+
+def test_a_password_does_not_get_into_arguments_wherever_its_value_comes_from() -> None:
+    template = Template("--key=${input:my-key}", 3, 4)
+    with pytest.raises(
+        InvalidServerFile,
+        match=r":3:4: a\.args\[0\]: the input my-key, which is a password: expected secrets",
+    ):
+        expander().text(template, "a.args[0]")
+    assert expander().parts(template, "a.env.KEY") == ("--key=", "env")

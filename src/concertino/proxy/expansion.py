@@ -25,6 +25,7 @@ __all__ = ["Expander", "Parts", "input_variable"]
 
 # A value: its texts, and the references to secrets between them.
 Parts = tuple[str | SecretReference, ...]
+INPUT = re.compile(r"\$\{input:([^}]*)\}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # The deepest nesting of defaults within defaults.
 MAX_DEPTH = 8
@@ -60,14 +61,19 @@ class Expander:
     def text(self, template: Template, label: str) -> str:
         """Replace the references in a text. Raises InvalidServerFile, also for a secret."""
         parts = self.parts(template, label)
-        for part in parts:
-            if isinstance(part, SecretReference):
-                raise self._error(
-                    template,
-                    label,
-                    f"{part}: expected secrets in env and headers only: every user of this machine "
-                    "sees the arguments of programs",
-                )
+        secrets = [str(part) for part in parts if isinstance(part, SecretReference)]
+        secrets += [
+            f"the input {id}, which is a password"
+            for id in INPUT.findall(template.text)
+            if (declared := self._declared.get(id)) is not None and declared.is_secret
+        ]
+        if secrets:
+            raise self._error(
+                template,
+                label,
+                f"{secrets[0]}: expected secrets in env and headers only: every user of this "
+                "machine sees the arguments of programs",
+            )
         return "".join(str(part) for part in parts)
 
     def parts(self, template: Template, label: str) -> Parts:
