@@ -20,7 +20,9 @@ from msgspec.structs import replace
 from concertino import Client, RpcError
 from concertino.authorization import OAuth
 from concertino.authorization.logins import LoginStore, login_key
+from concertino.authorization.oauth_credentials import OAuthCredentials
 from concertino.client import HttpParameters
+from concertino.http_client.server_url import parse_url
 
 pytestmark = pytest.mark.waits
 REDIRECT = "http://127.0.0.1:3000/callback"
@@ -89,6 +91,16 @@ async def test_without_a_login_the_error_names_the_command() -> None:
         with pytest.raises(RpcError, match=f"run: concertino login {server.url}"):
             await call(server, None)
         assert "/authorize" not in server.paths()
+
+
+@on_a_loop
+async def test_without_a_stored_login_only_the_first_request_waits_for_the_store(
+    state: Path,
+) -> None:
+    credentials = OAuthCredentials(parse_url("https://example.com/mcp"))
+    assert credentials.header() is None
+    assert await credentials.prepare() == ""
+    assert credentials.header() == ""
 
 
 @on_a_loop

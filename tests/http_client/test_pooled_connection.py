@@ -63,6 +63,13 @@ class Rig:
         self.listener = Listener()
         self.connection.send(b"", self.listener)
 
+    def receive(self, data: bytes) -> None:
+        """Receive bytes as asyncio does it: they are written into the connection's buffer."""
+        buffer = self.connection.get_buffer(-1)
+        assert 0 < len(data) <= len(buffer)
+        buffer[: len(data)] = data
+        self.connection.buffer_updated(len(data))
+
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 RESPONSES = {
@@ -80,8 +87,8 @@ async def test_a_response_may_come_in_any_two_pieces(name: str) -> None:
     response = RESPONSES[name]
     for at in range(1, len(response)):
         rig = Rig()
-        rig.connection.data_received(response[:at])
-        rig.connection.data_received(response[at:])
+        rig.receive(response[:at])
+        rig.receive(response[at:])
         assert (rig.listener.status, rig.listener.body) == (200, b"ok"), at
         assert rig.listener.is_ended
         assert rig.idle == [rig.connection]
@@ -94,7 +101,7 @@ async def test_a_response_that_ends_early_is_lost(name: str) -> None:
     for at in range(len(response)):
         rig = Rig()
         if at:
-            rig.connection.data_received(response[:at])
+            rig.receive(response[:at])
         rig.connection.connection_lost(None)
         assert "closed the connection" in rig.listener.lost, at
 
@@ -102,7 +109,7 @@ async def test_a_response_that_ends_early_is_lost(name: str) -> None:
 @on_a_loop
 async def test_the_end_of_the_connection_ends_a_body_of_http_1_0() -> None:
     rig = Rig()
-    rig.connection.data_received(b"HTTP/1.0 200 OK\r\n\r\nok")
+    rig.receive(b"HTTP/1.0 200 OK\r\n\r\nok")
     assert not rig.listener.is_ended
     rig.connection.connection_lost(None)
     assert rig.listener.is_ended
@@ -113,7 +120,7 @@ async def test_the_end_of_the_connection_ends_a_body_of_http_1_0() -> None:
 @on_a_loop
 async def test_what_comes_unasked_is_not_taken_for_the_next_response(surplus: bytes) -> None:
     rig = Rig()
-    rig.connection.data_received(OK + surplus)
+    rig.receive(OK + surplus)
 
     assert rig.listener.body == b"ok"
     assert rig.listener.is_ended
@@ -124,8 +131,8 @@ async def test_what_comes_unasked_is_not_taken_for_the_next_response(surplus: by
 @on_a_loop
 async def test_what_comes_unasked_later_closes_the_connection() -> None:
     rig = Rig()
-    rig.connection.data_received(OK)
-    rig.connection.data_received(OK)
+    rig.receive(OK)
+    rig.receive(OK)
     assert rig.transport.is_aborted
 
 
@@ -145,9 +152,9 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\no\r\n"
 @on_a_loop
 async def test_what_is_no_body_has_a_limit(start: bytes, piece: bytes, part: str) -> None:
     rig = Rig()
-    rig.connection.data_received(start + piece)
+    rig.receive(start + piece)
     for _ in range(MAX_HEAD_BYTES // 1000 + 1):
         if rig.listener.lost:
             break
-        rig.connection.data_received(piece * (1000 // len(piece)))
+        rig.receive(piece * (1000 // len(piece)))
     assert f"the {part} of the response has more than 65536 bytes" in rig.listener.lost

@@ -66,11 +66,15 @@ class OAuthCredentials:
     # Credentials
 
     def header(self) -> str | None:
-        """Return the header of a request; None if the token must be refreshed before."""
+        """Return the header of a request; None if a token must be read or refreshed before.
+
+        Returns "" if no usable login is stored, as prepare() does.
+        """
         login = self._login
-        if login is None or not login.is_valid(self._margin_s(login)):
-            return None
-        return f"Bearer {login.access_token}"
+        if login is not None and login.is_valid(self._margin_s(login)):
+            return f"Bearer {login.access_token}"
+        can_refresh = login is not None and login.refresh_token
+        return "" if self._is_read and not can_refresh else None
 
     def _margin_s(self, login: Login) -> float:
         """Return how long before its expiry the token is refreshed, in seconds."""
@@ -94,8 +98,7 @@ class OAuthCredentials:
                 self._is_read = True
                 if (header := self.header()) is not None:
                     return header
-            if self._login is None or not self._login.refresh_token:
-                return ""
+            assert self._login is not None
             await self._refresh(self._login.access_token)
             return self._valid_header()
 

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["CONNECT_S", "ConnectionPool", "make_tls_context", "open_transport"]
 
-# The largest number of idle connections. Further ones are closed.
-MAX_IDLE = 16
+# The largest number of idle connections. Further ones are closed. With fewer than the calls that a
+# proxy has in flight, most calls would open a connection: 122 instead of 27 us CPU for each of 64.
+MAX_IDLE = 64
 # Servers close idle connections, usually after 5 s or more. A connection that has been idle for
 # less than this time, in seconds, is very probably still open.
 SURE_S = 4.0
@@ -110,7 +111,9 @@ class ConnectionPool:
 
 
 async def open_transport(
-    url: ServerUrl, protocol: asyncio.Protocol, tls: ssl.SSLContext | None
+    url: ServerUrl,
+    protocol: asyncio.Protocol | asyncio.BufferedProtocol,
+    tls: ssl.SSLContext | None,
 ) -> None:
     """Connect a protocol to the server of a URL, through the proxy of the environment if need be.
 
